@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The tables. Sizes here are the defaults; the loader may set others (pkg/bpf Sizes). */
+#pragma once
+
+#include "types.h"
+
+/* frontend -> number of the record in force */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, struct frontend_key);
+	__type(value, __u32);
+	__uint(max_entries, 131072);
+} frontends SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct record);
+	__uint(max_entries, 131072);
+} records SEC(".maps");
+
+/* slot -> backend id */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, 8388608);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct backend);
+	__uint(max_entries, 131072);
+} backends SEC(".maps");
+
+/* Sets, a power of two of them: 32768 sets of 8 are 262144 flows in 16 MiB. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct flow_set);
+	__uint(max_entries, 32768);
+} flows SEC(".maps");
+
+/* One bit for each hash of an address that a frontend or a backend has: most packets that are not for a service stop here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, ADDRESS_FILTER_BITS / 64);
+} address_filter SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__type(key, struct affinity_key);
+	__type(value, struct affinity_value);
+	__uint(max_entries, 131072);
+} affinity SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct source_range_key);
+	__type(value, __u32);
+	__uint(max_entries, 65536);
+} source_ranges SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__type(key, struct fragment_key);
+	__type(value, struct fragment_value);
+	__uint(max_entries, 16384);
+} fragments SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct settings);
+	__uint(max_entries, 1);
+} config SEC(".maps");
+
+/* Index: hook * VERDICT_MAX + verdict. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct verdict_counter);
+	__uint(max_entries, HOOK_MAX * VERDICT_MAX);
+} verdicts SEC(".maps");
+
+/* Index: id of the service port. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct service_counter);
+	__uint(max_entries, 65536);
+} service_counters SEC(".maps");
+
+/* Index: backend id. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct backend_counter);
+	__uint(max_entries, 131072);
+} backend_counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct name_key);
+	__type(value, struct name_value);
+	__uint(max_entries, 131072);
+} names SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 262144);
+} events SEC(".maps");
+
+/* One element, filled only where the knob trace_on is set. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct trace_result);
+	__uint(max_entries, 1);
+} trace SEC(".maps");

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Everything that the programs and the agent share: table layouts, verdicts, sizes. C alone defines them;
+ * Go reads them from BTF (bpf2go). Addresses are 16 bytes, IPv4 as ::ffff:a.b.c.d. Addresses and ports are in
+ * network byte order, everything else in the machine's. */
+#pragma once
+
+#define SLOTS_PER_TIER_MAX 65537 /* the largest Maglev table */
+#define TIERS_MAX 3
+#define FLOW_WAYS 8 /* entries of one set of the flow table: 512 bytes */
+#define SERVICE_CIDRS_MAX 8
+#define ADDRESS_FILTER_BITS (1u << 19) /* 64 KiB */
+
+/* What was decided for a packet. Ordered: continue, pass, translate, reject, drop; Go takes the class of a verdict
+ * from its prefix and its contract name (lower case, without the class) from this enum's BTF. */
+enum verdict {
+	VERDICT_CONTINUE = 0, /* not decided yet: never counted */
+
+	/* left as it is */
+	VERDICT_PASS_NOT_IP,           /* ARP, VLAN-tagged frames, anything that is not IPv4 or IPv6 */
+	VERDICT_PASS_NOT_SERVICE,      /* no frontend, no flow */
+	VERDICT_PASS_PROTOCOL,         /* neither TCP, UDP, SCTP nor ICMP */
+	VERDICT_PASS_MALFORMED,        /* headers do not fit the packet; the stack judges it */
+	VERDICT_PASS_FRAGMENT,         /* later fragment of a packet that was not translated */
+	VERDICT_PASS_DIRECT,           /* pod to pod without a service, remembered so that its ports stay apart */
+	VERDICT_PASS_ICMP,             /* ICMP that quotes nothing of ours */
+	VERDICT_PASS_DISABLED,         /* the agent switched the datapath off */
+
+	/* addresses or ports were rewritten */
+	VERDICT_TRANSLATE_ESTABLISHED, /* a flow was found, towards the backend */
+	VERDICT_TRANSLATE_REPLY,       /* a flow was found, towards the client */
+	VERDICT_TRANSLATE_BALANCE,     /* new flow: a backend was picked by Maglev */
+	VERDICT_TRANSLATE_AFFINITY,    /* new flow: session affinity named the backend */
+	VERDICT_TRANSLATE_RECOVER,     /* mid-connection packet without a flow: made again by Maglev */
+	VERDICT_TRANSLATE_REHOME,      /* the flow's backend is not usable any more: another was picked */
+	VERDICT_TRANSLATE_HAIRPIN,     /* client and backend are one pod; returned on the device it came from */
+	VERDICT_TRANSLATE_FRAGMENT,    /* later fragment: follows the first */
+	VERDICT_TRANSLATE_ICMP,        /* ICMP error: outer and quoted packet rewritten */
+	VERDICT_TRANSLATE_DIRECT,      /* direct pod to pod packet whose source port had to change (port clash) */
+
+	/* answered to the sender at once: TCP RST, ICMP port unreachable, or an echo reply */
+	VERDICT_REJECT_NO_ENDPOINTS,   /* service without any usable endpoint */
+	VERDICT_REJECT_UNKNOWN_PORT,   /* known service address, no such port */
+	VERDICT_REJECT_NO_TOPOLOGY_MATCH,
+	VERDICT_REJECT_ECHO,           /* echo request to a service address: answered */
+
+	/* gone */
+	VERDICT_DROP_NO_LOCAL_ENDPOINTS, /* traffic policy Local, endpoints elsewhere only */
+	VERDICT_DROP_UNALLOCATED,      /* address inside a service CIDR that no service has */
+	VERDICT_DROP_SOURCE_RANGE,     /* loadBalancerSourceRanges does not name the source */
+	VERDICT_DROP_MALFORMED,        /* would be ours, but its headers contradict each other */
+	VERDICT_DROP_FRAGMENT,         /* later fragment to a service address whose first was not seen */
+	VERDICT_DROP_FLOWS_FULL,       /* the set has no entry that may be evicted */
+	VERDICT_DROP_FLOW_RACE,        /* lost the race for a flow entry several times over */
+	VERDICT_DROP_PORTS_FULL,       /* no free source port towards this backend */
+	VERDICT_DROP_NO_BACKEND,       /* the record names backends, none of them usable */
+	VERDICT_DROP_REWRITE,          /* the kernel refused to change the packet */
+	VERDICT_DROP_NO_PROGRAM,       /* a tail call failed */
+
+	VERDICT_MAX,
+};
+
+/* Which door a packet came through: first index of the verdict counters. */
+enum hook {
+	HOOK_FROM_POD = 0,
+	HOOK_TO_POD,
+	HOOK_FROM_NET,
+	HOOK_TO_NET,
+	HOOK_SOCK,
+	HOOK_MAX,
+};
+
+/* Policy sides of a record. */
+enum side_index {
+	SIDE_INTERNAL = 0, /* clients on this node: pods and the node itself */
+	SIDE_EXTERNAL,     /* packets that arrive from off the node */
+	SIDE_MAX,
+};
+
+enum action {
+	ACTION_BALANCE = 0,
+	ACTION_REJECT,
+	ACTION_DROP,
+};
+
+/* Why a side has the backends it has. Names after the prefix, lower case with '-' for '_', are the contract's. */
+enum reason {
+	REASON_NONE = 0,
+	REASON_ALL,
+	REASON_SAME_NODE,
+	REASON_SAME_ZONE,
+	REASON_TERMINATING,
+	REASON_LOCAL,
+	REASON_LOCAL_TERMINATING,
+	REASON_NO_ENDPOINTS,
+	REASON_NO_LOCAL_ENDPOINTS,
+	REASON_NO_TOPOLOGY_MATCH,
+	REASON_MAX,
+};
+
+enum backend_state {
+	BACKEND_FREE = 0,  /* nobody's */
+	BACKEND_ACTIVE,    /* new flows and old ones */
+	BACKEND_DRAINING,  /* terminating, still serving: old flows; new ones only where a tier lists it */
+	BACKEND_QUIET,     /* an endpoint that is not serving: established TCP stays, UDP and SYN go elsewhere */
+	BACKEND_GONE,      /* no endpoint any more; kept while flows name it. Treated as BACKEND_QUIET */
+};
+
+enum tier_name {
+	TIER_NODE = 0,
+	TIER_ZONE,
+	TIER_REGION,
+	TIER_CLUSTER,
+};
+
+/* In which of a service port's lists a backend is, so that session affinity can ask for membership. */
+enum member {
+	MEMBER_CLUSTER = 1, /* the cluster list of this node, after topology */
+	MEMBER_LOCAL = 2,   /* the list of traffic policy Local */
+};
+
+enum kind {
+	KIND_CLUSTER_IP = 0,
+	KIND_NODE_PORT,
+	KIND_EXTERNAL_IP,
+	KIND_LOAD_BALANCER,
+};
+
+struct address {
+	union {
+		__u8 bytes[16];
+		__be32 words[4];
+		__u64 longs[2];
+	};
+};
+
+/* Key of frontends. Port 0 and protocol 0: "this address belongs to a service" (unknown port is rejected, echo answered). */
+struct frontend_key {
+	struct address address;
+	__be16 port;
+	__u8 protocol; /* IANA number */
+	__u8 pad[5];
+};
+_Static_assert(sizeof(struct frontend_key) == 24, "layout is shared");
+
+enum record_flags {
+	RECORD_ADDRESS = 1,       /* the entry with port 0: the address only */
+	RECORD_SOURCE_RANGES = 2, /* look the source up in source_ranges */
+};
+
+struct tier {
+	__u32 first; /* index into slots */
+	__u32 count; /* slots of this tier's Maglev table; 0: no such tier */
+};
+
+struct side {
+	__u8 action; /* enum action */
+	__u8 reason; /* enum reason */
+	__u8 member; /* enum member: the list that the tiers are made of */
+	__u8 pad[1];
+	__u32 backends; /* distinct backends over all tiers, for people */
+	struct tier tiers[TIERS_MAX];
+	__u8 tier_names[4]; /* enum tier_name of each tier, for people */
+	__u8 pad2[4];
+};
+_Static_assert(sizeof(struct side) == 40, "layout is shared");
+
+/* What a frontend does. Never edited once a frontends entry points at it. */
+struct record {
+	struct frontend_key key; /* echo: a reader that finds another key looks again */
+	__u32 service;           /* id of the service port: names, affinity, source_ranges, service_counters */
+	__u32 affinity;          /* session affinity timeout in seconds, 0 none */
+	__u8 flags;              /* enum record_flags */
+	__u8 kind;               /* enum kind */
+	__u8 pad[6];
+	struct side sides[SIDE_MAX];
+	__u8 pad2[8];
+};
+_Static_assert(sizeof(struct record) == 128, "layout is shared");
+
+struct backend {
+	struct address address;
+	__be16 port;
+	__u8 state;       /* enum backend_state */
+	__u8 tier;        /* enum tier_name: how near it is to this node */
+	__u16 zone;       /* id in names, 0 unknown */
+	__u16 node;       /* id in names, 0 unknown */
+	__u16 generation; /* grows each time the id is handed to another endpoint; a flow remembers it */
+	__u8 member;      /* enum member, or-ed */
+	__u8 pad;
+	__u32 service;    /* id of the service port */
+};
+_Static_assert(sizeof(struct backend) == 32, "layout is shared");
+
+/* Phases of a flow entry: the low bits of its word. The rest counts the times it was claimed. */
+enum flow_phase {
+	FLOW_FREE = 0,
+	FLOW_WRITING, /* claimed by compare-and-swap; contents mean nothing */
+	FLOW_CLAIMED, /* key is there, the writer looks for clashes; not for translation */
+	FLOW_LIVE,
+	FLOW_PHASE_MASK = 3,
+};
+
+enum flow_flags {
+	FLOW_ALIAS = 1,   /* found by the source port that the backend sees; other_port is the client's own */
+	FLOW_DIRECT = 2,  /* client speaks to frontend address itself: no backend, kept so that ports stay apart */
+	FLOW_HAIRPIN = 4, /* client and backend are one pod: the backend sees the service loopback address */
+};
+
+/* What the connection has shown; or-ed in by atomic operations. */
+enum flow_seen {
+	SEEN_REPLY = 1,       /* a packet came back */
+	SEEN_CLIENT_FIN = 2,
+	SEEN_SERVER_FIN = 4,
+	SEEN_RESET = 8,
+	SEEN_ESTABLISHED = 16, /* the client went on after the reply (TCP: a packet with ACK, no SYN) */
+};
+
+/* One connection: one cache line. Found by hash of client address, port and protocol; a forward packet matches the
+ * frontend, a reply the backend. Written only between FLOW_WRITING and FLOW_LIVE, but for seen, touched. */
+struct flow {
+	__u32 word;    /* phase and claim counter */
+	__u32 touched; /* jiffies (low 32 bits) of the last packet, written when it differs by a second */
+	__u32 seen;    /* enum flow_seen */
+	__u32 backend; /* id */
+	struct address client;
+	struct address frontend;
+	__be16 port;          /* client's port; of an alias: the source port that the backend sees */
+	__be16 other_port;    /* source port that the backend sees; of an alias: the client's own */
+	__be16 frontend_port;
+	__u16 generation;     /* of the backend id */
+	__u8 protocol;
+	__u8 flags;           /* enum flow_flags */
+	__u8 pad[2];
+	__u32 service;        /* id of the service port */
+};
+_Static_assert(sizeof(struct flow) == 64, "one cache line");
+
+struct flow_set {
+	struct flow ways[FLOW_WAYS];
+};
+_Static_assert(sizeof(struct flow_set) == 512, "layout is shared");
+
+struct affinity_key {
+	struct address client;
+	__u32 service; /* id of the service port */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct affinity_key) == 24, "layout is shared");
+
+struct affinity_value {
+	__u32 backend;
+	__u16 generation; /* of the backend id */
+	__u16 pad;
+	__u64 touched; /* bpf_ktime_get_boot_ns of the last new connection */
+};
+_Static_assert(sizeof(struct affinity_value) == 16, "layout is shared");
+
+/* Key of source_ranges: prefix_bits counts the service id's 32 bits as well. Value: __u32, always 1. */
+struct source_range_key {
+	__u32 prefix_bits;
+	__be32 service; /* network byte order: a trie compares from the first bit on */
+	struct address source;
+};
+_Static_assert(sizeof(struct source_range_key) == 24, "layout is shared");
+
+struct fragment_key {
+	struct address source;
+	struct address destination;
+	__u32 id; /* IPv4 identification or IPv6 fragment identification, as on the wire */
+	__u8 protocol;
+	__u8 hook; /* enum hook: both doors of a pod may see the same packet */
+	__u8 pad[2];
+};
+_Static_assert(sizeof(struct fragment_key) == 40, "layout is shared");
+
+struct fragment_value {
+	__be16 source_port;
+	__be16 destination_port;
+};
+
+struct verdict_counter {
+	__u64 packets;
+	__u64 bytes;
+};
+
+struct service_counter {
+	__u64 connections; /* flows made for new connections */
+	__u64 rejected;    /* packets */
+	__u64 dropped;     /* packets */
+};
+
+struct backend_counter {
+	__u64 connections; /* flows made for new connections */
+	__u64 packets_to;  /* client to backend */
+	__u64 bytes_to;    /* as skb->len: with the Ethernet header */
+	__u64 packets_from;
+	__u64 bytes_from;
+};
+
+/* Names of ids, for the read commands. */
+enum name_kind {
+	NAME_SERVICE_PORT = 1, /* "namespace/name:port/TCP"; the port name may be empty */
+	NAME_NODE,
+	NAME_ZONE,
+};
+struct name_key {
+	__u32 kind;
+	__u32 id;
+};
+struct name_value {
+	char text[256]; /* ended by NUL */
+};
+
+struct cidr {
+	struct address address;
+	struct address mask;
+};
+
+/* What the agent tells every program; one element, memory-mapped. */
+struct settings {
+	__u32 schema;        /* SCHEMA_VERSION */
+	__u32 disabled;      /* not 0: pass everything */
+	__u32 cidr_count;
+	__u32 pad;
+	__u64 seed;          /* of the flow table's hash; drawn once, kept over restarts */
+	__u64 pad2;
+	struct address loopback4; /* source of hairpin flows */
+	struct address loopback6;
+	struct cidr cidrs[SERVICE_CIDRS_MAX];
+};
+
+#define SCHEMA_VERSION 1
+
+enum event_kind {
+	EVENT_DROP = 1,
+	EVENT_REJECT,
+};
+
+/* One record of the events ring: a sampled drop or reject. */
+struct event {
+	__u64 time; /* bpf_ktime_get_boot_ns */
+	__u32 kind;
+	__u32 verdict;
+	__u32 hook;
+	__u32 ifindex;
+	struct address source;
+	struct address destination;
+	__be16 source_port;
+	__be16 destination_port;
+	__u8 protocol;
+	__u8 pad[3];
+};
+
+/* What the program did with one packet; written only where the knob trace_on is set (nearlb trace). */
+struct trace_result {
+	__u32 verdict;
+	__u32 service; /* id of the service port, valid if frontend_found */
+	__u32 backend; /* id, valid if backend_found */
+	__u8 frontend_found;
+	__u8 backend_found;
+	__u8 snat; /* the backend sees another source address than the client's */
+	__u8 side;
+	struct frontend_key frontend;
+};

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lb
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Decision is what this node does for one Service: the result of decide, the input of maps.
+// It is canonical: equal inputs in any order give equal values. Frontends are ordered by port name, protocol, kind,
+// address; backends by address; endpoints by port name, protocol, address.
+type Decision struct {
+	Service   ServiceName
+	Frontends []Frontend
+	Backends  []Backend // every endpoint of the Service, in a tier or not: their states are published too
+	Endpoints []EndpointReason
+	Problems  []Problem
+}
+
+// FrontendKey is what clients talk to. Unique in a node's tables.
+type FrontendKey struct {
+	Address  netip.AddrPort
+	Protocol Protocol
+}
+
+// Frontend is one address and port of a Service and what to do with its clients.
+type Frontend struct {
+	Key          FrontendKey
+	Port         PortName
+	Kind         Kind
+	Internal     Side // clients on this node
+	External     Side // clients off this node
+	Affinity     time.Duration
+	SourceRanges []netip.Prefix // of the frontend's family, sorted; empty: unrestricted. Kind LoadBalancer only
+}
+
+// Kind says which field of the Service made a frontend.
+type Kind string
+
+// The kinds, in the order of contracts.md.
+const (
+	KindClusterIP    Kind = "ClusterIP"
+	KindNodePort     Kind = "NodePort"
+	KindExternalIP   Kind = "ExternalIP"
+	KindLoadBalancer Kind = "LoadBalancer"
+)
+
+// Side is the answer for one policy side of a frontend.
+type Side struct {
+	Action Action
+	Reason Reason
+	List   List   // which list the tiers are made of
+	Tiers  []Tier // tried in order; at most three, none empty; empty unless Action is balance
+}
+
+// Action is what happens to a new connection.
+type Action string
+
+// The actions of a side.
+const (
+	Balance Action = "balance"
+	Reject  Action = "reject" // TCP RST, ICMP port unreachable
+	Drop    Action = "drop"
+)
+
+// Reason says why a side has the backends it has, or why an endpoint is in or out. The spelling is the contract's; those
+// of sides are in BPF's enum reason too.
+type Reason string
+
+// Reasons of sides.
+const (
+	ReasonAll              Reason = "all"
+	ReasonSameNode         Reason = "same-node"
+	ReasonSameZone         Reason = "same-zone"
+	ReasonTerminating      Reason = "terminating"
+	ReasonLocal            Reason = "local"
+	ReasonLocalTerminating Reason = "local-terminating"
+	ReasonNoEndpoints      Reason = "no-endpoints"
+	ReasonNoLocalEndpoints Reason = "no-local-endpoints"
+	ReasonNoTopologyMatch  Reason = "no-topology-match"
+)
+
+// Further reasons of endpoints. A selected endpoint has its side's reason.
+const (
+	ReasonNotReady      Reason = "not-ready"
+	ReasonNotServing    Reason = "not-serving"    // terminating and not serving
+	ReasonIsTerminating Reason = "is-terminating" // serving, but some endpoint is ready
+	ReasonOtherNode     Reason = "other-node"     // a nearer tier or policy Local has the traffic
+	ReasonOtherZone     Reason = "other-zone"
+	ReasonDuplicate     Reason = "duplicate"             // another copy of the same address has the better condition
+	ReasonNoServicePort Reason = "no-service-port"       // no port of the Service has this name and protocol
+	ReasonOtherFamily   Reason = "no-frontend-of-family" // the Service has no frontend of this address family
+)
+
+// List names one of a service port's lists of backends.
+type List string
+
+// The two lists of service-semantics.md (C and L).
+const (
+	ListCluster List = "cluster"
+	ListLocal   List = "local"
+)
+
+// Tier is a set of backends equally near.
+type Tier struct {
+	Name     TierName
+	Backends []BackendKey // ordered by address
+}
+
+// TierName says how near.
+type TierName string
+
+// The tiers, nearest first.
+const (
+	TierNode    TierName = "node"
+	TierZone    TierName = "zone"
+	TierRegion  TierName = "region"
+	TierCluster TierName = "cluster"
+)
+
+// BackendKey names a backend inside one Service: an address serves several service ports as several backends.
+type BackendKey struct {
+	Port    PortKey
+	Address netip.AddrPort
+}
+
+// Backend is one endpoint of one service port.
+type Backend struct {
+	Key   BackendKey
+	Node  string
+	Zone  string
+	State State
+	Near  TierName // how near it is to this node, whatever tier lists it
+	Lists []List   // the lists it is in, sorted; empty: in none
+}
+
+// State is what the datapath may do with a backend.
+type State string
+
+// The states, as in BPF's enum backend_state.
+const (
+	Active   State = "active"   // new flows and old ones
+	Draining State = "draining" // terminating and serving: old flows; new ones where a tier lists it
+	Quiet    State = "quiet"    // not serving: established TCP stays, UDP and SYN go elsewhere
+	Gone     State = "gone"     // no endpoint any more; only the tables know it, never a decision
+)
+
+// EndpointReason says of one endpoint of one slice whether traffic may reach it from this node, and why.
+type EndpointReason struct {
+	Port     PortName
+	Address  netip.AddrPort
+	Slice    string
+	Node     string
+	Zone     string
+	Selected bool
+	Reason   Reason
+}

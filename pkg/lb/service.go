@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lb
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Service is a validated Service as the decision needs it. Defaults of the API server are filled in.
+type Service struct {
+	Name            ServiceName
+	Type            ServiceType
+	ClusterIPs      []netip.Addr // spec.clusterIPs; at most one a family. Empty: not allocated yet
+	ExternalIPs     []netip.Addr // spec.externalIPs
+	LoadBalancerIPs []netip.Addr // status.loadBalancer.ingress with ipMode VIP
+	Ports           []ServicePort
+	Internal        TrafficPolicy  // spec.internalTrafficPolicy
+	External        TrafficPolicy  // spec.externalTrafficPolicy
+	Affinity        time.Duration  // spec.sessionAffinityConfig.clientIP.timeoutSeconds, 0 for none; whole seconds
+	SourceRanges    []netip.Prefix // spec.loadBalancerSourceRanges, masked
+	HealthCheckPort uint16         // spec.healthCheckNodePort, 0 for none
+}
+
+// ServiceType is spec.type. Headless and ExternalName Services never reach lb.
+type ServiceType string
+
+// The types that have frontends.
+const (
+	TypeClusterIP    ServiceType = "ClusterIP"
+	TypeNodePort     ServiceType = "NodePort"
+	TypeLoadBalancer ServiceType = "LoadBalancer"
+)
+
+// TrafficPolicy is internalTrafficPolicy or externalTrafficPolicy.
+type TrafficPolicy string
+
+// The two policies of the API.
+const (
+	PolicyCluster TrafficPolicy = "Cluster"
+	PolicyLocal   TrafficPolicy = "Local"
+)
+
+// ServicePort is one of spec.ports.
+type ServicePort struct {
+	Name     string // spec.ports[].name, may be empty
+	Protocol Protocol
+	Port     uint16 // spec.ports[].port
+	NodePort uint16 // spec.ports[].nodePort, 0 for none
+}
+
+// Endpoint is one address of one slice for one service port. The same address may come several times, from several
+// slices; decide merges them (requirement A18). Slices of both families feed the same list.
+type Endpoint struct {
+	Port        PortKey
+	Address     netip.AddrPort // the slice's port number, not the Service's
+	Ready       bool           // conditions.ready, nil is true
+	Serving     bool           // conditions.serving, nil is true
+	Terminating bool           // conditions.terminating, nil is false
+	Node        string         // nodeName, or the Node that has the address (requirement B16); "" unknown
+	Zone        string         // zone, or v1beta1 topology, or the Node's label; "" unknown
+	Region      string         // v1beta1 topology, or the Node's label; "" unknown
+	NodeHints   []string       // hints.forNodes[].name, sorted; empty is no hint
+	ZoneHints   []string       // hints.forZones[].name, sorted; empty is no hint
+	Slice       string         // name of the slice it came from, for people
+}
+
+// PortKey joins an endpoint to a service port: by name and protocol (EndpointSlice ports[].name, ports[].protocol).
+type PortKey struct {
+	Name     string
+	Protocol Protocol
+}
+
+// Node is what the decision knows of its own node.
+type Node struct {
+	Name        string
+	Zone        string       // label topology.kubernetes.io/zone; "" unknown, which no hint matches
+	Region      string       // label topology.kubernetes.io/region
+	Addresses   []netip.Addr // status.addresses, InternalIP before ExternalIP
+	NodePortIPs []netip.Addr // those of Addresses that answer NodePorts (--nodeport-addresses), sorted
+}
+
+// Input is all that decides about one Service on this node.
+type Input struct {
+	Service   Service
+	Endpoints []Endpoint
+	Problems  []Problem // found while the objects were read
+	Triggered time.Time // oldest endpoints.kubernetes.io/last-change-trigger-time not yet programmed; zero if unknown
+}
+
+// Problem is something in an object that was understood and cannot be served as written.
+type Problem struct {
+	Object  string `json:"object"` // "EndpointSlice default/web-abc"
+	Field   string `json:"field"`  // "addressType", "endpoints[3].addresses[0]"
+	Message string `json:"message"`
+}

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make` prints what there is.
+
+GO       ?= go
+BIN      := bin/nearlb
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+TIMEOUT  ?= 20m
+FUZZTIME ?= 30s
+
+# What building the BPF objects and running every test wants from Debian; the program itself needs none of it.
+PACKAGES := clang-19 llvm-19 clang-format-19 libbpf-dev linux-libc-dev gcc libc6-dev iproute2 nftables shellcheck
+
+.PHONY: help build demo test bench generate verify lint fuzz packages clean root
+
+help: ## print these targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/nearlb (needs Go alone: BPF objects are committed)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X github.com/nearlb/nearlb/pkg/cli.version=$(VERSION)" -o $(BIN) ./cmd/nearlb
+
+demo: build root ## a small cluster on this machine: watch traffic follow the endpoints (about 40 s)
+	./$(BIN) demo $(DEMOFLAGS)
+
+test: root packages ## install what is missing, then run every test, the privileged ones included
+	NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -race -count=1 -timeout $(TIMEOUT) ./cmd/... ./pkg/...
+	NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) ./tests/...
+
+bench: build root ## measure the datapath in the kernel and print README's table
+	./$(BIN) bench
+
+generate: packages ## compile the BPF programs and write the Go side of their types
+	$(GO) generate ./...
+
+verify: generate ## fail when a generated file or go.mod is not fresh
+	$(GO) mod tidy -diff
+	@test -z "$$(git status --porcelain -- pkg bpf)" || { git status --porcelain -- pkg bpf; echo "generated files are not fresh: run make generate and commit"; exit 1; }
+
+lint: packages ## formatting, vet, staticcheck, shellcheck
+	@unformatted=$$(gofmt -l cmd pkg tests); test -z "$$unformatted" || { echo "gofmt -w $$unformatted"; exit 1; }
+	clang-format-19 --dry-run --Werror bpf/*.c bpf/lib/*.h
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	shellcheck .ci/run tests/*.sh
+
+fuzz: root ## run every fuzz target for FUZZTIME each
+	tests/fuzz.sh $(FUZZTIME)
+
+packages:
+	@tests/packages.sh $(PACKAGES)
+
+root:
+	@test "$$(id -u)" = 0 || { echo "this target loads BPF programs and makes network namespaces: run it as root"; exit 1; }
+
+clean: ## remove what was built
+	rm -rf bin

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package structure holds the tests of the tree itself: who imports whom, and what every file must carry.
+package structure
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/nearlb/nearlb/"
+
+// allowed says which packages of this module a package may import (DESIGN.md, Layout). A package that is not named here
+// may import any, and nobody named here may import it.
+var allowed = map[string][]string{
+	"pkg/lb":      {},
+	"pkg/decide":  {"pkg/lb"},
+	"pkg/watch":   {"pkg/lb"},
+	"pkg/bpf":     {},
+	"pkg/maps":    {"pkg/lb", "pkg/bpf", "pkg/decide"},
+	"pkg/attach":  {"pkg/bpf"},
+	"pkg/metrics": {"pkg/lb", "pkg/bpf", "pkg/maps"},
+	"pkg/trace":   {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide", "pkg/watch"},
+	"pkg/bench":   {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide"},
+	"pkg/agent":   {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/bpf", "pkg/maps", "pkg/attach", "pkg/metrics"},
+	"pkg/lab":     {},
+}
+
+type listed struct {
+	ImportPath string
+	Imports    []string
+}
+
+func packages(t *testing.T) []listed {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
+	cmd.Dir = root(t)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("list packages: %v", err)
+	}
+	var all []listed
+	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listed
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatalf("read go list: %v", err)
+		}
+		all = append(all, p)
+	}
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestImportsFollowTheDesignedDirection(t *testing.T) {
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		may, restricted := allowed[name]
+		for _, imported := range p.Imports {
+			own, ours := strings.CutPrefix(imported, module)
+			if restricted && ours && !slices.Contains(may, own) {
+				t.Errorf("%s imports %s", name, own)
+			}
+			if name == "pkg/lb" && strings.Contains(strings.Split(imported, "/")[0], ".") {
+				t.Errorf("pkg/lb imports %s: it has the standard library alone", imported)
+			}
+			if strings.HasPrefix(imported, "k8s.io/") && !mayKnowKubernetes(name, imported) {
+				t.Errorf("%s imports %s: pkg/watch alone knows Kubernetes types", name, imported)
+			}
+		}
+	}
+}
+
+// mayKnowKubernetes lets the agent have what is no object type: the client it logs in with and the work queue.
+func mayKnowKubernetes(name, imported string) bool {
+	if name == "pkg/watch" || strings.HasPrefix(name, "tests/") {
+		return true
+	}
+	if name == "pkg/agent" {
+		return !strings.HasPrefix(imported, "k8s.io/api/")
+	}
+	return false
+}
+
+func TestEveryFileSaysItsLicence(t *testing.T) {
+	want := map[string]string{".go": "Apache-2.0", ".sh": "Apache-2.0", ".c": "(GPL-2.0-only OR BSD-2-Clause)", ".h": "(GPL-2.0-only OR BSD-2-Clause)"}
+	err := filepath.WalkDir(root(t), func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == ".git" || d.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		licence := want[filepath.Ext(path)]
+		if licence == "" || d.IsDir() || strings.HasSuffix(path, "_bpfel.go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if head := string(text[:min(len(text), 200)]); !strings.Contains(head, "SPDX-License-Identifier: "+licence) {
+			t.Errorf("%s: no line SPDX-License-Identifier: %s at its head", path, licence)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package structure
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// A5, A12: slices are the source of truth, and nothing is ever written.
+func TestTheAgentReadsNoEndpointsAndWritesNothing(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root(t), "manifests", "rbac.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := 0
+	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
+		var role rbacv1.ClusterRole
+		if err := decoder.Decode(&role); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range role.Rules {
+			rules++
+			if slices.Contains(rule.Resources, "endpoints") || slices.Contains(rule.Resources, "*") {
+				t.Errorf("rule %v lets the agent read v1 Endpoints", rule)
+			}
+			for _, verb := range rule.Verbs {
+				if !slices.Contains([]string{"get", "list", "watch"}, verb) {
+					t.Errorf("rule %v lets the agent %s", rule, verb)
+				}
+			}
+		}
+	}
+	if rules == 0 {
+		t.Error("no rule found in manifests/rbac.yaml")
+	}
+}

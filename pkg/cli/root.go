@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cli is the command line: it turns flags into options, calls the package that does the work, and prints rows as
+// tables, JSON or YAML. Exit status and machine-readable output are a contract (README, "Contracts").
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses of the contract.
+const (
+	exitDone   = 0
+	exitFailed = 1 // the request was understood and failed
+	exitUsage  = 2 // bad usage or bad input
+)
+
+// Main runs the command line args (without the program's name) and returns the exit status. Interrupt and terminate end
+// the context that commands run in.
+func Main(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return run(ctx, args, os.Stdin, os.Stdout, os.Stderr)
+}
+
+func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	root := Root()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		if text := err.Error(); text != "" {
+			fmt.Fprintf(errOut, "nearlb: %s\n", oneLine(text))
+		}
+	}
+	return exitStatus(err)
+}
+
+// Root is the command tree, new at each call: nothing is shared between two of them.
+func Root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "nearlb",
+		Short: "Kubernetes Service load balancer in eBPF: nearest backend first",
+		Long: strings.TrimSpace(`
+nearlb sends each connection to the nearest ready backend of its Service: same node, same zone, then the
+cluster. One agent per node writes BPF maps; the other commands read and explain them.`),
+		Example: `  nearlb plan -f objects.yaml --node n1     what this node would do with these objects, and why
+  nearlb services                           what the live kernel does
+  nearlb trace --from pod --src 10.244.1.1 --dst 10.96.0.10:80 --proto tcp`,
+		Args:          noSuchCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(commands()...)
+	guardBuiltins(root)
+	return root
+}
+
+func commands() []*cobra.Command {
+	return []*cobra.Command{
+		versionCommand(),
+	}
+}
+
+// noSuchCommand refuses the words that name no command.
+func noSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := "see " + cmd.CommandPath() + " --help"
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = "did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return usagef("unknown command %q of %s: %s", args[0], cmd.CommandPath(), hint)
+}
+
+// noArguments is for commands that take flags alone.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("unexpected argument %q: %s takes flags only", args[0], cmd.CommandPath())
+	}
+	return nil
+}
+
+// guardBuiltins makes cobra's own commands refuse unknown words too: left alone they print help and exit with 0.
+func guardBuiltins(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(help *cobra.Command, args []string) error {
+				if found, rest, err := root.Find(args); err != nil || found == nil || len(rest) > 0 {
+					return usagef("unknown command %q: see nearlb --help", strings.Join(args, " "))
+				}
+				return nil
+			}
+		case "completion":
+			cmd.Args = noSuchCommand
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lb
+
+import "slices"
+
+// Equal tells whether two decisions are the same in every part, reasons and problems included. A nil list equals an empty one.
+func (d Decision) Equal(o Decision) bool {
+	return d.Service == o.Service &&
+		slices.EqualFunc(d.Frontends, o.Frontends, Frontend.Equal) &&
+		slices.EqualFunc(d.Backends, o.Backends, Backend.Equal) &&
+		slices.Equal(d.Endpoints, o.Endpoints) &&
+		slices.Equal(d.Problems, o.Problems)
+}
+
+// Equal tells whether two frontends answer their clients alike.
+func (f Frontend) Equal(o Frontend) bool {
+	return f.Key == o.Key && f.Port == o.Port && f.Kind == o.Kind && f.Affinity == o.Affinity &&
+		f.Internal.Equal(o.Internal) && f.External.Equal(o.External) && slices.Equal(f.SourceRanges, o.SourceRanges)
+}
+
+// Equal compares action, reason, list and tiers.
+func (s Side) Equal(o Side) bool {
+	return s.Action == o.Action && s.Reason == o.Reason && s.List == o.List && slices.EqualFunc(s.Tiers, o.Tiers, Tier.Equal)
+}
+
+// Equal compares name and backends.
+func (t Tier) Equal(o Tier) bool { return t.Name == o.Name && slices.Equal(t.Backends, o.Backends) }
+
+// Equal compares everything that is published of a backend.
+func (b Backend) Equal(o Backend) bool {
+	return b.Key == o.Key && b.Node == o.Node && b.Zone == o.Zone && b.State == o.State && b.Near == o.Near &&
+		slices.Equal(b.Lists, o.Lists)
+}

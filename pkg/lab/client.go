@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Patience is how long a client waits for an answer. Nothing is slow in a lab: who waits that long waits for nothing.
+const Patience = 5 * time.Second
+
+// Answer is what a server said.
+type Answer struct {
+	Server string
+	Client netip.AddrPort // the client as the server saw it
+	Local  netip.AddrPort // the server's own address
+}
+
+// DialOptions of a client's socket.
+type DialOptions struct {
+	LocalPort uint16 // 0: the kernel chooses
+}
+
+// Conn is a client's connection, over TCP or UDP.
+type Conn struct {
+	net.Conn
+	in *bufio.Reader // TCP only
+}
+
+// Dial connects a socket of the pod. Network is "tcp" or "udp". Local ports may be shared (SO_REUSEADDR, SO_REUSEPORT).
+func (p *Pod) Dial(ctx context.Context, network string, to netip.AddrPort, options DialOptions) (*Conn, error) {
+	dialer := net.Dialer{Timeout: Patience}
+	dialer.SetMultipathTCP(false)
+	if options.LocalPort != 0 {
+		dialer.Control = sharePort
+		dialer.LocalAddr = socketAddress(network, netip.AddrPortFrom(p.Address(to.Addr().Is6()), options.LocalPort))
+	}
+	var conn net.Conn
+	err := p.Do(func() (err error) {
+		conn, err = dialer.DialContext(ctx, network, to.String())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{Conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}, nil
+}
+
+func socketAddress(network string, a netip.AddrPort) net.Addr {
+	if network == "udp" {
+		return net.UDPAddrFromAddrPort(a)
+	}
+	return net.TCPAddrFromAddrPort(a)
+}
+
+func sharePort(_, _ string, raw syscall.RawConn) error {
+	var errs [2]error
+	err := raw.Control(func(fd uintptr) {
+		errs[0] = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		errs[1] = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+	})
+	for _, e := range errs {
+		if err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// Ask makes one connection, asks who is there and hangs up.
+func (p *Pod) Ask(ctx context.Context, network string, to netip.AddrPort) (Answer, error) {
+	conn, err := p.Dial(ctx, network, to, DialOptions{})
+	if err != nil {
+		return Answer{}, err
+	}
+	defer conn.Close()
+	return conn.Who()
+}
+
+// Who asks over the connection who is at its other end. Over UDP one datagram is sent and one expected.
+func (c *Conn) Who() (Answer, error) {
+	if c.isUDP() {
+		answer, _, err := c.Exchange([]byte("who"))
+		return answer, err
+	}
+	if err := c.SetDeadline(time.Now().Add(Patience)); err != nil {
+		return Answer{}, err
+	}
+	if _, err := io.WriteString(c, "who\n"); err != nil {
+		return Answer{}, err
+	}
+	line, err := c.in.ReadString('\n')
+	if err != nil {
+		return Answer{}, err
+	}
+	return parseAnswer(line)
+}
+
+// Exchange sends one UDP datagram and returns the server's answer and its copy of the datagram.
+func (c *Conn) Exchange(datagram []byte) (Answer, []byte, error) {
+	if err := c.SetDeadline(time.Now().Add(Patience)); err != nil {
+		return Answer{}, nil, err
+	}
+	if _, err := c.Write(datagram); err != nil {
+		return Answer{}, nil, err
+	}
+	buffer := make([]byte, 64<<10)
+	n, err := c.Read(buffer)
+	if err != nil {
+		return Answer{}, nil, err
+	}
+	return ParseDatagram(buffer[:n])
+}
+
+// Get has the server send length bytes and compares them.
+func (c *Conn) Get(seed uint64, length int64) error {
+	if err := c.SetDeadline(time.Now().Add(transferTime(length))); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(c, "get %d %d\n", seed, length); err != nil {
+		return err
+	}
+	return NewStream(seed).Check(c.in, length)
+}
+
+// Put sends length bytes and has the server compare them.
+func (c *Conn) Put(seed uint64, length int64) error {
+	if err := c.SetDeadline(time.Now().Add(transferTime(length))); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(c, "put %d %d\n", seed, length); err != nil {
+		return err
+	}
+	if err := NewStream(seed).Send(c, length); err != nil {
+		return err
+	}
+	line, err := c.in.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if answer := strings.TrimSpace(line); answer != "ok" {
+		return fmt.Errorf("send content: the server says: %s", answer)
+	}
+	return nil
+}
+
+// transferTime allows a megabyte a second, on top of the usual patience.
+func transferTime(length int64) time.Duration {
+	return Patience + time.Duration(length>>20)*time.Second
+}
+
+func (c *Conn) isUDP() bool {
+	_, ok := c.Conn.(*net.UDPConn)
+	return ok
+}
+
+// Remote is the address the socket believes to speak with.
+func (c *Conn) Remote() netip.AddrPort { return AddrPort(c.RemoteAddr()) }
+
+// Local is the socket's own address.
+func (c *Conn) Local() netip.AddrPort { return AddrPort(c.LocalAddr()) }
+
+// AddrPort reads the address of a TCP or UDP socket, an IPv4 one always in its short form.
+func AddrPort(a net.Addr) netip.AddrPort {
+	parsed, _ := netip.ParseAddrPort(a.String())
+	return unmap(parsed)
+}
+
+// DatagramSocket opens an unconnected UDP socket on the pod's address: it receives from anybody and says from whom.
+// Port 0: the kernel chooses.
+func (p *Pod) DatagramSocket(six bool, port uint16) (*net.UDPConn, error) {
+	var conn *net.UDPConn
+	config := net.ListenConfig{Control: sharePort}
+	err := p.Do(func() error {
+		opened, err := config.ListenPacket(context.Background(), "udp", netip.AddrPortFrom(p.Address(six), port).String())
+		if err == nil {
+			conn = opened.(*net.UDPConn)
+		}
+		return err
+	})
+	return conn, err
+}
+
+// ParseDatagram reads a server's UDP answer: who it is, and the copy of what was sent.
+func ParseDatagram(answer []byte) (Answer, []byte, error) {
+	line, rest, found := bytes.Cut(answer, []byte("\n"))
+	if !found {
+		return Answer{}, nil, fmt.Errorf("read answer: no line in %d bytes", len(answer))
+	}
+	a, err := parseAnswer(string(line))
+	return a, rest, err
+}
+
+func parseAnswer(line string) (Answer, error) {
+	var a Answer
+	var client, local string
+	if _, err := fmt.Sscan(line, &a.Server, &client, &local); err != nil {
+		return Answer{}, fmt.Errorf("read answer %q: %w", line, err)
+	}
+	var err error
+	if a.Client, err = netip.ParseAddrPort(client); err != nil {
+		return Answer{}, fmt.Errorf("read answer %q: %w", line, err)
+	}
+	a.Local, err = netip.ParseAddrPort(local)
+	return a, err
+}

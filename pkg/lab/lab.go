@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lab builds a small cluster out of network namespaces: nodes with an uplink to one router, pods on
+// point-to-point veths or on a bridge, real servers and clients in them, real agents as processes of the nodes.
+//
+// A lab touches nothing of the machine's own network. Its namespaces have no name and its mounts are in a mount namespace
+// of their own, so that both are gone with the process, whatever way it ends; its processes die with it. What a killed
+// run can leave is an empty temporary directory, which the next run removes.
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// Options of a lab. The zero value is a lab with the defaults.
+type Options struct {
+	MTU int // of every link unless its node says otherwise; 0 is 1500
+}
+
+// Lab is one cluster. Its methods may be called from several goroutines unless they say otherwise.
+type Lab struct {
+	Dir       string // private temporary directory
+	Manifests *Manifests
+	Router    *Namespace // joins the nodes
+
+	options Options
+	lock    *os.File
+	mounts  *mounts
+
+	mu        sync.Mutex
+	nodes     []*Node
+	processes []*Process
+	closed    bool
+}
+
+// New makes an empty lab: a router, a directory for manifests, a mount namespace with a BPF file system.
+// It needs root. What it made is taken back when it fails.
+func New(options Options) (*Lab, error) {
+	if options.MTU == 0 {
+		options.MTU = 1500
+	}
+	removeStale(os.TempDir())
+	l := &Lab{options: options}
+	if err := l.build(); err != nil {
+		return nil, errors.Join(fmt.Errorf("build lab: %w", err), l.Close())
+	}
+	return l, nil
+}
+
+func (l *Lab) build() (err error) {
+	if l.Dir, l.lock, err = makeDir(os.TempDir()); err != nil {
+		return err
+	}
+	for _, sub := range []string{"bpf", "lock", "log", "manifests", "parts"} {
+		if err := os.Mkdir(filepath.Join(l.Dir, sub), 0o755); err != nil {
+			return err
+		}
+	}
+	l.Manifests = &Manifests{Dir: filepath.Join(l.Dir, "manifests"), parts: filepath.Join(l.Dir, "parts")}
+	if l.mounts, err = newMounts(l.BPFDir()); err != nil {
+		return err
+	}
+	if l.Router, err = newNamespace("router"); err != nil {
+		return err
+	}
+	return l.Router.forward()
+}
+
+// BPFDir is the mount point of the lab's BPF file system. It is empty when looked at from outside the lab's mount
+// namespace: see Mounted.
+func (l *Lab) BPFDir() string { return filepath.Join(l.Dir, "bpf") }
+
+// LockDir is the directory for the agents' lock files.
+func (l *Lab) LockDir() string { return filepath.Join(l.Dir, "lock") }
+
+// Mounted calls f on a thread of its own inside the lab's mount namespace, where BPFDir has contents.
+// File descriptors opened there work everywhere.
+func (l *Lab) Mounted(f func() error) error { return l.mounts.do(f) }
+
+// Nodes are the nodes in the order they were added.
+func (l *Lab) Nodes() []*Node {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]*Node(nil), l.nodes...)
+}
+
+// Close ends the lab's processes, servers and namespaces and removes its directory. It may be called again.
+func (l *Lab) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	processes, nodes := l.processes, l.nodes
+	l.mu.Unlock()
+
+	var errs []error
+	for _, p := range processes {
+		errs = append(errs, p.Kill())
+	}
+	for _, n := range nodes {
+		errs = append(errs, n.close())
+	}
+	errs = append(errs, l.Router.close(), l.mounts.close())
+	if l.Dir != "" {
+		errs = append(errs, os.RemoveAll(l.Dir), l.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// numbers of the address plan: one octet or group of the address says the node.
+func uplink4(node int, router bool) netip.Addr {
+	last := byte(2)
+	if router {
+		last = 1
+	}
+	return netip.AddrFrom4([4]byte{172, 31, byte(node), last})
+}
+
+func uplink6(node int, router bool) netip.Addr {
+	last := byte(2)
+	if router {
+		last = 1
+	}
+	return address6(0x31, node, int(last))
+}
+
+func pod4(node, pod int) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, byte(node), byte(pod)}) }
+
+func pod6(node, pod int) netip.Addr { return address6(0x24, node, pod) }
+
+// address6 is fd<kind>::<node>:0:0:0:<host>, one /64 a node.
+func address6(kind byte, node, host int) netip.Addr {
+	return netip.AddrFrom16([16]byte{0: 0xfd, 1: kind, 7: byte(node), 14: byte(host >> 8), 15: byte(host)})
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+func writeSysctl(setting string) error {
+	path, value, _ := strings.Cut(setting, "=")
+	if err := os.WriteFile("/proc/sys/net/"+path, []byte(value), 0o644); err != nil {
+		return fmt.Errorf("set sysctl: %w", err)
+	}
+	return nil
+}
+
+// end is one side of a veth pair.
+type end struct {
+	ns   *Namespace
+	name string
+}
+
+// join connects two namespaces by a veth pair and sets both ends up.
+func join(a, b end, mtu int) error {
+	veth := &netlink.Veth{
+		LinkAttrs:     netlink.LinkAttrs{Name: a.name, MTU: mtu},
+		PeerName:      b.name,
+		PeerMTU:       uint32(mtu),
+		PeerNamespace: netlink.NsFd(b.ns.file.Fd()),
+	}
+	if err := a.ns.link.LinkAdd(veth); err != nil {
+		return fmt.Errorf("add veth %s of %s: %w", a.name, a.ns.Name, err)
+	}
+	for _, e := range []end{a, b} {
+		if err := e.ns.up(e.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (ns *Namespace) up(name string) error {
+	link, err := ns.link.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find device %s of %s: %w", name, ns.Name, err)
+	}
+	if err := ns.link.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set device %s of %s up: %w", name, ns.Name, err)
+	}
+	return nil
+}
+
+// addAddress gives a device an address that is usable at once.
+func (ns *Namespace) addAddress(device string, prefix netip.Prefix) error {
+	link, err := ns.link.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("find device %s of %s: %w", device, ns.Name, err)
+	}
+	address := &netlink.Addr{IPNet: ipNet(prefix)}
+	if prefix.Addr().Is6() {
+		address.Flags = unix.IFA_F_NODAD
+	}
+	if err := ns.link.AddrAdd(link, address); err != nil {
+		return fmt.Errorf("add address %s to %s of %s: %w", prefix, device, ns.Name, err)
+	}
+	return nil
+}
+
+// addRoute sends a prefix through a device, by way of a gateway if it is valid. The gateway counts as being on the link.
+func (ns *Namespace) addRoute(device string, to netip.Prefix, via netip.Addr) error {
+	link, err := ns.link.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("find device %s of %s: %w", device, ns.Name, err)
+	}
+	route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(to)}
+	if via.IsValid() {
+		route.Gw = via.AsSlice()
+		route.Flags = int(netlink.FLAG_ONLINK)
+	} else if to.Addr().Is4() {
+		route.Scope = netlink.SCOPE_LINK
+	}
+	if err := ns.link.RouteAdd(route); err != nil {
+		return fmt.Errorf("add route %s to %s of %s: %w", to, device, ns.Name, err)
+	}
+	return nil
+}
+
+// SetMTU sets a device's MTU in bytes, without its Ethernet header.
+func (ns *Namespace) SetMTU(device string, mtu int) error {
+	link, err := ns.link.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("find device %s of %s: %w", device, ns.Name, err)
+	}
+	if err := ns.link.LinkSetMTU(link, mtu); err != nil {
+		return fmt.Errorf("set MTU of %s of %s: %w", device, ns.Name, err)
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// single is the prefix that holds one address.
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// everything is the default route's prefix of an address's family.
+func everything(a netip.Addr) netip.Prefix {
+	if a.Is4() {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}

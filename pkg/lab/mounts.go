@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// mounts is a mount namespace with a BPF file system in it. It lives as long as its file descriptor.
+type mounts struct{ file *os.File }
+
+// newMounts makes a copy of the machine's mounts, keeps later ones apart and mounts a BPF file system on dir.
+func newMounts(dir string) (*mounts, error) {
+	var m mounts
+	err := onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("make mount namespace: %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("keep mounts private: %w", err)
+		}
+		if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+			return fmt.Errorf("mount BPF file system on %s: %w", dir, err)
+		}
+		file, err := os.Open("/proc/thread-self/ns/mnt")
+		m.file = file
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &m, nil
+}
+
+// enter moves the calling thread into the namespace. The thread must be locked and must not be used for anything else
+// afterwards: its root and working directory are its own from here on.
+func (m *mounts) enter() error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare working directory: %w", err)
+	}
+	if err := unix.Setns(int(m.file.Fd()), unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("enter mount namespace: %w", err)
+	}
+	return nil
+}
+
+func (m *mounts) do(f func() error) error {
+	return onThread(func() error {
+		if err := m.enter(); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+func (m *mounts) close() error {
+	if m == nil {
+		return nil
+	}
+	return m.file.Close()
+}
+
+// onThread calls f on a thread that ends with it, so that f may change anything about the thread.
+func onThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		done <- f()
+	}()
+	return <-done
+}

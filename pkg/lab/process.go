@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// Process is a program that runs in a node's network namespace and in the lab's mount namespace.
+type Process struct {
+	Log string // file with its standard output and error
+
+	command *exec.Cmd
+	ended   chan struct{}
+	err     error // valid when ended is closed
+}
+
+// Start runs a program on the node. It dies with this process, in whatever way that ends.
+func (n *Node) Start(name string, argv []string, env ...string) (*Process, error) {
+	p := &Process{Log: filepath.Join(n.lab.Dir, "log", n.Name+"-"+name+".log"), ended: make(chan struct{})}
+	out, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	p.command = exec.Command(argv[0], argv[1:]...)
+	p.command.Stdout, p.command.Stderr = out, out
+	p.command.Env = append(os.Environ(), env...)
+	p.command.Dir = n.lab.Dir
+	// A group of its own: Ctrl-C on a terminal is for the lab to act on. The signal at the parent's death is tied to the
+	// thread that started the process, which therefore waits for it.
+	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+
+	started := make(chan error, 1)
+	go func() { _ = onThread(func() error { p.run(n, started); return nil }) }()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s on %s: %w", name, n.Name, err)
+	}
+	n.lab.mu.Lock()
+	defer n.lab.mu.Unlock()
+	n.lab.processes = append(n.lab.processes, p)
+	return p, nil
+}
+
+// run starts the process on the calling thread, which it moves, and waits for its end.
+func (p *Process) run(n *Node, started chan<- error) {
+	err := errors.Join(n.lab.mounts.enter(), n.enter())
+	if err == nil {
+		err = p.command.Start()
+	}
+	started <- err
+	if err == nil {
+		p.err = p.command.Wait()
+	}
+	close(p.ended)
+}
+
+// PID is the process's number.
+func (p *Process) PID() int { return p.command.Process.Pid }
+
+// Ended is closed when the process is gone.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// Kill ends the process by SIGKILL and waits for its end. A process that ended already is no error.
+func (p *Process) Kill() error {
+	return p.end(syscall.SIGKILL, nil)
+}
+
+// Stop asks the process to end by SIGTERM and waits. The error says how it ended, or that it did not.
+func (p *Process) Stop() error {
+	if err := p.end(syscall.SIGTERM, time.After(10*time.Second)); err != nil {
+		return err
+	}
+	return p.err
+}
+
+func (p *Process) end(signal syscall.Signal, late <-chan time.Time) error {
+	if err := p.command.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.ended:
+		return nil
+	case <-late:
+		return fmt.Errorf("stop process %d: still there after %s", p.PID(), signal)
+	}
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// knobTrace makes the programs fill the trace table.
+const knobTrace = "trace_on"
+
+// setKnobs writes the object's constants. An unknown name or a value of the wrong type is an error.
+func setKnobs(spec *ebpf.CollectionSpec, o Options) error {
+	for name, value := range o.Knobs {
+		if err := setKnob(spec, name, value); err != nil {
+			return err
+		}
+	}
+	if o.Trace {
+		return setKnob(spec, knobTrace, uint8(1))
+	}
+	return nil
+}
+
+func setKnob(spec *ebpf.CollectionSpec, name string, value any) error {
+	v := spec.Variables[name]
+	if v == nil || !v.Constant() {
+		return fmt.Errorf("set knob %s: the BPF object has no such knob", name)
+	}
+	if err := v.Set(value); err != nil {
+		return fmt.Errorf("set knob %s to %v: %w", name, value, err)
+	}
+	return nil
+}
+
+// SchemaVersion is SCHEMA_VERSION of bpf/lib/types.h: the layout of pinned tables.
+const SchemaVersion = 1
+
+// initialise gives a new settings element its schema and seed; an old one must have our schema. The seed is drawn once,
+// as flows are found by it.
+func initialise(config *ebpf.Map) error {
+	var s NearlbSettings
+	if err := config.Lookup(uint32(0), &s); err != nil {
+		return fmt.Errorf("read table config: %w", err)
+	}
+	if s.Schema == SchemaVersion {
+		return nil
+	}
+	if s.Schema != 0 {
+		return fmt.Errorf("use pinned tables: they have layout %d, this nearlb has %d; run `nearlb cleanup` to start anew: %w",
+			s.Schema, SchemaVersion, ErrIncompatible)
+	}
+	var seed [8]byte
+	rand.Read(seed[:])
+	s.Schema, s.Seed = SchemaVersion, binary.NativeEndian.Uint64(seed[:])|1
+	if err := config.Put(uint32(0), &s); err != nil {
+		return fmt.Errorf("write table config: %w", err)
+	}
+	return nil
+}

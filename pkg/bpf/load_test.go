@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/tests/privileged"
+)
+
+func small() bpf.Sizes {
+	return bpf.Sizes{Frontends: 64, Records: 64, Slots: 4096, Backends: 64, FlowSets: 16, Affinity: 64, Fragments: 64,
+		SourceRanges: 64, Services: 64, Names: 64}
+}
+
+func load(t *testing.T, o bpf.Options) *bpf.Objects {
+	t.Helper()
+	objects, err := bpf.Load(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { objects.Close() })
+	return objects
+}
+
+func TestLoadedTablesHaveTheAskedSizes(t *testing.T) {
+	privileged.Require(t)
+	if got := load(t, bpf.Options{Sizes: small()}).Sizes(); got != small() {
+		t.Errorf("sizes %+v, want %+v", got, small())
+	}
+}
+
+func TestPinnedTablesKeepContentsAndSizeOverALoad(t *testing.T) {
+	path := privileged.Bpffs(t)
+	first := load(t, bpf.Options{Sizes: small(), PinPath: path})
+	key := bpf.NearlbNameKey{Kind: 2, Id: 7}
+	if err := first.Names.Put(&key, &bpf.NearlbNameValue{}); err != nil {
+		t.Fatal(err)
+	}
+	var settings, again bpf.NearlbSettings
+	if err := first.Config.Lookup(uint32(0), &settings); err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+
+	larger := small()
+	larger.Backends = 128
+	second := load(t, bpf.Options{Sizes: larger, PinPath: path})
+	var value bpf.NearlbNameValue
+	if err := second.Names.Lookup(&key, &value); err != nil {
+		t.Errorf("entry of the first load: %v", err)
+	}
+	if err := second.Config.Lookup(uint32(0), &again); err != nil || again != settings || settings.Seed == 0 {
+		t.Errorf("settings changed: %+v, %+v, %v", settings, again, err)
+	}
+	if got := second.Sizes().Backends; got != 64 {
+		t.Errorf("backends have %d entries, want the pinned 64", got)
+	}
+	if kept := strings.Join(second.Kept, "\n"); !strings.Contains(kept, "table backends keeps its 64 entries (asked for 128)") {
+		t.Errorf("kept sizes are not told: %q", kept)
+	}
+}
+
+func TestEachLoadPinsItsOwnProgramsUntilTheOldOnesAreRemoved(t *testing.T) {
+	path := privileged.Bpffs(t)
+	load(t, bpf.Options{Sizes: small(), PinPath: path})
+	second := load(t, bpf.Options{Sizes: small(), PinPath: path})
+	count := func() int {
+		dirs, err := os.ReadDir(filepath.Join(path, "v1", "programs"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(dirs)
+	}
+	if count() != 2 {
+		t.Errorf("%d directories of programs, want 2", count())
+	}
+	if err := second.RemoveOldPrograms(); err != nil || count() != 1 {
+		t.Errorf("%d directories of programs, want 1 (%v)", count(), err)
+	}
+}
+
+func TestAnotherLayoutIsRefusedAndCleanupMakesRoom(t *testing.T) {
+	path := privileged.Bpffs(t)
+	first := load(t, bpf.Options{Sizes: small(), PinPath: path})
+	settings := bpf.NearlbSettings{Schema: 99}
+	if err := first.Config.Put(uint32(0), &settings); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bpf.Load(bpf.Options{Sizes: small(), PinPath: path}); !errors.Is(err, bpf.ErrIncompatible) {
+		t.Errorf("load over layout 99: %v", err)
+	}
+	if removed, err := bpf.Cleanup(path); err != nil || len(removed) == 0 {
+		t.Errorf("cleanup: %v, %v", removed, err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("pin path is still there: %v", err)
+	}
+	load(t, bpf.Options{Sizes: small(), PinPath: path})
+}
+
+func TestTablesAreOpenedReadOnlyForTheCommandLine(t *testing.T) {
+	path := privileged.Bpffs(t)
+	if _, err := bpf.OpenMaps(path, true); !errors.Is(err, bpf.ErrNoAgent) {
+		t.Errorf("open where no agent ran: %v", err)
+	}
+	load(t, bpf.Options{Sizes: small(), PinPath: path})
+	tables, err := bpf.OpenMaps(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tables.Close()
+	if err := tables.Names.Put(&bpf.NearlbNameKey{}, &bpf.NearlbNameValue{}); err == nil {
+		t.Error("a read-only table was written")
+	}
+}
+
+func TestPinningOutsideABpffsSaysHowToMountOne(t *testing.T) {
+	privileged.Require(t)
+	_, err := bpf.Load(bpf.Options{PinPath: filepath.Join(t.TempDir(), "pins")})
+	if err == nil || !strings.Contains(err.Error(), "mount -t bpf bpf") {
+		t.Errorf("error %v does not say how to mount", err)
+	}
+}
+
+func TestKnobsAndSizesThatCannotWorkAreRefused(t *testing.T) {
+	if _, err := bpf.Load(bpf.Options{Knobs: map[string]any{"no_such_knob": uint32(1)}}); err == nil {
+		t.Error("unknown knob accepted")
+	}
+	if _, err := bpf.Load(bpf.Options{Sizes: bpf.Sizes{FlowSets: 3}}); err == nil {
+		t.Error("three flow sets accepted")
+	}
+}
+
+func TestASecondAgentOnAPinPathIsRefusedByName(t *testing.T) {
+	dir := t.TempDir()
+	lock, err := bpf.Lock(dir, "/sys/fs/bpf/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bpf.Lock(dir, "/sys/fs/bpf//a/"); !errors.Is(err, bpf.ErrLocked) || !strings.Contains(err.Error(), "process ") {
+		t.Errorf("second lock: %v", err)
+	}
+	other, err := bpf.Lock(dir, "/sys/fs/bpf/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Close()
+	lock.Close()
+	again, err := bpf.Lock(dir, "/sys/fs/bpf/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+}
+
+func TestNamesComeFromTheObject(t *testing.T) {
+	verdicts := bpf.Verdicts()
+	if len(verdicts) != int(bpf.NearlbVerdictVERDICT_MAX) {
+		t.Fatalf("%d verdicts, want %d", len(verdicts), bpf.NearlbVerdictVERDICT_MAX)
+	}
+	got := bpf.VerdictOf(uint32(bpf.NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED))
+	want := bpf.Verdict{Number: got.Number, Name: "translate_established", Class: bpf.Translate, Reason: "established"}
+	if got != want {
+		t.Errorf("verdict %+v, want %+v", got, want)
+	}
+	if hooks := bpf.Hooks(); len(hooks) != int(bpf.NearlbHookHOOK_MAX) || hooks[0] != "from_pod" {
+		t.Errorf("hooks %v", hooks)
+	}
+	if got := bpf.ReasonName(uint8(bpf.NearlbReasonREASON_SAME_ZONE)); got != "same-zone" {
+		t.Errorf("reason %q", got)
+	}
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf
+
+import (
+	"fmt"
+	"io"
+	"reflect"
+	"sync"
+
+	"github.com/cilium/ebpf"
+)
+
+// parsed is the embedded object, parsed once; users copy it.
+var parsed = sync.OnceValues(LoadNearlb)
+
+// objectSpec is a copy of the embedded object that the caller may change.
+func objectSpec() (*ebpf.CollectionSpec, error) {
+	spec, err := parsed()
+	if err != nil {
+		return nil, fmt.Errorf("read the embedded BPF object: %w", err)
+	}
+	return spec.Copy(), nil
+}
+
+// ByName lists the tables under their names in bpf/lib/maps.h. Tables that are not open are left out.
+func (m *NearlbMaps) ByName() map[string]*ebpf.Map {
+	return fields[*ebpf.Map](m)
+}
+
+// ByName lists the programs under their names in bpf/nearlb.c.
+func (p *NearlbPrograms) ByName() map[string]*ebpf.Program {
+	return fields[*ebpf.Program](p)
+}
+
+// fields reads the generated struct's members of one type by their tag, so that a new table needs no line here.
+func fields[T comparable](object any) map[string]T {
+	var none T
+	found := map[string]T{}
+	value := reflect.ValueOf(object).Elem()
+	for i := range value.NumField() {
+		name := value.Type().Field(i).Tag.Get("ebpf")
+		if member, ok := value.Field(i).Interface().(T); ok && name != "" && member != none {
+			found[name] = member
+		}
+	}
+	return found
+}
+
+// setFields is the reverse of fields: missing entries stay as they are.
+func setFields[T any](object any, from map[string]T) {
+	value := reflect.ValueOf(object).Elem()
+	for i := range value.NumField() {
+		if member, ok := from[value.Type().Field(i).Tag.Get("ebpf")]; ok {
+			value.Field(i).Set(reflect.ValueOf(member))
+		}
+	}
+}
+
+// closeAll closes everything and forgets errors: close of a BPF descriptor tells nothing one could act on.
+func closeAll[C io.Closer](all map[string]C) {
+	for _, c := range all {
+		c.Close()
+	}
+}

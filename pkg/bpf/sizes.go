@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/cilium/ebpf"
+)
+
+// Sizes are the capacities of the tables, in entries. A zero field means the default of bpf/lib/maps.h. Tables that are
+// pinned already keep the size they have.
+type Sizes struct {
+	Frontends    uint32 // addresses with port and protocol, and one more for each service address
+	Records      uint32 // frontends, and those replaced in the last seconds
+	Slots        uint32 // Maglev slots of all tiers, and of those replaced in the last seconds
+	Backends     uint32 // endpoints of service ports, and removed ones that connections still name
+	FlowSets     uint32 // sets of 8 connections; a power of two
+	Affinity     uint32 // clients remembered by session affinity
+	Fragments    uint32 // fragmented packets in flight
+	SourceRanges uint32 // loadBalancerSourceRanges of all service ports
+	Services     uint32 // service ports
+	Names        uint32 // names of service ports, nodes and zones
+}
+
+// sized joins each field of Sizes to the tables that have it.
+func (s *Sizes) sized() map[string]*uint32 {
+	return map[string]*uint32{
+		NearlbMapFrontends:       &s.Frontends,
+		NearlbMapRecords:         &s.Records,
+		NearlbMapSlots:           &s.Slots,
+		NearlbMapBackends:        &s.Backends,
+		NearlbMapBackendCounters: &s.Backends,
+		NearlbMapFlows:           &s.FlowSets,
+		NearlbMapAffinity:        &s.Affinity,
+		NearlbMapFragments:       &s.Fragments,
+		NearlbMapSourceRanges:    &s.SourceRanges,
+		NearlbMapServiceCounters: &s.Services,
+		NearlbMapNames:           &s.Names,
+	}
+}
+
+// DefaultSizes are those of bpf/lib/maps.h, read from the embedded object.
+func DefaultSizes() Sizes {
+	spec, err := objectSpec()
+	if err != nil {
+		return Sizes{}
+	}
+	var s Sizes
+	for name, field := range s.sized() {
+		if m := spec.Maps[name]; m != nil {
+			*field = m.MaxEntries
+		}
+	}
+	return s
+}
+
+// WithDefaults fills zero fields from DefaultSizes.
+func (s Sizes) WithDefaults() Sizes {
+	defaults := DefaultSizes()
+	from := defaults.sized()
+	for name, field := range s.sized() {
+		if *field == 0 {
+			*field = *from[name]
+		}
+	}
+	return s
+}
+
+// check refuses what the programs cannot work with.
+func (s Sizes) check() error {
+	if bits.OnesCount32(s.FlowSets) != 1 {
+		return fmt.Errorf("size table flows: %d sets is not a power of two", s.FlowSets)
+	}
+	if s.Records < 2 || s.Backends < 2 || s.Services < 2 {
+		return fmt.Errorf("size tables: records, backends and services need two entries or more, as the first is never used")
+	}
+	return nil
+}
+
+// apply writes the sizes into the object before it is loaded.
+func (s Sizes) apply(spec *ebpf.CollectionSpec) error {
+	for name, field := range s.sized() {
+		m := spec.Maps[name]
+		if m == nil {
+			return fmt.Errorf("size table %s: the object has no such table", name)
+		}
+		m.MaxEntries = *field
+	}
+	return nil
+}
+
+// Sizes reads the capacities that these tables have in the kernel.
+func (m *NearlbMaps) Sizes() Sizes {
+	var s Sizes
+	tables := m.ByName()
+	for name, field := range s.sized() {
+		if t := tables[name]; t != nil {
+			*field = t.MaxEntries()
+		}
+	}
+	return s
+}

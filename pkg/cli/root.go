@@ -70,6 +70,7 @@ cluster. One agent per node writes BPF maps; the other commands read and explain
 
 func commands() []*cobra.Command {
 	return []*cobra.Command{
+		planCommand(),
 		versionCommand(),
 	}
 }

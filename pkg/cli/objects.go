@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/nearlb/nearlb/pkg/decide"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch"
+)
+
+// nodeFlags are the flags that say which node this is and what it answers on.
+type nodeFlags struct {
+	zone      string
+	ips       []string
+	nodePorts []string
+	cidrs     []string
+}
+
+func (f *nodeFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.zone, "zone", "", "zone of this node, instead of the Node object's")
+	flags.StringSliceVar(&f.ips, "node-ip", nil, "`address` of this node, instead of the Node object's (repeatable)")
+	flags.StringSliceVar(&f.nodePorts, "nodeport-addresses", nil, "node addresses that answer NodePorts: `CIDR,...`, or primary (default: all)")
+	flags.StringSliceVar(&f.cidrs, "service-cidr", nil, "`CIDR,...` of ClusterIPs: unallocated addresses in them are dropped")
+}
+
+// config checks the values; the errors name the flag and what it wants. Node names are lower case, as kubelets spell them.
+func (f *nodeFlags) config(node string) (watch.NodeConfig, error) {
+	cfg := watch.NodeConfig{Name: strings.ToLower(strings.TrimSpace(node)), Zone: f.zone, NodePortAddresses: f.nodePorts}
+	for _, text := range f.ips {
+		ip, err := netip.ParseAddr(text)
+		if err != nil || ip.Zone() != "" {
+			return cfg, usagef("--node-ip %q: want an IP address, as 192.0.2.1", text)
+		}
+		cfg.IPs = append(cfg.IPs, ip.Unmap())
+	}
+	if len(f.nodePorts) != 1 || f.nodePorts[0] != "primary" {
+		if _, err := prefixes("nodeport-addresses", f.nodePorts); err != nil {
+			return cfg, err
+		}
+	}
+	var err error
+	cfg.ServiceCIDRs, err = prefixes("service-cidr", f.cidrs)
+	return cfg, err
+}
+
+func prefixes(flag string, texts []string) ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	for _, text := range texts {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, usagef("--%s %q: want a CIDR, as 10.96.0.0/12", flag, text)
+		}
+		all = append(all, prefix.Masked())
+	}
+	return all, nil
+}
+
+// objectFlags are -f and the node, of the commands that work on objects from files.
+type objectFlags struct {
+	files []string
+	node  string
+	nodeFlags
+}
+
+func (f *objectFlags) add(flags *pflag.FlagSet) {
+	flags.StringArrayVarP(&f.files, "filename", "f", nil, "`FILE|DIR` with Services, EndpointSlices, Nodes; - is standard input (repeatable)")
+	flags.StringVar(&f.node, "node", "", "`name` of this node, as in the slices' nodeName")
+	f.nodeFlags.add(flags)
+}
+
+// load reads the objects once. Every error of it is bad input. Warnings go to warn, one line each.
+func (f *objectFlags) load(in io.Reader, warn func(string)) (watch.Source, error) {
+	for _, file := range f.files {
+		if file == "" {
+			return nil, usagef("--filename \"\": want a file, a directory, or - for standard input")
+		}
+	}
+	cfg, err := f.config(f.node)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Name == "" {
+		warn("no --node: no endpoint is on this node")
+	}
+	source, err := watch.Load(f.files, in, cfg, warn)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return source, nil
+}
+
+// decisions are those for every Service of a source, by name.
+func decisions(source watch.Source) []lb.Decision {
+	var all []lb.Decision
+	for _, name := range source.Services() {
+		if input, ok := source.Input(name); ok {
+			all = append(all, decide.Decide(input, source.Node()))
+		}
+	}
+	return all
+}
+
+// warnTo writes warnings as the errors are written: one line each.
+func warnTo(w io.Writer) func(string) {
+	return func(text string) { fmt.Fprintf(w, "nearlb: warning: %s\n", oneLine(text)) }
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"github.com/spf13/cobra"
+)
+
+func planCommand() *cobra.Command {
+	var objects objectFlags
+	cmd := &cobra.Command{
+		Use:   "plan -f FILE|DIR ... --node NAME",
+		Short: "Say what a node would do with these objects, and why each endpoint is in or out",
+		Long: `Reads objects from files and prints every frontend with the backends it would use on
+this node, every endpoint with the reason it is in or out, and what is wrong with the
+objects. Nothing is sent anywhere: no kernel, no cluster.`,
+		Example: `  nearlb plan -f objects.yaml --node n1
+  kubectl get svc,endpointslices,nodes -A -o yaml | nearlb plan -f - --node n1 -o json`,
+		Args: noArguments,
+	}
+	objects.add(cmd.Flags())
+	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if len(objects.files) == 0 {
+			return usagef("--filename is missing: name a file or directory of objects, or - for standard input")
+		}
+		source, err := objects.load(cmd.InOrStdin(), warnTo(cmd.ErrOrStderr()))
+		if err != nil {
+			return err
+		}
+		doc := newPlanDocument(source.Node(), decisions(source), source.Problems())
+		out := cmd.OutOrStdout()
+		switch output.value {
+		case formatJSON:
+			return writeJSON(out, doc)
+		case formatYAML:
+			return writeYAML(out, doc)
+		}
+		return writePlan(out, terminalWidth(out), output.value == formatWide, doc)
+	}
+	return cmd
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// planDocument is `nearlb plan -o json` of contracts.md. Fields may be added, not renamed.
+type planDocument struct {
+	Node      planNode       `json:"node"`
+	Frontends []planFrontend `json:"frontends"`
+	Endpoints []planEndpoint `json:"endpoints"`
+	Problems  []lb.Problem   `json:"problems"`
+}
+
+type planNode struct {
+	Name      string       `json:"name"`
+	Zone      string       `json:"zone"`
+	Region    string       `json:"region"`
+	Addresses []netip.Addr `json:"addresses"`
+}
+
+type planFrontend struct {
+	Service         string         `json:"service"`
+	Port            string         `json:"port"`
+	Protocol        lb.Protocol    `json:"protocol"`
+	Kind            lb.Kind        `json:"kind"`
+	Address         netip.Addr     `json:"address"`
+	FrontendPort    uint16         `json:"frontendPort"`
+	Internal        planSide       `json:"internal"`
+	External        planSide       `json:"external"`
+	AffinitySeconds int64          `json:"affinitySeconds"`
+	SourceRanges    []netip.Prefix `json:"sourceRanges"`
+}
+
+type planSide struct {
+	Action lb.Action  `json:"action"`
+	Reason lb.Reason  `json:"reason"`
+	Tiers  []planTier `json:"tiers"`
+}
+
+type planTier struct {
+	Tier     lb.TierName   `json:"tier"`
+	Backends []planBackend `json:"backends"`
+}
+
+type planBackend struct {
+	Address netip.Addr `json:"address"`
+	Port    uint16     `json:"port"`
+	Node    string     `json:"node"`
+	Zone    string     `json:"zone"`
+	State   lb.State   `json:"state"`
+}
+
+type planEndpoint struct {
+	Service      string      `json:"service"`
+	Port         string      `json:"port"`
+	Protocol     lb.Protocol `json:"protocol"`
+	Address      netip.Addr  `json:"address"`
+	EndpointPort uint16      `json:"endpointPort"`
+	Node         string      `json:"node"`
+	Zone         string      `json:"zone"`
+	Slice        string      `json:"slice"`
+	Selected     bool        `json:"selected"`
+	Reason       lb.Reason   `json:"reason"`
+}
+
+// newPlanDocument joins the decisions of all Services, which come sorted by name and are canonical in themselves.
+func newPlanDocument(node lb.Node, decisions []lb.Decision, problems []lb.Problem) planDocument {
+	doc := planDocument{
+		Node:      planNode{Name: node.Name, Zone: node.Zone, Region: node.Region, Addresses: list(node.Addresses)},
+		Frontends: []planFrontend{},
+		Endpoints: []planEndpoint{},
+		Problems:  list(slices.Clone(problems)),
+	}
+	for _, decision := range decisions {
+		backends := make(map[lb.BackendKey]lb.Backend, len(decision.Backends))
+		for _, backend := range decision.Backends {
+			backends[backend.Key] = backend
+		}
+		for _, frontend := range decision.Frontends {
+			doc.Frontends = append(doc.Frontends, newPlanFrontend(frontend, backends))
+		}
+		for _, endpoint := range decision.Endpoints {
+			doc.Endpoints = append(doc.Endpoints, newPlanEndpoint(endpoint))
+		}
+		doc.Problems = append(doc.Problems, decision.Problems...)
+	}
+	slices.SortFunc(doc.Problems, lb.Problem.Compare)
+	doc.Problems = slices.Compact(doc.Problems)
+	return doc
+}
+
+func newPlanFrontend(f lb.Frontend, backends map[lb.BackendKey]lb.Backend) planFrontend {
+	return planFrontend{
+		Service:         f.Port.Service.String(),
+		Port:            f.Port.Port,
+		Protocol:        f.Port.Protocol,
+		Kind:            f.Kind,
+		Address:         f.Key.Address.Addr(),
+		FrontendPort:    f.Key.Address.Port(),
+		Internal:        newPlanSide(f.Internal, backends),
+		External:        newPlanSide(f.External, backends),
+		AffinitySeconds: int64(f.Affinity.Seconds()),
+		SourceRanges:    list(f.SourceRanges),
+	}
+}
+
+func newPlanSide(side lb.Side, backends map[lb.BackendKey]lb.Backend) planSide {
+	made := planSide{Action: side.Action, Reason: side.Reason, Tiers: []planTier{}}
+	for _, tier := range side.Tiers {
+		t := planTier{Tier: tier.Name, Backends: []planBackend{}}
+		for _, key := range tier.Backends {
+			b := backends[key]
+			t.Backends = append(t.Backends, planBackend{
+				Address: key.Address.Addr(), Port: key.Address.Port(), Node: b.Node, Zone: b.Zone, State: b.State,
+			})
+		}
+		made.Tiers = append(made.Tiers, t)
+	}
+	return made
+}
+
+func newPlanEndpoint(e lb.EndpointReason) planEndpoint {
+	return planEndpoint{
+		Service: e.Port.Service.String(), Port: e.Port.Port, Protocol: e.Port.Protocol,
+		Address: e.Address.Addr(), EndpointPort: e.Address.Port(),
+		Node: e.Node, Zone: e.Zone, Slice: e.Slice, Selected: e.Selected, Reason: e.Reason,
+	}
+}
+
+// list is never null in JSON.
+func list[E any](s []E) []E {
+	if s == nil {
+		return []E{}
+	}
+	return s
+}

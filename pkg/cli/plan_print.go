@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// writePlan is the table form of a plan: what clients can reach, where each endpoint stands and why, what is wrong.
+func writePlan(w io.Writer, width int, wide bool, doc planDocument) error {
+	fmt.Fprintf(w, "node %s  zone %s  region %s  addresses %s\n\n",
+		orDash(doc.Node.Name), orDash(doc.Node.Zone), orDash(doc.Node.Region), orDash(joined(doc.Node.Addresses)))
+	if len(doc.Frontends) == 0 {
+		fmt.Fprint(w, "No frontends: no Service here has an address to serve.\n")
+	} else if err := writeTable(w, width, wide, frontendColumns(), doc.Frontends); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	if len(doc.Endpoints) == 0 {
+		fmt.Fprint(w, "No endpoints: no EndpointSlice has any for these Services.\n")
+	} else if err := writeTable(w, width, wide, endpointColumns(doc.Node), doc.Endpoints); err != nil {
+		return err
+	} else if !wide {
+		writeLegend(w, doc)
+	}
+	if len(doc.Problems) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return writeTable(w, width, wide, problemColumns(), doc.Problems)
+}
+
+// writeLegend explains each reason once; the wide table says it at every endpoint, with its names.
+func writeLegend(w io.Writer, doc planDocument) {
+	seen := map[string]bool{}
+	for _, e := range doc.Endpoints {
+		key := string(e.Reason)
+		if text := reasonText(e.Reason, doc.Node); !seen[key] {
+			seen[key] = true
+			fmt.Fprintf(w, "  %s: %s\n", key, printable(text))
+		}
+	}
+}
+
+func frontendColumns() []column[planFrontend] {
+	return []column[planFrontend]{
+		{heading: "SERVICE", cell: func(f planFrontend) string { return withPort(f.Service, f.Port) }},
+		{heading: "KIND", cell: func(f planFrontend) string { return string(f.Kind) }},
+		{heading: "FRONTEND", cell: func(f planFrontend) string { return hostPort(f.Address, f.FrontendPort, f.Protocol) }},
+		{heading: "FROM THIS NODE", cell: func(f planFrontend) string { return sideText(f.Internal) }},
+		{heading: "FROM OUTSIDE", wide: true, cell: func(f planFrontend) string { return sideText(f.External) }},
+		{heading: "AFFINITY", wide: true, cell: func(f planFrontend) string { return secondsText(f.AffinitySeconds) }},
+		{heading: "SOURCES", wide: true, cell: func(f planFrontend) string { return joined(f.SourceRanges) }},
+	}
+}
+
+func endpointColumns(node planNode) []column[planEndpoint] {
+	return []column[planEndpoint]{
+		{heading: "SERVICE", cell: func(e planEndpoint) string { return withPort(e.Service, e.Port) }},
+		{heading: "ENDPOINT", cell: func(e planEndpoint) string { return hostPort(e.Address, e.EndpointPort, e.Protocol) }},
+		{heading: "NODE", cell: func(e planEndpoint) string { return e.Node }},
+		{heading: "ZONE", cell: func(e planEndpoint) string { return e.Zone }},
+		{heading: "SLICE", wide: true, cell: func(e planEndpoint) string { return e.Slice }},
+		{heading: "USED", cell: func(e planEndpoint) string { return yesNo(e.Selected) }},
+		{heading: "REASON", cell: func(e planEndpoint) string { return string(e.Reason) }},
+		{heading: "MEANING", wide: true, cell: func(e planEndpoint) string { return reasonText(e.Reason, node) }},
+	}
+}
+
+func problemColumns() []column[lb.Problem] {
+	return []column[lb.Problem]{
+		{heading: "PROBLEM IN", cell: func(p lb.Problem) string { return p.Object }},
+		{heading: "FIELD", cell: func(p lb.Problem) string { return p.Field }},
+		{heading: "MESSAGE", cell: func(p lb.Problem) string { return p.Message }},
+	}
+}
+
+// sideText is "same-zone: 2 of zone, then 3 of cluster", or "reject: no-endpoints".
+func sideText(side planSide) string {
+	if side.Action != lb.Balance {
+		return fmt.Sprintf("%s: %s", side.Action, side.Reason)
+	}
+	tiers := make([]string, len(side.Tiers))
+	for i, tier := range side.Tiers {
+		tiers[i] = fmt.Sprintf("%d in %s", len(tier.Backends), tier.Tier)
+	}
+	return fmt.Sprintf("%s: %s", side.Reason, strings.Join(tiers, ", then "))
+}
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
+func withPort(service, port string) string {
+	if port == "" {
+		return service
+	}
+	return service + ":" + port
+}
+
+func hostPort(address netip.Addr, port uint16, protocol lb.Protocol) string {
+	return net.JoinHostPort(address.String(), strconv.Itoa(int(port))) + "/" + protocol.String()
+}
+
+func secondsText(seconds int64) string {
+	if seconds == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%ds", seconds)
+}
+
+func joined[S fmt.Stringer](all []S) string {
+	texts := make([]string, len(all))
+	for i, one := range all {
+		texts[i] = one.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return printable(text)
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+const (
+	columnGap   = 2
+	columnFloor = 6 // no column is made narrower than this, nor than its heading
+)
+
+// column is one column of a table of rows R.
+type column[R any] struct {
+	heading string
+	wide    bool // shown with -o wide only
+	right   bool // numbers: aligned at their ends
+	cell    func(R) string
+}
+
+// writeTable writes rows under headings. A width above 0 is the terminal's: columns are then narrowed until they fit, and a
+// cell longer than its column keeps the rest of its line while the row goes on below, so that one long
+// address moves nothing else. Width 0 gives one line a row.
+func writeTable[R any](w io.Writer, width int, wide bool, columns []column[R], rows []R) error {
+	var shown []column[R]
+	for _, c := range columns {
+		if wide || !c.wide {
+			shown = append(shown, c)
+		}
+	}
+	headings := make([]string, len(shown))
+	for i, c := range shown {
+		headings[i] = c.heading
+	}
+	cells := [][]string{headings}
+	for _, row := range rows {
+		line := make([]string, len(shown))
+		for i, c := range shown {
+			if line[i] = printable(c.cell(row)); line[i] == "" {
+				line[i] = "-"
+			}
+		}
+		cells = append(cells, line)
+	}
+	right := make([]bool, len(shown))
+	for i, c := range shown {
+		right[i] = c.right
+	}
+	widths := columnWidths(cells, width)
+	out := bufio.NewWriter(w)
+	for _, line := range cells {
+		writeRow(out, line, widths, right)
+	}
+	return out.Flush()
+}
+
+// columnWidths takes the longest cell of each column, then narrows the widest columns until the table fits.
+func columnWidths(cells [][]string, width int) []int {
+	widths := make([]int, len(cells[0]))
+	total := columnGap * (len(widths) - 1)
+	for i := range widths {
+		for _, line := range cells {
+			widths[i] = max(widths[i], utf8.RuneCountInString(line[i]))
+		}
+		total += widths[i]
+	}
+	for ; width > 0 && total > width; total-- {
+		widest := -1
+		for i := range widths {
+			floor := max(columnFloor, utf8.RuneCountInString(cells[0][i]))
+			if widths[i] > floor && (widest < 0 || widths[i] > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			break
+		}
+		widths[widest]--
+	}
+	return widths
+}
+
+// writeRow keeps the column positions whatever a cell's length: a cell that runs into the next column sends that to a new line.
+func writeRow(out *bufio.Writer, line []string, widths []int, right []bool) {
+	at, start := 0, 0 // where the line is, where the column begins
+	for i, text := range line {
+		if i > 0 && utf8.RuneCountInString(line[i-1]) > widths[i-1] {
+			out.WriteByte('\n')
+			at = 0
+		}
+		length := utf8.RuneCountInString(text)
+		begin := start
+		if right[i] {
+			begin += max(0, widths[i]-length)
+		}
+		out.WriteString(strings.Repeat(" ", begin-at))
+		out.WriteString(text)
+		at = begin + length
+		start += widths[i] + columnGap
+	}
+	out.WriteByte('\n')
+}
+
+// terminalWidth is the width in columns of the terminal that w is, 0 when it is none.
+func terminalWidth(w io.Writer) int {
+	file, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return 0
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}

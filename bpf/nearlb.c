@@ -6,6 +6,7 @@
 
 #include "lib/types.h"
 #include "lib/maps.h"
+#include "lib/config.h"
 #include "lib/export.h"
 
 SEC("tc")

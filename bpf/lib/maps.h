@@ -46,12 +46,12 @@ struct {
 	__uint(max_entries, 32768);
 } flows SEC(".maps");
 
-/* One bit for each hash of an address that a frontend or a backend has: most packets that are not for a service stop here. */
+/* Bits for each hash of an address that a frontend or a backend has: most packets that are not for a service stop here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct address_bits);
 	__uint(max_entries, ADDRESS_FILTER_BITS / 64);
 } address_filter SEC(".maps");
 

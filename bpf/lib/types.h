@@ -8,7 +8,7 @@
 #define TIERS_MAX 3
 #define FLOW_WAYS 8 /* entries of one set of the flow table: 512 bytes */
 #define SERVICE_CIDRS_MAX 8
-#define ADDRESS_FILTER_BITS (1u << 19) /* 64 KiB */
+#define ADDRESS_FILTER_BITS (1u << 19) /* twice 64 KiB */
 
 /* What was decided for a packet. Ordered: continue, pass, translate, reject, drop; Go takes the class of a verdict
  * from its prefix and its contract name (lower case, without the class) from this enum's BTF. */
@@ -53,6 +53,7 @@ enum verdict {
 	VERDICT_DROP_FLOW_RACE,        /* lost the race for a flow entry several times over */
 	VERDICT_DROP_PORTS_FULL,       /* no free source port towards this backend */
 	VERDICT_DROP_NO_BACKEND,       /* the record names backends, none of them usable */
+	VERDICT_DROP_SCTP_PORT,        /* SCTP whose port would have to change: its checksum cannot be mended here */
 	VERDICT_DROP_REWRITE,          /* the kernel refused to change the packet */
 	VERDICT_DROP_NO_PROGRAM,       /* a tail call failed */
 
@@ -276,6 +277,13 @@ _Static_assert(sizeof(struct fragment_key) == 40, "layout is shared");
 struct fragment_value {
 	__be16 source_port;
 	__be16 destination_port;
+	__u32 touched; /* jiffies (low 32 bits) of the first fragment */
+};
+
+/* One word of address_filter: bit (hash & 63) of word (hash >> 6), hash as address_hash() in hash.h. */
+struct address_bits {
+	__u64 frontends; /* some frontend has an address of this hash */
+	__u64 backends;  /* some backend has */
 };
 
 struct verdict_counter {
@@ -334,6 +342,22 @@ struct settings {
 enum event_kind {
 	EVENT_DROP = 1,
 	EVENT_REJECT,
+};
+
+/* Programs reached by tail call: index into the map programs. */
+enum program {
+	PROGRAM_FROM_POD_SLOW = 0, /* new flows, options, fragments, everything the fast path leaves */
+	PROGRAM_TO_POD_SLOW,
+	PROGRAM_FROM_POD_ICMP,     /* ICMP and ICMPv6: echo requests, errors that quote a translated packet */
+	PROGRAM_TO_POD_ICMP,
+	PROGRAM_REJECT,            /* answers TCP RST or port unreachable to the sender */
+	PROGRAM_MAX,
+};
+
+/* Answer of the program clock: both at the same moment, so that the loader can tell jiffies per second. */
+struct clock_result {
+	__u64 jiffies;
+	__u64 nanoseconds; /* bpf_ktime_get_ns */
 };
 
 /* One record of the events ring: a sampled drop or reject. */

@@ -26,6 +26,12 @@ type NearlbAddress struct {
 	Bytes [16]uint8
 }
 
+type NearlbAddressBits struct {
+	_         structs.HostLayout
+	Frontends uint64
+	Backends  uint64
+}
+
 type NearlbAffinityKey struct {
 	_       structs.HostLayout
 	Client  NearlbAddress
@@ -73,6 +79,12 @@ const (
 	NearlbBackendStateBACKEND_QUIET    NearlbBackendState = 3
 	NearlbBackendStateBACKEND_GONE     NearlbBackendState = 4
 )
+
+type NearlbClockResult struct {
+	_           structs.HostLayout
+	Jiffies     uint64
+	Nanoseconds uint64
+}
 
 type NearlbEvent struct {
 	_       structs.HostLayout
@@ -167,6 +179,7 @@ type NearlbFragmentValue struct {
 	_               structs.HostLayout
 	SourcePort      uint16
 	DestinationPort uint16
+	Touched         uint32
 }
 
 type NearlbFrontendKey struct {
@@ -222,6 +235,17 @@ type NearlbNameValue struct {
 	_    structs.HostLayout
 	Text [256]int8
 }
+
+type NearlbProgram uint32
+
+const (
+	NearlbProgramPROGRAM_FROM_POD_SLOW NearlbProgram = 0
+	NearlbProgramPROGRAM_TO_POD_SLOW   NearlbProgram = 1
+	NearlbProgramPROGRAM_FROM_POD_ICMP NearlbProgram = 2
+	NearlbProgramPROGRAM_TO_POD_ICMP   NearlbProgram = 3
+	NearlbProgramPROGRAM_REJECT        NearlbProgram = 4
+	NearlbProgramPROGRAM_MAX           NearlbProgram = 5
+)
 
 type NearlbReason uint32
 
@@ -367,9 +391,10 @@ const (
 	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 29
 	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 30
 	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 31
-	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 32
-	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 33
-	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 34
+	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 32
+	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 33
+	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 34
+	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 35
 )
 
 type NearlbVerdictCounter struct {
@@ -382,40 +407,53 @@ type NearlbVerdictCounter struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	NearlbMapAddressFilter      = "address_filter"
-	NearlbMapAffinity           = "affinity"
-	NearlbMapBackendCounters    = "backend_counters"
-	NearlbMapBackends           = "backends"
-	NearlbMapConfig             = "config"
-	NearlbMapEvents             = "events"
-	NearlbMapFlows              = "flows"
-	NearlbMapFragments          = "fragments"
-	NearlbMapFrontends          = "frontends"
-	NearlbMapNames              = "names"
-	NearlbMapRecords            = "records"
-	NearlbMapServiceCounters    = "service_counters"
-	NearlbMapSlots              = "slots"
-	NearlbMapSourceRanges       = "source_ranges"
-	NearlbMapTrace              = "trace"
-	NearlbMapVerdicts           = "verdicts"
-	NearlbProgFromPod           = "from_pod"
-	NearlbProgToPod             = "to_pod"
-	NearlbVarExportAction       = "export_action"
-	NearlbVarExportBackendState = "export_backend_state"
-	NearlbVarExportEvent        = "export_event"
-	NearlbVarExportEventKind    = "export_event_kind"
-	NearlbVarExportFlowFlags    = "export_flow_flags"
-	NearlbVarExportFlowPhase    = "export_flow_phase"
-	NearlbVarExportFlowSeen     = "export_flow_seen"
-	NearlbVarExportHook         = "export_hook"
-	NearlbVarExportKind         = "export_kind"
-	NearlbVarExportMember       = "export_member"
-	NearlbVarExportNameKind     = "export_name_kind"
-	NearlbVarExportReason       = "export_reason"
-	NearlbVarExportRecordFlags  = "export_record_flags"
-	NearlbVarExportSideIndex    = "export_side_index"
-	NearlbVarExportTierName     = "export_tier_name"
-	NearlbVarExportVerdict      = "export_verdict"
+	NearlbMapAddressFilter         = "address_filter"
+	NearlbMapAffinity              = "affinity"
+	NearlbMapBackendCounters       = "backend_counters"
+	NearlbMapBackends              = "backends"
+	NearlbMapConfig                = "config"
+	NearlbMapEvents                = "events"
+	NearlbMapFlows                 = "flows"
+	NearlbMapFragments             = "fragments"
+	NearlbMapFrontends             = "frontends"
+	NearlbMapNames                 = "names"
+	NearlbMapRecords               = "records"
+	NearlbMapServiceCounters       = "service_counters"
+	NearlbMapSlots                 = "slots"
+	NearlbMapSourceRanges          = "source_ranges"
+	NearlbMapTrace                 = "trace"
+	NearlbMapVerdicts              = "verdicts"
+	NearlbProgFromPod              = "from_pod"
+	NearlbProgToPod                = "to_pod"
+	NearlbVarEventsPerSecond       = "events_per_second"
+	NearlbVarExportAction          = "export_action"
+	NearlbVarExportBackendState    = "export_backend_state"
+	NearlbVarExportClockResult     = "export_clock_result"
+	NearlbVarExportEvent           = "export_event"
+	NearlbVarExportEventKind       = "export_event_kind"
+	NearlbVarExportFlowFlags       = "export_flow_flags"
+	NearlbVarExportFlowPhase       = "export_flow_phase"
+	NearlbVarExportFlowSeen        = "export_flow_seen"
+	NearlbVarExportHook            = "export_hook"
+	NearlbVarExportKind            = "export_kind"
+	NearlbVarExportMember          = "export_member"
+	NearlbVarExportNameKind        = "export_name_kind"
+	NearlbVarExportProgram         = "export_program"
+	NearlbVarExportReason          = "export_reason"
+	NearlbVarExportRecordFlags     = "export_record_flags"
+	NearlbVarExportSideIndex       = "export_side_index"
+	NearlbVarExportTierName        = "export_tier_name"
+	NearlbVarExportVerdict         = "export_verdict"
+	NearlbVarFlowActiveSeconds     = "flow_active_seconds"
+	NearlbVarFlowSetMask           = "flow_set_mask"
+	NearlbVarJiffiesPerSecond      = "jiffies_per_second"
+	NearlbVarTcpClosedTimeout      = "tcp_closed_timeout"
+	NearlbVarTcpEstablishedTimeout = "tcp_established_timeout"
+	NearlbVarTcpUnansweredTimeout  = "tcp_unanswered_timeout"
+	NearlbVarTraceOn               = "trace_on"
+	NearlbVarUdpAnsweredTimeout    = "udp_answered_timeout"
+	NearlbVarUdpUnansweredTimeout  = "udp_unanswered_timeout"
+	NearlbVarWeakMemoryOrder       = "weak_memory_order"
 )
 
 // LoadNearlb returns the embedded CollectionSpec for Nearlb.
@@ -490,22 +528,35 @@ type NearlbMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type NearlbVariableSpecs struct {
-	ExportAction       *ebpf.VariableSpec `ebpf:"export_action"`
-	ExportBackendState *ebpf.VariableSpec `ebpf:"export_backend_state"`
-	ExportEvent        *ebpf.VariableSpec `ebpf:"export_event"`
-	ExportEventKind    *ebpf.VariableSpec `ebpf:"export_event_kind"`
-	ExportFlowFlags    *ebpf.VariableSpec `ebpf:"export_flow_flags"`
-	ExportFlowPhase    *ebpf.VariableSpec `ebpf:"export_flow_phase"`
-	ExportFlowSeen     *ebpf.VariableSpec `ebpf:"export_flow_seen"`
-	ExportHook         *ebpf.VariableSpec `ebpf:"export_hook"`
-	ExportKind         *ebpf.VariableSpec `ebpf:"export_kind"`
-	ExportMember       *ebpf.VariableSpec `ebpf:"export_member"`
-	ExportNameKind     *ebpf.VariableSpec `ebpf:"export_name_kind"`
-	ExportReason       *ebpf.VariableSpec `ebpf:"export_reason"`
-	ExportRecordFlags  *ebpf.VariableSpec `ebpf:"export_record_flags"`
-	ExportSideIndex    *ebpf.VariableSpec `ebpf:"export_side_index"`
-	ExportTierName     *ebpf.VariableSpec `ebpf:"export_tier_name"`
-	ExportVerdict      *ebpf.VariableSpec `ebpf:"export_verdict"`
+	EventsPerSecond       *ebpf.VariableSpec `ebpf:"events_per_second"`
+	ExportAction          *ebpf.VariableSpec `ebpf:"export_action"`
+	ExportBackendState    *ebpf.VariableSpec `ebpf:"export_backend_state"`
+	ExportClockResult     *ebpf.VariableSpec `ebpf:"export_clock_result"`
+	ExportEvent           *ebpf.VariableSpec `ebpf:"export_event"`
+	ExportEventKind       *ebpf.VariableSpec `ebpf:"export_event_kind"`
+	ExportFlowFlags       *ebpf.VariableSpec `ebpf:"export_flow_flags"`
+	ExportFlowPhase       *ebpf.VariableSpec `ebpf:"export_flow_phase"`
+	ExportFlowSeen        *ebpf.VariableSpec `ebpf:"export_flow_seen"`
+	ExportHook            *ebpf.VariableSpec `ebpf:"export_hook"`
+	ExportKind            *ebpf.VariableSpec `ebpf:"export_kind"`
+	ExportMember          *ebpf.VariableSpec `ebpf:"export_member"`
+	ExportNameKind        *ebpf.VariableSpec `ebpf:"export_name_kind"`
+	ExportProgram         *ebpf.VariableSpec `ebpf:"export_program"`
+	ExportReason          *ebpf.VariableSpec `ebpf:"export_reason"`
+	ExportRecordFlags     *ebpf.VariableSpec `ebpf:"export_record_flags"`
+	ExportSideIndex       *ebpf.VariableSpec `ebpf:"export_side_index"`
+	ExportTierName        *ebpf.VariableSpec `ebpf:"export_tier_name"`
+	ExportVerdict         *ebpf.VariableSpec `ebpf:"export_verdict"`
+	FlowActiveSeconds     *ebpf.VariableSpec `ebpf:"flow_active_seconds"`
+	FlowSetMask           *ebpf.VariableSpec `ebpf:"flow_set_mask"`
+	JiffiesPerSecond      *ebpf.VariableSpec `ebpf:"jiffies_per_second"`
+	TcpClosedTimeout      *ebpf.VariableSpec `ebpf:"tcp_closed_timeout"`
+	TcpEstablishedTimeout *ebpf.VariableSpec `ebpf:"tcp_established_timeout"`
+	TcpUnansweredTimeout  *ebpf.VariableSpec `ebpf:"tcp_unanswered_timeout"`
+	TraceOn               *ebpf.VariableSpec `ebpf:"trace_on"`
+	UdpAnsweredTimeout    *ebpf.VariableSpec `ebpf:"udp_answered_timeout"`
+	UdpUnansweredTimeout  *ebpf.VariableSpec `ebpf:"udp_unanswered_timeout"`
+	WeakMemoryOrder       *ebpf.VariableSpec `ebpf:"weak_memory_order"`
 }
 
 // NearlbObjects contains all objects after they have been loaded into the kernel.
@@ -571,22 +622,35 @@ func (m *NearlbMaps) Close() error {
 //
 // It can be passed to LoadNearlbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NearlbVariables struct {
-	ExportAction       *ebpf.Variable `ebpf:"export_action"`
-	ExportBackendState *ebpf.Variable `ebpf:"export_backend_state"`
-	ExportEvent        *ebpf.Variable `ebpf:"export_event"`
-	ExportEventKind    *ebpf.Variable `ebpf:"export_event_kind"`
-	ExportFlowFlags    *ebpf.Variable `ebpf:"export_flow_flags"`
-	ExportFlowPhase    *ebpf.Variable `ebpf:"export_flow_phase"`
-	ExportFlowSeen     *ebpf.Variable `ebpf:"export_flow_seen"`
-	ExportHook         *ebpf.Variable `ebpf:"export_hook"`
-	ExportKind         *ebpf.Variable `ebpf:"export_kind"`
-	ExportMember       *ebpf.Variable `ebpf:"export_member"`
-	ExportNameKind     *ebpf.Variable `ebpf:"export_name_kind"`
-	ExportReason       *ebpf.Variable `ebpf:"export_reason"`
-	ExportRecordFlags  *ebpf.Variable `ebpf:"export_record_flags"`
-	ExportSideIndex    *ebpf.Variable `ebpf:"export_side_index"`
-	ExportTierName     *ebpf.Variable `ebpf:"export_tier_name"`
-	ExportVerdict      *ebpf.Variable `ebpf:"export_verdict"`
+	EventsPerSecond       *ebpf.Variable `ebpf:"events_per_second"`
+	ExportAction          *ebpf.Variable `ebpf:"export_action"`
+	ExportBackendState    *ebpf.Variable `ebpf:"export_backend_state"`
+	ExportClockResult     *ebpf.Variable `ebpf:"export_clock_result"`
+	ExportEvent           *ebpf.Variable `ebpf:"export_event"`
+	ExportEventKind       *ebpf.Variable `ebpf:"export_event_kind"`
+	ExportFlowFlags       *ebpf.Variable `ebpf:"export_flow_flags"`
+	ExportFlowPhase       *ebpf.Variable `ebpf:"export_flow_phase"`
+	ExportFlowSeen        *ebpf.Variable `ebpf:"export_flow_seen"`
+	ExportHook            *ebpf.Variable `ebpf:"export_hook"`
+	ExportKind            *ebpf.Variable `ebpf:"export_kind"`
+	ExportMember          *ebpf.Variable `ebpf:"export_member"`
+	ExportNameKind        *ebpf.Variable `ebpf:"export_name_kind"`
+	ExportProgram         *ebpf.Variable `ebpf:"export_program"`
+	ExportReason          *ebpf.Variable `ebpf:"export_reason"`
+	ExportRecordFlags     *ebpf.Variable `ebpf:"export_record_flags"`
+	ExportSideIndex       *ebpf.Variable `ebpf:"export_side_index"`
+	ExportTierName        *ebpf.Variable `ebpf:"export_tier_name"`
+	ExportVerdict         *ebpf.Variable `ebpf:"export_verdict"`
+	FlowActiveSeconds     *ebpf.Variable `ebpf:"flow_active_seconds"`
+	FlowSetMask           *ebpf.Variable `ebpf:"flow_set_mask"`
+	JiffiesPerSecond      *ebpf.Variable `ebpf:"jiffies_per_second"`
+	TcpClosedTimeout      *ebpf.Variable `ebpf:"tcp_closed_timeout"`
+	TcpEstablishedTimeout *ebpf.Variable `ebpf:"tcp_established_timeout"`
+	TcpUnansweredTimeout  *ebpf.Variable `ebpf:"tcp_unanswered_timeout"`
+	TraceOn               *ebpf.Variable `ebpf:"trace_on"`
+	UdpAnsweredTimeout    *ebpf.Variable `ebpf:"udp_answered_timeout"`
+	UdpUnansweredTimeout  *ebpf.Variable `ebpf:"udp_unanswered_timeout"`
+	WeakMemoryOrder       *ebpf.Variable `ebpf:"weak_memory_order"`
 }
 
 // NearlbPrograms contains all programs after they have been loaded into the kernel.

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The three hashes. pkg/maps has address_hash again in Go. */
+#pragma once
+
+#include "types.h"
+
+/* Odd constants with well spread bits (from wyhash and murmur3). */
+#define HASH_A 0x9e3779b97f4a7c15ULL
+#define HASH_B 0xbf58476d1ce4e5b9ULL
+#define HASH_C 0xff51afd7ed558ccdULL
+
+/* An address as two numbers, each eight bytes of it read as a little-endian word. */
+
+/* Which bit of address_filter an address has: 0 to ADDRESS_FILTER_BITS - 1.
+ * x = (low * A) ^ high, where low is bytes 0-7, high bytes 8-15; x ^= x >> 32; x *= B; the top 19 bits. */
+static __always_inline __u32 address_hash(const struct address *address)
+{
+	__u64 x = (address->longs[0] * HASH_A) ^ address->longs[1];
+
+	x ^= x >> 32;
+	x *= HASH_B;
+	return x >> (64 - 19);
+}
+_Static_assert(ADDRESS_FILTER_BITS == 1u << 19, "address_hash gives 19 bits");
+
+/* The set of a flow is the low bits, the way where the search starts the top three. */
+static __always_inline __u64 flow_hash(const struct address *client, __be16 port, __u8 protocol, __u64 seed)
+{
+	__u64 x = (client->longs[1] ^ seed) * HASH_A;
+
+	x ^= x >> 32;
+	x ^= client->longs[0] ^ ((__u64)(((__u32)protocol << 16) | port) * HASH_B);
+	x *= HASH_C;
+	return x ^ (x >> 32);
+}
+
+/* Picks a slot of a Maglev table. No seed: every node and every restart picks the same. */
+static __always_inline __u32 maglev_hash(const struct address *client, __be16 port, const struct frontend_key *frontend)
+{
+	__u64 x = (client->longs[0] ^ HASH_C) * HASH_A;
+
+	x = ((x ^ (x >> 32)) ^ client->longs[1]) * HASH_B;
+	x ^= frontend->address.longs[0] ^ (((__u64)frontend->protocol << 32) | ((__u64)frontend->port << 16) | port);
+	x = (x ^ (x >> 29)) * HASH_C;
+	x = ((x ^ (x >> 32)) ^ frontend->address.longs[1]) * HASH_A;
+	return (x ^ (x >> 32)) >> 8;
+}
+
+/* With session affinity the client's address alone counts. */
+static __always_inline __u32 maglev_hash_client(const struct address *client)
+{
+	__u64 x = (client->longs[0] ^ HASH_C) * HASH_A;
+
+	x = ((x ^ (x >> 32)) ^ client->longs[1]) * HASH_B;
+	x = (x ^ (x >> 29)) * HASH_C;
+	return (x ^ (x >> 32)) >> 8;
+}
+
+/* The next number of a sequence that a hash starts. */
+static __always_inline __u32 hash_next(__u32 hash)
+{
+	__u64 x = (__u64)(hash + 1) * HASH_B;
+
+	return x >> 32;
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packet
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/tests/internal/privileged"
+)
+
+// Names of hooks as rows give them.
+const (
+	fromPod = "from_pod"
+	toPod   = "to_pod"
+)
+
+// rig is the programs with tables of their own.
+type rig struct {
+	testing.TB
+	objects *bpf.Objects
+	tables  *publisher
+	counted map[counter]bpf.NearlbVerdictCounter
+	served  map[lb.ServiceName]bool
+}
+
+// counter names one verdict counter.
+type counter struct{ hook, verdict string }
+
+// small are sizes that are quick to make and to clear.
+func small() bpf.Sizes {
+	return bpf.Sizes{
+		Frontends: 256, Records: 1024, Slots: 65536, Backends: 512, FlowSets: 256, Affinity: 4096, Fragments: 256,
+		SourceRanges: 64, Services: 256, Names: 256,
+	}
+}
+
+func newRig(t testing.TB, o bpf.Options) *rig {
+	t.Helper()
+	privileged.Require(t)
+	if o.Sizes == (bpf.Sizes{}) {
+		o.Sizes = small()
+	}
+	objects, err := bpf.Load(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { objects.Close() })
+	r := &rig{TB: t, objects: objects, tables: newPublisher(t, objects), served: map[lb.ServiceName]bool{}}
+	r.counted = r.counters()
+	return r
+}
+
+// in is the same rig reporting to a subtest, with nothing published, remembered or counted.
+func (r *rig) in(t testing.TB) *rig {
+	t.Helper()
+	sub := *r
+	sub.TB = t
+	for name := range r.served {
+		sub.tables.remove(t, name)
+		delete(r.served, name)
+	}
+	sub.forget()
+	return &sub
+}
+
+func (r *rig) publish(decisions ...lb.Decision) {
+	r.Helper()
+	for _, d := range decisions {
+		r.tables.apply(r, d)
+		r.served[d.Service] = true
+	}
+}
+
+// outcome is what a program did with one frame.
+type outcome struct {
+	verdict string
+	action  action
+	frame   []byte
+}
+
+// action is what the program told the kernel.
+type action int32
+
+// The actions: pass on to whoever is next, drop, or the device that bpf_redirect named.
+const (
+	actUnspec   action = -1
+	actOK       action = 0
+	actShot     action = 2
+	actRedirect action = 7
+)
+
+// errRefused says that the kernel does not run programs over such a frame: shorter than its IP header, or longer than a page.
+var errRefused = errors.New("run program: the kernel refuses the frame")
+
+// execute runs one program over one frame and looks at no counter.
+func (r *rig) execute(hook string, frame []byte) (action, []byte, error) {
+	program := r.objects.FromPod
+	if hook == toPod {
+		program = r.objects.ToPod
+	}
+	opts := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+512)}
+	code, err := program.Run(&opts)
+	if err != nil {
+		return 0, nil, errors.Join(errRefused, err)
+	}
+	return action(int32(code)), opts.DataOut, nil
+}
+
+// run runs one program over one frame: exactly one counter must have grown, by one packet.
+func (r *rig) run(hook string, frame []byte) (outcome, error) {
+	r.Helper()
+	code, out, err := r.execute(hook, frame)
+	if err != nil {
+		return outcome{}, err
+	}
+	o := outcome{action: code, frame: out}
+	now := r.counters()
+	for c, value := range now {
+		before := r.counted[c]
+		if value == before {
+			continue
+		}
+		if o.verdict != "" || value.Packets != before.Packets+1 || c.hook != hook {
+			r.Errorf("%s: counter %s/%s grew by %d beside verdict %q; each packet counts once, at its hook", hook, c.hook, c.verdict, value.Packets-before.Packets, o.verdict)
+		}
+		if grown := value.Bytes - before.Bytes; grown != uint64(len(frame)) {
+			r.Errorf("%s: counter %s grew by %d bytes for a frame of %d", hook, c.verdict, grown, len(frame))
+		}
+		o.verdict = c.verdict
+	}
+	if o.verdict == "" {
+		r.Errorf("%s: no verdict counted", hook)
+	}
+	r.counted = now
+	return o, nil
+}
+
+// counters reads every verdict counter, summed over processors.
+func (r *rig) counters() map[counter]bpf.NearlbVerdictCounter {
+	r.Helper()
+	table := r.objects.Verdicts
+	n := int(table.MaxEntries())
+	keys, values := make([]uint32, n), make([]bpf.NearlbVerdictCounter, n*ebpf.MustPossibleCPU())
+	var cursor ebpf.MapBatchCursor
+	if got, err := table.BatchLookup(&cursor, keys, values, nil); got != n || (err != nil && !errors.Is(err, ebpf.ErrKeyNotExist)) {
+		r.Fatalf("read table verdicts: %d of %d entries: %v", got, n, err)
+	}
+	all := map[counter]bpf.NearlbVerdictCounter{}
+	kinds := uint32(bpf.NearlbVerdictVERDICT_MAX)
+	for i, key := range keys {
+		total := bpf.NearlbVerdictCounter{}
+		for _, v := range values[i*ebpf.MustPossibleCPU() : (i+1)*ebpf.MustPossibleCPU()] {
+			total.Packets += v.Packets
+			total.Bytes += v.Bytes
+		}
+		if total.Packets != 0 || total.Bytes != 0 {
+			all[counter{bpf.Hooks()[key/kinds], bpf.VerdictOf(key % kinds).Name}] = total
+		}
+	}
+	return all
+}
+
+// total is the sum of all verdict counters.
+func (r *rig) total() uint64 {
+	var n uint64
+	for _, c := range r.counters() {
+		n += c.Packets
+	}
+	return n
+}
+
+// forget empties what the datapath remembers: flows, affinity, fragments. As after eviction or a restart.
+func (r *rig) forget() {
+	r.Helper()
+	r.evict()
+	clearHash[bpf.NearlbAffinityKey](r, r.objects.Affinity)
+	clearHash[bpf.NearlbFragmentKey](r, r.objects.Fragments)
+}
+
+// evict empties the flow table alone.
+func (r *rig) evict() {
+	r.Helper()
+	memory, err := r.objects.Flows.Memory()
+	if err != nil {
+		r.Fatalf("map table flows: %v", err)
+	}
+	if _, err := memory.WriteAt(make([]byte, memory.Size()), 0); err != nil {
+		r.Fatalf("clear table flows: %v", err)
+	}
+}
+
+func clearHash[K any](r *rig, table *ebpf.Map) {
+	r.Helper()
+	var keys []K
+	var key, value = new(K), []byte(nil)
+	for entries := table.Iterate(); entries.Next(key, &value); {
+		keys = append(keys, *key)
+	}
+	for _, k := range keys {
+		if err := table.Delete(&k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			r.Fatalf("clear table %s: %v", table, err)
+		}
+	}
+}
+
+// editFlows hands every live flow to edit and writes it back.
+func (r *rig) editFlows(edit func(*bpf.NearlbFlow)) {
+	r.Helper()
+	for i := range r.objects.Flows.MaxEntries() {
+		var set bpf.NearlbFlowSet
+		if err := r.objects.Flows.Lookup(i, &set); err != nil {
+			r.Fatalf("read table flows: %v", err)
+		}
+		before := set
+		for w := range set.Ways {
+			if set.Ways[w].Word&uint32(bpf.NearlbFlowPhaseFLOW_PHASE_MASK) == uint32(bpf.NearlbFlowPhaseFLOW_LIVE) {
+				edit(&set.Ways[w])
+			}
+		}
+		if set == before {
+			continue
+		}
+		if err := r.objects.Flows.Put(i, &set); err != nil {
+			r.Fatalf("write table flows: %v", err)
+		}
+	}
+}
+
+// liveFlows lists the flow table.
+func (r *rig) liveFlows() []bpf.NearlbFlow {
+	r.Helper()
+	var all []bpf.NearlbFlow
+	r.editFlows(func(f *bpf.NearlbFlow) { all = append(all, *f) })
+	return all
+}

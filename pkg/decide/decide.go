@@ -1,11 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package decide is the pure model: what a node does for one Service, and why. No clock, no map, no log.
+// Package decide is the pure model: what a node does for one Service, and why. No clock, no map, no log. It gives the
+// answers of kube-proxy (nftables mode, Kubernetes 1.36) but for the differences that README lists.
+//
+// The lists of backends, C (cluster) and L (local), are made for one service port and one address family at a time
+// (lists.go) and chosen by the kind of frontend and the side its client is on (sides.go).
 package decide
 
-import "github.com/nearlb/nearlb/pkg/lb"
+import (
+	"net/netip"
+	"slices"
 
-// Decide says what the node does for the Service.
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// Decide says what the node does for the Service. It is total: it gives an answer for any input and never panics. It is
+// canonical: the order of endpoints, addresses and ports does not matter, nor how endpoints are cut into slices, but for
+// the names of slices that reasons carry. The result shares memory with itself (frontends of a port have the same
+// lists) and with the input's strings: do not edit it.
 func Decide(in lb.Input, node lb.Node) lb.Decision {
-	return lb.Decision{Service: in.Service.Name, Problems: in.Problems}
+	node = canonicalNode(node)
+	rules := policies(in.Service)
+	doors, problems := frontends(in.Service, node)
+	ports := servicePorts(in.Service)
+	pools := gather(in.Endpoints)
+
+	use := listsInUse(doors, rules)
+	byKey := make(map[poolKey]*pool, len(pools))
+	d := lb.Decision{Service: in.Service.Name}
+	for i := range pools {
+		p := &pools[i]
+		p.choose(use[p.poolKey], node)
+		byKey[p.poolKey] = p
+		d.Backends = p.appendBackends(d.Backends, node)
+		d.Endpoints = p.appendReasons(d.Endpoints, in.Service.Name, ports)
+	}
+	d.Endpoints = appendUnservable(d.Endpoints, in)
+	for i := range doors {
+		answerSides(&doors[i], rules, byKey[keyOf(doors[i])])
+	}
+	d.Frontends = doors
+	d.Problems = append(problems, in.Problems...)
+	slices.SortFunc(d.Frontends, lb.Frontend.Compare)
+	slices.SortFunc(d.Backends, func(a, b lb.Backend) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(d.Endpoints, lb.EndpointReason.Compare)
+	slices.SortFunc(d.Problems, lb.Problem.Compare)
+	d.Problems = slices.Compact(d.Problems)
+	return d
+}
+
+// LocalReady counts the distinct addresses of ready endpoints on this node over all ports of the Service: what a health
+// check node port reports (spec.healthCheckNodePort). Not ready but terminating ones do not count.
+func LocalReady(in lb.Input, node lb.Node) int {
+	pools := gather(in.Endpoints)
+	ready := make(map[netip.Addr]bool)
+	for i := range pools {
+		for _, e := range pools[i].winners {
+			if e.Ready && isLocal(e, node.Name) {
+				ready[e.Address.Addr()] = true
+			}
+		}
+	}
+	return len(ready)
 }

@@ -37,7 +37,7 @@ func TableSize(backends int) int {
 // (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer", 2016, section 3.4): each backend in
 // turn takes the next free slot of its own permutation of the table. Shares differ by one slot at the most. The result
 // depends on the seeds and their order alone, so every node and every restart makes the same table. Empty without
-// backends or slots; a size that is not prime works too, less evenly mixed.
+// backends or slots; a size that is not prime works too, less evenly mixed. About size * ln(size) steps.
 func Maglev(backends []uint64, size int) []int {
 	if len(backends) == 0 || size <= 0 {
 		return nil
@@ -46,31 +46,32 @@ func Maglev(backends []uint64, size int) []int {
 	if len(backends) == 1 {
 		return slots
 	}
-	walks := permutations(backends, size)
+	walkers := permutations(backends, size)
 	taken := make([]uint64, (size+63)/64)
-	for filled, turn := 0, 0; filled < size; filled, turn = filled+1, turn+1 {
-		if turn == len(walks) {
+	turn := 0
+	for range size {
+		slots[walkers[turn].claim(taken, size)] = turn
+		if turn++; turn == len(walkers) {
 			turn = 0
 		}
-		slots[walks[turn].claim(taken, size)] = turn
 	}
 	return slots
 }
 
-// walk is one backend's permutation of the table: next, next+skip, next+2*skip ... modulo the size.
-type walk struct{ next, skip int }
+// walker goes through one backend's permutation of the table: next, next+skip, next+2*skip ... modulo the size.
+type walker struct{ next, skip int }
 
-func permutations(seeds []uint64, size int) []walk {
-	walks := make([]walk, len(seeds))
+func permutations(seeds []uint64, size int) []walker {
+	walkers := make([]walker, len(seeds))
 	for i, seed := range seeds {
-		walks[i].next = int(below(mix(seed^0x9e3779b97f4a7c15), size))
-		walks[i].skip = 1 + int(below(mix(seed^0xc2b2ae3d27d4eb4f), max(size-1, 1)))%size
+		walkers[i].next = below(mix(seed^0x9e3779b97f4a7c15), size)
+		walkers[i].skip = 1 + below(mix(seed^0xc2b2ae3d27d4eb4f), size-1)
 	}
-	return walks
+	return walkers
 }
 
-// claim takes the walk's next slot that is free; there must be one.
-func (w *walk) claim(taken []uint64, size int) int {
+// claim takes the walker's next slot that is free; there must be one.
+func (w *walker) claim(taken []uint64, size int) int {
 	next, skip := w.next, w.skip
 	for step := 0; ; step++ {
 		if step == size {
@@ -88,10 +89,10 @@ func (w *walk) claim(taken []uint64, size int) int {
 	}
 }
 
-// below maps a hash evenly to 0..n-1.
-func below(hash uint64, n int) uint64 {
+// below maps a hash evenly to 0..n-1, and to 0 when n is 0.
+func below(hash uint64, n int) int {
 	high, _ := bits.Mul64(hash, uint64(n))
-	return high
+	return int(high)
 }
 
 // BackendSeed hashes a backend's address and port: the same on every node, for every order and after every restart. The

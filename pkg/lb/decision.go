@@ -9,7 +9,7 @@ import (
 
 // Decision is what this node does for one Service: the result of decide, the input of maps.
 // It is canonical: equal inputs in any order give equal values. Frontends are ordered by port name, protocol, kind,
-// address; backends by address; endpoints by port name, protocol, address.
+// address; backends by address, port name, protocol; endpoints by port name, protocol, address, slice.
 type Decision struct {
 	Service   ServiceName
 	Frontends []Frontend
@@ -88,7 +88,8 @@ const (
 	ReasonIsTerminating Reason = "is-terminating" // serving, but some endpoint is ready
 	ReasonOtherNode     Reason = "other-node"     // a nearer tier or policy Local has the traffic
 	ReasonOtherZone     Reason = "other-zone"
-	ReasonDuplicate     Reason = "duplicate"             // another copy of the same address has the better condition
+	ReasonDuplicate     Reason = "duplicate"             // another copy of the same address counts: it has the better condition
+	ReasonNoAddress     Reason = "no-address"            // no address or no port number to send to
 	ReasonNoServicePort Reason = "no-service-port"       // no port of the Service has this name and protocol
 	ReasonOtherFamily   Reason = "no-frontend-of-family" // the Service has no frontend of this address family
 )

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package decide
+
+import "github.com/nearlb/nearlb/pkg/lb"
+
+// appendBackends adds what the tables hold of a pool that frontends lead to: each address once, in a list or not.
+func (p *pool) appendBackends(out []lb.Backend, node lb.Node) []lb.Backend {
+	if p.inUse == (use{}) {
+		return out
+	}
+	for _, c := range p.winners {
+		out = append(out, lb.Backend{
+			Key:   lb.BackendKey{Port: c.Port, Address: c.Address},
+			Node:  c.Node,
+			Zone:  c.Zone,
+			State: state(c),
+			Near:  near(c, node),
+			Lists: lists(c),
+		})
+	}
+	return out
+}
+
+func state(c *candidate) lb.State {
+	switch {
+	case c.Ready:
+		return lb.Active
+	case isDraining(c):
+		return lb.Draining
+	}
+	return lb.Quiet
+}
+
+// near compares places by name; an unknown name is never the same as another.
+func near(c *candidate, node lb.Node) lb.TierName {
+	same := func(a, b string) bool { return a != "" && a == b }
+	switch {
+	case same(c.Node, node.Name):
+		return lb.TierNode
+	case same(c.Zone, node.Zone):
+		return lb.TierZone
+	case same(c.Region, node.Region):
+		return lb.TierRegion
+	}
+	return lb.TierCluster
+}
+
+func lists(c *candidate) []lb.List {
+	var in []lb.List
+	if c.inCluster {
+		in = append(in, lb.ListCluster)
+	}
+	if c.inLocal {
+		in = append(in, lb.ListLocal)
+	}
+	return in
+}
+
+// appendReasons explains every copy of the pool's endpoints.
+func (p *pool) appendReasons(out []lb.EndpointReason, service lb.ServiceName, ports map[lb.PortKey]bool) []lb.EndpointReason {
+	var winner *candidate
+	for i, c := range p.copies {
+		if i == 0 || winner.Address != c.Address {
+			winner = c
+		}
+		row := explained(c.Endpoint, service)
+		switch {
+		case !ports[p.port]:
+			row.Reason = lb.ReasonNoServicePort
+		case p.inUse == (use{}):
+			row.Reason = lb.ReasonOtherFamily
+		case !sameAnswer(&c.Endpoint, &winner.Endpoint):
+			row.Reason = lb.ReasonDuplicate
+		default:
+			row.Selected, row.Reason = p.why(winner)
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+// appendUnservable explains the endpoints that gather left out.
+func appendUnservable(out []lb.EndpointReason, in lb.Input) []lb.EndpointReason {
+	for _, e := range in.Endpoints {
+		if !servable(e) {
+			row := explained(e, in.Service.Name)
+			row.Reason = lb.ReasonNoAddress
+			out = append(out, row)
+		}
+	}
+	return out
+}
+
+func explained(e lb.Endpoint, service lb.ServiceName) lb.EndpointReason {
+	return lb.EndpointReason{
+		Port:    lb.PortName{Service: service, Port: e.Port.Name, Protocol: e.Port.Protocol},
+		Address: canonicalPort(e.Address),
+		Slice:   e.Slice,
+		Node:    e.Node,
+		Zone:    e.Zone,
+	}
+}
+
+// why says whether traffic may reach the endpoint from this node, and why. One that is in both lists has the reason of the
+// list that clients of the cluster IP get.
+func (p *pool) why(c *candidate) (selected bool, reason lb.Reason) {
+	switch {
+	case c.inLocal && (p.inUse.localFirst || !c.inCluster):
+		return true, p.local.reason
+	case c.inCluster:
+		return true, p.cluster.reason
+	case c.Ready:
+		return false, p.whyNotReadyOne()
+	case !c.Terminating:
+		return false, lb.ReasonNotReady
+	case !c.Serving:
+		return false, lb.ReasonNotServing
+	case !p.inUse.cluster && !isLocal(c, p.node):
+		return false, lb.ReasonOtherNode
+	}
+	return false, lb.ReasonIsTerminating
+}
+
+// whyNotReadyOne says what keeps a ready endpoint out of every list: hints for others or policy Local.
+func (p *pool) whyNotReadyOne() lb.Reason {
+	if p.inUse.cluster && p.cluster.reason == lb.ReasonSameZone {
+		return lb.ReasonOtherZone
+	}
+	return lb.ReasonOtherNode
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package decide
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// poolKey names the endpoints that are chosen among: those of one service port and one family.
+type poolKey struct {
+	port lb.PortKey
+	v4   bool
+}
+
+func keyOf(f lb.Frontend) poolKey {
+	return poolKey{port: f.Port.Key(), v4: f.Key.Address.Addr().Is4()}
+}
+
+// pool is every copy of every endpoint of one key, and what became of it.
+type pool struct {
+	poolKey
+	copies  []*candidate // by address, the best copy first
+	winners []*candidate // the best copy of each address
+	node    string       // this node's name
+	inUse   use
+	cluster list
+	local   list
+}
+
+// candidate is one copy of an endpoint, and the lists it is in; only winners are in any.
+type candidate struct {
+	lb.Endpoint
+	inCluster, inLocal bool
+}
+
+// gather sorts the endpoints of all slices into pools and finds the best copy of each address (requirement A18).
+// Endpoints without an address or a port number are left out.
+func gather(endpoints []lb.Endpoint) []pool {
+	all := make([]*candidate, 0, len(endpoints))
+	store := make([]candidate, len(endpoints))
+	for i, e := range endpoints {
+		if servable(e) {
+			e.Address = canonicalPort(e.Address)
+			store[i].Endpoint = e
+			all = append(all, &store[i])
+		}
+	}
+	slices.SortFunc(all, compareCandidates)
+	var pools []pool
+	for _, c := range all {
+		key := poolKey{port: c.Port, v4: c.Address.Addr().Is4()}
+		if n := len(pools); n == 0 || pools[n-1].poolKey != key {
+			pools = append(pools, pool{poolKey: key})
+		}
+		pools[len(pools)-1].add(c)
+	}
+	return pools
+}
+
+// servable tells that there is something to send packets to. A slice port without a number means all ports, which
+// nobody implements.
+func servable(e lb.Endpoint) bool { return e.Address.IsValid() && e.Address.Port() != 0 }
+
+func (p *pool) add(c *candidate) {
+	p.copies = append(p.copies, c)
+	if n := len(p.winners); n == 0 || p.winners[n-1].Address != c.Address {
+		p.winners = append(p.winners, c)
+	}
+}
+
+func compareCandidates(a, b *candidate) int {
+	if c := a.Port.Compare(b.Port); c != 0 {
+		return c
+	}
+	if c := a.Address.Compare(b.Address); c != 0 {
+		return c
+	}
+	return compareCopies(&a.Endpoint, &b.Endpoint)
+}
+
+// compareCopies orders copies of one endpoint, the one that counts first: the better condition; node known; zone known;
+// then the lower node, zone, region, node hints, zone hints, slice name. So the same copy counts in whatever order the
+// slices came, and all that it says holds: condition, node, zone, hints.
+func compareCopies(a, b *lb.Endpoint) int {
+	if c := cmp.Compare(condition(a), condition(b)); c != 0 {
+		return c
+	}
+	if c := cmp.Or(unknown(a.Node)-unknown(b.Node), unknown(a.Zone)-unknown(b.Zone)); c != 0 {
+		return c
+	}
+	if c := cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Zone, b.Zone), strings.Compare(a.Region, b.Region)); c != 0 {
+		return c
+	}
+	if c := cmp.Or(slices.Compare(a.NodeHints, b.NodeHints), slices.Compare(a.ZoneHints, b.ZoneHints)); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Slice, b.Slice)
+}
+
+// condition ranks what a copy says of its endpoint, best first: ready; ready though terminating; serving while
+// terminating; not ready; terminating and not serving.
+func condition(e *lb.Endpoint) int {
+	switch {
+	case e.Ready && !e.Terminating:
+		return 0
+	case e.Ready:
+		return 1
+	case e.Serving && e.Terminating:
+		return 2
+	case e.Serving:
+		return 3
+	case !e.Terminating:
+		return 4
+	}
+	return 5
+}
+
+func unknown(name string) int {
+	if name == "" {
+		return 1
+	}
+	return 0
+}
+
+// sameAnswer tells that two copies differ in nothing but the slice they came from.
+func sameAnswer(a, b *lb.Endpoint) bool {
+	return condition(a) == condition(b) &&
+		a.Node == b.Node && a.Zone == b.Zone && a.Region == b.Region &&
+		slices.Equal(a.NodeHints, b.NodeHints) && slices.Equal(a.ZoneHints, b.ZoneHints)
+}

@@ -73,3 +73,8 @@ func onThread(f func() error) error {
 	}()
 	return <-done
 }
+
+// MountPath names the lab's mount namespace for other processes (nsenter --mount=PATH) as long as this one lives.
+func (l *Lab) MountPath() string {
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), l.mounts.file.Fd())
+}

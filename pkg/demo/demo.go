@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package demo shows the main job on one machine: a cluster of network namespaces with real agents, servers and clients,
+// and traffic that follows the objects. It judges what it shows: every step says what should happen, and fails if it
+// does not.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/lab"
+	"golang.org/x/sync/errgroup"
+)
+
+// Options of a demo. Out is required.
+type Options struct {
+	Out         io.Writer
+	Interactive bool          // Out is a terminal: draw a live table, else print line by line
+	Color       bool          // use colours (only with Interactive)
+	Width       int           // columns of the terminal; 0 is 80
+	Hold        bool          // when the steps are done, keep the cluster until ctx ends
+	Dwell       time.Duration // how long a step is watched after its change arrived; 0 is some seconds
+	Agent       lab.AgentOptions
+}
+
+const (
+	defaultWidth = 80
+	defaultDwell = 4 * time.Second
+	settleLimit  = 15 * time.Second // a change that has not reached the sockets by then is lost
+)
+
+// Run builds the cluster, performs every step and takes the cluster down. The error is nil only if every step came out
+// as it should. The caller ends ctx on Ctrl-C.
+func Run(ctx context.Context, options Options) error {
+	if err := options.complete(); err != nil {
+		return err
+	}
+	d, err := build(options)
+	if err != nil {
+		return err
+	}
+	err = d.run(ctx)
+	if closeErr := d.lab.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+func (o *Options) complete() error {
+	if o.Width == 0 {
+		o.Width = defaultWidth
+	}
+	if o.Dwell == 0 {
+		o.Dwell = defaultDwell
+	}
+	if len(o.Agent.Command) == 0 {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find the nearlb program: %w", err)
+		}
+		o.Agent.Command = []string{self, "agent"}
+	}
+	return nil
+}
+
+// run has the clients talk while the steps are performed.
+func (d *demo) run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	d.report.begin(d)
+	talk, talking := errgroup.WithContext(ctx)
+	for _, p := range d.watch.probes {
+		talk.Go(func() error { p.run(talking, d.watch); return nil })
+	}
+	done := make(chan struct{})
+	talk.Go(func() error { d.report.follow(d, done); return nil })
+
+	err := d.perform(ctx, talk)
+	close(done)
+	if err == nil && d.options.Hold {
+		d.report.hold(d)
+		<-ctx.Done()
+	}
+	stop()
+	_ = talk.Wait()
+	return err
+}
+
+// perform goes through the steps. The error says how many came out wrong, or that it was interrupted.
+func (d *demo) perform(ctx context.Context, talk *errgroup.Group) error {
+	failed := 0
+	for i, s := range d.steps {
+		result := d.step(ctx, i, s)
+		if ctx.Err() != nil {
+			return fmt.Errorf("run demo: %w", context.Cause(ctx))
+		}
+		if !result.OK() {
+			failed++
+		}
+		d.report.step(d, result)
+		if i == 0 {
+			d.holdConnections(ctx, talk)
+		}
+	}
+	held := d.watch.heldState()
+	d.report.end(d, held)
+	if failed > 0 {
+		return fmt.Errorf("run demo: %d of %d steps did not come out as they should", failed, len(d.steps))
+	}
+	if held.Lost > 0 || held.Open == 0 {
+		return errors.New("run demo: connections held open were lost")
+	}
+	return nil
+}
+
+// step makes one change and watches the sockets until it arrived, and a while longer.
+func (d *demo) step(ctx context.Context, number int, s step) Result {
+	result := Result{Number: number + 1, Title: s.title, Want: s.want}
+	d.setRunning(result)
+	d.watch.expect(s.want)
+	if err := s.change(ctx); err != nil {
+		result.Err = err
+	}
+	d.watch.changed(time.Now())
+	if result.Err == nil {
+		result.Err = d.await(ctx, settleLimit, d.watch.settled)
+	}
+	if result.Err == nil && s.during != nil {
+		result.Err = s.during(ctx)
+	}
+	pause(ctx, d.options.Dwell)
+	d.watch.conclude(&result)
+	d.setDone(result)
+	return result
+}
+
+// await polls until the condition holds, the limit is over or ctx ends.
+func (d *demo) await(ctx context.Context, limit time.Duration, condition func() bool) error {
+	return lab.Await(limit, func() bool { return ctx.Err() != nil || condition() })
+}
+
+// pause lets the audience watch: nothing depends on its length.
+func pause(ctx context.Context, length time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(length):
+	}
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/lab"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	askEvery  = 20 * time.Millisecond // each probe makes that many new connections
+	heldEvery = 50 * time.Millisecond
+)
+
+// run makes one new connection after the other until ctx ends.
+func (p *probe) run(ctx context.Context, w *watch) {
+	every(ctx, askEvery, func() {
+		began := time.Now()
+		answer, err := p.pod.Ask(ctx, p.network, p.to)
+		if ctx.Err() == nil {
+			w.note(p, began, time.Now(), outcome(answer, err))
+		}
+	})
+}
+
+func every(ctx context.Context, period time.Duration, f func()) {
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			f()
+		}
+	}
+}
+
+// outcome is the server's name, refused, or what else happened.
+func outcome(answer lab.Answer, err error) string {
+	var timeout interface{ Timeout() bool }
+	switch {
+	case err == nil:
+		return answer.Server
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return refused
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "timeout"
+	case errors.Is(err, syscall.ECONNRESET):
+		return "reset"
+	}
+	return "error"
+}
+
+// holdConnections opens TCP connections that are used until the demo ends, whatever becomes of the backends' readiness.
+func (d *demo) holdConnections(ctx context.Context, talk *errgroup.Group) {
+	for _, client := range d.clients {
+		for _, address := range clusterIPs() {
+			talk.Go(func() error {
+				d.holdConnection(ctx, client, netip.AddrPortFrom(address, servicePort))
+				return nil
+			})
+		}
+	}
+}
+
+func (d *demo) holdConnection(ctx context.Context, client *lab.Pod, to netip.AddrPort) {
+	conn, err := client.Dial(ctx, "tcp", to, lab.DialOptions{})
+	if err != nil {
+		d.watch.noteHeld(ctx, 0, false)
+		return
+	}
+	defer conn.Close()
+	first, err := conn.Who()
+	d.watch.noteHeld(ctx, 1, err == nil)
+	every(ctx, heldEvery, func() {
+		answer, err := conn.Who()
+		d.watch.noteHeld(ctx, 0, err == nil && answer.Server == first.Server)
+	})
+}
+
+// noteHeld counts an answer on a connection held open. What fails because the demo ends does not count.
+func (w *watch) noteHeld(ctx context.Context, opened int, ok bool) {
+	if ctx.Err() != nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held.Open += opened
+	if ok {
+		w.held.Answers++
+	} else {
+		w.held.Lost++
+	}
+}

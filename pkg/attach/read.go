@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// List reads from the kernel what is attached to the devices of this namespace, without an agent: TCX links pinned under
+// linkDir, and clsact filters. A pinned link whose device is gone is left out.
+func List(linkDir string) ([]DeviceRow, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	defer h.Close()
+	links, err := complete(h.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list devices: %w", err)
+	}
+	pinned, err := pins(linkDir)
+	if err != nil {
+		return nil, err
+	}
+	linked := map[key]bool{}
+	for _, k := range pinned {
+		linked[k] = true
+	}
+	rows := []DeviceRow{}
+	for _, l := range links {
+		found, err := readDevice(h, l.Attrs(), linkDir, linked)
+		if err != nil {
+			return nil, fmt.Errorf("read device %s: %w", l.Attrs().Name, err)
+		}
+		rows = append(rows, found...)
+	}
+	sortRows(rows)
+	return rows, nil
+}
+
+// readDevice lists our attachments of one device.
+func readDevice(h *netlink.Handle, l *netlink.LinkAttrs, linkDir string, linked map[key]bool) ([]DeviceRow, error) {
+	var rows []DeviceRow
+	for _, hook := range podHooks(Programs{}) {
+		row := hook.row(l.Name, l.Index)
+		found, err := false, error(nil)
+		if k := hook.key(l.Index); linked[k] {
+			found, err = readLink(hook, k.pin(linkDir), &row)
+		}
+		if err == nil && !found {
+			found, err = readFilter(h, hook, &row)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			rows = append(rows, row)
+		}
+	}
+	return rows, nil
+}
+
+// readLink fills in the row from a pinned link, if the link is on this device.
+func readLink(hook hook, path string, row *DeviceRow) (bool, error) {
+	a, err := openPinned(path)
+	if err != nil || a == nil {
+		return false, err
+	}
+	defer a.close()
+	q, err := link.QueryPrograms(link.QueryOptions{Target: row.Ifindex, Attach: hook.attach})
+	if errors.Is(err, unix.ENODEV) {
+		return false, nil
+	}
+	if err != nil || !holds(q, a.id) {
+		return false, err
+	}
+	row.Method, row.Link, row.Others = TCX, uint32(a.id), before(q, a.id, hook)
+	row.ID = uint32(q.Programs[position(q, a.id)].ID)
+	row.Tag, err = programTag(ebpf.ProgramID(row.ID))
+	return true, err
+}
+
+func programTag(id ebpf.ProgramID) (string, error) {
+	program, err := ebpf.NewProgramFromID(id)
+	if errors.Is(err, unix.ENOENT) {
+		return "", nil // replaced while we looked
+	}
+	if err != nil {
+		return "", fmt.Errorf("open program %d: %w", id, err)
+	}
+	defer program.Close()
+	info, err := program.Info()
+	if err != nil {
+		return "", fmt.Errorf("read program %d: %w", id, err)
+	}
+	return info.Tag, nil
+}
+
+// readFilter fills in the row from our clsact filter, if there is one.
+func readFilter(h *netlink.Handle, hook hook, row *DeviceRow) (bool, error) {
+	filter, err := findFilter(h, row.Ifindex, hook)
+	if err != nil || filter == nil {
+		return false, err
+	}
+	row.Method, row.ID, row.Tag = Clsact, uint32(filter.Id), filter.Tag
+	return true, nil
+}

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/lab"
-	"github.com/nearlb/nearlb/tests/internal/privileged"
+	"github.com/nearlb/nearlb/tests/privileged"
 )
 
 const port = 8080

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// Status is what a running agent says of itself, written as JSON to a file that the CLI reads.
+type Status struct {
+	Version string    `json:"version"`
+	PID     int       `json:"pid"`
+	State   State     `json:"state"`
+	Running bool      `json:"running"` // filled in by ReadStatus
+	Started time.Time `json:"started"`
+	Written time.Time `json:"written"` // renewed every few seconds
+
+	Node    NodeStatus `json:"node"`
+	Source  string     `json:"source"` // "kubernetes" or "manifests DIR"
+	PinPath string     `json:"pinPath"`
+
+	LastSync  time.Time `json:"lastSync"`  // last time that every change was published; zero: never
+	LastAudit time.Time `json:"lastAudit"` // zero: never
+	Drift     int       `json:"drift"`     // differences that audits found since the start
+
+	Services int              `json:"services"` // published
+	Dirty    int              `json:"dirty"`    // waiting to be published
+	Failing  []FailingService `json:"failing"`
+
+	Tables   []maps.FillRow     `json:"tables"`
+	Devices  []attach.DeviceRow `json:"devices"`
+	Problems []lb.Problem       `json:"problems"` // of objects, sorted
+	Trouble  []string           `json:"trouble"`  // of the agent itself: servers that cannot listen, kept table sizes
+}
+
+// State is how far the agent got.
+type State string
+
+// The states of an agent.
+const (
+	Starting State = "starting" // objects are not all listed, or not all published; what earlier agents published serves
+	Serving  State = "serving"
+	Stopped  State = "stopped" // ended on purpose; what it published goes on serving
+)
+
+// NodeStatus is the node as the agent knows it.
+type NodeStatus struct {
+	Name      string   `json:"name"`
+	Zone      string   `json:"zone"`
+	Region    string   `json:"region"`
+	Addresses []string `json:"addresses"`
+}
+
+// FailingService is a Service whose last publication failed. What was published before goes on serving.
+type FailingService struct {
+	Service  lb.ServiceName `json:"service"`
+	Error    string         `json:"error"`
+	Since    time.Time      `json:"since"`
+	Attempts int            `json:"attempts"`
+}
+
+// statusEvery is how often the file is renewed; three times as old, it is of an agent that is gone.
+const statusEvery = 5 * time.Second
+
+// ErrNoStatus: no agent wrote a status for this pin path.
+var ErrNoStatus = errors.New("no agent status")
+
+// StatusPath is the status file of the agent of a pin path.
+func StatusPath(lockDir, pinPath string) string {
+	absolute, err := filepath.Abs(pinPath)
+	if err != nil {
+		absolute = filepath.Clean(pinPath)
+	}
+	sum := sha256.Sum256([]byte(absolute))
+	return filepath.Join(lockDir, hex.EncodeToString(sum[:8])+".status.json")
+}
+
+// ReadStatus reads what the agent of a pin path last wrote, and whether it still runs. Without any it is ErrNoStatus.
+func ReadStatus(lockDir, pinPath string) (Status, error) {
+	var s statusFile
+	text, err := os.ReadFile(StatusPath(lockDir, pinPath))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.Status, fmt.Errorf("read status of %s: %w (start `nearlb agent`, or name its --pin-path and --lock-dir)", pinPath, ErrNoStatus)
+	}
+	if err != nil {
+		return s.Status, fmt.Errorf("read status: %w", err)
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return s.Status, fmt.Errorf("read status %s: %w", StatusPath(lockDir, pinPath), err)
+	}
+	s.Running = s.State != Stopped && s.alive(time.Now())
+	return s.Status, nil
+}
+
+// statusFile adds what only the reader needs.
+type statusFile struct {
+	Status
+	PIDNamespace string `json:"pidNamespace"` // where PID means something
+}
+
+// alive asks for the process where its number means something, and for the file's age elsewhere.
+func (s statusFile) alive(now time.Time) bool {
+	if own, err := pidNamespace(); err == nil && own == s.PIDNamespace {
+		return !errors.Is(unix.Kill(s.PID, 0), unix.ESRCH)
+	}
+	return now.Sub(s.Written) < 3*statusEvery
+}
+
+func pidNamespace() (string, error) { return os.Readlink("/proc/self/ns/pid") }
+
+// write replaces the file in one step.
+func (s Status) write(path string) error {
+	namespace, err := pidNamespace()
+	if err != nil {
+		return fmt.Errorf("write status: %w", err)
+	}
+	text, err := json.MarshalIndent(statusFile{s, namespace}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write status: %w", err)
+	}
+	unfinished := path + ".new"
+	if err := os.WriteFile(unfinished, append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write status: %w", err)
+	}
+	if err := os.Rename(unfinished, path); err != nil {
+		return fmt.Errorf("write status: %w", err)
+	}
+	return nil
+}

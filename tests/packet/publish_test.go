@@ -39,7 +39,7 @@ func newPublisher(t testing.TB, o *bpf.Objects) *publisher {
 	s.CidrCount = uint32(len(cidrs))
 	check(t, o.Config.Put(uint32(0), &s))
 	for i := range o.AddressFilter.MaxEntries() {
-		check(t, o.AddressFilter.Put(i, ^uint64(0)))
+		check(t, o.AddressFilter.Put(i, &bpf.NearlbAddressBits{Frontends: ^uint64(0), Backends: ^uint64(0)}))
 	}
 	return &publisher{objects: o, services: map[lb.PortName]uint32{}, backends: map[string]uint32{}, keys: map[lb.ServiceName][]bpf.NearlbFrontendKey{}}
 }

@@ -123,3 +123,13 @@ func (r *rig) try(hook string, frame []byte) (outcome, bool) {
 	}
 	return got, true
 }
+
+// expect runs a packet whose output is judged by checkOutcome alone.
+func (r *rig) expect(hook string, p packet, verdict string) outcome {
+	r.Helper()
+	got, _ := r.try(hook, p.bytes())
+	if got.verdict != verdict {
+		r.Errorf("%s %s to %s: verdict %s, want %s", hook, p.src, p.dst, got.verdict, verdict)
+	}
+	return got
+}

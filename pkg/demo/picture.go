@@ -34,7 +34,7 @@ func (l *live) heading(d *demo) []string {
 // matrix shows each client's answers by backend, a second back, and whether every protocol and family is right.
 func (l *live) matrix(d *demo) []string {
 	cell := l.cellWidth(d)
-	top, sub := pad("", 10), pad(" client", 10)
+	top, sub := pad("", 11), pad(" client", 11)
 	for i, s := range d.servers {
 		top += pad(s.Name, cell)
 		sub += pad(d.nodes[i].Name+" zone "+d.nodes[i].Options.Zone, cell)
@@ -49,7 +49,7 @@ func (l *live) matrix(d *demo) []string {
 	return lines
 }
 
-func (l *live) cellWidth(d *demo) int { return (l.width - 1 - 10 - 9 - 20) / len(d.servers) }
+func (l *live) cellWidth(d *demo) int { return (l.width - 1 - 11 - 9 - 20) / len(d.servers) }
 
 func (l *live) row(d *demo, client int, rates map[string]int, cell int) string {
 	sum, others := 0, 0
@@ -57,7 +57,7 @@ func (l *live) row(d *demo, client int, rates map[string]int, cell int) string {
 		sum += n
 	}
 	others = sum
-	line := pad(fmt.Sprintf(" %s zone %s", d.nodes[client].Name, d.nodes[client].Options.Zone), 10)
+	line := pad(fmt.Sprintf(" %s zone %s", d.nodes[client].Name, d.nodes[client].Options.Zone), 11)
 	for _, s := range d.servers {
 		others -= rates[s.Name]
 		line += l.cell(d.tier(client, s.Name), s.Name, rates[s.Name], sum, cell)
@@ -85,11 +85,20 @@ func (l *live) cell(tier, outcome string, rate, sum, width int) string {
 	if rate == 0 {
 		return l.paint.in(dim, pad("-", width))
 	}
-	text := fmt.Sprintf("%s %d/s", tier, rate)
-	if room := width - 20; room >= 10 {
-		text = pad(text, 17) + strings.Repeat("=", max(1, rate*room/sum))
+	room := width - 20
+	if room < 10 {
+		return l.paint.in(colour(tier, outcome), pad(fmt.Sprintf("%s %d/s", inAWord(tier), rate), width))
 	}
+	text := pad(fmt.Sprintf("%s %d/s", tier, rate), 17) + strings.Repeat("=", max(1, rate*room/sum))
 	return l.paint.in(colour(tier, outcome), pad(text, width))
+}
+
+// inAWord shortens a tier.
+func inAWord(tier string) string {
+	if tier == "other zone" {
+		return "far"
+	}
+	return strings.TrimPrefix(tier, "same ")
 }
 
 // state lists what the steps play with.
@@ -97,7 +106,7 @@ func (l *live) state(d *demo) []string {
 	d.mu.Lock()
 	ready, agents := slices.Clone(d.ready), slices.Clone(d.agents)
 	d.mu.Unlock()
-	servers, processes := pad(" servers", 10), pad(" agents", 10)
+	servers, processes := pad(" servers", 11), pad(" agents", 11)
 	cell := l.cellWidth(d)
 	for i := range ready {
 		if ready[i] {
@@ -109,14 +118,14 @@ func (l *live) state(d *demo) []string {
 		case <-agents[i].Ended():
 			processes += l.paint.in(red, pad("gone", cell))
 		default:
-			processes += pad(fmt.Sprintf("process %d", agents[i].PID()), cell)
+			processes += pad(fmt.Sprintf("pid %d", agents[i].PID()), cell)
 		}
 	}
 	held := d.watch.heldState()
 	total, bad := d.watch.count()
 	return []string{
 		servers, processes,
-		fmt.Sprintf("%s%d new ones, %d lost or wrong; %d held since step 1, %d answers, %d lost", pad(" traffic", 10), total, bad,
+		fmt.Sprintf("%s%d new ones, %d lost or wrong; %d held since step 1, %d answers, %d lost", pad(" traffic", 11), total, bad,
 			held.Open, held.Answers, held.Lost),
 	}
 }

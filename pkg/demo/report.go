@@ -76,22 +76,63 @@ func short(t time.Duration) string {
 
 // summary is the demo's last word.
 func (d *demo) summary(held Held) []string {
-	failed := 0
-	for _, r := range d.results {
-		if !r.OK() {
-			failed++
-		}
-	}
 	total, bad := d.watch.count()
-	steps := fmt.Sprintf("%d of %d steps came out as they should", len(d.results)-failed, len(d.results))
-	if failed == 0 {
-		steps = fmt.Sprintf("all %d steps came out as they should", len(d.results))
+	steps := fmt.Sprintf("%d of %d steps came out as they should", d.passed(), len(d.steps))
+	if d.passed() == len(d.steps) {
+		steps = fmt.Sprintf("all %d steps came out as they should", len(d.steps))
 	}
-	return []string{
+	lines := []string{
 		fmt.Sprintf("%s, in %s", steps, short(time.Since(d.watch.started))),
 		fmt.Sprintf("%d new connections and datagrams: %d lost or wrong", total, bad),
 		fmt.Sprintf("%d TCP connections held open since step 1: %d answers, %d lost", held.Open, held.Answers, held.Lost),
 	}
+	return append(lines, d.failures()...)
+}
+
+// passed counts the steps that came out as they should.
+func (d *demo) passed() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for _, r := range d.results {
+		if r.OK() {
+			n++
+		}
+	}
+	return n
+}
+
+// failures says what went wrong and what the agents said last.
+func (d *demo) failures() []string {
+	if d.passed() == len(d.steps) {
+		return nil
+	}
+	lines := []string{""}
+	for _, r := range d.results {
+		if !r.OK() {
+			lines = append(lines, fmt.Sprintf("step %d, %s: %s; expected %s, seen %s",
+				r.Number, r.Title, r.Verdict(), brief(r.Want), brief(r.Seen)))
+		}
+	}
+	for i, agent := range d.agents {
+		lines = append(lines, "last words of "+d.nodes[i].Name+"'s agent:")
+		lines = append(lines, tail(agent.Log, 5)...)
+	}
+	return lines
+}
+
+// tail is the end of a text file, indented.
+func tail(path string, count int) []string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return []string{"  " + err.Error()}
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	lines = lines[max(0, len(lines)-count):]
+	for i := range lines {
+		lines[i] = "  " + lines[i]
+	}
+	return lines
 }
 
 // invitation says what can be done with a cluster that is kept.

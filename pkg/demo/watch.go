@@ -160,7 +160,7 @@ func (w *watch) conclude(r *Result) {
 func (w *watch) latest(client int) map[string]bool {
 	out := map[string]bool{}
 	for _, p := range w.probes {
-		if p.client == client {
+		if p.client == client && p.last != "" {
 			out[p.last] = true
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -214,4 +215,21 @@ func parseAnswer(line string) (Answer, error) {
 	}
 	a.Local, err = netip.ParseAddrPort(local)
 	return a, err
+}
+
+// PathMTU is what the kernel knows of the way to the socket's peer, in bytes with IP header (IP_MTU, IPV6_MTU).
+func (c *Conn) PathMTU() (int, error) {
+	raw, err := c.Conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	mtu := 0
+	controlErr := raw.Control(func(fd uintptr) {
+		if c.Remote().Addr().Is6() {
+			mtu, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU)
+		} else {
+			mtu, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU)
+		}
+	})
+	return mtu, errors.Join(controlErr, err)
 }

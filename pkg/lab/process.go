@@ -81,7 +81,13 @@ func (p *Process) Stop() error {
 }
 
 func (p *Process) end(signal syscall.Signal, late <-chan time.Time) error {
-	if err := p.command.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	select {
+	case <-p.ended:
+		return nil
+	default:
+	}
+	// To its process group, which is its own: what it started goes with it.
+	if err := syscall.Kill(-p.PID(), signal); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return err
 	}
 	select {

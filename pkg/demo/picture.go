@@ -108,17 +108,19 @@ func (l *live) state(d *demo) []string {
 	d.mu.Unlock()
 	servers, processes := pad(" servers", 11), pad(" agents", 11)
 	cell := l.cellWidth(d)
-	for i := range ready {
-		if ready[i] {
+	for _, is := range ready {
+		if is {
 			servers += l.paint.in(green, pad("ready", cell))
 		} else {
 			servers += l.paint.in(red, pad("not ready", cell))
 		}
+	}
+	for _, agent := range agents {
 		select {
-		case <-agents[i].Ended():
+		case <-agent.Ended():
 			processes += l.paint.in(red, pad("gone", cell))
 		default:
-			processes += pad(fmt.Sprintf("pid %d", agents[i].PID()), cell)
+			processes += pad(fmt.Sprintf("pid %d", agent.PID()), cell)
 		}
 	}
 	held := d.watch.heldState()

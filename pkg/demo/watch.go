@@ -137,6 +137,9 @@ func (w *watch) follow(p *probe, began, ended time.Time, right bool) {
 	}
 	w.ready = !slices.ContainsFunc(w.probes, func(o *probe) bool { return o.row < enough })
 	if w.ready {
+		for _, o := range w.probes {
+			w.seen[o.client][o.last] = true
+		}
 		last := slices.MaxFunc(w.probes, func(a, b *probe) int { return a.since.Compare(b.since) })
 		w.sums.Took = last.since.Sub(w.change)
 	}

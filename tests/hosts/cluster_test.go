@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/tests/privileged"
+)
+
+const (
+	servicePort = 80
+	targetPort  = 8080
+	// patience is how long a change may take to reach the sockets: long, so that only what never comes is a failure.
+	patience = 20 * time.Second
+)
+
+// cluster has nodes n1 and n2 in zone a, and n3 in zone b, each with an agent.
+type cluster struct {
+	*lab.Lab
+	t      *testing.T
+	nodes  []*lab.Node
+	agents []*lab.Process
+}
+
+// onLinksAndBridge runs a test on a cluster with point-to-point pod links and on one with pods on a bridge.
+func onLinksAndBridge(t *testing.T, test func(t *testing.T, c *cluster)) {
+	t.Helper()
+	for _, bridge := range []bool{false, true} {
+		name := map[bool]string{false: "point-to-point", true: "bridge"}[bridge]
+		t.Run(name, func(t *testing.T) { test(t, newCluster(t, lab.NodeOptions{Bridge: bridge})) })
+	}
+}
+
+// newCluster makes a cluster whose nodes have these options. Agents run when it returns; they may not serve yet.
+func newCluster(t *testing.T, options lab.NodeOptions) *cluster {
+	t.Helper()
+	privileged.Require(t)
+	l, err := lab.New(lab.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{Lab: l, t: t}
+	t.Cleanup(c.end)
+	var objects []lab.Object
+	for i, zone := range []string{"a", "a", "b"} {
+		options.Name, options.Zone = fmt.Sprintf("n%d", i+1), zone
+		n, err := l.AddNode(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.nodes = append(c.nodes, n)
+		objects = append(objects, n.Object())
+	}
+	c.write("nodes.yaml", objects...)
+	for i := range c.nodes {
+		c.agents = append(c.agents, c.startAgent(i))
+	}
+	return c
+}
+
+// startAgent runs the agent of a node, numbered from 0.
+func (c *cluster) startAgent(node int) *lab.Process {
+	c.t.Helper()
+	agent, err := c.nodes[node].StartAgent(lab.AgentOptions{
+		Command: []string{"/proc/self/exe", "agent"},
+		Env:     []string{runAsCLI + "=1"},
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return agent
+}
+
+// end takes the cluster down; what the agents said is shown if the test failed.
+func (c *cluster) end() {
+	if c.t.Failed() {
+		for _, n := range c.nodes {
+			text, _ := os.ReadFile(c.Dir + "/log/" + n.Name + "-agent.log")
+			c.t.Logf("agent of %s:\n%s", n.Name, text)
+		}
+	}
+	if err := c.Close(); err != nil {
+		c.t.Error(err)
+	}
+}
+
+func (c *cluster) write(file string, objects ...lab.Object) {
+	c.t.Helper()
+	if err := c.Manifests.Write(file, objects...); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// pod adds a pod to a node, numbered from 0.
+func (c *cluster) pod(node int, name string) *lab.Pod {
+	c.t.Helper()
+	p, err := c.nodes[node].AddPod(name)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return p
+}
+
+// server adds a pod that serves on the target port.
+func (c *cluster) server(node int, name string) *lab.Pod {
+	c.t.Helper()
+	p := c.pod(node, name)
+	if _, err := p.Serve(targetPort); err != nil {
+		c.t.Fatal(err)
+	}
+	return p
+}
+
+// service is one Service of the cluster with an address of each family.
+type service struct {
+	*cluster
+	lab.Service
+	hints bool // as for trafficDistribution PreferSameNode
+}
+
+// service names a Service by number: its addresses are of that number. Nothing is written before publish.
+func (c *cluster) service(number int) *service {
+	s := &service{cluster: c}
+	s.Service = lab.Service{
+		Name: fmt.Sprintf("service-%d", number),
+		ClusterIPs: []netip.Addr{
+			netip.AddrFrom4([4]byte{10, 96, 0, byte(number)}),
+			netip.MustParseAddr(fmt.Sprintf("fd96::%x", number)),
+		},
+		Ports: ports(servicePort),
+	}
+	return s
+}
+
+func ports(number uint16) []lab.Port {
+	return []lab.Port{{Name: "tcp", Protocol: "TCP", Port: number}, {Name: "udp", Protocol: "UDP", Port: number}}
+}
+
+// address is where the service is asked.
+func (s *service) address(six bool) netip.AddrPort {
+	if six {
+		return netip.AddrPortFrom(s.ClusterIPs[1], servicePort)
+	}
+	return netip.AddrPortFrom(s.ClusterIPs[0], servicePort)
+}
+
+// publish writes the Service with these endpoints.
+func (s *service) publish(endpoints ...lab.Endpoint) {
+	s.t.Helper()
+	slices := lab.Slices{Service: s.Name, Ports: ports(targetPort), Endpoints: endpoints, SameNode: s.hints}
+	s.write(s.Name+".yaml", append(slices.Objects(), s.Service)...)
+}
+
+// ready makes endpoints of pods that are ready.
+func ready(pods ...*lab.Pod) []lab.Endpoint {
+	var out []lab.Endpoint
+	for _, p := range pods {
+		out = append(out, lab.Endpoint{Pod: p})
+	}
+	return out
+}
+
+// notReady is the endpoint of a pod whose readiness probe fails (C5).
+func notReady(p *lab.Pod) lab.Endpoint { return lab.Endpoint{Pod: p, NotReady: true, NotServing: true} }
+
+// way is a protocol and a family.
+type way struct {
+	network string
+	six     bool
+}
+
+func (w way) String() string {
+	if w.six {
+		return w.network + "6"
+	}
+	return w.network + "4"
+}
+
+func ways() []way { return []way{{"tcp", false}, {"udp", false}, {"tcp", true}, {"udp", true}} }
+
+// await polls until the condition holds; what it is for is named in the failure.
+func (c *cluster) await(what string, condition func() bool) {
+	c.t.Helper()
+	if err := lab.Await(patience, condition); err != nil {
+		c.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// awaitServer polls until new connections of the client are answered by that server and none other, on every way.
+func (s *service) awaitServer(client *lab.Pod, want string) {
+	s.t.Helper()
+	for _, w := range ways() {
+		s.await(fmt.Sprintf("%s asks %s over %s, wants %s", client.Name, s.Name, w, want), func() bool {
+			for range 5 {
+				if answer, err := s.ask(client, w); err != nil || answer.Server != want {
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
+func (s *service) ask(client *lab.Pod, w way) (lab.Answer, error) {
+	return client.Ask(context.Background(), w.network, s.address(w.six))
+}
+
+// dial opens a connection to the service.
+func (s *service) dial(client *lab.Pod, w way) *lab.Conn {
+	s.t.Helper()
+	return dial(s.t, client, w.network, s.address(w.six), 0)
+}
+
+func dial(t *testing.T, client *lab.Pod, network string, to netip.AddrPort, localPort uint16) *lab.Conn {
+	t.Helper()
+	conn, err := client.Dial(context.Background(), network, to, lab.DialOptions{LocalPort: localPort})
+	if err != nil {
+		t.Fatalf("%s dials %s %s: %v", client.Name, network, to, err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// mustBe asks over an open connection and compares who answers.
+func mustBe(t *testing.T, conn *lab.Conn, want string) {
+	t.Helper()
+	answer, err := conn.Who()
+	if err != nil || answer.Server != want {
+		t.Fatalf("%s -> %s: answer %+v, %v; want %s", conn.Local(), conn.Remote(), answer, err, want)
+	}
+}
+
+// nameOf finds which of the pods has an address.
+func nameOf(pods []*lab.Pod, a netip.Addr) string {
+	for _, p := range pods {
+		if p.V4 == a || p.V6 == a {
+			return p.Name
+		}
+	}
+	return strings.TrimSpace(a.String())
+}

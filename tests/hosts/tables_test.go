@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"strings"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// reader opens the tables of a node's agent, numbered from 0, as the CLI does.
+func (c *cluster) read(node int, f func(*maps.Reader) error) {
+	c.t.Helper()
+	err := c.Mounted(func() error {
+		tables, err := bpf.OpenMaps(c.nodes[node].PinPath(), true)
+		if err != nil {
+			return err
+		}
+		defer tables.Close()
+		r, err := maps.NewReader(tables)
+		if err != nil {
+			return err
+		}
+		return f(r)
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// dump is the canonical text of a node's tables.
+func (c *cluster) dump(node int) string {
+	c.t.Helper()
+	var text strings.Builder
+	c.read(node, func(r *maps.Reader) error { return r.Dump(&text) })
+	return text.String()
+}
+
+// verdicts are the packets of a node by verdict name, over all hooks.
+func (c *cluster) verdicts(node int) map[string]uint64 {
+	c.t.Helper()
+	out := map[string]uint64{}
+	c.read(node, func(r *maps.Reader) error {
+		for row, err := range r.Verdicts() {
+			if err != nil {
+				return err
+			}
+			out[row.Verdict+"_"+strings.ReplaceAll(row.Reason, "-", "_")] += row.Packets
+		}
+		return nil
+	})
+	return out
+}

@@ -7,11 +7,7 @@ package watch
 
 import (
 	"context"
-	"io"
-	"log/slog"
 	"net/netip"
-
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 )
@@ -52,20 +48,4 @@ type NodeConfig struct {
 	IPs               []netip.Addr   // instead of status.addresses; empty for those
 	NodePortAddresses []string       // CIDRs, or the single word "primary"; empty: all addresses
 	ServiceCIDRs      []netip.Prefix // instead of ServiceCIDR objects; empty for those
-}
-
-// Kubernetes reads the API server that the client talks to.
-func Kubernetes(client kubernetes.Interface, cfg NodeConfig, log *slog.Logger) Source {
-	panic("watch: not written yet")
-}
-
-// Manifests reads the *.yaml, *.yml and *.json files of a directory and follows them as they change.
-func Manifests(dir string, cfg NodeConfig, log *slog.Logger) Source {
-	panic("watch: not written yet")
-}
-
-// Load reads files and directories once; "-" is stdin. Run of the source it returns says Synced and returns at once.
-// Each warning is one line. A file that is refused is an error, an *ObjectError where an object is to blame.
-func Load(files []string, stdin io.Reader, cfg NodeConfig, warn func(string)) (Source, error) {
-	panic("watch: not written yet")
 }

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// What is asked of the API server (service-semantics.md 1.0). The converter holds to the same rules.
+const (
+	servicesNotOurs = "!service.kubernetes.io/service-proxy-name"
+	notHeadless     = "spec.clusterIP!=None"
+	slicesNotOurs   = "!" + labelHeadless
+)
+
+// Kubernetes reads the API server that the client talks to. Services, EndpointSlices and Nodes must all have been listed
+// before Synced; ServiceCIDRs, which old servers lack, must have been asked for.
+func Kubernetes(client kubernetes.Interface, cfg NodeConfig, log *slog.Logger) Source {
+	return &cluster{
+		store: newStore(cfg), client: client, log: log, outage: newOutage(log),
+		waiting: map[kind]bool{kindService: true, kindSlice: true, kindNode: true, kindServiceCIDR: len(cfg.ServiceCIDRs) == 0},
+	}
+}
+
+// cluster is a source. Each kind has a reflector of client-go, which lists and watches with back-off and writes into the
+// store without a copy of its own.
+type cluster struct {
+	*store
+	client kubernetes.Interface
+	log    *slog.Logger
+	outage *outage
+
+	mu      sync.Mutex // orders the events; held while ev is told
+	ev      Events
+	waiting map[kind]bool // kinds that are to be listed before Synced
+	synced  bool
+}
+
+// Run follows the objects until ctx ends.
+func (c *cluster) Run(ctx context.Context, ev Events) error {
+	c.mu.Lock()
+	c.ev = ev
+	c.mu.Unlock()
+	ctx = klog.NewContext(ctx, ClientLogger(c.log))
+	var reflectors sync.WaitGroup
+	for _, r := range c.resources() {
+		if r.kind == kindServiceCIDR && len(c.cfg.ServiceCIDRs) > 0 {
+			continue
+		}
+		reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(r.listWatch(c), c.client),
+			r.example, &sink{cluster: c, kind: r.kind}, cache.ReflectorOptions{Name: string(r.kind), Logger: new(klog.FromContext(ctx))})
+		reflectors.Go(func() { reflector.RunWithContext(ctx) })
+	}
+	reflectors.Wait()
+	return nil
+}
+
+func (c *cluster) resources() []resource {
+	core, discovery, networking := c.client.CoreV1(), c.client.DiscoveryV1(), c.client.NetworkingV1()
+	all := metav1.NamespaceAll
+	return []resource{
+		newResource(kindService, &corev1.Service{}, core.Services(all), metav1.ListOptions{LabelSelector: servicesNotOurs, FieldSelector: notHeadless}),
+		newResource(kindSlice, &discoveryv1.EndpointSlice{}, discovery.EndpointSlices(all), metav1.ListOptions{LabelSelector: slicesNotOurs}),
+		newResource(kindNode, &corev1.Node{}, core.Nodes(), metav1.ListOptions{}),
+		newResource(kindServiceCIDR, &networkingv1.ServiceCIDR{}, networking.ServiceCIDRs(), metav1.ListOptions{}),
+	}
+}
+
+// update changes the store and tells of it, unless not everything was listed yet.
+func (c *cluster) update(puts []object, drops []objectKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.change(puts, drops)
+}
+
+func (c *cluster) change(puts []object, drops []objectKey) {
+	var changed changes
+	c.apply(puts, drops, &changed)
+	if c.synced {
+		changed.tell(c.ev)
+	}
+}
+
+// listed notes that a kind was listed completely: Synced for the last of the first lists, and for every later one.
+func (c *cluster) listed(k kind, puts []object, drops []objectKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.change(puts, drops)
+	c.arrived(k)
+}
+
+func (c *cluster) arrived(k kind) {
+	c.waiting[k] = false
+	for _, waits := range c.waiting {
+		if waits {
+			return
+		}
+	}
+	c.synced = true
+	c.ev.Synced()
+}
+
+// failed notes a request that failed. A server that answers that it has no ServiceCIDRs for us is not waited for.
+func (c *cluster) failed(k kind, err error) {
+	without := apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)
+	if k != kindServiceCIDR || !without {
+		c.outage.failed(k, err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting[k] {
+		c.log.Info("ServiceCIDR objects cannot be read: unallocated ClusterIPs are not known", "error", err)
+		c.arrived(k)
+	}
+}

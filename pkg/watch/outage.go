@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"log/slog"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// outage says once that the API server does not answer, for whatever reason, and once that it does again. client-go goes
+// on trying with a back-off all the while.
+type outage struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	failing map[kind]bool
+	said    map[metav1.StatusReason]bool
+}
+
+func newOutage(log *slog.Logger) *outage {
+	return &outage{log: log, failing: map[kind]bool{}, said: map[metav1.StatusReason]bool{}}
+}
+
+// failed notes that a request for a kind failed. Each sort of failure is said once until all is well again: a server that
+// does not answer has no reason, one that refuses has.
+func (o *outage) failed(k kind, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.failing[k] = true
+	if reason := apierrors.ReasonForError(err); !o.said[reason] {
+		o.said[reason] = true
+		o.log.Warn("objects cannot be read from the API server: those known stay in force", "kind", k, "error", err)
+	}
+}
+
+// worked notes that a request for a kind was answered.
+func (o *outage) worked(k kind) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.failing[k] {
+		return
+	}
+	delete(o.failing, k)
+	if len(o.failing) == 0 {
+		clear(o.said)
+		o.log.Info("objects can be read from the API server again")
+	}
+}

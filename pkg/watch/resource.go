@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// resource is a kind as the client reads it.
+type resource struct {
+	kind    kind
+	example runtime.Object
+	options metav1.ListOptions // the selectors
+	list    func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch   func(context.Context, metav1.ListOptions) (apiwatch.Interface, error)
+}
+
+// listWatcher is what the typed clients have in common.
+type listWatcher[L runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (apiwatch.Interface, error)
+}
+
+func newResource[L runtime.Object](k kind, example runtime.Object, client listWatcher[L], options metav1.ListOptions) resource {
+	return resource{
+		kind: k, example: example, options: options, watch: client.Watch,
+		list: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return client.List(ctx, options)
+		},
+	}
+}
+
+// listWatch adds the selectors to each request and notes how it ends.
+func (r resource) listWatch(c *cluster) *cache.ListWatch {
+	selected := func(options metav1.ListOptions) metav1.ListOptions {
+		options.LabelSelector, options.FieldSelector = r.options.LabelSelector, r.options.FieldSelector
+		return options
+	}
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			list, err := r.list(ctx, selected(options))
+			r.note(ctx, c, options, err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
+			watch, err := r.watch(ctx, selected(options))
+			r.note(ctx, c, options, err)
+			return watch, err
+		},
+	}
+}
+
+// note passes on what says something of the server's health. A version of the past (410) only makes the reflector list
+// again, and a server that cannot stream a list (before Kubernetes 1.32) is asked for a plain one next.
+func (r resource) note(ctx context.Context, c *cluster, options metav1.ListOptions, err error) {
+	streamed := options.SendInitialEvents != nil
+	switch {
+	case err == nil:
+		c.outage.worked(r.kind)
+	case ctx.Err() != nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err), streamed && apierrors.IsInvalid(err):
+	default:
+		c.failed(r.kind, err)
+	}
+}
+
+// sink is the store of a reflector: it converts and passes on.
+type sink struct {
+	*cluster
+	kind kind
+}
+
+func (s *sink) Add(in any) error {
+	if o, ok := s.convert(in); ok {
+		s.update([]object{o}, nil)
+	}
+	return nil
+}
+
+func (s *sink) Update(in any) error { return s.Add(in) }
+
+func (s *sink) Delete(in any) error {
+	if o, err := meta.Accessor(in); err == nil {
+		s.update(nil, []objectKey{{s.kind, o.GetNamespace(), o.GetName()}})
+	}
+	return nil
+}
+
+// Replace takes a complete list: what is not in it is gone. Until it comes nothing is.
+func (s *sink) Replace(list []any, _ string) error {
+	gone := map[objectKey]bool{}
+	for _, key := range s.keys(s.kind) {
+		gone[key] = true
+	}
+	puts := make([]object, 0, len(list))
+	for _, in := range list {
+		o, ok := s.convert(in)
+		delete(gone, o.key)
+		if ok {
+			puts = append(puts, o)
+		}
+	}
+	drops := make([]objectKey, 0, len(gone))
+	for key := range gone {
+		drops = append(drops, key)
+	}
+	s.listed(s.kind, puts, drops)
+	return nil
+}
+
+// Resync has no meaning without a queue.
+func (s *sink) Resync() error { return nil }
+
+// Transformer cuts off what is not read before a streamed list is gathered.
+func (s *sink) Transformer() cache.TransformFunc {
+	return func(in any) (any, error) {
+		if o, err := meta.Accessor(in); err == nil {
+			o.SetManagedFields(nil)
+		}
+		if node, ok := in.(*corev1.Node); ok {
+			node.Spec, node.Status = corev1.NodeSpec{}, corev1.NodeStatus{Addresses: node.Status.Addresses}
+		}
+		return in, nil
+	}
+}
+
+// convert notes objects that are refused; the last good state stays in force.
+func (s *sink) convert(in any) (object, bool) {
+	typed, ok := in.(runtime.Object)
+	if !ok {
+		return object{}, false
+	}
+	o, err := convert(typed)
+	if err != nil {
+		if s.refuse(o.key, err) {
+			s.log.Warn("object is refused: what it said before stays in force", "error", err)
+		}
+		return o, false
+	}
+	return o, true
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// store holds the converted objects of one source, indexed by Service. Its state depends on the objects in it, not on
+// the order they came in; the two exceptions are the own Node, which outlives its object (as in kube-proxy), and triggers.
+type store struct {
+	cfg   NodeConfig
+	start time.Time // triggers from before are history
+
+	mu       sync.RWMutex
+	services map[lb.ServiceName]*service
+	slices   map[objectKey]*slice
+	owned    map[lb.ServiceName]map[string]*slice // by owner, served or not, then by slice name
+	nodes    map[string]*node
+	holders  map[netip.Addr][]string // names of the Nodes that have an address, sorted
+	cidrs    map[string]*serviceCIDR
+	refusals map[objectKey]*ObjectError // objects whose previous good state, if any, is still in force
+	files    []*ObjectError             // refused files
+	triggers map[lb.ServiceName]time.Time
+}
+
+func newStore(cfg NodeConfig) *store {
+	return &store{
+		cfg: cfg, start: time.Now(),
+		services: map[lb.ServiceName]*service{},
+		slices:   map[objectKey]*slice{},
+		owned:    map[lb.ServiceName]map[string]*slice{},
+		nodes:    map[string]*node{},
+		holders:  map[netip.Addr][]string{},
+		cidrs:    map[string]*serviceCIDR{},
+		refusals: map[objectKey]*ObjectError{},
+		triggers: map[lb.ServiceName]time.Time{},
+	}
+}
+
+// changes says what an update of the store changed for its readers.
+type changes struct {
+	services map[lb.ServiceName]bool
+	node     bool
+}
+
+func (c *changes) service(name lb.ServiceName) {
+	if c.services == nil {
+		c.services = map[lb.ServiceName]bool{}
+	}
+	c.services[name] = true
+}
+
+// tell passes the changes on, Services in order.
+func (c *changes) tell(ev Events) {
+	if c.node {
+		ev.NodeChanged()
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(c.services), lb.ServiceName.Compare) {
+		ev.ServiceChanged(name)
+	}
+}
+
+// apply adds, replaces and removes objects in one step: no reader sees a part of it.
+func (s *store) apply(puts []object, drops []objectKey, c *changes) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range puts {
+		delete(s.refusals, o.key)
+		s.set(o, c)
+	}
+	for _, key := range drops {
+		delete(s.refusals, key)
+		s.set(object{key: key}, c)
+	}
+}
+
+// refuse notes that the newest state of an object is bad. The last good one stays in force. Result: whether that is news.
+func (s *store) refuse(key objectKey, err *ObjectError) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.refusals[key]
+	s.refusals[key] = err
+	return old == nil || *old != *err
+}
+
+// refuseFiles notes the files whose newest content is not in force, instead of those noted before.
+func (s *store) refuseFiles(errs []*ObjectError) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.files = errs
+}
+
+// keys names the objects of a kind that are held or refused.
+func (s *store) keys(k kind) []objectKey {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var out []objectKey
+	switch k {
+	case kindService:
+		for name := range s.services {
+			out = append(out, objectKey{k, name.Namespace, name.Name})
+		}
+	case kindSlice:
+		out = slices.Collect(maps.Keys(s.slices))
+	case kindNode:
+		for name := range s.nodes {
+			out = append(out, objectKey{k, "", name})
+		}
+	case kindServiceCIDR:
+		for name := range s.cidrs {
+			out = append(out, objectKey{k, "", name})
+		}
+	}
+	for key := range s.refusals {
+		if key.kind == k {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+func (s *store) set(o object, c *changes) {
+	switch o.key.kind {
+	case kindService:
+		s.setService(lb.ServiceName{Namespace: o.key.namespace, Name: o.key.name}, o.service, c)
+	case kindSlice:
+		s.setSlice(o.key, o.slice, c)
+	case kindNode:
+		s.setNode(o.key.name, o.node, c)
+	case kindServiceCIDR:
+		s.setServiceCIDR(o.key.name, o.cidrs, c)
+	}
+}
+
+func (s *store) setService(name lb.ServiceName, now *service, c *changes) {
+	if reflect.DeepEqual(s.services[name], now) {
+		return
+	}
+	replace(s.services, name, now)
+	if now == nil {
+		delete(s.triggers, name)
+	}
+	c.service(name)
+}
+
+// setSlice moves the slice when its label names another Service now: the old owner loses its endpoints, which kube-proxy
+// forgets to do.
+func (s *store) setSlice(key objectKey, now *slice, c *changes) {
+	old := s.slices[key]
+	if sameSlice(old, now) {
+		return
+	}
+	replace(s.slices, key, now)
+	if old != nil {
+		s.disown(old)
+		s.touch(old.owner, c)
+	}
+	if now != nil {
+		intern(now)
+		s.own(now)
+		s.trigger(old, now)
+		s.touch(now.owner, c)
+	}
+}
+
+func (s *store) own(in *slice) {
+	if s.owned[in.owner] == nil {
+		s.owned[in.owner] = map[string]*slice{}
+	}
+	s.owned[in.owner][in.name] = in
+}
+
+func (s *store) disown(out *slice) {
+	delete(s.owned[out.owner], out.name)
+	if len(s.owned[out.owner]) > 0 {
+		return
+	}
+	delete(s.owned, out.owner)
+	if s.services[out.owner] == nil {
+		delete(s.triggers, out.owner)
+	}
+}
+
+// sameSlice leaves the trigger out: a new time with the same content changes nothing that is programmed.
+func sameSlice(a, b *slice) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	x, y := *a, *b
+	x.trigger, y.trigger = time.Time{}, time.Time{}
+	return reflect.DeepEqual(x, y)
+}
+
+// touch marks a Service, if it is served: a slice may be there before its Service, which is marked when it comes.
+func (s *store) touch(name lb.ServiceName, c *changes) {
+	if s.services[name] != nil {
+		c.service(name)
+	}
+}
+
+// trigger notes when the change began that the slice brings. Times from before the start, from the future (a skewed
+// clock) and those seen before say nothing (requirement C12).
+func (s *store) trigger(old, now *slice) {
+	t := now.trigger
+	if old != nil && old.trigger.Equal(t) || !t.After(s.start) || t.After(time.Now()) {
+		return
+	}
+	if oldest, ok := s.triggers[now.owner]; !ok || t.Before(oldest) {
+		s.triggers[now.owner] = t
+	}
+}
+
+// intern makes a slice hold each name of a Node or zone once: decoded from the wire it has a copy for each endpoint.
+func intern(in *slice) {
+	names := map[string]string{}
+	one := func(text *string) {
+		if held, ok := names[*text]; ok {
+			*text = held
+		} else {
+			names[*text] = *text
+		}
+	}
+	for _, name := range in.nodes {
+		names[name] = name
+	}
+	for i := range in.endpoints {
+		e := &in.endpoints[i]
+		one(&e.node)
+		one(&e.zone)
+		one(&e.region)
+		for j := range e.nodeHints {
+			one(&e.nodeHints[j])
+		}
+		for j := range e.zoneHints {
+			one(&e.zoneHints[j])
+		}
+	}
+}
+
+func (s *store) setServiceCIDR(name string, now *serviceCIDR, c *changes) {
+	if reflect.DeepEqual(s.cidrs[name], now) {
+		return
+	}
+	replace(s.cidrs, name, now)
+	c.node = true
+}
+
+// replace sets a key, or deletes it for nil.
+func replace[K comparable, V any](m map[K]*V, key K, value *V) {
+	if value == nil {
+		delete(m, key)
+		return
+	}
+	m[key] = value
+}

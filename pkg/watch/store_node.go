@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// setNode changes a Node and marks the Services with endpoints whose node, zone or region may come from it. The own Node
+// is not forgotten with its object.
+func (s *store) setNode(name string, now *node, c *changes) {
+	old := s.nodes[name]
+	if reflect.DeepEqual(old, now) || now == nil && name == s.cfg.Name {
+		return
+	}
+	replace(s.nodes, name, now)
+	if old != nil {
+		s.release(name, old.addresses)
+	}
+	if now != nil {
+		s.hold(name, now.addresses)
+	}
+	if name == s.cfg.Name {
+		c.node = true
+	}
+	s.touchEndpointsOf(name, old, now, c)
+}
+
+func (s *store) hold(name string, addresses []netip.Addr) {
+	for _, addr := range addresses {
+		at, _ := slices.BinarySearch(s.holders[addr], name)
+		s.holders[addr] = slices.Insert(s.holders[addr], at, name)
+	}
+}
+
+func (s *store) release(name string, addresses []netip.Addr) {
+	for _, addr := range addresses {
+		left := slices.DeleteFunc(s.holders[addr], func(other string) bool { return other == name })
+		if len(left) == 0 {
+			delete(s.holders, addr)
+			continue
+		}
+		s.holders[addr] = left
+	}
+}
+
+// touchEndpointsOf looks at every slice: new zones and addresses of Nodes are rare, an index of all endpoints by node is
+// large.
+func (s *store) touchEndpointsOf(name string, old, now *node, c *changes) {
+	var before, after node
+	if old != nil {
+		before = *old
+	}
+	if now != nil {
+		after = *now
+	}
+	place := before.zone != after.zone || before.region != after.region
+	moved := slices.Concat(without(before.addresses, after.addresses), without(after.addresses, before.addresses))
+	if place {
+		moved = append(moved, after.addresses...)
+	}
+	for _, slice := range s.slices {
+		_, named := slices.BinarySearch(slice.nodes, name)
+		if place && named || slices.ContainsFunc(slice.nodeless, func(a netip.Addr) bool { return slices.Contains(moved, a) }) {
+			s.touch(slice.owner, c)
+		}
+	}
+}
+
+func without(a, b []netip.Addr) (out []netip.Addr) {
+	for _, addr := range a {
+		if !slices.Contains(b, addr) {
+			out = append(out, addr)
+		}
+	}
+	return out
+}
+
+// locate fills in what an endpoint does not say of itself: its node, by the address (requirement B16); zone and region, by
+// the node (requirement A11).
+func (s *store) locate(e endpoint) (name, zone, region string) {
+	name, zone, region = e.node, e.zone, e.region
+	if name == "" {
+		name = s.holder(e.address)
+	}
+	if name == "" {
+		return name, zone, region
+	}
+	var n node
+	if known := s.nodes[name]; known != nil {
+		n = *known
+	}
+	if name == s.cfg.Name && s.cfg.Zone != "" {
+		n.zone = s.cfg.Zone
+	}
+	if zone == "" {
+		zone = n.zone
+	}
+	if region == "" {
+		region = n.region
+	}
+	return name, zone, region
+}
+
+// holder is the Node that has an address. Two that claim the same one are a mistake; the first by name is taken.
+func (s *store) holder(addr netip.Addr) string {
+	if len(s.cfg.IPs) > 0 && slices.Contains(s.cfg.IPs, addr) {
+		return s.cfg.Name
+	}
+	for _, name := range s.holders[addr] {
+		if name != s.cfg.Name || len(s.cfg.IPs) == 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+// Node is the own node, as far as it is known.
+func (s *store) Node() lb.Node {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	out := lb.Node{Name: s.cfg.Name, Zone: s.cfg.Zone}
+	if own := s.nodes[s.cfg.Name]; own != nil {
+		out.Region = own.region
+		out.Addresses = slices.Clone(own.addresses)
+		if out.Zone == "" {
+			out.Zone = own.zone
+		}
+	}
+	if len(s.cfg.IPs) > 0 {
+		out.Addresses = slices.Clone(s.cfg.IPs)
+	}
+	out.NodePortIPs = s.cfg.nodePortIPs(out.Addresses)
+	return out
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bench measures what a packet costs in the programs: nanoseconds by BPF_PROG_TEST_RUN, path by path, beside what
+// this machine's floor is. Every measured path's verdict and output packet are checked first.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// Options say what to measure. The zero value measures everything as README shows it.
+type Options struct {
+	Runs     int                   // measurements of each path; 0: 20
+	Packets  int                   // packets of one measurement; 0: 200,000
+	Flows    []int                 // numbers of established flows; empty: 1, 10,000 and 100,000
+	Paths    []string              // only paths whose name has one of these in it; empty: all
+	Progress func(done, total int) // told after each round of measurements; nil: nobody is
+}
+
+func (o Options) withDefaults() Options {
+	if o.Runs == 0 {
+		o.Runs = 20
+	}
+	if o.Packets == 0 {
+		o.Packets = 200_000
+	}
+	if len(o.Flows) == 0 {
+		o.Flows = []int{1, 10_000, 100_000}
+	}
+	if o.Progress == nil {
+		o.Progress = func(int, int) {}
+	}
+	return o
+}
+
+func (o Options) check() error {
+	if o.Runs < 0 || o.Packets < 0 {
+		return fmt.Errorf("bench: %d runs of %d packets: want positive numbers", o.Runs, o.Packets)
+	}
+	for _, n := range o.Flows {
+		if n < 1 || n > flowsMax {
+			return fmt.Errorf("bench: %d flows: want 1 to %d", n, flowsMax)
+		}
+	}
+	return nil
+}
+
+func (o Options) wants(name string) bool {
+	return len(o.Paths) == 0 || slices.ContainsFunc(o.Paths, func(part string) bool { return strings.Contains(name, part) })
+}
+
+// Result is the document of `nearlb bench -o json` (contracts.md). Times are nanoseconds a packet.
+type Result struct {
+	Kernel string `json:"kernel"`
+	CPU    string `json:"cpu"`
+	Runs   int    `json:"runs"`
+	Floor  Floor  `json:"floor"`
+	Paths  []Path `json:"paths"`
+}
+
+// Floor is what the machine asks for doing next to nothing, behind the same wrapper.
+type Floor struct {
+	Empty         float64 `json:"empty"`           // a program that returns
+	HashLookupNet float64 `json:"hash_lookup_net"` // one lookup in a kernel hash, found and hot
+	RewriteNet    float64 `json:"rewrite_net"`     // writing address, port and checksums of a packet
+}
+
+// Path is one way through the programs.
+type Path struct {
+	Name         string  `json:"name"`  // "from_pod/tcp4/established"
+	Flows        int     `json:"flows"` // live flows in turn; 0 where the path has none
+	Min          float64 `json:"min"`
+	Median       float64 `json:"median"`
+	Net          float64 `json:"net"`          // Min less the empty program's
+	Instructions uint64  `json:"instructions"` // instructions retired a packet, less the empty program's; 0: the machine does not count them
+}
+
+// Run measures. It needs what loading the programs needs, pins nothing and touches no table that is in use. It ends early
+// with the context's error when that is done.
+func Run(ctx context.Context, o Options) (Result, error) {
+	if err := o.check(); err != nil {
+		return Result{}, err
+	}
+	o = o.withDefaults()
+	runtime.LockOSThread() // the instruction counter is this thread's
+	defer runtime.UnlockOSThread()
+	b, err := open()
+	if err != nil {
+		return Result{}, fmt.Errorf("bench: %w", err)
+	}
+	result, err := b.run(ctx, o)
+	return result, errors.Join(err, b.close())
+}
+
+func (b *bench) run(ctx context.Context, o Options) (Result, error) {
+	courses, err := b.courses(o)
+	if err != nil {
+		return Result{}, err
+	}
+	for _, c := range courses {
+		if err := c.verify(b); err != nil {
+			return Result{}, fmt.Errorf("bench %s: %w", c.name, err)
+		}
+	}
+	for round := range o.Runs {
+		for _, c := range courses {
+			if err := ctx.Err(); err != nil {
+				return Result{}, err
+			}
+			if err := c.measure(b, o.Packets); err != nil {
+				return Result{}, fmt.Errorf("bench %s: %w", c.name, err)
+			}
+		}
+		o.Progress(round+1, o.Runs)
+	}
+	return summarise(o.Runs, courses), nil
+}
+
+// summarise turns samples into the document.
+func summarise(runs int, courses []*course) Result {
+	r := Result{Kernel: kernelRelease(), CPU: cpuModel(), Runs: runs}
+	floors := map[string]Path{}
+	for _, c := range courses {
+		if c.floor {
+			floors[c.name] = c.summary(Path{})
+		}
+	}
+	empty := floors[floorEmpty]
+	r.Floor = Floor{Empty: empty.Min, HashLookupNet: max(0, floors[floorHash].Min-empty.Min), RewriteNet: max(0, floors[floorRewrite].Min-empty.Min)}
+	for _, c := range courses {
+		if !c.floor {
+			r.Paths = append(r.Paths, c.summary(empty))
+		}
+	}
+	return r
+}

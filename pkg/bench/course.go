@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// Names of the floors among the courses.
+const (
+	floorEmpty   = "floor/empty"
+	floorHash    = "floor/hash_lookup"
+	floorRewrite = "floor/rewrite"
+)
+
+// courses lists what the options ask for, floors first.
+func (b *bench) courses(o Options) ([]*course, error) {
+	all, err := b.floorCourses()
+	if err != nil {
+		return nil, err
+	}
+	for _, make := range []func(world, Options) ([]*course, error){b.fromPod, b.toPod} {
+		for _, w := range worlds() {
+			some, err := make(w, o)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, some...)
+		}
+	}
+	return all, nil
+}
+
+func (b *bench) floorCourses() ([]*course, error) {
+	w := worlds()[0]
+	var all []*course
+	for _, floor := range []struct {
+		name    string
+		program *ebpf.Program
+	}{{floorEmpty, b.floors.FloorEmpty}, {floorHash, b.floors.FloorHashLookup}, {floorRewrite, b.floors.FloorRewrite}} {
+		runner, err := b.wrap(floor.program, w.frame(w.stranger()), true)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, &course{name: floor.name, floor: true, runner: runner})
+	}
+	return all, nil
+}
+
+// tasks builds courses and keeps the first error.
+type tasks struct {
+	bench *bench
+	want  func(string) bool
+	all   []*course
+	err   error
+}
+
+func (t *tasks) add(c course, program *ebpf.Program, f frame, clientIsSource bool) {
+	if t.err != nil || !t.want(c.name) {
+		return
+	}
+	c.runner, t.err = t.bench.wrap(program, f, clientIsSource)
+	t.all = append(t.all, &c)
+}
+
+// frame is what the client sends in the middle of a connection.
+func (w world) frame(to netip.AddrPort) frame {
+	return frame{src: w.client(), dst: to, protocol: uint8(w.protocol), id: 0x1234, data: 0x5678}
+}
+
+// first is what it starts a connection with.
+func (w world) first(to netip.AddrPort) frame {
+	f := w.frame(to)
+	f.syn = w.protocol == lb.TCP
+	return f
+}
+
+func (b *bench) fromPod(w world, o Options) ([]*course, error) {
+	t := &tasks{bench: b, want: o.wants}
+	maker, err := b.wrap(b.objects.FromPod, w.first(w.service(1)), true)
+	if err != nil {
+		return nil, err
+	}
+	prefix, hook := "from_pod/"+w.name+"/", bpf.NearlbHookHOOK_FROM_POD
+	for _, n := range o.Flows {
+		c := course{name: prefix + "established", flows: n, hook: hook, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED, outs: []frame{w.frame(w.backend(0))}, maker: maker}
+		t.add(c, b.objects.FromPod, w.frame(w.service(1)), true)
+	}
+	t.addNew(w, prefix, b.objects.FromPod)
+	miss := course{name: prefix + "miss", hook: hook, verdict: bpf.NearlbVerdictVERDICT_PASS_NOT_SERVICE}
+	t.add(miss, b.objects.FromPod, w.frame(w.stranger()), true)
+	return t.all, t.err
+}
+
+// addNew measures against ten backends. Which of them the checked packet goes to is Maglev's affair.
+func (t *tasks) addNew(w world, prefix string, program *ebpf.Program) {
+	c := course{name: prefix + "new", hook: bpf.NearlbHookHOOK_FROM_POD, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_BALANCE, fresh: true}
+	for n := range newBackends {
+		c.outs = append(c.outs, w.first(w.backend(n)))
+	}
+	t.add(c, program, w.first(w.service(newBackends)), true)
+}
+
+func (b *bench) toPod(w world, o Options) ([]*course, error) {
+	t := &tasks{bench: b, want: o.wants}
+	maker, err := b.wrap(b.objects.FromPod, w.first(w.service(1)), true)
+	if err != nil {
+		return nil, err
+	}
+	prefix, hook := "to_pod/"+w.name+"/", bpf.NearlbHookHOOK_TO_POD
+	reply := func(from netip.AddrPort) frame {
+		f := w.frame(from)
+		f.src, f.dst = f.dst, f.src
+		return f
+	}
+	for _, n := range o.Flows {
+		c := course{name: prefix + "established", flows: n, hook: hook, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_REPLY, outs: []frame{reply(w.service(1))}, maker: maker}
+		t.add(c, b.objects.ToPod, reply(w.backend(0)), false)
+	}
+	miss := course{name: prefix + "miss", hook: hook, verdict: bpf.NearlbVerdictVERDICT_PASS_NOT_SERVICE}
+	t.add(miss, b.objects.ToPod, reply(w.stranger()), false)
+	return t.all, t.err
+}

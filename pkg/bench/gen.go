@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target amd64,arm64 -cflags "-O2 -g -Wall -Wextra -Werror -Wno-unused-parameter -mcpu=v3 -I../../bpf/include" -type cursor -type frame Bench ../../bpf/bench.c

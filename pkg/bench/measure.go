@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// wrapper is one loaded program of bpf/bench.c with its frame.
+type wrapper struct {
+	frame   frame
+	objects BenchObjects
+}
+
+// unlimited is a number of flows that no measurement comes to the end of.
+const unlimited = 1 << 27
+
+// over sets which flows come next: number of them in turn, from the first on. They come in an order that neither the
+// processor's prefetchers nor the table's layout favour.
+func (w *wrapper) over(first, number uint64) error {
+	c := BenchCursor{Next: first, Flows: number, Stride: 1}
+	if number != unlimited {
+		c.Stride = strideOf(number)
+	}
+	if err := w.objects.Cursors.Put(uint32(0), &c); err != nil {
+		return fmt.Errorf("set flows of the wrapper: %w", err)
+	}
+	return nil
+}
+
+// strideOf is a step that meets every flow before it meets one again.
+func strideOf(number uint64) uint64 {
+	stride := number*5/8 + 1
+	for gcd(stride, number) != 1 {
+		stride++
+	}
+	return stride % number
+}
+
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// repeat runs packets through and returns nanoseconds for one.
+func (w *wrapper) repeat(packets int) (float64, error) {
+	_, each, err := w.objects.Wrapper.Benchmark(make([]byte, frameSize), packets, nil)
+	if err != nil {
+		return 0, fmt.Errorf("run wrapper: %w", err)
+	}
+	return float64(each) / float64(time.Nanosecond), nil
+}
+
+// once runs one packet and returns what became of it.
+func (w *wrapper) once() ([]byte, error) {
+	opts := ebpf.RunOptions{Data: make([]byte, frameSize), DataOut: make([]byte, frameSize+256)}
+	if _, err := w.objects.Wrapper.Run(&opts); err != nil {
+		return nil, fmt.Errorf("run wrapper: %w", err)
+	}
+	return opts.DataOut, nil
+}
+
+// course is one path being measured.
+type course struct {
+	name    string
+	flows   int
+	floor   bool
+	hook    bpf.NearlbHook
+	verdict bpf.NearlbVerdict
+	outs    []frame  // what the frame may become; empty: it stays, or it is a floor and nobody looks
+	maker   *wrapper // makes the flows; nil: the path needs none
+	runner  *wrapper
+	fresh   bool // every packet is a new flow
+
+	samples      []float64
+	instructions uint64 // least seen
+}
+
+// ready empties the table and makes the flows that the path is about.
+func (c *course) ready(b *bench) error {
+	if c.floor {
+		return c.runner.over(0, 1)
+	}
+	if err := b.forget(); err != nil {
+		return err
+	}
+	if c.maker != nil {
+		if err := c.maker.over(0, uint64(c.flows)); err != nil {
+			return err
+		}
+		if _, err := c.maker.repeat(c.flows); err != nil {
+			return err
+		}
+	}
+	if c.fresh {
+		return c.runner.over(0, unlimited)
+	}
+	return c.runner.over(0, uint64(max(c.flows, 1)))
+}
+
+// verify runs the path once and compares verdict and output packet with what they should be.
+func (c *course) verify(b *bench) error {
+	if c.floor {
+		return nil
+	}
+	if err := c.ready(b); err != nil {
+		return err
+	}
+	before, err := b.counted(c.hook, c.verdict)
+	if err != nil {
+		return err
+	}
+	got, err := c.runner.once()
+	if err != nil {
+		return err
+	}
+	after, err := b.counted(c.hook, c.verdict)
+	if err != nil {
+		return err
+	}
+	if after != before+1 {
+		return fmt.Errorf("check the path: the packet did not get verdict %s", bpf.VerdictOf(uint32(c.verdict)).Name)
+	}
+	return c.compare(got)
+}
+
+func (c *course) compare(got []byte) error {
+	outs := c.outs
+	if len(outs) == 0 {
+		outs = []frame{c.runner.frame}
+	}
+	for _, want := range outs {
+		if bytes.Equal(got, want.bytes()) {
+			return nil
+		}
+	}
+	return fmt.Errorf("check the path: packet out is %x, want %x", got, outs[0].bytes())
+}
+
+// packetsOf is how many packets one measurement has: each flow comes twice at least; new flows leave the table half empty.
+func (c *course) packetsOf(packets int) int {
+	if c.fresh {
+		return min(packets, flowsMax)
+	}
+	return max(packets, 2*c.flows)
+}
+
+func (c *course) measure(b *bench, packets int) error {
+	if err := c.ready(b); err != nil {
+		return err
+	}
+	n := c.packetsOf(packets)
+	before := b.count.read()
+	each, err := c.runner.repeat(n)
+	instructions := (b.count.read() - before) / uint64(n)
+	if err != nil {
+		return err
+	}
+	if len(c.samples) == 0 || instructions < c.instructions {
+		c.instructions = instructions
+	}
+	c.samples = append(c.samples, each)
+	return nil
+}
+
+// summary is the path's row, net of the empty program's.
+func (c *course) summary(empty Path) Path {
+	p := Path{Name: c.name, Flows: c.flows, Min: slices.Min(c.samples), Median: median(c.samples)}
+	p.Net = math.Max(0, p.Min-empty.Min)
+	if c.instructions > empty.Instructions {
+		p.Instructions = c.instructions - empty.Instructions
+	}
+	return p
+}
+
+func median(samples []float64) float64 {
+	s := slices.Sorted(slices.Values(samples))
+	if n := len(s); n%2 == 0 {
+		return (s[n/2-1] + s[n/2]) / 2
+	}
+	return s[len(s)/2]
+}

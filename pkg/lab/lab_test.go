@@ -203,3 +203,28 @@ func await(t *testing.T, condition func() bool) {
 		t.Fatal(err)
 	}
 }
+
+func TestANarrowUplinkIsDiscovered(t *testing.T) {
+	const narrow = 1400
+	l := newLab(t, lab.Options{})
+	client := addPod(t, addNode(t, l, lab.NodeOptions{Name: "n1"}), "client")
+	far := addNode(t, l, lab.NodeOptions{Name: "n2"})
+	if err := far.SetUplinkMTU(narrow); err != nil {
+		t.Fatal(err)
+	}
+	server := addPod(t, far, "web-1")
+	if _, err := server.Serve(port); err != nil {
+		t.Fatal(err)
+	}
+	for _, six := range []bool{false, true} {
+		checkTransfer(t, client, server, six)
+		conn, err := client.Dial(context.Background(), "tcp", netip.AddrPortFrom(server.Address(six), port), lab.DialOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if mtu, err := conn.PathMTU(); err != nil || mtu != narrow {
+			t.Errorf("path MTU %d, %v", mtu, err)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -48,11 +49,11 @@ func (m *Manifests) Remove(file string) error { return os.Remove(filepath.Join(m
 
 // Service is a v1 Service of namespace default, with cluster addresses.
 type Service struct {
-	Name       string
-	ClusterIPs []netip.Addr
-	Ports      []Port
-	Affinity   int    // seconds of ClientIP affinity, 0 for none
-	Internal   string // internalTrafficPolicy; "" for the default
+	Name        string
+	ClusterIPs  []netip.Addr
+	ExternalIPs []netip.Addr
+	Ports       []Port // with node ports, the type is NodePort
+	Affinity    int    // seconds of ClientIP affinity, 0 for none
 }
 
 // Port is a service port, or a port of a slice.
@@ -60,10 +61,15 @@ type Port struct {
 	Name     string
 	Protocol string // TCP or UDP
 	Port     uint16
+	NodePort uint16 // 0 for none
 }
 
 func (p Port) fields() map[string]any {
-	return map[string]any{"name": p.Name, "protocol": p.Protocol, "port": p.Port}
+	fields := map[string]any{"name": p.Name, "protocol": p.Protocol, "port": p.Port}
+	if p.NodePort != 0 {
+		fields["nodePort"] = p.NodePort
+	}
+	return fields
 }
 
 func (s Service) object() map[string]any {
@@ -79,8 +85,11 @@ func (s Service) object() map[string]any {
 		spec["sessionAffinity"] = "ClientIP"
 		spec["sessionAffinityConfig"] = map[string]any{"clientIP": map[string]any{"timeoutSeconds": s.Affinity}}
 	}
-	if s.Internal != "" {
-		spec["internalTrafficPolicy"] = s.Internal
+	if len(s.ExternalIPs) > 0 {
+		spec["externalIPs"] = s.ExternalIPs
+	}
+	if slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 }) {
+		spec["type"] = "NodePort"
 	}
 	return kind("v1", "Service", map[string]any{"name": s.Name, "namespace": "default"}, "spec", spec)
 }
@@ -88,6 +97,8 @@ func (s Service) object() map[string]any {
 // Endpoint is one pod in a slice, with its conditions.
 type Endpoint struct {
 	Pod         *Pod
+	Host        *Node // instead of Pod: a pod with the node's own addresses
+	Unplaced    bool  // nodeName and zone are not said
 	NotReady    bool
 	NotServing  bool
 	Terminating bool
@@ -123,14 +134,21 @@ func (s slice) object() map[string]any {
 }
 
 func (s slice) endpoint(e Endpoint) map[string]any {
-	node := e.Pod.Node
-	fields := map[string]any{
-		"addresses": []netip.Addr{e.Pod.Address(s.six)},
-		"nodeName":  node.Name,
-		"conditions": map[string]any{
-			"ready": !e.NotReady, "serving": !e.NotServing, "terminating": e.Terminating,
-		},
+	node := e.Host
+	var address netip.Addr
+	if node == nil {
+		node, address = e.Pod.Node, e.Pod.Address(s.six)
+	} else {
+		address = node.Address(s.six)
 	}
+	fields := map[string]any{
+		"addresses":  []netip.Addr{address},
+		"conditions": map[string]any{"ready": !e.NotReady, "serving": !e.NotServing, "terminating": e.Terminating},
+	}
+	if e.Unplaced {
+		return fields
+	}
+	fields["nodeName"] = node.Name
 	if node.Options.Zone != "" {
 		fields["zone"] = node.Options.Zone
 	}

@@ -27,9 +27,10 @@ type Node struct {
 	lab    *Lab
 	number int // from 1: part of every address of the node
 
-	mu   sync.Mutex
-	pods []*Pod
-	next int // number of the next pod
+	mu      sync.Mutex
+	pods    []*Pod
+	next    int // number of the next pod
+	servers []*Server
 }
 
 // Uplink is the name of a node's device towards the router.
@@ -97,6 +98,14 @@ func (n *Node) SetUplinkMTU(mtu int) error {
 	return errors.Join(n.SetMTU(Uplink, mtu), n.lab.Router.SetMTU(fmt.Sprintf("port%d", n.number), mtu))
 }
 
+// Address is the node's address of one family.
+func (n *Node) Address(six bool) netip.Addr {
+	if six {
+		return n.V6
+	}
+	return n.V4
+}
+
 // Pods are the node's pods in the order they were added.
 func (n *Node) Pods() []*Pod {
 	n.mu.Lock()
@@ -108,6 +117,11 @@ func (n *Node) close() error {
 	var errs []error
 	for _, p := range n.Pods() {
 		errs = append(errs, p.close())
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.servers {
+		errs = append(errs, s.Close())
 	}
 	return errors.Join(append(errs, n.Namespace.close())...)
 }

@@ -15,7 +15,7 @@ import (
 	"sync"
 )
 
-// Server answers on one port of a pod, over TCP and UDP, on both of its addresses.
+// Server answers on one port of a pod or node, over TCP and UDP, on both of its addresses.
 //
 // Over TCP each line is a request: "who" is answered with "NAME CLIENT LOCAL" (both as address:port), "get SEED LENGTH"
 // with that much of the stream, "put SEED LENGTH" is followed by content and answered with "ok" or what was wrong with
@@ -30,17 +30,32 @@ type Server struct {
 
 // Serve starts a server named after the pod on a port. It ends with the pod or by Close.
 func (p *Pod) Serve(port uint16) (*Server, error) {
-	s := &Server{Name: p.Name, closers: map[io.Closer]struct{}{}}
+	s := newServer(p.Name)
 	p.keep(s)
-	err := p.Do(func() error {
-		for _, address := range []netip.Addr{p.V4, p.V6} {
+	return s, s.listenOn(p.Namespace, port, p.V4, p.V6)
+}
+
+// Serve starts a server named after the node on the node's own addresses, as a pod with hostNetwork does. It ends with
+// the lab or by Close.
+func (n *Node) Serve(port uint16) (*Server, error) {
+	s := newServer(n.Name)
+	n.mu.Lock()
+	n.servers = append(n.servers, s)
+	n.mu.Unlock()
+	return s, s.listenOn(n.Namespace, port, n.V4, n.V6)
+}
+
+func newServer(name string) *Server { return &Server{Name: name, closers: map[io.Closer]struct{}{}} }
+
+func (s *Server) listenOn(ns *Namespace, port uint16, addresses ...netip.Addr) error {
+	return ns.Do(func() error {
+		for _, address := range addresses {
 			if err := s.listen(netip.AddrPortFrom(address, port)); err != nil {
 				return fmt.Errorf("serve on %s port %d: %w", address, port, err)
 			}
 		}
 		return nil
 	})
-	return s, err
 }
 
 // listen opens the sockets in the calling thread's namespace.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -238,12 +237,16 @@ func mustBe(t *testing.T, conn *lab.Conn, want string) {
 	}
 }
 
-// nameOf finds which of the pods has an address.
-func nameOf(pods []*lab.Pod, a netip.Addr) string {
-	for _, p := range pods {
-		if p.V4 == a || p.V6 == a {
-			return p.Name
-		}
+// mustBecome asks over an open connection until want answers; until then old may, and each question must be answered.
+func mustBecome(t *testing.T, conn *lab.Conn, old, want string) {
+	t.Helper()
+	var answer lab.Answer
+	var err error
+	_ = lab.Await(patience, func() bool {
+		answer, err = conn.Who()
+		return err != nil || answer.Server != old
+	})
+	if err != nil || answer.Server != want {
+		t.Fatalf("%s -> %s: answer %+v, %v; want %s", conn.Local(), conn.Remote(), answer, err, want)
 	}
-	return strings.TrimSpace(a.String())
 }

@@ -137,22 +137,23 @@ func (l *live) steps(d *demo) []string {
 	d.mu.Lock()
 	results, running := slices.Clone(d.results), d.running
 	d.mu.Unlock()
-	title := 34
-	if l.width >= wide {
-		title = 50
-	}
+	title, expected := l.columns()
 	names := make([]string, len(d.nodes))
 	for i, n := range d.nodes {
 		names[i] = pad(n.Name, 5)
 	}
-	columns := strings.Join(names, " ")
-	lines := []string{l.paint.in(dim, pad(" step", title)+pad(columns, 27)+right("after", 7)+"  verdict")}
+	who := strings.Join(names, " ")
+	lines := []string{l.paint.in(dim, pad(" step", title)+pad("expected by "+who, expected)+
+		pad(seenBy(who, expected), seenWidth)+right("after", 7)+"  verdict")}
 	for _, r := range results {
-		lines = append(lines, l.result(title, r))
+		lines = append(lines, l.result(r))
 	}
 	if running.Number > 0 {
-		lines = append(lines, l.paint.in(bold, pad(numbered(running.Number, running.Title), title))+
-			l.paint.in(dim, "expected: "+brief(running.Want)))
+		now := "expected: " + brief(running.Want)
+		if expected > 0 {
+			now = brief(running.Want)
+		}
+		lines = append(lines, l.paint.in(bold, pad(numbered(running.Number, running.Title), title))+l.paint.in(dim, now))
 	}
 	for i := len(results) + min(1, running.Number); i < len(d.steps); i++ {
 		lines = append(lines, l.paint.in(dim, pad(numbered(i+1, d.steps[i].title), title)))
@@ -160,18 +161,36 @@ func (l *live) steps(d *demo) []string {
 	return lines
 }
 
-func (l *live) result(title int, r Result) string {
+const seenWidth = 27
+
+// columns are the widths of the steps' titles and expectations; narrow terminals have no room for the latter.
+func (l *live) columns() (title, expected int) {
+	if l.width >= wide {
+		return 40, 32
+	}
+	return 34, 0
+}
+
+func seenBy(who string, expected int) string {
+	if expected > 0 {
+		return "seen by " + who
+	}
+	return who
+}
+
+func (l *live) result(r Result) string {
 	code := green
 	if !r.OK() {
 		code = red
 	}
-	verdict := r.Verdict()
-	if r.OK() && r.Refusal > 0 && l.width >= wide {
-		verdict += ", slowest refusal after " + short(r.Refusal)
-	}
 	seen := brief(r.Seen)
-	room := l.width - 1 - title - 27 - 7 - 2
-	return pad(numbered(r.Number, r.Title), title) + pad(seen, 27) + right(took(r), 7) + "  " +
+	if r.Refusal > 0 {
+		seen += " in " + short(r.Refusal)
+	}
+	title, expected := l.columns()
+	verdict := r.Verdict()
+	room := l.width - 1 - title - expected - seenWidth - 7 - 2
+	return pad(numbered(r.Number, r.Title), title) + pad(brief(r.Want), expected) + pad(seen, seenWidth) + right(took(r), 7) + "  " +
 		l.paint.in(code, pad(verdict, min(room, len(verdict))))
 }
 

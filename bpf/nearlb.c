@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* Entry points of every hook, and nothing else. */
+#include <stdbool.h>
+#include <stddef.h>
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
@@ -8,19 +10,106 @@
 #include "lib/maps.h"
 #include "lib/config.h"
 #include "lib/export.h"
+#include "lib/fast.h"
+#include "lib/finish.h"
+#include "lib/slow.h"
+#include "lib/tail.h"
 
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
 {
-	__u32 zero = 0;
-	bpf_map_lookup_elem(&frontends, &zero);
-	return TC_ACT_OK;
+	enum verdict verdict = fast_from_pod(skb);
+
+	if (verdict == VERDICT_CONTINUE) {
+		tail_begin(skb);
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_SLOW);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	return finish(skb, HOOK_FROM_POD, verdict);
 }
 
 SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {
-	return TC_ACT_OK;
+	enum verdict verdict = fast_to_pod(skb);
+
+	if (verdict == VERDICT_CONTINUE) {
+		bpf_tail_call(skb, &programs, PROGRAM_TO_POD_SLOW);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	return finish(skb, HOOK_TO_POD, verdict);
+}
+
+SEC("tc")
+int from_pod_slow(struct __sk_buff *skb)
+{
+	struct work work = {};
+	enum verdict verdict = slow_from_pod(skb, &work);
+
+	if (work.again && tail_again(skb, work.clash, work.found.lost))
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_SLOW);
+	if (work.icmp) {
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_ICMP);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	if (work.hairpin) {
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_HAIRPIN);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	if (work.service)
+		count_refused(work.service, verdict);
+	if (verdict_is_reject(verdict)) {
+		tail_reject(skb, HOOK_FROM_POD, verdict);
+		bpf_tail_call(skb, &programs, PROGRAM_REJECT);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	return finish(skb, HOOK_FROM_POD, verdict);
+}
+
+SEC("tc")
+int to_pod_slow(struct __sk_buff *skb)
+{
+	bool icmp = false;
+	enum verdict verdict = slow_to_pod(skb, &icmp);
+
+	if (icmp) {
+		bpf_tail_call(skb, &programs, PROGRAM_TO_POD_ICMP);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	return finish(skb, HOOK_TO_POD, verdict);
+}
+
+SEC("tc")
+int from_pod_hairpin(struct __sk_buff *skb)
+{
+	return finish(skb, HOOK_FROM_POD, slow_hairpin(skb));
+}
+
+SEC("tc")
+int from_pod_icmp(struct __sk_buff *skb)
+{
+	return finish(skb, HOOK_FROM_POD, VERDICT_PASS_ICMP);
+}
+
+SEC("tc")
+int to_pod_icmp(struct __sk_buff *skb)
+{
+	return finish(skb, HOOK_TO_POD, VERDICT_PASS_ICMP);
+}
+
+SEC("tc")
+int reject(struct __sk_buff *skb)
+{
+	return finish_answer(skb, skb->cb[CB_HOOK], skb->cb[CB_VERDICT], skb->len, false);
+}
+
+/* Run once by the loader: how fast jiffies go. */
+SEC("syscall")
+int clock(struct clock_result *result)
+{
+	result->jiffies = bpf_jiffies64();
+	result->nanoseconds = bpf_ktime_get_ns();
+	return 0;
 }
 
 char __license[] SEC("license") = "Dual BSD/GPL";

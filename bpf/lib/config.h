@@ -11,24 +11,24 @@ volatile const __u32 flow_set_mask = 32767;
  * HZ = (jiffies - 2^32) / (seconds since boot - 300), rounded to one of 100, 250, 300, 1000. */
 volatile const __u32 jiffies_per_second = 250;
 
-/* When a flow entry without traffic is free again: seconds. */
+/* When a flow entry without traffic is free again: seconds. SCTP goes by TCP's. */
 volatile const __u32 tcp_established_timeout = 86400;
 volatile const __u32 tcp_unanswered_timeout = 60;
 volatile const __u32 tcp_closed_timeout = 10;
-volatile const __u32 udp_answered_timeout = 180; /* SCTP as well */
+volatile const __u32 udp_answered_timeout = 180;
 volatile const __u32 udp_unanswered_timeout = 30;
 
 /* A flow with a packet in this time is never evicted for another one: seconds. */
 volatile const __u32 flow_active_seconds = 60;
 
 /* Not 0: every packet takes the slow path and fills the map trace (nearlb trace). */
-volatile const __u32 trace_on = 0;
+volatile const __u8 trace_on = 0;
 
 /* Not 0: the processor may reorder loads and stores as arm64 does, so readers of the flow table fence. 0 on x86. */
 #if defined(__TARGET_ARCH_arm64)
-volatile const __u32 weak_memory_order = 1;
+volatile const __u8 weak_memory_order = 1;
 #else
-volatile const __u32 weak_memory_order = 0;
+volatile const __u8 weak_memory_order = 0;
 #endif
 
 /* Records that one processor may write into the events ring a second; 0: none. */

@@ -4,6 +4,14 @@
 
 #include "types.h"
 
+/* nearlb.c */
+int from_pod_slow(struct __sk_buff *skb);
+int to_pod_slow(struct __sk_buff *skb);
+int from_pod_hairpin(struct __sk_buff *skb);
+int from_pod_icmp(struct __sk_buff *skb);
+int to_pod_icmp(struct __sk_buff *skb);
+int reject(struct __sk_buff *skb);
+
 /* frontend -> number of the record in force */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -130,3 +138,20 @@ struct {
 	__type(value, struct trace_result);
 	__uint(max_entries, 1);
 } trace SEC(".maps");
+
+/* Programs reached by tail call; enum program. Filled when the object is loaded, one array for each load. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, PROGRAM_MAX);
+	__uint(key_size, sizeof(__u32));
+	__array(values, int(void *));
+} programs SEC(".maps") = {
+	.values = {
+		[PROGRAM_FROM_POD_SLOW] = (void *)&from_pod_slow,
+		[PROGRAM_TO_POD_SLOW] = (void *)&to_pod_slow,
+		[PROGRAM_FROM_POD_HAIRPIN] = (void *)&from_pod_hairpin,
+		[PROGRAM_FROM_POD_ICMP] = (void *)&from_pod_icmp,
+		[PROGRAM_TO_POD_ICMP] = (void *)&to_pod_icmp,
+		[PROGRAM_REJECT] = (void *)&reject,
+	},
+};

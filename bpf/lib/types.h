@@ -348,6 +348,7 @@ enum event_kind {
 enum program {
 	PROGRAM_FROM_POD_SLOW = 0, /* new flows, options, fragments, everything the fast path leaves */
 	PROGRAM_TO_POD_SLOW,
+	PROGRAM_FROM_POD_HAIRPIN,  /* a pod answers itself */
 	PROGRAM_FROM_POD_ICMP,     /* ICMP and ICMPv6: echo requests, errors that quote a translated packet */
 	PROGRAM_TO_POD_ICMP,
 	PROGRAM_REJECT,            /* answers TCP RST or port unreachable to the sender */

@@ -239,12 +239,13 @@ type NearlbNameValue struct {
 type NearlbProgram uint32
 
 const (
-	NearlbProgramPROGRAM_FROM_POD_SLOW NearlbProgram = 0
-	NearlbProgramPROGRAM_TO_POD_SLOW   NearlbProgram = 1
-	NearlbProgramPROGRAM_FROM_POD_ICMP NearlbProgram = 2
-	NearlbProgramPROGRAM_TO_POD_ICMP   NearlbProgram = 3
-	NearlbProgramPROGRAM_REJECT        NearlbProgram = 4
-	NearlbProgramPROGRAM_MAX           NearlbProgram = 5
+	NearlbProgramPROGRAM_FROM_POD_SLOW    NearlbProgram = 0
+	NearlbProgramPROGRAM_TO_POD_SLOW      NearlbProgram = 1
+	NearlbProgramPROGRAM_FROM_POD_HAIRPIN NearlbProgram = 2
+	NearlbProgramPROGRAM_FROM_POD_ICMP    NearlbProgram = 3
+	NearlbProgramPROGRAM_TO_POD_ICMP      NearlbProgram = 4
+	NearlbProgramPROGRAM_REJECT           NearlbProgram = 5
+	NearlbProgramPROGRAM_MAX              NearlbProgram = 6
 )
 
 type NearlbReason uint32
@@ -417,14 +418,22 @@ const (
 	NearlbMapFragments             = "fragments"
 	NearlbMapFrontends             = "frontends"
 	NearlbMapNames                 = "names"
+	NearlbMapPrograms              = "programs"
 	NearlbMapRecords               = "records"
 	NearlbMapServiceCounters       = "service_counters"
 	NearlbMapSlots                 = "slots"
 	NearlbMapSourceRanges          = "source_ranges"
 	NearlbMapTrace                 = "trace"
 	NearlbMapVerdicts              = "verdicts"
+	NearlbProgClock                = "clock"
 	NearlbProgFromPod              = "from_pod"
+	NearlbProgFromPodHairpin       = "from_pod_hairpin"
+	NearlbProgFromPodIcmp          = "from_pod_icmp"
+	NearlbProgFromPodSlow          = "from_pod_slow"
+	NearlbProgReject               = "reject"
 	NearlbProgToPod                = "to_pod"
+	NearlbProgToPodIcmp            = "to_pod_icmp"
+	NearlbProgToPodSlow            = "to_pod_slow"
 	NearlbVarEventsPerSecond       = "events_per_second"
 	NearlbVarExportAction          = "export_action"
 	NearlbVarExportBackendState    = "export_backend_state"
@@ -498,8 +507,15 @@ type NearlbSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type NearlbProgramSpecs struct {
-	FromPod *ebpf.ProgramSpec `ebpf:"from_pod"`
-	ToPod   *ebpf.ProgramSpec `ebpf:"to_pod"`
+	Clock          *ebpf.ProgramSpec `ebpf:"clock"`
+	FromPod        *ebpf.ProgramSpec `ebpf:"from_pod"`
+	FromPodHairpin *ebpf.ProgramSpec `ebpf:"from_pod_hairpin"`
+	FromPodIcmp    *ebpf.ProgramSpec `ebpf:"from_pod_icmp"`
+	FromPodSlow    *ebpf.ProgramSpec `ebpf:"from_pod_slow"`
+	Reject         *ebpf.ProgramSpec `ebpf:"reject"`
+	ToPod          *ebpf.ProgramSpec `ebpf:"to_pod"`
+	ToPodIcmp      *ebpf.ProgramSpec `ebpf:"to_pod_icmp"`
+	ToPodSlow      *ebpf.ProgramSpec `ebpf:"to_pod_slow"`
 }
 
 // NearlbMapSpecs contains maps before they are loaded into the kernel.
@@ -516,6 +532,7 @@ type NearlbMapSpecs struct {
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Frontends       *ebpf.MapSpec `ebpf:"frontends"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
+	Programs        *ebpf.MapSpec `ebpf:"programs"`
 	Records         *ebpf.MapSpec `ebpf:"records"`
 	ServiceCounters *ebpf.MapSpec `ebpf:"service_counters"`
 	Slots           *ebpf.MapSpec `ebpf:"slots"`
@@ -589,6 +606,7 @@ type NearlbMaps struct {
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Frontends       *ebpf.Map `ebpf:"frontends"`
 	Names           *ebpf.Map `ebpf:"names"`
+	Programs        *ebpf.Map `ebpf:"programs"`
 	Records         *ebpf.Map `ebpf:"records"`
 	ServiceCounters *ebpf.Map `ebpf:"service_counters"`
 	Slots           *ebpf.Map `ebpf:"slots"`
@@ -609,6 +627,7 @@ func (m *NearlbMaps) Close() error {
 		m.Fragments,
 		m.Frontends,
 		m.Names,
+		m.Programs,
 		m.Records,
 		m.ServiceCounters,
 		m.Slots,
@@ -657,14 +676,28 @@ type NearlbVariables struct {
 //
 // It can be passed to LoadNearlbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NearlbPrograms struct {
-	FromPod *ebpf.Program `ebpf:"from_pod"`
-	ToPod   *ebpf.Program `ebpf:"to_pod"`
+	Clock          *ebpf.Program `ebpf:"clock"`
+	FromPod        *ebpf.Program `ebpf:"from_pod"`
+	FromPodHairpin *ebpf.Program `ebpf:"from_pod_hairpin"`
+	FromPodIcmp    *ebpf.Program `ebpf:"from_pod_icmp"`
+	FromPodSlow    *ebpf.Program `ebpf:"from_pod_slow"`
+	Reject         *ebpf.Program `ebpf:"reject"`
+	ToPod          *ebpf.Program `ebpf:"to_pod"`
+	ToPodIcmp      *ebpf.Program `ebpf:"to_pod_icmp"`
+	ToPodSlow      *ebpf.Program `ebpf:"to_pod_slow"`
 }
 
 func (p *NearlbPrograms) Close() error {
 	return _NearlbClose(
+		p.Clock,
 		p.FromPod,
+		p.FromPodHairpin,
+		p.FromPodIcmp,
+		p.FromPodSlow,
+		p.Reject,
 		p.ToPod,
+		p.ToPodIcmp,
+		p.ToPodSlow,
 	)
 }
 

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Session affinity ClientIP: a client keeps its backend of a service port while it comes back in time. */
+#pragma once
+
+#include "backend.h"
+
+/* True: the remembered backend still is in the side's list and may be used. The window slides. */
+static __always_inline bool affinity_find(struct choice *choice, const struct record *record, const struct side *side,
+					  const struct address *client)
+{
+	struct affinity_key key = { .client = *client, .service = record->service };
+	struct affinity_value *value = bpf_map_lookup_elem(&affinity, &key);
+	const struct backend *backend;
+	__u64 now;
+
+	if (!value)
+		return false;
+	now = bpf_ktime_get_boot_ns();
+	if (now - value->touched >= record->affinity * NANOSECONDS)
+		return false;
+	backend = backend_get(value->backend);
+	if (!backend || backend->generation != value->generation || backend->service != record->service)
+		return false;
+	if (!(backend->member & side->member) || !backend_serving(backend))
+		return false;
+	value->touched = now;
+	return backend_choose(choice, value->backend, backend);
+}
+
+static __always_inline void affinity_remember(const struct choice *choice, const struct record *record,
+					      const struct address *client)
+{
+	struct affinity_key key = { .client = *client, .service = record->service };
+	struct affinity_value value = {
+		.backend = choice->backend,
+		.generation = choice->generation,
+		.touched = bpf_ktime_get_boot_ns(),
+	};
+
+	bpf_map_update_elem(&affinity, &key, &value, BPF_ANY);
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The client's door, way out: the first packet of a flow. */
+#pragma once
+
+#include "affinity.h"
+#include "flow_insert.h"
+#include "forward.h"
+#include "tail.h"
+
+/* What the slow path knows about a packet. */
+struct work {
+	struct packet packet;
+	const struct settings *settings;
+	struct flow_place place;
+	struct found found;
+	struct insertion in;
+	struct rewrite to;
+	__u32 known;   /* enum known, of the destination */
+	__u32 service; /* id of the service port, 0 none */
+	bool again;    /* begin anew by a tail call */
+	bool clash;    /* ... and with another source port */
+	bool icmp;     /* the ICMP program goes on */
+	bool hairpin;  /* the hairpin program goes on */
+};
+
+static __always_inline enum verdict create_again(struct work *work, enum insert result)
+{
+	work->again = true;
+	work->clash = result == INSERT_PORT;
+	return work->clash ? VERDICT_DROP_PORTS_FULL : VERDICT_DROP_FLOW_RACE;
+}
+
+/* A source port to try where the client's own is taken. Not a well-known one; another in each try. */
+static __always_inline __be16 create_port(__be16 port, __u32 try)
+{
+	__u32 hash = hash_next(port * 64 + try);
+
+	return bpf_htons(1024 + hash % (65536 - 1024));
+}
+
+/* What tells the two entries of a flow with another source port apart. */
+static __always_inline void create_turn(struct insertion *in)
+{
+	__be16 port = in->flow.port;
+
+	in->flow.port = in->flow.other_port;
+	in->flow.other_port = port;
+	in->flow.flags ^= FLOW_ALIAS;
+}
+
+/* The second entry, found by the port that the server sees. It is shown before the first packet leaves. */
+static __always_inline enum insert create_alias(struct insertion *in, __u64 seed)
+{
+	struct flow_place place;
+	enum insert result;
+
+	create_turn(in);
+	if (!flow_find_place(&place, &in->flow.client, in->flow.port, in->flow.protocol, seed))
+		return INSERT_FULL;
+	in->set = place.index;
+	in->start = place.start;
+	in->replace = FLOW_WAYS;
+	in->wire_port = in->flow.port;
+	result = flow_insert(in);
+	if (result == INSERT_DONE)
+		flow_publish(in, FLOW_LIVE);
+	create_turn(in);
+	return result;
+}
+
+static __always_inline enum insert create_main(struct insertion *in, const struct work *work)
+{
+	in->set = work->place.index;
+	in->start = work->place.start;
+	in->replace = work->found.way;
+	in->replace_word = work->found.word;
+	in->wire_port = flow_wire_port(&in->flow);
+	return flow_insert(in);
+}
+
+static __always_inline enum insert create_entries(struct insertion *in, const struct work *work)
+{
+	enum insert result = create_main(in, work);
+	__u32 made = in->made;
+
+	if (result != INSERT_DONE)
+		return result;
+	if (in->flow.other_port != in->flow.port)
+		result = create_alias(in, work->settings->seed);
+	in->set = work->place.index;
+	in->start = work->place.start;
+	in->made = made;
+	flow_publish(in, result == INSERT_DONE ? FLOW_LIVE : FLOW_FREE);
+	return result;
+}
+
+static __always_inline enum verdict create_flow(struct __sk_buff *skb, struct work *work, struct insertion *in)
+{
+	bool translated = skb->cb[CB_TRANSLATE];
+	enum insert result;
+
+	if (translated)
+		in->flow.other_port = create_port(in->flow.port, skb->cb[CB_TRY]);
+	result = create_entries(in, work);
+	if (result == INSERT_DONE)
+		return VERDICT_CONTINUE;
+	if (result == INSERT_FULL)
+		return VERDICT_DROP_FLOWS_FULL;
+	return create_again(work, translated ? INSERT_PORT : result);
+}
+
+static __always_inline void create_describe(struct insertion *in, const struct packet *packet)
+{
+	__builtin_memset(in, 0, sizeof(*in));
+	in->flow.client = packet->source;
+	in->flow.frontend = packet->destination;
+	in->flow.port = packet->source_port;
+	in->flow.other_port = packet->source_port;
+	in->flow.frontend_port = packet->destination_port;
+	in->flow.protocol = packet->protocol;
+	in->flow.seen = packet->tcp_flags & TCP_RST ? SEEN_RESET : 0;
+}
+
+static __always_inline bool opens_connection(const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_UDP || (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
+static __always_inline enum verdict create_verdict(const struct work *work, bool affine)
+{
+	if (work->found.lost && opens_connection(&work->packet))
+		return VERDICT_TRANSLATE_REHOME;
+	if (!opens_connection(&work->packet))
+		return VERDICT_TRANSLATE_RECOVER;
+	return affine ? VERDICT_TRANSLATE_AFFINITY : VERDICT_TRANSLATE_BALANCE;
+}
+
+static __always_inline enum verdict create_to_backend(struct __sk_buff *skb, struct work *work,
+						      const struct record *record, const struct choice *choice,
+						      enum verdict verdict)
+{
+	struct packet *packet = &work->packet;
+	struct insertion *in = &work->in;
+	enum verdict result;
+
+	if (packet->protocol == IPPROTO_SCTP && choice->port != packet->destination_port)
+		return VERDICT_DROP_SCTP_PORT;
+	create_describe(in, packet);
+	in->flow.backend = choice->backend;
+	in->flow.generation = choice->generation;
+	in->flow.service = record->service;
+	in->flow.flags = address_equal(&choice->address, &packet->source) ? FLOW_HAIRPIN : 0;
+	in->server = choice->address;
+	in->server_port = choice->port;
+	result = create_flow(skb, work, in);
+	if (result != VERDICT_CONTINUE)
+		return result;
+	if (verdict != VERDICT_TRANSLATE_RECOVER)
+		count_connection(record->service, choice->backend);
+	if (!forward_target(&work->to, work->settings, &in->flow, packet))
+		return VERDICT_DROP_NO_BACKEND;
+	return forward_rewrite(skb, packet, &in->flow, &work->to, verdict);
+}
+
+static __always_inline enum verdict create_balance(struct __sk_buff *skb, struct work *work,
+						   const struct record *record, const struct side *side,
+						   const struct frontend_key *key)
+{
+	struct choice choice;
+	bool affine;
+	__u32 hash;
+
+	affine = record->affinity && affinity_find(&choice, record, side, &work->packet.source);
+	if (!affine) {
+		hash = record->affinity ? maglev_hash_client(&work->packet.source) :
+					  maglev_hash(&work->packet.source, work->packet.source_port, key);
+		if (!backend_pick(&choice, side, record->service, hash))
+			return VERDICT_DROP_NO_BACKEND;
+		if (record->affinity)
+			affinity_remember(&choice, record, &work->packet.source);
+	}
+	return create_to_backend(skb, work, record, &choice, create_verdict(work, affine));
+}
+
+static __always_inline bool source_allowed(const struct record *record, const struct address *source)
+{
+	struct source_range_key key = {
+		.prefix_bits = 32 + 128,
+		.service = bpf_htonl(record->service),
+		.source = *source,
+	};
+
+	return !(record->flags & RECORD_SOURCE_RANGES) || bpf_map_lookup_elem(&source_ranges, &key);
+}
+
+static __always_inline enum verdict reject_verdict(__u8 reason)
+{
+	return reason == REASON_NO_TOPOLOGY_MATCH ? VERDICT_REJECT_NO_TOPOLOGY_MATCH : VERDICT_REJECT_NO_ENDPOINTS;
+}
+
+static __always_inline enum verdict create_by_record(struct __sk_buff *skb, struct work *work,
+						     const struct record *record, const struct frontend_key *key)
+{
+	const struct side *side = &record->sides[SIDE_INTERNAL];
+
+	work->service = record->service;
+	trace_frontend(record, SIDE_INTERNAL);
+	if (!source_allowed(record, &work->packet.source))
+		return VERDICT_DROP_SOURCE_RANGE;
+	if (side->action == ACTION_REJECT)
+		return reject_verdict(side->reason);
+	if (side->action == ACTION_DROP)
+		return VERDICT_DROP_NO_LOCAL_ENDPOINTS;
+	return create_balance(skb, work, record, side, key);
+}
+
+/* Pod to pod. Remembered where the destination may be a backend, so that a service flow from the same port to the
+ * same backend gets another one, and the other way round. */
+static __always_inline enum verdict create_direct(struct __sk_buff *skb, struct work *work)
+{
+	struct packet *packet = &work->packet;
+	struct insertion *in = &work->in;
+	enum verdict verdict;
+
+	if (!(work->known & KNOWN_BACKEND) || !opens_connection(packet) || packet->fragment == FRAGMENT_LATER)
+		return VERDICT_PASS_NOT_SERVICE;
+	create_describe(in, packet);
+	in->flow.flags = FLOW_DIRECT;
+	in->server = packet->destination;
+	in->server_port = packet->destination_port;
+	verdict = create_flow(skb, work, in);
+	if (verdict == VERDICT_DROP_FLOWS_FULL)
+		return VERDICT_PASS_DIRECT;
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
+	if (in->flow.other_port == in->flow.port)
+		return VERDICT_PASS_DIRECT;
+	if (!forward_target(&work->to, work->settings, &in->flow, packet))
+		return VERDICT_DROP_NO_BACKEND;
+	return forward_rewrite(skb, packet, &in->flow, &work->to, VERDICT_TRANSLATE_DIRECT);
+}
+
+/* No frontend of this port. */
+static __always_inline enum verdict create_unknown(struct __sk_buff *skb, struct work *work)
+{
+	const struct record *record = frontend_find_address(&work->packet.destination);
+
+	if (record && record->kind == KIND_CLUSTER_IP)
+		return VERDICT_REJECT_UNKNOWN_PORT;
+	if (!record && in_service_cidr(work->settings, &work->packet.destination))
+		return VERDICT_DROP_UNALLOCATED;
+	return create_direct(skb, work);
+}
+
+static __always_inline enum verdict forward_create(struct __sk_buff *skb, struct work *work)
+{
+	struct frontend_key key;
+	const struct record *record;
+
+	frontend_key_of(&key, &work->packet);
+	record = frontend_find(&key);
+	if (record && !(record->flags & RECORD_ADDRESS))
+		return create_by_record(skb, work, record, &key);
+	return create_unknown(skb, work);
+}

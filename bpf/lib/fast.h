@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The fast path: packets of established flows and packets that are not for a service. No helper call (the verifier
+ * inlines array lookups and jiffies), one cache line of the flow table. VERDICT_CONTINUE leaves a packet to the slow path. */
+#pragma once
+
+#include "count.h"
+#include "flow.h"
+#include "parse_plain.h"
+#include "rewrite.h"
+#include "settings.h"
+
+/* A flow whose packets keep their source port and leave by the usual way. */
+static __always_inline bool flow_is_plain(const struct flow *flow)
+{
+	return flow->flags == 0 && flow->other_port == flow->port;
+}
+
+/* Also notes the packet. False: the entry has expired, or was claimed for another flow meanwhile. */
+static __always_inline bool flow_use(struct flow *flow, __u32 word, __u32 add)
+{
+	__u32 now = flow_now();
+
+	if (flow_age(flow, now) >= jiffies_per_second && flow_expired(flow, now))
+		return false;
+	flow_barrier();
+	if (flow_word(flow) != word)
+		return false;
+	flow_note(flow, now, add);
+	return true;
+}
+
+/* No bit of the filter: for nobody that is known here, but for service CIDRs and the hairpin address. */
+static __always_inline enum verdict fast_unknown(const struct settings *settings, const struct packet *packet)
+{
+	if (in_service_cidr(settings, &packet->destination) ||
+	    is_hairpin_address(settings, packet->family, &packet->destination))
+		return VERDICT_CONTINUE;
+	return VERDICT_PASS_NOT_SERVICE;
+}
+
+/* No flow, destination known. Mid-connection packets between pods and replies of servers end here. */
+static __always_inline enum verdict fast_without_flow(const struct packet *packet, __u32 known)
+{
+	if (known & KNOWN_FRONTEND || packet->protocol != IPPROTO_TCP)
+		return VERDICT_CONTINUE;
+	return VERDICT_PASS_NOT_SERVICE;
+}
+
+static __always_inline enum verdict fast_forward_flow(struct __sk_buff *skb, const struct packet *packet,
+						      struct flow *flow, __u32 word)
+{
+	const struct backend *backend = flow_backend(flow);
+	__u32 id = flow->backend;
+	struct rewrite to;
+	enum verdict verdict;
+
+	if (!backend || (packet->protocol == IPPROTO_UDP && !backend_serving(backend)))
+		return VERDICT_CONTINUE;
+	to.destination = backend->address;
+	to.destination_port = backend->port;
+	if (!flow_use(flow, word, seen_from_client(packet, flow->seen)))
+		return VERDICT_CONTINUE;
+	verdict = rewrite_packet(skb, packet, &to, CHANGE_DESTINATION | CHANGE_DESTINATION_PORT);
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
+	count_to_backend(id, skb->len);
+	return VERDICT_TRANSLATE_ESTABLISHED;
+}
+
+static __always_inline enum verdict fast_forward_match(struct __sk_buff *skb, const struct packet *packet,
+						       struct flow *flow, __u32 word)
+{
+	if (flow_is_plain(flow))
+		return fast_forward_flow(skb, packet, flow, word);
+	if (flow->flags == FLOW_DIRECT && flow->other_port == flow->port &&
+	    flow_use(flow, word, seen_from_client(packet, flow->seen)))
+		return VERDICT_PASS_DIRECT;
+	return VERDICT_CONTINUE;
+}
+
+/* packet: parsed, its family a constant here. */
+static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const struct packet *packet)
+{
+	const struct settings *settings = settings_get();
+	struct flow_place place;
+	__u32 known;
+
+	if (!settings || settings->disabled || trace_on)
+		return VERDICT_CONTINUE;
+	known = address_known(&packet->destination);
+	if (!known)
+		return fast_unknown(settings, packet);
+	if ((packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		return VERDICT_CONTINUE;
+	if (!flow_find_place(&place, &packet->source, packet->source_port, packet->protocol, settings->seed))
+		return VERDICT_CONTINUE;
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		struct flow *flow = flow_way(&place, i);
+		__u32 word = flow_word(flow);
+
+		flow_barrier();
+		if ((word & FLOW_PHASE_MASK) == FLOW_LIVE && flow_matches_forward(flow, packet))
+			return fast_forward_match(skb, packet, flow, word);
+	}
+	return fast_without_flow(packet, known);
+}
+
+static __always_inline enum verdict fast_reply_flow(struct __sk_buff *skb, const struct packet *packet,
+						    struct flow *flow, __u32 word)
+{
+	__u32 id = flow->backend;
+	struct rewrite to;
+	enum verdict verdict;
+
+	to.source = flow->frontend;
+	to.source_port = flow->frontend_port;
+	if (!flow_use(flow, word, seen_from_server(packet)))
+		return VERDICT_CONTINUE;
+	verdict = rewrite_packet(skb, packet, &to, CHANGE_SOURCE | CHANGE_SOURCE_PORT);
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
+	count_from_backend(id, skb->len);
+	return VERDICT_TRANSLATE_REPLY;
+}
+
+static __always_inline enum verdict fast_reply_match(struct __sk_buff *skb, const struct packet *packet,
+						     struct flow *flow, __u32 word)
+{
+	if (flow_is_plain(flow))
+		return fast_reply_flow(skb, packet, flow, word);
+	if (flow->flags == FLOW_DIRECT && flow_use(flow, word, seen_from_server(packet)))
+		return VERDICT_PASS_DIRECT;
+	return VERDICT_CONTINUE;
+}
+
+static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const struct packet *packet)
+{
+	const struct settings *settings = settings_get();
+	struct flow_place place;
+
+	if (!settings || settings->disabled || trace_on)
+		return VERDICT_CONTINUE;
+	if (!(address_known(&packet->source) & KNOWN_BACKEND))
+		return VERDICT_PASS_NOT_SERVICE;
+	if (!flow_find_place(&place, &packet->destination, packet->destination_port, packet->protocol, settings->seed))
+		return VERDICT_CONTINUE;
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		struct flow *flow = flow_way(&place, i);
+		__u32 word = flow_word(flow);
+
+		flow_barrier();
+		if ((word & FLOW_PHASE_MASK) == FLOW_LIVE && flow_matches_reply(flow, packet))
+			return fast_reply_match(skb, packet, flow, word);
+	}
+	return VERDICT_PASS_NOT_SERVICE;
+}
+
+static __always_inline enum verdict fast_from_pod(struct __sk_buff *skb)
+{
+	struct packet packet = { .hook = HOOK_FROM_POD };
+
+	if (skb->vlan_present)
+		return VERDICT_PASS_NOT_IP;
+	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(skb, &packet))
+		return fast_forward(skb, &packet);
+	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(skb, &packet))
+		return fast_forward(skb, &packet);
+	return VERDICT_CONTINUE;
+}
+
+static __always_inline enum verdict fast_to_pod(struct __sk_buff *skb)
+{
+	struct packet packet = { .hook = HOOK_TO_POD };
+
+	if (skb->vlan_present)
+		return VERDICT_PASS_NOT_IP;
+	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(skb, &packet))
+		return fast_reply(skb, &packet);
+	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(skb, &packet))
+		return fast_reply(skb, &packet);
+	return VERDICT_CONTINUE;
+}

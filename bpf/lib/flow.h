@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Reading the flow table: which entry a packet belongs to, and what the entry has seen. */
+#pragma once
+
+#include "backend.h"
+#include "config.h"
+#include "hash.h"
+#include "maps.h"
+#include "packet.h"
+
+#define FLOW_CLAIM 4 /* one in the claim counter of a flow's word */
+#define FLOW_CLOSED (SEEN_CLIENT_FIN | SEEN_SERVER_FIN)
+
+/* Where a client's flows are. */
+struct flow_place {
+	struct flow_set *set;
+	__u32 index; /* of the set */
+	__u32 start; /* the way to look at first: an entry is mostly there */
+};
+
+static __always_inline __u32 flow_word(const struct flow *flow)
+{
+	return *(volatile const __u32 *)&flow->word;
+}
+
+/* Keeps loads and stores on their side. On x86 only the compiler would move them; a BPF atomic that
+ * fetches is a full barrier everywhere. */
+static __always_inline void flow_barrier(void)
+{
+	if (weak_memory_order) {
+		__u32 fence = 0;
+
+		__sync_fetch_and_add(&fence, 0);
+	}
+	asm volatile("" ::: "memory");
+}
+
+static __always_inline __u32 flow_now(void)
+{
+	return bpf_jiffies64();
+}
+
+/* Jiffies since the last packet. Another processor may have read a later clock: that is no age. */
+static __always_inline __u32 flow_age(const struct flow *flow, __u32 now)
+{
+	__u32 age = now - *(volatile const __u32 *)&flow->touched;
+
+	return age > -jiffies_per_second ? 0 : age;
+}
+
+static __always_inline bool seen_closed(__u32 seen)
+{
+	return seen & SEEN_RESET || (seen & FLOW_CLOSED) == FLOW_CLOSED;
+}
+
+static __always_inline __u32 flow_timeout(__u8 protocol, __u32 seen)
+{
+	if (protocol == IPPROTO_UDP)
+		return seen & SEEN_REPLY ? udp_answered_timeout : udp_unanswered_timeout;
+	if (seen_closed(seen))
+		return tcp_closed_timeout;
+	return seen & SEEN_ESTABLISHED ? tcp_established_timeout : tcp_unanswered_timeout;
+}
+
+static __always_inline bool flow_expired(const struct flow *flow, __u32 now)
+{
+	return flow_age(flow, now) > flow_timeout(flow->protocol, flow->seen) * jiffies_per_second;
+}
+
+static __always_inline bool flow_find_place(struct flow_place *place, const struct address *client, __be16 port,
+					    __u8 protocol, __u64 seed)
+{
+	__u64 hash = flow_hash(client, port, protocol, seed);
+
+	place->index = hash & flow_set_mask;
+	place->start = hash >> 61;
+	place->set = bpf_map_lookup_elem(&flows, &place->index);
+	return place->set;
+}
+
+static __always_inline struct flow *flow_way(const struct flow_place *place, __u32 i)
+{
+	return &place->set->ways[(place->start + i) & (FLOW_WAYS - 1)];
+}
+
+/* Source port that the backend sees under this entry, 0 none: the other one of the two entries has it. */
+static __always_inline __be16 flow_wire_port(const struct flow *flow)
+{
+	return flow->flags & FLOW_ALIAS || flow->other_port == flow->port ? flow->port : 0;
+}
+
+static __always_inline bool flow_is_clients(const struct flow *flow, const struct address *client, __be16 port,
+					    __u8 protocol)
+{
+	return flow->port == port && flow->protocol == protocol && address_equal(&flow->client, client);
+}
+
+/* A packet of the client towards what it takes for the server. */
+static __always_inline bool flow_matches_forward(const struct flow *flow, const struct packet *packet)
+{
+	return flow_is_clients(flow, &packet->source, packet->source_port, packet->protocol) &&
+	       flow->frontend_port == packet->destination_port && !(flow->flags & FLOW_ALIAS) &&
+	       address_equal(&flow->frontend, &packet->destination);
+}
+
+/* The backend that a flow may still use: its id was not handed to another endpoint since. */
+static __always_inline const struct backend *flow_backend(const struct flow *flow)
+{
+	const struct backend *backend = backend_get(flow->backend);
+
+	if (!backend || backend->generation != flow->generation || backend->state == BACKEND_FREE)
+		return NULL;
+	return backend;
+}
+
+/* The address and port that the flow's packets have at the server's side; false when that is nobody any more. */
+static __always_inline bool flow_leads_to(const struct flow *flow, const struct address *address, __be16 port)
+{
+	const struct backend *backend;
+
+	if (flow->flags & FLOW_DIRECT)
+		return flow->frontend_port == port && address_equal(&flow->frontend, address);
+	backend = flow_backend(flow);
+	return backend && backend->port == port && address_equal(&backend->address, address);
+}
+
+/* A packet of the server towards the client. */
+static __always_inline bool flow_matches_reply(const struct flow *flow, const struct packet *packet)
+{
+	return flow_is_clients(flow, &packet->destination, packet->destination_port, packet->protocol) &&
+	       flow_wire_port(flow) && flow_leads_to(flow, &packet->source, packet->source_port);
+}
+
+/* What a packet of the client adds to what the flow has seen. */
+static __always_inline __u32 seen_from_client(const struct packet *packet, __u32 seen)
+{
+	__u32 add = 0;
+
+	if (packet->protocol == IPPROTO_UDP)
+		return 0;
+	if (packet->tcp_flags & TCP_FIN)
+		add |= SEEN_CLIENT_FIN;
+	if (packet->tcp_flags & TCP_RST)
+		add |= SEEN_RESET;
+	if ((packet->tcp_flags & (TCP_ACK | TCP_SYN)) == TCP_ACK && seen & SEEN_REPLY)
+		add |= SEEN_ESTABLISHED;
+	return add;
+}
+
+static __always_inline __u32 seen_from_server(const struct packet *packet)
+{
+	__u32 add = SEEN_REPLY;
+
+	if (packet->protocol == IPPROTO_UDP)
+		return add;
+	if (packet->tcp_flags & TCP_FIN)
+		add |= SEEN_SERVER_FIN;
+	if (packet->tcp_flags & TCP_RST)
+		add |= SEEN_RESET;
+	return add;
+}
+
+/* Both writes are rare, so that an established connection's cache line stays shared between processors. */
+static __always_inline void flow_note(struct flow *flow, __u32 now, __u32 add)
+{
+	if ((flow->seen & add) != add)
+		__sync_fetch_and_or(&flow->seen, add);
+	if (flow_age(flow, now) >= jiffies_per_second)
+		*(volatile __u32 *)&flow->touched = now;
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Writing the flow table. Two processors may insert clashing flows at once: each first shows its own entry (FLOW_CLAIMED),
+ * then looks for the other's; a full barrier lies between, so at least one sees the other. */
+#pragma once
+
+#include "flow.h"
+
+enum insert {
+	INSERT_DONE = 0,
+	INSERT_AGAIN, /* another processor made the flow, or is about to: look once more */
+	INSERT_PORT,  /* the source port is already used towards this server */
+	INSERT_FULL,  /* no entry of the set may be evicted */
+};
+
+/* What may be evicted, best first; within a class the one that was idle longest. */
+enum eviction {
+	EVICT_NEVER = 0,
+	EVICT_IDLE,
+	EVICT_UNANSWERED,
+	EVICT_CLOSED,
+	EVICT_EXPIRED,
+	EVICT_FREE,
+};
+
+/* A flow that is to be inserted. */
+struct insertion {
+	struct flow flow;
+	struct address server; /* where its packets go */
+	__be16 server_port;
+	__be16 wire_port;     /* source port that the server sees under this entry, 0 none */
+	__u32 set;            /* index of the set */
+	__u32 start;          /* of the search in it */
+	__u32 replace;        /* entry to take over, counted from start; FLOW_WAYS: choose one */
+	__u32 replace_word;   /* its word when it was judged */
+	__u32 made;           /* the claimed entry, counted from start */
+};
+
+static __always_inline __u32 flow_next_word(__u32 word, enum flow_phase phase)
+{
+	return ((word & ~FLOW_PHASE_MASK) + FLOW_CLAIM) | phase;
+}
+
+static __always_inline bool flow_swap_word(struct flow *flow, __u32 from, __u32 to)
+{
+	return __sync_val_compare_and_swap(&flow->word, from, to) == from;
+}
+
+/* A full barrier on both sides. The entry is this processor's. */
+static __always_inline void flow_set_phase(struct flow *flow, enum flow_phase phase)
+{
+	__u32 word = (flow->word & ~FLOW_PHASE_MASK) | phase;
+
+	asm volatile("" ::: "memory");
+	__sync_lock_test_and_set(&flow->word, word);
+}
+
+static __always_inline bool seen_answered(__u8 protocol, __u32 seen)
+{
+	return seen & (protocol == IPPROTO_UDP ? SEEN_REPLY : SEEN_ESTABLISHED);
+}
+
+/* enum eviction in the upper half, age below. */
+static __always_inline __u64 flow_eviction(const struct flow *flow, __u32 word, __u32 now)
+{
+	__u32 phase = word & FLOW_PHASE_MASK;
+	__u64 age = flow_age(flow, now);
+	__u32 seen = flow->seen;
+
+	if (phase == FLOW_FREE)
+		return (__u64)EVICT_FREE << 32;
+	if (phase != FLOW_LIVE)
+		return EVICT_NEVER;
+	if (flow_expired(flow, now))
+		return (__u64)EVICT_EXPIRED << 32 | age;
+	if (seen_closed(seen))
+		return (__u64)EVICT_CLOSED << 32 | age;
+	if (!seen_answered(flow->protocol, seen))
+		return (__u64)EVICT_UNANSWERED << 32 | age;
+	return age > flow_active_seconds * jiffies_per_second ? (__u64)EVICT_IDLE << 32 | age : EVICT_NEVER;
+}
+
+/* The entry to take, FLOW_WAYS none; word: what it was judged by. */
+static __always_inline __u32 flow_victim(const struct flow_place *place, __u32 now, __u32 *word)
+{
+	__u32 best = FLOW_WAYS;
+	__u64 best_eviction = 0;
+
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		struct flow *flow = flow_way(place, i);
+		__u32 seen_word = flow_word(flow);
+		__u64 eviction;
+
+		flow_barrier();
+		eviction = flow_eviction(flow, seen_word, now);
+		if (eviction > best_eviction) {
+			best_eviction = eviction;
+			best = i;
+			*word = seen_word;
+		}
+		if (eviction == (__u64)EVICT_FREE << 32)
+			break;
+	}
+	return best;
+}
+
+static __always_inline enum insert flow_claim(const struct flow_place *place, struct insertion *in, __u32 now)
+{
+	__u32 word = in->replace_word;
+
+	in->made = in->replace;
+	if (in->made >= FLOW_WAYS)
+		in->made = flow_victim(place, now, &word);
+	if (in->made >= FLOW_WAYS)
+		return INSERT_FULL;
+	if (!flow_swap_word(flow_way(place, in->made), word, flow_next_word(word, FLOW_WRITING)))
+		return INSERT_AGAIN;
+	return INSERT_DONE;
+}
+
+static __always_inline void flow_fill(struct flow *to, const struct flow *from, __u32 now)
+{
+	to->touched = now;
+	to->seen = from->seen;
+	to->backend = from->backend;
+	to->client = from->client;
+	to->frontend = from->frontend;
+	to->port = from->port;
+	to->other_port = from->other_port;
+	to->frontend_port = from->frontend_port;
+	to->generation = from->generation;
+	to->protocol = from->protocol;
+	to->flags = from->flags;
+	to->service = from->service;
+}
+
+static __always_inline bool flow_same_key(const struct flow *flow, const struct flow *other)
+{
+	return !((flow->flags | other->flags) & FLOW_ALIAS) && flow->port == other->port &&
+	       flow->frontend_port == other->frontend_port && address_equal(&flow->frontend, &other->frontend);
+}
+
+static __always_inline bool flow_same_wire(const struct flow *flow, const struct insertion *in)
+{
+	return in->wire_port && flow_wire_port(flow) == in->wire_port &&
+	       flow_leads_to(flow, &in->server, in->server_port);
+}
+
+/* Nobody may use it: timed out, or its backend's id was handed on. */
+static __always_inline bool flow_is_dead(const struct flow *flow, __u32 now)
+{
+	return flow_expired(flow, now) || (!(flow->flags & FLOW_DIRECT) && !flow_backend(flow));
+}
+
+static __always_inline enum insert flow_clash(struct flow *flow, const struct insertion *in, __u32 now)
+{
+	__u32 word = flow_word(flow);
+	__u32 phase = word & FLOW_PHASE_MASK;
+	bool same_key;
+
+	flow_barrier();
+	if (phase < FLOW_CLAIMED || flow->protocol != in->flow.protocol ||
+	    !address_equal(&flow->client, &in->flow.client))
+		return INSERT_DONE;
+	same_key = flow_same_key(flow, &in->flow);
+	if (!same_key && !flow_same_wire(flow, in))
+		return INSERT_DONE;
+	if (phase == FLOW_CLAIMED)
+		return INSERT_AGAIN;
+	if (flow_is_dead(flow, now))
+		return flow_swap_word(flow, word, flow_next_word(word, FLOW_FREE)) ? INSERT_DONE : INSERT_AGAIN;
+	return same_key ? INSERT_AGAIN : INSERT_PORT;
+}
+
+static __always_inline enum insert flow_find_clash(const struct flow_place *place, const struct insertion *in,
+						   __u32 now)
+{
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		enum insert clash;
+
+		if (i == in->made)
+			continue;
+		clash = flow_clash(flow_way(place, i), in, now);
+		if (clash != INSERT_DONE)
+			return clash;
+	}
+	return INSERT_DONE;
+}
+
+static __always_inline bool flow_insertion_place(struct flow_place *place, const struct insertion *in)
+{
+	place->index = in->set;
+	place->start = in->start;
+	place->set = bpf_map_lookup_elem(&flows, &place->index);
+	return place->set;
+}
+
+/* INSERT_DONE: in->made has the flow, shown to other writers; flow_publish shows it to readers.
+ * A function of its own so that the verifier goes through it once. */
+__noinline int flow_insert(struct insertion *in)
+{
+	__u32 now = flow_now();
+	struct flow_place place;
+	enum insert result;
+
+	if (!in || !flow_insertion_place(&place, in))
+		return INSERT_FULL;
+	result = flow_claim(&place, in, now);
+	if (result != INSERT_DONE)
+		return result;
+	flow_fill(flow_way(&place, in->made), &in->flow, now);
+	flow_set_phase(flow_way(&place, in->made), FLOW_CLAIMED);
+	result = flow_find_clash(&place, in, now);
+	if (result != INSERT_DONE)
+		flow_set_phase(flow_way(&place, in->made), FLOW_FREE);
+	return result;
+}
+
+/* FLOW_LIVE shows an inserted flow to readers, FLOW_FREE takes it back. */
+static __always_inline void flow_publish(const struct insertion *in, enum flow_phase phase)
+{
+	struct flow_place place;
+
+	if (flow_insertion_place(&place, in))
+		flow_set_phase(flow_way(&place, in->made), phase);
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The client's door, way out: a packet on a flow that exists. */
+#pragma once
+
+#include "count.h"
+#include "flow.h"
+#include "fragment.h"
+#include "frontend.h"
+#include "hairpin.h"
+#include "rewrite.h"
+#include "settings.h"
+#include "trace.h"
+
+/* What became of a search in the flow table. */
+struct found {
+	struct flow *flow; /* NULL: nothing */
+	__u32 way;         /* of the flow, counted from the search's start; FLOW_WAYS: nothing */
+	__u32 word;
+	bool usable;
+	bool lost; /* the flow was alive, its backend is not usable */
+};
+
+/* A new connection may go to this backend: it is active, or terminating and still in the list that is in force. */
+static __always_inline bool backend_takes_new(const struct backend *backend, const struct packet *packet)
+{
+	struct frontend_key key;
+	const struct record *record;
+
+	if (backend->state == BACKEND_ACTIVE)
+		return true;
+	if (backend->state != BACKEND_DRAINING)
+		return false;
+	frontend_key_of(&key, packet);
+	record = frontend_find(&key);
+	return record && backend->member & record->sides[SIDE_INTERNAL].member;
+}
+
+/* TCP stays with its backend whatever becomes of it; a new connection and UDP do not. */
+static __always_inline bool forward_backend_usable(const struct flow *flow, const struct packet *packet)
+{
+	const struct backend *backend = flow_backend(flow);
+
+	if (!backend)
+		return false;
+	if (packet->protocol == IPPROTO_UDP)
+		return backend_serving(backend);
+	if ((packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		return backend_takes_new(backend, packet);
+	return true;
+}
+
+static __always_inline void forward_judge(struct found *found, const struct packet *packet)
+{
+	const struct flow *flow = found->flow;
+	bool opens = (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+
+	if (flow_expired(flow, flow_now()) || (opens && seen_closed(flow->seen)))
+		return;
+	if (flow->flags & FLOW_DIRECT || forward_backend_usable(flow, packet))
+		found->usable = true;
+	else
+		found->lost = true;
+}
+
+static __always_inline void forward_find(struct found *found, const struct flow_place *place,
+					 const struct packet *packet)
+{
+	found->way = FLOW_WAYS;
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		struct flow *flow = flow_way(place, i);
+		__u32 word = flow_word(flow);
+
+		flow_barrier();
+		if ((word & FLOW_PHASE_MASK) != FLOW_LIVE || !flow_matches_forward(flow, packet))
+			continue;
+		found->flow = flow;
+		found->way = i;
+		found->word = word;
+		forward_judge(found, packet);
+		return;
+	}
+}
+
+/* Where a flow's packets go. */
+static __always_inline bool forward_target(struct rewrite *to, const struct settings *settings, const struct flow *flow,
+					   const struct packet *packet)
+{
+	const struct backend *backend;
+
+	to->source = flow->flags & FLOW_HAIRPIN ? *hairpin_address(settings, packet->family) : packet->source;
+	to->source_port = flow->other_port;
+	if (flow->flags & FLOW_DIRECT) {
+		to->destination = packet->destination;
+		to->destination_port = packet->destination_port;
+		return true;
+	}
+	backend = flow_backend(flow);
+	if (!backend)
+		return false;
+	to->destination = backend->address;
+	to->destination_port = backend->port;
+	return true;
+}
+
+static __always_inline enum verdict forward_verdict(const struct packet *packet, const struct flow *flow,
+						    enum verdict verdict)
+{
+	if (flow->flags & FLOW_HAIRPIN)
+		return VERDICT_TRANSLATE_HAIRPIN;
+	if (flow->flags & FLOW_DIRECT)
+		return VERDICT_TRANSLATE_DIRECT;
+	return packet->fragment == FRAGMENT_LATER ? VERDICT_TRANSLATE_FRAGMENT : verdict;
+}
+
+/* Rewrites a packet by a flow that this processor has read whole. */
+static __always_inline enum verdict forward_rewrite(struct __sk_buff *skb, const struct packet *packet,
+						    const struct flow *flow, const struct rewrite *to,
+						    enum verdict verdict)
+{
+	enum verdict result;
+
+	trace_flow(flow);
+	trace_backend(flow->backend, flow->flags & FLOW_HAIRPIN);
+	if (packet->protocol == IPPROTO_SCTP && packet->fragment != FRAGMENT_LATER &&
+	    (to->source_port != packet->source_port || to->destination_port != packet->destination_port))
+		return VERDICT_DROP_SCTP_PORT;
+	fragment_remember(packet);
+	if (!packet_pull(skb, packet->l4 + l4_touched(packet)))
+		return VERDICT_DROP_REWRITE;
+	result = rewrite_any(skb, packet, to);
+	if (result != VERDICT_CONTINUE)
+		return result;
+	if (flow->flags & FLOW_HAIRPIN && !swap_macs(skb))
+		return VERDICT_DROP_REWRITE;
+	if (!(flow->flags & FLOW_DIRECT))
+		count_to_backend(flow->backend, skb->len);
+	return forward_verdict(packet, flow, verdict);
+}
+
+/* Reads the flow into flow. VERDICT_CONTINUE: the entry was claimed for another one meanwhile. */
+static __always_inline enum verdict forward_established(struct __sk_buff *skb, const struct settings *settings,
+							const struct packet *packet, const struct found *found,
+							struct flow *flow, struct rewrite *to)
+{
+	*flow = *found->flow;
+	flow_barrier();
+	if (flow_word(found->flow) != found->word || !forward_target(to, settings, flow, packet))
+		return VERDICT_CONTINUE;
+	flow_note(found->flow, flow_now(), seen_from_client(packet, flow->seen));
+	if (flow->flags == FLOW_DIRECT && flow->other_port == flow->port)
+		return VERDICT_PASS_DIRECT;
+	return forward_rewrite(skb, packet, flow, to, VERDICT_TRANSLATE_ESTABLISHED);
+}

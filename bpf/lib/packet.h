@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What a packet says about itself, and access to its bytes. */
+#pragma once
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+
+#include "types.h"
+
+#define IPPROTO_ICMP6 58
+#define IP_MORE_FRAGMENTS 0x2000
+#define IP_FRAGMENT_OFFSET 0x1fff
+#define IP_DONT_FRAGMENT 0x4000
+
+#define OFFSET_MAX 511 /* no header that is looked at starts farther from the Ethernet header */
+
+enum tcp_flag {
+	TCP_FIN = 1,
+	TCP_SYN = 2,
+	TCP_RST = 4,
+	TCP_ACK = 16,
+};
+
+enum fragment {
+	FRAGMENT_NONE = 0,
+	FRAGMENT_FIRST,
+	FRAGMENT_LATER, /* has no transport header; ports come from the map fragments */
+};
+
+/* Offsets count from the Ethernet header. */
+struct packet {
+	struct address source;
+	struct address destination;
+	__be16 source_port;
+	__be16 destination_port;
+	__u16 l4;        /* offset of the transport header */
+	__u8 protocol;   /* IANA number of the transport */
+	__u8 family;     /* 4 or 6 */
+	__u8 fragment;   /* enum fragment */
+	__u8 tcp_flags;  /* enum tcp_flag */
+	__u8 hook;       /* enum hook */
+	__u8 malformed;  /* addresses are right, what follows them is not */
+	__u32 l4_length; /* bytes of transport header and payload, as the IP header says */
+	__u32 fragment_id;
+};
+
+static __always_inline void address_from4(struct address *address, __be32 ip)
+{
+	address->longs[0] = 0;
+	/* ::ffff:a.b.c.d, little-endian */
+	address->longs[1] = ((__u64)ip << 32) | 0xffff0000;
+}
+
+/* ip may be unaligned to eight bytes: it is read by words. */
+static __always_inline void address_from6(struct address *address, const struct in6_addr *ip)
+{
+	const __be32 *words = ip->in6_u.u6_addr32;
+
+	address->longs[0] = ((__u64)words[1] << 32) | words[0];
+	address->longs[1] = ((__u64)words[3] << 32) | words[2];
+}
+
+static __always_inline __be32 address_to4(const struct address *address)
+{
+	return address->longs[1] >> 32;
+}
+
+static __always_inline void address_to6(const struct address *address, struct in6_addr *ip)
+{
+	__be32 *words = ip->in6_u.u6_addr32;
+
+	words[0] = address->longs[0];
+	words[1] = address->longs[0] >> 32;
+	words[2] = address->longs[1];
+	words[3] = address->longs[1] >> 32;
+}
+
+static __always_inline bool address_equal(const struct address *a, const struct address *b)
+{
+	return a->longs[1] == b->longs[1] && a->longs[0] == b->longs[0];
+}
+
+/* The bytes at offset, or NULL when they are not in the linear part of the packet. The mask is for the verifier:
+ * it follows offsets that have a bound. */
+static __always_inline void *packet_at(struct __sk_buff *skb, __u32 offset, __u32 size)
+{
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	void *at = data + (offset & OFFSET_MAX);
+
+	return at + size > end ? NULL : at;
+}
+
+/* Makes the first size bytes linear and writable. Costs a helper call only where they are not linear yet. */
+static __always_inline bool packet_pull(struct __sk_buff *skb, __u32 size)
+{
+	if ((void *)(long)skb->data + size <= (void *)(long)skb->data_end)
+		return true;
+	return bpf_skb_pull_data(skb, size) == 0;
+}
+
+static __always_inline bool has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
+}
+
+static __always_inline bool is_icmp(__u8 protocol, __u8 family)
+{
+	return protocol == (family == 4 ? IPPROTO_ICMP : IPPROTO_ICMP6);
+}

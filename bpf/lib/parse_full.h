@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The parser of the slow path: options, extension headers, fragments, packets whose headers are not linear. */
+#pragma once
+
+#include "packet.h"
+
+#define EXTENSION_HEADERS_MAX 8
+#define SCTP_INIT 1
+#define SCTP_ABORT 6
+#define SCTP_SHUTDOWN_COMPLETE 14
+
+/* Start of a hop-by-hop, routing, destination options or authentication header; of a fragment header up to length. */
+struct extension {
+	__u8 next;
+	__u8 length;
+	__u8 third;  /* routing type */
+	__u8 fourth; /* routing: segments left */
+};
+
+struct fragment_header {
+	__u8 next;
+	__u8 reserved;
+	__be16 offset; /* 13 bits of offset, 2 reserved, 1 more fragments */
+	__u32 id;
+};
+
+static __always_inline bool parse_full_tcp(struct __sk_buff *skb, struct packet *packet)
+{
+	__u8 header[14];
+
+	if (packet->l4_length < sizeof(struct tcphdr) || bpf_skb_load_bytes(skb, packet->l4, header, sizeof(header)))
+		return false;
+	packet->source_port = *(__be16 *)header;
+	packet->destination_port = *(__be16 *)(header + 2);
+	packet->tcp_flags = header[13];
+	return (header[12] >> 4) >= 5 && (header[12] >> 4) * 4u <= packet->l4_length;
+}
+
+static __always_inline bool parse_full_udp(struct __sk_buff *skb, struct packet *packet)
+{
+	struct udphdr header;
+	__u32 length;
+
+	if (packet->l4_length < sizeof(header) || bpf_skb_load_bytes(skb, packet->l4, &header, sizeof(header)))
+		return false;
+	packet->source_port = header.source;
+	packet->destination_port = header.dest;
+	length = bpf_ntohs(header.len);
+	return length >= sizeof(header) && (packet->fragment == FRAGMENT_FIRST || length <= packet->l4_length);
+}
+
+/* SCTP's first chunk in the words of TCP. */
+static __always_inline __u8 sctp_flags(__u8 chunk)
+{
+	if (chunk == SCTP_INIT)
+		return TCP_SYN;
+	return chunk == SCTP_ABORT || chunk == SCTP_SHUTDOWN_COMPLETE ? TCP_RST : TCP_ACK;
+}
+
+static __always_inline bool parse_full_sctp(struct __sk_buff *skb, struct packet *packet)
+{
+	__u8 header[16]; /* 12 of the common header, the first chunk's type */
+
+	if (packet->l4_length < sizeof(header) || bpf_skb_load_bytes(skb, packet->l4, header, sizeof(header)))
+		return false;
+	packet->source_port = *(__be16 *)header;
+	packet->destination_port = *(__be16 *)(header + 2);
+	packet->tcp_flags = sctp_flags(header[12]);
+	return true;
+}
+
+static __always_inline enum verdict parse_full_l4(struct __sk_buff *skb, struct packet *packet)
+{
+	bool whole = true;
+
+	if (packet->fragment == FRAGMENT_LATER)
+		return VERDICT_CONTINUE;
+	if (packet->protocol == IPPROTO_TCP)
+		whole = parse_full_tcp(skb, packet);
+	else if (packet->protocol == IPPROTO_UDP)
+		whole = parse_full_udp(skb, packet);
+	else if (packet->protocol == IPPROTO_SCTP)
+		whole = parse_full_sctp(skb, packet);
+	else if (is_icmp(packet->protocol, packet->family))
+		whole = packet->l4_length >= 8;
+	if (!whole)
+		packet->malformed = 1;
+	return VERDICT_CONTINUE;
+}
+
+/* Length of an IP packet as its header says; 0 stands for more than 65535 in packets that are still to be segmented. */
+static __always_inline __u32 parse_length(struct __sk_buff *skb, __u32 said, __u32 header)
+{
+	if (said == 0 && skb->gso_segs)
+		return skb->len - ETH_HLEN - header;
+	return said;
+}
+
+static __always_inline enum verdict parse_full4(struct __sk_buff *skb, struct packet *packet)
+{
+	struct iphdr ip;
+	__u32 header;
+	__u32 total;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.version != 4 || ip.ihl < 5)
+		return VERDICT_PASS_MALFORMED;
+	header = ip.ihl * 4;
+	total = parse_length(skb, bpf_ntohs(ip.tot_len), 0);
+	packet->family = 4;
+	packet->protocol = ip.protocol;
+	packet->l4 = ETH_HLEN + header;
+	packet->fragment_id = ip.id;
+	address_from4(&packet->source, ip.saddr);
+	address_from4(&packet->destination, ip.daddr);
+	if (ip.frag_off & bpf_htons(IP_FRAGMENT_OFFSET))
+		packet->fragment = FRAGMENT_LATER;
+	else if (ip.frag_off & bpf_htons(IP_MORE_FRAGMENTS))
+		packet->fragment = FRAGMENT_FIRST;
+	if (total < header || total + ETH_HLEN > skb->len) {
+		packet->malformed = 1;
+		return VERDICT_CONTINUE;
+	}
+	packet->l4_length = total - header;
+	return parse_full_l4(skb, packet);
+}
+
+static __always_inline bool is_extension(__u8 header)
+{
+	return header == IPPROTO_HOPOPTS || header == IPPROTO_ROUTING || header == IPPROTO_DSTOPTS ||
+	       header == IPPROTO_AH || header == IPPROTO_FRAGMENT;
+}
+
+/* Steps over the fragment header at packet->l4. */
+static __always_inline bool parse_fragment_header(struct __sk_buff *skb, struct packet *packet)
+{
+	struct fragment_header header;
+
+	if (bpf_skb_load_bytes(skb, packet->l4, &header, sizeof(header)))
+		return false;
+	packet->protocol = header.next;
+	packet->fragment_id = header.id;
+	packet->l4 += sizeof(header);
+	if (header.offset & bpf_htons(0xfff8))
+		packet->fragment = FRAGMENT_LATER;
+	else if (header.offset & bpf_htons(1))
+		packet->fragment = FRAGMENT_FIRST;
+	return true;
+}
+
+/* Steps over one extension header. A routing header with segments left means that the destination is only the
+ * next stop: not for us. */
+static __always_inline enum verdict parse_extension(struct __sk_buff *skb, struct packet *packet)
+{
+	struct extension header;
+	__u8 kind = packet->protocol;
+
+	if (kind == IPPROTO_FRAGMENT)
+		return parse_fragment_header(skb, packet) ? VERDICT_CONTINUE : VERDICT_PASS_MALFORMED;
+	if (bpf_skb_load_bytes(skb, packet->l4, &header, sizeof(header)))
+		return VERDICT_PASS_MALFORMED;
+	if (kind == IPPROTO_ROUTING && header.fourth)
+		return VERDICT_PASS_PROTOCOL;
+	packet->protocol = header.next;
+	packet->l4 += kind == IPPROTO_AH ? (header.length + 2) * 4 : (header.length + 1) * 8;
+	return packet->l4 > OFFSET_MAX ? VERDICT_PASS_PROTOCOL : VERDICT_CONTINUE;
+}
+
+static __always_inline enum verdict parse_extensions(struct __sk_buff *skb, struct packet *packet)
+{
+	for (int i = 0; i < EXTENSION_HEADERS_MAX; i++) {
+		enum verdict verdict;
+
+		if (packet->fragment == FRAGMENT_LATER || !is_extension(packet->protocol))
+			return VERDICT_CONTINUE;
+		verdict = parse_extension(skb, packet);
+		if (verdict != VERDICT_CONTINUE)
+			return verdict;
+	}
+	return is_extension(packet->protocol) ? VERDICT_PASS_PROTOCOL : VERDICT_CONTINUE;
+}
+
+static __always_inline enum verdict parse_full6(struct __sk_buff *skb, struct packet *packet)
+{
+	struct ipv6hdr ip;
+	enum verdict verdict;
+	__u32 end;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.version != 6)
+		return VERDICT_PASS_MALFORMED;
+	end = ETH_HLEN + sizeof(ip) + parse_length(skb, bpf_ntohs(ip.payload_len), sizeof(ip));
+	packet->family = 6;
+	packet->protocol = ip.nexthdr;
+	packet->l4 = ETH_HLEN + sizeof(ip);
+	address_from6(&packet->source, &ip.saddr);
+	address_from6(&packet->destination, &ip.daddr);
+	if (end > skb->len) {
+		packet->malformed = 1;
+		return VERDICT_CONTINUE;
+	}
+	verdict = parse_extensions(skb, packet);
+	if (verdict == VERDICT_PASS_MALFORMED)
+		packet->malformed = 1;
+	else if (verdict != VERDICT_CONTINUE)
+		return verdict;
+	if (packet->l4 > end)
+		packet->malformed = 1;
+	if (packet->malformed)
+		return VERDICT_CONTINUE;
+	packet->l4_length = end - packet->l4;
+	return parse_full_l4(skb, packet);
+}
+
+/* VERDICT_CONTINUE: the packet is described, perhaps as malformed behind its addresses.
+ * A function of its own so that the verifier goes through it once. */
+__noinline int parse_full(struct __sk_buff *skb, struct packet *packet)
+{
+	if (!packet)
+		return VERDICT_PASS_MALFORMED;
+	if (skb->vlan_present)
+		return VERDICT_PASS_NOT_IP;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return parse_full4(skb, packet);
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		return parse_full6(skb, packet);
+	return VERDICT_PASS_NOT_IP;
+}

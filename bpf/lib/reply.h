@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The client's door, way in: packets of servers, which get the frontend's address back. */
+#pragma once
+
+#include "count.h"
+#include "flow.h"
+#include "fragment.h"
+#include "hairpin.h"
+#include "rewrite.h"
+#include "settings.h"
+#include "trace.h"
+
+struct reply {
+	struct flow flow; /* copy */
+	struct flow *at;  /* NULL: nothing */
+};
+
+static __always_inline void reply_find(struct reply *reply, const struct flow_place *place, const struct packet *packet)
+{
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		struct flow *flow = flow_way(place, i);
+		__u32 word = flow_word(flow);
+
+		flow_barrier();
+		if ((word & FLOW_PHASE_MASK) != FLOW_LIVE || !flow_matches_reply(flow, packet) ||
+		    flow_expired(flow, flow_now()))
+			continue;
+		reply->flow = *flow;
+		flow_barrier();
+		if (flow_word(flow) != word)
+			continue;
+		reply->at = flow;
+		return;
+	}
+}
+
+static __always_inline bool flow_is_twin(const struct flow *flow, const struct flow *of)
+{
+	return (flow_word(flow) & FLOW_PHASE_MASK) == FLOW_LIVE &&
+	       flow_is_clients(flow, &of->client, of->other_port, of->protocol) && flow->other_port == of->port &&
+	       (flow->flags ^ of->flags) == FLOW_ALIAS && address_equal(&flow->frontend, &of->frontend);
+}
+
+/* A flow with a translated port has two entries: both live as long as packets come. */
+static __always_inline void flow_note_twin(const struct settings *settings, const struct flow *of, __u32 add)
+{
+	struct flow_place place;
+
+	if (of->port == of->other_port ||
+	    !flow_find_place(&place, &of->client, of->other_port, of->protocol, settings->seed))
+		return;
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		struct flow *flow = flow_way(&place, i);
+
+		if (flow_is_twin(flow, of)) {
+			flow_note(flow, flow_now(), add);
+			return;
+		}
+	}
+}
+
+static __always_inline void reply_target(struct rewrite *to, const struct flow *flow, const struct packet *packet)
+{
+	to->source = flow->flags & FLOW_DIRECT ? packet->source : flow->frontend;
+	to->source_port = flow->frontend_port;
+	to->destination = flow->client;
+	to->destination_port = flow->flags & FLOW_ALIAS ? flow->other_port : flow->port;
+}
+
+static __always_inline enum verdict reply_verdict(const struct packet *packet, const struct flow *flow)
+{
+	if (flow->flags & FLOW_HAIRPIN)
+		return VERDICT_TRANSLATE_HAIRPIN;
+	if (flow->flags & FLOW_DIRECT)
+		return VERDICT_TRANSLATE_DIRECT;
+	return packet->fragment == FRAGMENT_LATER ? VERDICT_TRANSLATE_FRAGMENT : VERDICT_TRANSLATE_REPLY;
+}
+
+static __always_inline enum verdict reply_rewrite(struct __sk_buff *skb, const struct packet *packet,
+						  const struct flow *flow)
+{
+	struct rewrite to;
+	enum verdict verdict;
+
+	reply_target(&to, flow, packet);
+	fragment_remember(packet);
+	if (!packet_pull(skb, packet->l4 + l4_touched(packet)))
+		return VERDICT_DROP_REWRITE;
+	verdict = rewrite_any(skb, packet, &to);
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
+	if (flow->flags & FLOW_HAIRPIN && !swap_macs(skb))
+		return VERDICT_DROP_REWRITE;
+	if (!(flow->flags & FLOW_DIRECT))
+		count_from_backend(flow->backend, skb->len);
+	return reply_verdict(packet, flow);
+}
+
+/* client: where the client is to be looked for; the packet's destination but for hairpin flows. */
+static __always_inline enum verdict reply_translate(struct __sk_buff *skb, const struct settings *settings,
+						    const struct packet *packet, const struct packet *seen)
+{
+	struct flow_place place;
+	struct reply reply = {};
+	__u32 add = seen_from_server(packet);
+
+	if (!flow_find_place(&place, &seen->destination, seen->destination_port, seen->protocol, settings->seed))
+		return VERDICT_PASS_NOT_SERVICE;
+	reply_find(&reply, &place, seen);
+	if (!reply.at)
+		return VERDICT_PASS_NOT_SERVICE;
+	flow_note(reply.at, flow_now(), add);
+	flow_note_twin(settings, &reply.flow, add);
+	trace_flow(&reply.flow);
+	if (reply.flow.flags == FLOW_DIRECT)
+		return VERDICT_PASS_DIRECT;
+	return reply_rewrite(skb, packet, &reply.flow);
+}
+
+static __always_inline enum verdict reply_slow(struct __sk_buff *skb, const struct settings *settings,
+					       struct packet *packet)
+{
+	if (packet->malformed)
+		return VERDICT_PASS_MALFORMED;
+	if (packet->fragment == FRAGMENT_LATER && !fragment_recall(packet))
+		return VERDICT_PASS_FRAGMENT;
+	if (!has_ports(packet->protocol))
+		return VERDICT_PASS_PROTOCOL;
+	if (!(address_known(&packet->source) & KNOWN_BACKEND))
+		return VERDICT_PASS_NOT_SERVICE;
+	return reply_translate(skb, settings, packet, packet);
+}
+
+/* The server's side of a hairpin flow: the pod answers the address that stood for it as a client. */
+static __always_inline enum verdict reply_hairpin(struct __sk_buff *skb, const struct settings *settings,
+						  const struct packet *packet)
+{
+	struct packet seen = *packet;
+
+	seen.destination = packet->source;
+	return reply_translate(skb, settings, packet, &seen);
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Writes other addresses and ports into a packet, and mends its checksums. */
+#pragma once
+
+#include "csum.h"
+#include "packet.h"
+
+/* What a rewrite changes. A constant at every call, so that the rest costs nothing. */
+enum change {
+	CHANGE_SOURCE = 1,
+	CHANGE_DESTINATION = 2,
+	CHANGE_SOURCE_PORT = 4,
+	CHANGE_DESTINATION_PORT = 8,
+	CHANGE_PORTS = CHANGE_SOURCE_PORT | CHANGE_DESTINATION_PORT,
+	CHANGE_ALL = 15,
+};
+
+/* The new values; those that the change does not name are not read. */
+struct rewrite {
+	struct address source;
+	struct address destination;
+	__be16 source_port;
+	__be16 destination_port;
+};
+
+static __always_inline __u64 rewrite_addresses_sum(const struct packet *packet, const struct rewrite *to, __u32 what)
+{
+	__u64 sum = 0;
+
+	if (what & CHANGE_SOURCE)
+		sum += csum_change_address(packet->family, &packet->source, &to->source);
+	if (what & CHANGE_DESTINATION)
+		sum += csum_change_address(packet->family, &packet->destination, &to->destination);
+	return sum;
+}
+
+static __always_inline __u64 rewrite_ports_sum(const struct packet *packet, const struct rewrite *to, __u32 what)
+{
+	__u64 sum = 0;
+
+	if (what & CHANGE_SOURCE_PORT)
+		sum += csum_change_port(packet->source_port, to->source_port);
+	if (what & CHANGE_DESTINATION_PORT)
+		sum += csum_change_port(packet->destination_port, to->destination_port);
+	return sum;
+}
+
+static __always_inline bool rewrite_l3(struct __sk_buff *skb, const struct packet *packet, const struct rewrite *to,
+				       __u32 what, __u64 change)
+{
+	if (packet->family == 4) {
+		struct iphdr *ip = packet_at(skb, ETH_HLEN, sizeof(*ip));
+
+		if (!ip)
+			return false;
+		if (what & CHANGE_SOURCE)
+			ip->saddr = address_to4(&to->source);
+		if (what & CHANGE_DESTINATION)
+			ip->daddr = address_to4(&to->destination);
+		ip->check = csum_after(ip->check, change);
+		return true;
+	}
+	struct ipv6hdr *ip = packet_at(skb, ETH_HLEN, sizeof(*ip));
+
+	if (!ip)
+		return false;
+	if (what & CHANGE_SOURCE)
+		address_to6(&to->source, &ip->saddr);
+	if (what & CHANGE_DESTINATION)
+		address_to6(&to->destination, &ip->daddr);
+	return true;
+}
+
+static __always_inline void rewrite_ports(__be16 *ports, const struct rewrite *to, __u32 what)
+{
+	if (what & CHANGE_SOURCE_PORT)
+		ports[0] = to->source_port;
+	if (what & CHANGE_DESTINATION_PORT)
+		ports[1] = to->destination_port;
+}
+
+/* Offset of the checksum in the transport header; 0 where the addresses are in none (SCTP). */
+static __always_inline __u32 l4_check_offset(__u8 protocol)
+{
+	if (protocol == IPPROTO_TCP)
+		return offsetof(struct tcphdr, check);
+	return protocol == IPPROTO_UDP ? offsetof(struct udphdr, check) : 0;
+}
+
+/* Before Linux 6.2: the helpers look at ip_summed. */
+static __always_inline void rewrite_l4_by_helper(struct __sk_buff *skb, const struct packet *packet, __u64 addresses,
+						 __u64 ports)
+{
+	__u32 at = packet->l4 + l4_check_offset(packet->protocol);
+	__u64 flags = packet->protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
+
+	bpf_l4_csum_replace(skb, at, 0, csum_fold(addresses), flags | BPF_F_PSEUDO_HDR);
+	if (ports)
+		bpf_l4_csum_replace(skb, at, 0, csum_fold(ports), flags);
+}
+
+/* True when the field followed the change, so that the packet's bytes sum up as before. */
+static __always_inline bool rewrite_check(__u16 *check, __u8 protocol, enum summed summed, __u64 addresses,
+					  __u64 ports)
+{
+	__u16 value = *check;
+
+	if (protocol == IPPROTO_UDP && !value)
+		return false; /* the sender made none */
+	if (summed == SUMMED_PARTIAL) {
+		*check = csum_fold(value + addresses);
+		return false;
+	}
+	value = csum_after(value, addresses + ports);
+	*check = protocol == IPPROTO_UDP && !value ? 0xffff : value;
+	return true;
+}
+
+/* skb->csum of an IPv4 packet does not see the addresses: the header's own checksum takes them back. */
+static __always_inline void rewrite_complete(struct __sk_buff *skb, __u8 family, bool followed, __u64 addresses,
+					     __u64 ports)
+{
+	__u64 change = ports + (family == 6 ? addresses : 0);
+
+	if (followed)
+		change += (__u16)~csum_fold(addresses + ports);
+	csum_complete(skb, change);
+}
+
+/* Size of the transport header's part that a rewrite touches. */
+static __always_inline __u32 l4_touched(const struct packet *packet)
+{
+	if (packet->fragment == FRAGMENT_LATER)
+		return 0;
+	return packet->protocol == IPPROTO_TCP ? 18 : 8;
+}
+
+static __always_inline enum verdict rewrite_l4(struct __sk_buff *skb, const struct packet *packet,
+					       const struct rewrite *to, __u32 what, __u64 addresses, __u64 ports)
+{
+	enum summed summed = packet_summed(skb);
+	__u32 at = l4_check_offset(packet->protocol);
+	bool followed = false;
+	__be16 *l4_ports = packet_at(skb, packet->l4, 2 * sizeof(*l4_ports));
+	__u16 *check;
+
+	if (!l4_ports)
+		return VERDICT_DROP_REWRITE;
+	rewrite_ports(l4_ports, to, what);
+	if (summed == SUMMED_UNKNOWN) {
+		if (at)
+			rewrite_l4_by_helper(skb, packet, addresses, ports);
+		return VERDICT_CONTINUE;
+	}
+	if (at) {
+		check = packet_at(skb, packet->l4 + at, sizeof(*check));
+		if (!check)
+			return VERDICT_DROP_REWRITE;
+		followed = rewrite_check(check, packet->protocol, summed, addresses, ports);
+	}
+	if (summed == SUMMED_COMPLETE)
+		rewrite_complete(skb, packet->family, followed, addresses, ports);
+	return VERDICT_CONTINUE;
+}
+
+/* VERDICT_CONTINUE: done. SCTP keeps its checksum over an address, not over a port: the caller has refused that. */
+static __always_inline enum verdict rewrite_packet(struct __sk_buff *skb, const struct packet *packet,
+						   const struct rewrite *to, __u32 what)
+{
+	__u64 addresses = rewrite_addresses_sum(packet, to, what);
+
+	if (!rewrite_l3(skb, packet, to, what, addresses))
+		return VERDICT_DROP_REWRITE;
+	if (packet->fragment != FRAGMENT_LATER)
+		return rewrite_l4(skb, packet, to, what, addresses, rewrite_ports_sum(packet, to, what));
+	if (packet->family == 6 && packet_summed(skb) == SUMMED_COMPLETE)
+		csum_complete(skb, addresses);
+	return VERDICT_CONTINUE;
+}
+
+/* The same for the slow path, with every field of to. A function of its own so that the verifier goes through it once. */
+__noinline int rewrite_any(struct __sk_buff *skb, const struct packet *packet, const struct rewrite *to)
+{
+	if (!packet || !to)
+		return VERDICT_DROP_REWRITE;
+	return rewrite_packet(skb, packet, to, CHANGE_ALL);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What the agent tells every program, and the filter of known addresses. */
+#pragma once
+
+#include "hash.h"
+#include "maps.h"
+#include "packet.h"
+
+static __always_inline const struct settings *settings_get(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&config, &zero);
+}
+
+enum known {
+	KNOWN_FRONTEND = 1, /* perhaps a frontend's address; surely none without this bit */
+	KNOWN_BACKEND = 2,  /* the same for backends */
+};
+
+static __always_inline __u32 address_known(const struct address *address)
+{
+	__u32 hash = address_hash(address);
+	__u32 word = hash >> 6;
+	const struct address_bits *bits = bpf_map_lookup_elem(&address_filter, &word);
+
+	if (!bits)
+		return 0;
+	return ((bits->frontends >> (hash & 63)) & 1) * KNOWN_FRONTEND +
+	       ((bits->backends >> (hash & 63)) & 1) * KNOWN_BACKEND;
+}
+
+static __always_inline bool in_cidr(const struct cidr *cidr, const struct address *address)
+{
+	return ((address->longs[1] ^ cidr->address.longs[1]) & cidr->mask.longs[1]) == 0 &&
+	       ((address->longs[0] ^ cidr->address.longs[0]) & cidr->mask.longs[0]) == 0;
+}
+
+static __always_inline bool in_service_cidr(const struct settings *settings, const struct address *address)
+{
+	for (__u32 i = 0; i < SERVICE_CIDRS_MAX; i++) {
+		if (i >= settings->cidr_count)
+			return false;
+		if (in_cidr(&settings->cidrs[i], address))
+			return true;
+	}
+	return false;
+}
+
+/* The address that stands for the client in a hairpin flow. */
+static __always_inline const struct address *hairpin_address(const struct settings *settings, __u8 family)
+{
+	return family == 4 ? &settings->loopback4 : &settings->loopback6;
+}
+
+static __always_inline bool is_hairpin_address(const struct settings *settings, __u8 family,
+					       const struct address *address)
+{
+	return address_equal(hairpin_address(settings, family), address);
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The slow path: every packet that the fast path leaves, whatever it is. */
+#pragma once
+
+#include "create.h"
+#include "parse_full.h"
+#include "reply.h"
+
+/* Is this an address of services? Asked only of packets that are in disorder. */
+static __always_inline bool slow_is_ours(const struct work *work)
+{
+	const struct address *destination = &work->packet.destination;
+
+	return (work->known & KNOWN_FRONTEND && frontend_find_address(destination)) ||
+	       in_service_cidr(work->settings, destination);
+}
+
+static __always_inline enum verdict slow_flow(struct __sk_buff *skb, struct work *work)
+{
+	struct packet *packet = &work->packet;
+	enum verdict verdict;
+
+	if (!flow_find_place(&work->place, &packet->source, packet->source_port, packet->protocol,
+			     work->settings->seed))
+		return VERDICT_PASS_NOT_SERVICE;
+	forward_find(&work->found, &work->place, packet);
+	if (work->found.usable) {
+		verdict = forward_established(skb, work->settings, packet, &work->found, &work->in.flow, &work->to);
+		if (verdict != VERDICT_CONTINUE)
+			return verdict;
+		return create_again(work, INSERT_AGAIN);
+	}
+	if (packet->fragment == FRAGMENT_LATER)
+		return slow_is_ours(work) ? VERDICT_DROP_FRAGMENT : VERDICT_PASS_FRAGMENT;
+	if (skb->cb[CB_LOST])
+		work->found.lost = true;
+	return forward_create(skb, work);
+}
+
+static __always_inline enum verdict slow_ports(struct __sk_buff *skb, struct work *work)
+{
+	struct packet *packet = &work->packet;
+	bool hairpin = is_hairpin_address(work->settings, packet->family, &packet->destination);
+
+	work->known = address_known(&packet->destination);
+	if (!work->known && !hairpin && !in_service_cidr(work->settings, &packet->destination))
+		return packet->fragment == FRAGMENT_LATER ? VERDICT_PASS_FRAGMENT : VERDICT_PASS_NOT_SERVICE;
+	if (packet->malformed)
+		return slow_is_ours(work) ? VERDICT_DROP_MALFORMED : VERDICT_PASS_MALFORMED;
+	if (packet->fragment == FRAGMENT_LATER && !fragment_recall(packet))
+		return slow_is_ours(work) ? VERDICT_DROP_FRAGMENT : VERDICT_PASS_FRAGMENT;
+	if (hairpin) {
+		work->hairpin = true;
+		return VERDICT_PASS_NOT_SERVICE;
+	}
+	return slow_flow(skb, work);
+}
+
+static __always_inline enum verdict slow_from_pod(struct __sk_buff *skb, struct work *work)
+{
+	enum verdict verdict;
+
+	work->settings = settings_get();
+	if (!work->settings || work->settings->disabled)
+		return VERDICT_PASS_DISABLED;
+	work->packet.hook = HOOK_FROM_POD;
+	verdict = parse_full(skb, &work->packet);
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
+	if (is_icmp(work->packet.protocol, work->packet.family)) {
+		work->icmp = true;
+		return VERDICT_PASS_ICMP;
+	}
+	if (!has_ports(work->packet.protocol))
+		return work->packet.malformed ? VERDICT_PASS_MALFORMED : VERDICT_PASS_PROTOCOL;
+	return slow_ports(skb, work);
+}
+
+/* Packets to the hairpin address; the packet is no fragment without ports any more. */
+static __always_inline enum verdict slow_hairpin(struct __sk_buff *skb)
+{
+	const struct settings *settings = settings_get();
+	struct packet packet = { .hook = HOOK_FROM_POD };
+	enum verdict verdict;
+
+	if (!settings)
+		return VERDICT_PASS_DISABLED;
+	verdict = parse_full(skb, &packet);
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
+	if (packet.fragment == FRAGMENT_LATER && !fragment_recall(&packet))
+		return VERDICT_PASS_FRAGMENT;
+	return reply_hairpin(skb, settings, &packet);
+}
+
+static __always_inline enum verdict slow_to_pod(struct __sk_buff *skb, bool *icmp)
+{
+	const struct settings *settings = settings_get();
+	struct packet packet = { .hook = HOOK_TO_POD };
+	enum verdict verdict;
+
+	if (!settings || settings->disabled)
+		return VERDICT_PASS_DISABLED;
+	verdict = parse_full(skb, &packet);
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
+	*icmp = is_icmp(packet.protocol, packet.family);
+	if (*icmp)
+		return VERDICT_PASS_ICMP;
+	return reply_slow(skb, settings, &packet);
+}

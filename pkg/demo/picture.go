@@ -143,8 +143,8 @@ func (l *live) steps(d *demo) []string {
 		names[i] = pad(n.Name, 5)
 	}
 	who := strings.Join(names, " ")
-	lines := []string{l.paint.in(dim, pad(" step", title)+pad("expected by "+who, expected)+
-		pad(seenBy(who, expected), seenWidth)+right("after", 7)+"  verdict")}
+	lines := []string{l.paint.in(dim, pad(" step", title)+pad(who+" expected", expected)+
+		pad(who+" seen", seenWidth)+right("after", 7)+"  verdict")}
 	for _, r := range results {
 		lines = append(lines, l.result(r))
 	}
@@ -169,13 +169,6 @@ func (l *live) columns() (title, expected int) {
 		return 40, 32
 	}
 	return 34, 0
-}
-
-func seenBy(who string, expected int) string {
-	if expected > 0 {
-		return "seen by " + who
-	}
-	return who
 }
 
 func (l *live) result(r Result) string {

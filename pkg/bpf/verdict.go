@@ -114,6 +114,21 @@ func Hooks() []string {
 // ReasonName is the contract's spelling of enum reason: "same-node".
 func ReasonName(value uint8) string { return dashed("reason", value) }
 
+// ReasonNumber is the reverse of ReasonName; an unknown name is 0, "none".
+func ReasonNumber(name string) uint8 {
+	all, err := enums()
+	if err != nil {
+		return 0
+	}
+	wanted := strings.ReplaceAll(name, "-", "_")
+	for number, known := range all["reason"] {
+		if known == wanted {
+			return uint8(number)
+		}
+	}
+	return 0
+}
+
 // ActionName is the contract's spelling of enum action: "balance", "reject", "drop".
 func ActionName(value uint8) string { return dashed("action", value) }
 

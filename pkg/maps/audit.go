@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Audit compares the live tables with what was published, and with repair makes them so again (requirement C19): entries that
+// somebody changed or deleted, and entries that nobody owns. Run it once every Service that exists has been applied, as
+// until then a restart's entries have no owner yet. An error means that a table could not be read or written.
+func (t *Tables) Audit(repair bool) ([]Drift, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := &audit{t: t, repair: repair, found: []Drift{}}
+	for _, step := range []func() error{a.names, a.backends, a.slots, a.frontends, a.ranges, a.filter, a.strayServices} {
+		if err := step(); err != nil {
+			return a.found, fmt.Errorf("audit tables: %w", err)
+		}
+	}
+	slices.SortFunc(a.found, func(x, y Drift) int {
+		return cmp.Or(cmp.Compare(x.Table, y.Table), cmp.Compare(x.Entry, y.Entry), cmp.Compare(x.Problem, y.Problem))
+	})
+	return a.found, nil
+}
+
+type audit struct {
+	t      *Tables
+	repair bool
+	found  []Drift
+}
+
+// note lists a difference and mends it when asked to.
+func (a *audit) note(table, entry, problem string, mend func() error) error {
+	a.found = append(a.found, Drift{Table: table, Entry: entry, Problem: problem, Repaired: a.repair})
+	if !a.repair {
+		return nil
+	}
+	if err := mend(); err != nil {
+		return fmt.Errorf("repair %s %s: %w", table, entry, err)
+	}
+	return nil
+}
+
+func (a *audit) names() error {
+	t := a.t
+	live := map[nameKey]string{}
+	for key, text := range t.store.names.all() {
+		live[key] = text
+	}
+	if err := t.store.names.err(); err != nil {
+		return err
+	}
+	for _, all := range t.names.byText {
+		for _, n := range all {
+			text, found := live[n.key()]
+			delete(live, n.key())
+			if found && text == n.text {
+				continue
+			}
+			if err := a.note("names", n.text, "is missing or has another id", func() error { return t.store.names.put(n.key(), n.text) }); err != nil {
+				return err
+			}
+		}
+	}
+	for key, text := range live {
+		if err := a.note("names", text, "belongs to nothing", func() error { return a.dropName(key) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *audit) dropName(key nameKey) error {
+	if err := a.t.store.names.remove(key); err != nil {
+		return err
+	}
+	if _, stray := a.t.strays.names[key]; stray {
+		delete(a.t.strays.names, key)
+		a.t.names.count--
+		if numbers := a.t.names.ids[key.Kind]; numbers != nil && key.Id > 0 && key.Id < numbers.limit {
+			a.renumber(key.Kind)
+		}
+	}
+	return nil
+}
+
+// renumber gives the ids of one kind back that only strays had.
+func (a *audit) renumber(kind uint32) {
+	taken := map[uint32]bool{}
+	for _, n := range a.t.names.byText[kind] {
+		taken[n.id] = true
+	}
+	for key := range a.t.strays.names {
+		taken[key.Id] = taken[key.Id] || key.Kind == kind
+	}
+	for id := range a.t.strays.services {
+		taken[id] = taken[id] || kind == servicePortName
+	}
+	for id, is := range taken {
+		if !is || id == 0 || id >= a.t.names.limits[kind] {
+			delete(taken, id)
+		}
+	}
+	a.t.names.number(kind, taken)
+}
+
+func (a *audit) backends() error {
+	t := a.t
+	owned := map[uint32]bool{}
+	for _, s := range t.services {
+		for _, p := range s.ports {
+			for _, b := range p.backends {
+				owned[b.id] = true
+				if read[backendRow](t.store.backends, b.id) == b.value {
+					continue
+				}
+				entry := p.name.String() + " " + addrPortOf(b.value).String()
+				mend := func() error { write(t.store.backends, b.id, b.value); return nil }
+				if err := a.note("backends", entry, "is not as it was published", mend); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for id := uint32(1); id < t.store.backends.size; id++ {
+		if owned[id] || uint8(t.store.backends.load(id, wordState)>>16) == stateFree || t.gone[id] != nil {
+			continue
+		}
+		if err := a.note("backends", fmt.Sprint(id), "belongs to nothing", func() error { return a.disownBackend(id) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// disownBackend makes a stray a removed endpoint: connections may name it still.
+func (a *audit) disownBackend(id uint32) error {
+	t := a.t
+	b := t.strays.backends[id]
+	if b == nil { // somebody wrote to an entry that was free
+		write(t.store.backends, id, backendRow{Generation: read[backendRow](t.store.backends, id).Generation})
+		return nil
+	}
+	delete(t.strays.backends, id)
+	b.value.State, b.value.Member = stateGone, 0
+	write(t.store.backends, id, b.value)
+	b.since = t.now()
+	t.gone[id] = b
+	return nil
+}
+
+// slots compares by checksum. Damaged slots are written again in place: there is nothing in them to be torn.
+func (a *audit) slots() error {
+	t := a.t
+	for _, s := range t.services {
+		for _, p := range s.ports {
+			for _, r := range p.runs {
+				if !r.verified || t.liveSum(r) == r.sum {
+					continue
+				}
+				mend := func() error { return a.refill(r) }
+				if err := a.note("slots", fmt.Sprintf("%s [%d+%d]", p.name, r.first, r.count), "are not as they were published", mend); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (t *Tables) liveSum(r *run) uint64 {
+	sum := newChecksum()
+	for i := range r.count {
+		sum.add(t.store.slots.load(r.first+i, 0))
+	}
+	return uint64(sum)
+}
+
+func (a *audit) refill(r *run) error {
+	byID := map[uint32]*backend{}
+	for _, b := range r.port.backends {
+		byID[b.id] = b
+	}
+	members := make([]*backend, 0, len(r.ids))
+	for _, id := range r.ids {
+		b := byID[id]
+		if b == nil {
+			return nil // replaced already; nobody reads it
+		}
+		members = append(members, b)
+	}
+	for i, id := range maglev(members) {
+		a.t.store.slots.store(r.first+uint32(i), 0, id)
+	}
+	return nil
+}
+
+// strayServices gives back the ids that only strays mentioned, once those are gone.
+func (a *audit) strayServices() error {
+	t := a.t
+	if !a.repair || len(t.strays.services) == 0 || len(t.strays.backends)+len(t.strays.ranges) > 0 {
+		return nil
+	}
+	for _, b := range t.gone {
+		if b.port == nil {
+			return nil
+		}
+	}
+	clear(t.strays.services)
+	a.renumber(servicePortName)
+	return nil
+}

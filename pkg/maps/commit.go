@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// commit writes the change, make before break: whatever a record will name exists before the one update that puts the
+// record in force, and what only the old records named goes after it. After each write the mirror says what the tables hold,
+// so that a failure between two of them leaves something that the next change mends.
+func (c *change) commit() error {
+	t := c.t
+	t.services[c.decision.Service] = c.service
+	steps := []func() error{c.writeNames, c.writeBackends, c.addRanges, c.writeRuns, c.putFrontends, c.dropFrontends,
+		c.settleBackends, c.removeRanges}
+	if len(t.frontends)+len(c.frontends) > int(t.store.sizes.Frontends) {
+		steps[4], steps[5] = steps[5], steps[4] // no room for both: those that go anyway go first
+	}
+	var failed error
+	for _, step := range steps {
+		if failed = step(); failed != nil {
+			break
+		}
+	}
+	c.leaveUnused()
+	if errors.Is(failed, errFull) {
+		return c.full(bpf.NearlbMapFrontends, t.store.sizes.Frontends)
+	}
+	if failed == nil {
+		c.service.decision = c.decision
+	}
+	return failed
+}
+
+func (c *change) writeNames() error {
+	for _, p := range c.ports {
+		c.service.ports[p.name] = p
+	}
+	for i, n := range c.names {
+		if err := c.t.store.names.put(n.key(), n.text); err != nil {
+			c.unname(c.names[i:])
+			return fmt.Errorf("name %s: %w", n.text, err)
+		}
+		c.stats.Names++
+		if n.kind != servicePortName {
+			continue
+		}
+		if err := c.zero(c.t.store.serviceCounters.zero, n.id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unname forgets names that did not get into the table.
+func (c *change) unname(unwritten []*named) {
+	for _, n := range unwritten {
+		c.t.names.forget(n)
+		for _, p := range c.ports {
+			if p.named == n {
+				delete(c.service.ports, p.name)
+			}
+		}
+	}
+}
+
+func (c *change) zero(counter func(uint32) error, id uint32) error {
+	if err := counter(id); err != nil {
+		return fmt.Errorf("set counters %d to zero: %w", id, err)
+	}
+	c.stats.Counters++
+	return nil
+}
+
+func (c *change) writeBackends() error {
+	for _, w := range c.backends {
+		if w.fresh {
+			if err := c.introduce(w); err != nil {
+				return err
+			}
+		}
+		if w.before(c.t.store.backends) {
+			c.stats.Backends++
+		}
+		if w.fresh {
+			c.t.register(w)
+		}
+	}
+	return nil
+}
+
+// introduce readies what belongs to a fresh backend id: its address's bit and, when another had the id, its counters.
+func (c *change) introduce(w *backendChange) error {
+	if w.to.Generation > 1 {
+		if err := c.zero(c.t.store.backendCounters.zero, w.b.id); err != nil {
+			return err
+		}
+	}
+	c.needBit(bitOf(backendPlane, addrPortOf(w.to).Addr()))
+	return nil
+}
+
+func (c *change) needBit(b filterBit) {
+	if c.t.need(b) {
+		c.stats.AddressFilter++
+	}
+}
+
+func (c *change) writeRuns() error {
+	for _, r := range c.runs {
+		c.t.store.slots.fill(r.first, c.slots[r])
+		c.stats.Slots += int(r.count)
+		c.stats.SlotRuns++
+		r.port.runs[r.key] = r
+	}
+	for _, f := range c.frontends {
+		write(c.t.store.records, f.record, f.value)
+		c.stats.Records++
+	}
+	return nil
+}
+
+// putFrontends puts the new records in force, one update each.
+func (c *change) putFrontends() error {
+	for len(c.frontends) > 0 {
+		f := c.frontends[0]
+		old := c.t.frontends[f.key]
+		if old == nil {
+			c.needBit(bitOf(frontendPlane, addrOf(f.key.Address)))
+		}
+		if err := c.t.store.frontends.put(f.key, f.record); err != nil {
+			return fmt.Errorf("put frontend %s: %w", keyText(f.key), err)
+		}
+		c.stats.Frontends++
+		c.frontends = c.frontends[1:]
+		for _, r := range f.runs {
+			r.refs++
+		}
+		if old != nil {
+			c.t.disown(old)
+			c.t.retire(old)
+		}
+		c.t.frontends[f.key], f.port.frontends[f.key] = f, f
+	}
+	return nil
+}
+
+// disown takes an entry from its service port.
+func (t *Tables) disown(f *frontend) {
+	if f.port != nil {
+		delete(f.port.frontends, f.key)
+	}
+}
+
+func (c *change) dropFrontends() error {
+	for _, f := range c.drops {
+		if err := c.t.drop(f); err != nil {
+			return err
+		}
+		c.stats.Frontends++
+	}
+	return nil
+}
+
+// drop takes an entry out of the frontends table.
+func (t *Tables) drop(f *frontend) error {
+	if err := t.store.frontends.remove(f.key); err != nil {
+		return fmt.Errorf("delete frontend %s: %w", keyText(f.key), err)
+	}
+	t.disown(f)
+	delete(t.frontends, f.key)
+	t.release(bitOf(frontendPlane, addrOf(f.key.Address)))
+	t.retire(f)
+	return nil
+}
+
+func (c *change) settleBackends() error {
+	for _, w := range c.backends {
+		if w.fresh {
+			continue
+		}
+		if w.after(c.t.store.backends) {
+			c.stats.Backends++
+		}
+		c.t.register(w)
+	}
+	return nil
+}
+
+func (c *change) addRanges() error {
+	for p, wanted := range c.ranges {
+		for key := range wanted {
+			if _, have := p.ranges[key]; !have {
+				if err := c.t.store.ranges.put(key, 1); err != nil {
+					return fmt.Errorf("put source range %s: %w", prefixOf(key), err)
+				}
+				c.stats.SourceRanges++
+				c.t.rangeCount++
+			}
+			p.ranges[key] = time.Time{}
+		}
+	}
+	return nil
+}
+
+// removeRanges takes sources back at once where the frontends go on asking. Where one does not ask any more, a program may
+// still hold its old record and would drop everything: those ranges go after their grace.
+func (c *change) removeRanges() error {
+	for p, wanted := range c.ranges {
+		for key, since := range p.ranges {
+			switch {
+			case wanted[key]:
+			case c.lostFlag:
+				if since.IsZero() {
+					p.ranges[key] = c.t.now()
+				}
+			default:
+				if err := c.t.dropRange(p, key); err != nil {
+					return err
+				}
+				c.stats.SourceRanges++
+			}
+		}
+	}
+	return nil
+}
+
+func (t *Tables) dropRange(p *port, key rangeKey) error {
+	if err := t.store.ranges.remove(key); err != nil {
+		return fmt.Errorf("delete source range %s: %w", prefixOf(key), err)
+	}
+	delete(p.ranges, key)
+	t.rangeCount--
+	return nil
+}
+
+// leaveUnused gives up what a failed commit wrote and no frontend names.
+func (c *change) leaveUnused() {
+	now := c.t.now()
+	for _, w := range c.backends {
+		if w.fresh && w.b.port.backends[w.b.endpoint()] != w.b {
+			c.t.backendIDs.give(w.b.id)
+		}
+	}
+	for _, f := range c.frontends {
+		c.t.records = append(c.t.records, retiredRecord{f.record, now})
+	}
+	for _, r := range c.runs {
+		if r.refs > 0 {
+			continue
+		}
+		r.since = now
+		r.port.runs[r.key] = r
+		c.t.runs = append(c.t.runs, r)
+	}
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// filterBits is ADDRESS_FILTER_BITS of bpf/lib/types.h.
+const filterBits = 1 << 19
+
+// addressHash is address_hash of bpf/lib/hash.h: the address's bit in address_filter.
+func addressHash(a bpf.NearlbAddress) uint32 {
+	low, high := binary.LittleEndian.Uint64(a.Bytes[:8]), binary.LittleEndian.Uint64(a.Bytes[8:])
+	x := (low * 0x9e3779b97f4a7c15) ^ high
+	x ^= x >> 32
+	x *= 0xbf58476d1ce4e5b9
+	return uint32(x >> (64 - 19))
+}
+
+// plane says whose addresses a bit of the filter stands for: the two members of struct address_bits.
+type plane int
+
+const (
+	frontendPlane plane = 0
+	backendPlane  plane = 1
+)
+
+// filterBit names one bit.
+type filterBit struct {
+	plane plane
+	hash  uint32
+}
+
+func bitOf(p plane, a netip.Addr) filterBit { return filterBit{p, addressHash(address16(a))} }
+
+// place finds the bit: element, word in it, mask. Words are little-endian halves of the 64-bit members.
+func (b filterBit) place() (element uint32, word int, mask uint32) {
+	in := b.hash & 63
+	return b.hash >> 6, 2*int(b.plane) + int(in>>5), 1 << (in & 31)
+}
+
+func (b filterBit) isSet(a *array) bool {
+	element, word, mask := b.place()
+	return a.load(element, word)&mask != 0
+}
+
+// put sets or clears the bit and says whether that changed it. The agent is the only writer.
+func (b filterBit) put(a *array, set bool) bool {
+	element, word, mask := b.place()
+	old := a.load(element, word)
+	value := old | mask
+	if !set {
+		value = old &^ mask
+	}
+	if value == old {
+		return false
+	}
+	a.store(element, word, value)
+	return true
+}

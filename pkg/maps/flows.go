@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"iter"
+	"unsafe"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+const (
+	flowWords    = int(unsafe.Sizeof(bpf.NearlbFlow{}) / 4)
+	flowWays     = len(bpf.NearlbFlowSet{}.Ways)
+	flowPhase    = uint32(bpf.NearlbFlowPhaseFLOW_PHASE_MASK)
+	flowLive     = uint32(bpf.NearlbFlowPhaseFLOW_LIVE)
+	flowClaimed  = uint32(bpf.NearlbFlowPhaseFLOW_CLAIMED)
+	flowAlias    = uint8(bpf.NearlbFlowFlagsFLOW_ALIAS)
+	flowDirect   = uint8(bpf.NearlbFlowFlagsFLOW_DIRECT)
+	readAttempts = 4
+)
+
+// liveFlows walks the flow table: every entry with a key, under its place (set * ways + way).
+func liveFlows(s *store) iter.Seq2[uint32, bpf.NearlbFlow] {
+	return func(yield func(uint32, bpf.NearlbFlow) bool) {
+		for set := range s.flows.size {
+			for way := range flowWays {
+				if f, ok := readFlow(s.flows, set, way); ok && !yield(set*uint32(flowWays)+uint32(way), f) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// readFlow copies an entry that the programs may be changing: the word of state must be the same before and after. An entry
+// that never stands still is given as it was read last.
+func readFlow(a *array, set uint32, way int) (f bpf.NearlbFlow, ok bool) {
+	words, base := wordsOf(&f), way*flowWords
+	for range readAttempts {
+		word := a.load(set, base)
+		if phase := word & flowPhase; phase != flowLive && phase != flowClaimed {
+			return f, false
+		}
+		for i := range words {
+			words[i] = a.load(set, base+i)
+		}
+		if a.load(set, base) == word {
+			break
+		}
+	}
+	return f, true
+}
+
+// expiry judges entries' age as the programs do.
+type expiry struct {
+	now, perSecond uint32
+	limits         bpf.Timeouts
+}
+
+func newExpiry(c clock) expiry {
+	return expiry{c.jiffies(), c.perSecond(), bpf.DefaultTimeouts()}
+}
+
+// idle is the number of ticks without a packet. A packet of the last moment may carry a later tick than now: that is no age.
+func (e expiry) idle(f *bpf.NearlbFlow) uint64 {
+	age := e.now - f.Touched
+	if age > -e.perSecond {
+		return 0
+	}
+	return uint64(age)
+}
+
+// seconds is idle in seconds.
+func (e expiry) seconds(f *bpf.NearlbFlow) int64 { return int64(e.idle(f) / uint64(e.perSecond)) }
+
+// expired says whether an entry is free to be overwritten.
+func (e expiry) expired(f *bpf.NearlbFlow) bool {
+	return e.idle(f) > uint64(e.limit(f))*uint64(e.perSecond)
+}
+
+// surely is expired with a margin for clocks that differ.
+func (e expiry) surely(f *bpf.NearlbFlow) bool {
+	const margin = 5
+	return e.idle(f) > uint64(e.limit(f)+margin)*uint64(e.perSecond)
+}
+
+// limit is flow_timeout of bpf/lib/flow.h, in seconds.
+func (e expiry) limit(f *bpf.NearlbFlow) uint32 {
+	const reply, established = uint32(bpf.NearlbFlowSeenSEEN_REPLY), uint32(bpf.NearlbFlowSeenSEEN_ESTABLISHED)
+	switch {
+	case f.Protocol == uint8(lb.UDP) && f.Seen&reply != 0:
+		return e.limits.UDPAnswered
+	case f.Protocol == uint8(lb.UDP):
+		return e.limits.UDPUnanswered
+	case closed(f.Seen):
+		return e.limits.TCPClosed
+	case f.Seen&established != 0:
+		return e.limits.TCPEstablished
+	}
+	return e.limits.TCPUnanswered
+}
+
+func closed(seen uint32) bool {
+	const both = uint32(bpf.NearlbFlowSeenSEEN_CLIENT_FIN | bpf.NearlbFlowSeenSEEN_SERVER_FIN)
+	return seen&uint32(bpf.NearlbFlowSeenSEEN_RESET) != 0 || seen&both == both
+}

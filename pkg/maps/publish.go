@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// Apply publishes a decision: what differs from the one published before is written, in an order in which every packet meets
+// the old backends of a frontend or the new ones. The decision must not be changed afterwards. A *FullError leaves the
+// Service as it was. A frontend that another Service has first (Stats.Problems) is published when that one gives it up.
+func (t *Tables) Apply(d lb.Decision) (Stats, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.apply(&d)
+}
+
+// Remove takes a Service out. Its backends stay for the connections that name them. An unknown Service is no error.
+func (t *Tables) Remove(name lb.ServiceName) (Stats, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.services[name] == nil && t.claims.byService[name] == nil {
+		return Stats{}, nil
+	}
+	stats, err := t.apply(&lb.Decision{Service: name})
+	if s := t.services[name]; s != nil && err == nil {
+		s.decision = nil
+		t.forgetEmpty(s)
+	}
+	return stats, err
+}
+
+func (t *Tables) apply(d *lb.Decision) (Stats, error) {
+	before, after := t.claims.byService[d.Service], wishes(d)
+	var all Stats
+	var inherited error
+	for _, heir := range t.claims.set(d.Service, after) {
+		stats, err := t.inherit(heir)
+		all.add(stats)
+		inherited = errors.Join(inherited, err)
+	}
+	stats, err := t.publish(d)
+	all.add(stats)
+	all.Problems = t.claims.problems(d.Service)
+	if err != nil {
+		t.claims.set(d.Service, both(before, after))
+	}
+	return all, errors.Join(err, inherited)
+}
+
+// both are the claims of the old decision that the new one has too: what a Service that does not fit goes on having.
+func both(before, after map[frontendKey]claim) map[frontendKey]claim {
+	kept := map[frontendKey]claim{}
+	for key, c := range before {
+		if _, found := after[key]; found {
+			kept[key] = c
+		}
+	}
+	return kept
+}
+
+// inherit publishes a Service again that came into a frontend. What does not fit now is tried again by Reclaim.
+func (t *Tables) inherit(name lb.ServiceName) (Stats, error) {
+	s := t.services[name]
+	if s == nil || s.decision == nil {
+		return Stats{}, nil
+	}
+	stats, err := t.publish(s.decision)
+	delete(t.behind, name)
+	if err != nil {
+		t.behind[name] = true
+	}
+	return stats, err
+}
+
+func (t *Tables) publish(d *lb.Decision) (Stats, error) {
+	c, err := t.prepare(d)
+	if err != nil {
+		return Stats{}, err
+	}
+	if err := c.commit(); err != nil {
+		return c.stats, c.named(err)
+	}
+	return c.stats, nil
+}
+
+// Published lists the Services that have something in the tables or were published without anything, sorted.
+func (t *Tables) Published() []lb.ServiceName {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	names := []lb.ServiceName{}
+	for name, s := range t.services {
+		if s.decision != nil || s.live() {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, lb.ServiceName.Compare)
+	return names
+}
+
+// live says whether the Service has frontends or endpoints.
+func (s *service) live() bool {
+	for _, p := range s.ports {
+		if len(p.frontends) > 0 {
+			return true
+		}
+		for _, b := range p.backends {
+			if b.value.State != stateGone {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Problems are the frontends that a Service asks for and another one has, of all Services.
+func (t *Tables) Problems() []lb.Problem {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	names := []lb.ServiceName{}
+	for name := range t.claims.byService {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, lb.ServiceName.Compare)
+	problems := []lb.Problem{}
+	for _, name := range names {
+		problems = append(problems, t.claims.problems(name)...)
+	}
+	return problems
+}
+
+func (s *Stats) add(o Stats) {
+	s.Frontends += o.Frontends
+	s.Records += o.Records
+	s.Slots += o.Slots
+	s.SlotRuns += o.SlotRuns
+	s.Backends += o.Backends
+	s.SourceRanges += o.SourceRanges
+	s.Names += o.Names
+	s.AddressFilter += o.AddressFilter
+	s.Counters += o.Counters
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"net/netip"
+	"strings"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// Backends lists every endpoint of every service port by service, port and address; removed ones that connections may still
+// name come with the state "gone".
+func (r *Reader) Backends() iter.Seq2[BackendRow, error] {
+	return rows(r, collectBackends, func(a, b *BackendRow) int {
+		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol),
+			a.Address.Compare(b.Address), cmp.Compare(a.BackendPort, b.BackendPort), cmp.Compare(a.ID, b.ID))
+	})
+}
+
+func collectBackends(v *view) (all []BackendRow, failed []error) {
+	for id := uint32(1); id < v.backends.size; id++ {
+		b, ok := v.backend(id)
+		if !ok {
+			continue
+		}
+		counter, err := v.backendCounters.read(id)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("read counters of backend %s: %w", addrPortOf(b), err))
+		}
+		all = append(all, v.backendRow(id, &b, &counter))
+	}
+	return all, failed
+}
+
+func (v *view) backendRow(id uint32, b *backendRow, c *bpf.NearlbBackendCounter) BackendRow {
+	name, where := v.port(b.Service), addrPortOf(*b)
+	return BackendRow{
+		Service: name.Service.String(), Port: name.Port, Protocol: name.Protocol.String(), Address: where.Addr(), BackendPort: where.Port(),
+		Node: v.node(b), Zone: v.zone(b), Tier: bpf.TierName(b.Tier), State: bpf.StateName(b.State), Lists: bpf.MemberNames(b.Member),
+		ID: id, Generation: b.Generation,
+		Connections: c.Connections, PacketsTo: c.PacketsTo, BytesTo: c.BytesTo, PacketsFrom: c.PacketsFrom, BytesFrom: c.BytesFrom,
+	}
+}
+
+// stale is the state of a backend whose id serves another endpoint now.
+const stale = "stale"
+
+// named is an id of a flow or an affinity entry, with the generation that it had then.
+func (v *view) remembered(id uint32, generation uint16) (b backendRow, where netip.AddrPort, state string) {
+	b, ok := v.backend(id)
+	if !ok || b.Generation != generation {
+		return backendRow{}, netip.AddrPort{}, stale
+	}
+	return b, addrPortOf(b), bpf.StateName(b.State)
+}
+
+// Flows lists the connections, by client and frontend. Entries found by the backend's side of a connection whose source port
+// is translated have the flag "alias".
+func (r *Reader) Flows() iter.Seq2[FlowRow, error] {
+	return rows(r, collectFlows, func(a, b *FlowRow) int {
+		return cmp.Or(a.Client.Compare(b.Client), cmp.Compare(a.ClientPort, b.ClientPort), strings.Compare(a.Protocol, b.Protocol),
+			a.Frontend.Compare(b.Frontend), cmp.Compare(a.FrontendPort, b.FrontendPort), cmp.Compare(len(a.Flags), len(b.Flags)))
+	})
+}
+
+func collectFlows(v *view) (all []FlowRow, failed []error) {
+	expiry := newExpiry(v.clock)
+	for _, f := range liveFlows(v.store) {
+		if f.Word&flowPhase == flowLive {
+			all = append(all, v.flowRow(&f, expiry))
+		}
+	}
+	return all, nil
+}
+
+func (v *view) flowRow(f *bpf.NearlbFlow, e expiry) FlowRow {
+	row := FlowRow{
+		Protocol: lb.Protocol(f.Protocol).String(), Client: addrOf(f.Client), ClientPort: swap16(f.Port), SourcePort: swap16(f.OtherPort),
+		Frontend: addrOf(f.Frontend), FrontendPort: swap16(f.FrontendPort), Flags: bpf.FlowFlagNames(f.Flags), Seen: bpf.SeenNames(f.Seen),
+		IdleSeconds: e.seconds(f), Expired: e.expired(f),
+	}
+	if f.Flags&flowAlias != 0 {
+		row.ClientPort, row.SourcePort = row.SourcePort, row.ClientPort
+	}
+	if f.Flags&flowDirect != 0 {
+		row.Backend, row.BackendPort = row.Frontend, row.FrontendPort
+		return row
+	}
+	b, where, state := v.remembered(f.Backend, f.Generation)
+	row.Backend, row.BackendPort, row.BackendState = where.Addr(), where.Port(), state
+	row.Node, row.Zone = v.node(&b), v.zone(&b)
+	name := v.port(f.Service)
+	row.Service, row.Port = name.Service.String(), name.Port
+	return row
+}
+
+// Affinity lists what session affinity remembers, by service, port and client.
+func (r *Reader) Affinity() iter.Seq2[AffinityRow, error] {
+	return rows(r, collectAffinity, func(a, b *AffinityRow) int {
+		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol),
+			a.Client.Compare(b.Client))
+	})
+}
+
+func collectAffinity(v *view) (all []AffinityRow, failed []error) {
+	now := v.clock.boot()
+	for key, value := range v.affinity.all() {
+		_, where, state := v.remembered(value.Backend, value.Generation)
+		name := v.port(key.Service)
+		row := AffinityRow{Service: name.Service.String(), Port: name.Port, Protocol: name.Protocol.String(), Client: addrOf(key.Client),
+			Backend: where.Addr(), BackendPort: where.Port(), State: state}
+		if now > value.Touched {
+			row.IdleSeconds = int64((now - value.Touched) / 1e9)
+		}
+		all = append(all, row)
+	}
+	if err := v.affinity.err(); err != nil {
+		failed = append(failed, fmt.Errorf("read table affinity: %w", err))
+	}
+	return all, failed
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// Verdicts counts packets by hook and fate, in the order of the BPF code; what never happened is left out.
+func (r *Reader) Verdicts() iter.Seq2[VerdictRow, error] {
+	return func(yield func(VerdictRow, error) bool) {
+		verdicts := bpf.Verdicts()
+		for h, hook := range bpf.Hooks() {
+			for _, verdict := range verdicts {
+				count, err := r.store.verdicts.read(uint32(h*len(verdicts)) + verdict.Number)
+				if err != nil {
+					err = fmt.Errorf("read table verdicts: %w", err)
+				}
+				row := VerdictRow{hook, string(verdict.Class), verdict.Reason, count.Packets, count.Bytes}
+				if (count.Packets > 0 || err != nil) && !yield(row, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Fill says how full the tables are, by name.
+func (r *Reader) Fill() iter.Seq2[FillRow, error] {
+	return rows(r, collectFill, func(a, b *FillRow) int { return cmp.Compare(a.Table, b.Table) })
+}
+
+func collectFill(v *view) (all []FillRow, failed []error) {
+	add := func(table string, used int, limit uint32, err error) {
+		if err != nil {
+			failed = append(failed, fmt.Errorf("read table %s: %w", table, err))
+			return
+		}
+		all = append(all, FillRow{table, uint64(used), uint64(limit)})
+	}
+	frontends, records, slots := v.inForce()
+	add(bpf.NearlbMapFrontends, frontends, v.sizes.Frontends, v.frontends.err())
+	add(bpf.NearlbMapRecords, records, v.sizes.Records, nil)
+	add(bpf.NearlbMapSlots, slots, v.sizes.Slots, nil)
+	add(bpf.NearlbMapBackends, v.usedBackends(), v.sizes.Backends, nil)
+	add(bpf.NearlbMapFlows, v.usedFlows(), v.sizes.FlowSets*uint32(flowWays), nil)
+	add(bpf.NearlbMapAffinity, count(v.affinity), v.sizes.Affinity, v.affinity.err())
+	add(bpf.NearlbMapSourceRanges, count(v.ranges), v.sizes.SourceRanges, v.ranges.err())
+	add(bpf.NearlbMapNames, len(v.texts), v.sizes.Names, nil)
+	return all, failed
+}
+
+func count[K comparable, V any](table hash[K, V]) (n int) {
+	for range table.all() {
+		n++
+	}
+	return n
+}
+
+// inForce counts frontends, their records and the slots that those name; what was replaced in the last second is not in it.
+func (v *view) inForce() (frontends, records, slots int) {
+	runs := map[span]bool{}
+	for key, number := range v.frontends.all() {
+		frontends++
+		record, err := v.record(key, number)
+		if err != nil {
+			continue
+		}
+		records++
+		for _, side := range record.Sides {
+			for _, tier := range side.Tiers {
+				if s := (span{tier.First, tier.Count}); !runs[s] {
+					runs[s] = true
+					slots += int(tier.Count)
+				}
+			}
+		}
+	}
+	return frontends, records, slots
+}
+
+func (v *view) usedBackends() (n int) {
+	for id := uint32(1); id < v.backends.size; id++ {
+		if uint8(v.backends.load(id, wordState)>>16) != stateFree {
+			n++
+		}
+	}
+	return n
+}
+
+// usedFlows counts entries that are not free to be overwritten.
+func (v *view) usedFlows() (n int) {
+	expiry := newExpiry(v.clock)
+	for _, f := range liveFlows(v.store) {
+		if !expiry.expired(&f) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import "net/netip"
+
+// FrontendRow is one frontend as the kernel's tables have it; field names are those of `nearlb plan` (contracts.md).
+type FrontendRow struct {
+	Service         string     `json:"service"` // "namespace/name"
+	Port            string     `json:"port"`    // the port's name, may be empty
+	Protocol        string     `json:"protocol"`
+	Kind            string     `json:"kind"` // ClusterIP, NodePort, ExternalIP, LoadBalancer
+	Address         netip.Addr `json:"address"`
+	FrontendPort    uint16     `json:"frontendPort"`
+	Internal        SideRow    `json:"internal"`
+	External        SideRow    `json:"external"`
+	AffinitySeconds uint32     `json:"affinitySeconds"`
+	SourceRanges    []string   `json:"sourceRanges"`
+	Connections     uint64     `json:"connections"` // of the service port, over all its frontends
+	Rejected        uint64     `json:"rejected"`    // packets, likewise
+	Dropped         uint64     `json:"dropped"`     // packets, likewise
+}
+
+// SideRow is the answer for one policy side of a frontend.
+type SideRow struct {
+	Action string    `json:"action"` // balance, reject, drop
+	Reason string    `json:"reason"`
+	Tiers  []TierRow `json:"tiers"`
+}
+
+// TierRow is one tier of a side.
+type TierRow struct {
+	Tier     string           `json:"tier"`
+	Slots    uint32           `json:"slots,omitempty"` // size of its Maglev table
+	Backends []TierBackendRow `json:"backends"`
+}
+
+// TierBackendRow is a backend where a tier lists it.
+type TierBackendRow struct {
+	Address netip.Addr `json:"address"`
+	Port    uint16     `json:"port"`
+	Node    string     `json:"node"`
+	Zone    string     `json:"zone"`
+	State   string     `json:"state"`
+}
+
+// AddressRow is an address that belongs to a service, whatever the port.
+type AddressRow struct {
+	Address netip.Addr `json:"address"`
+	Kind    string     `json:"kind"`
+	Service string     `json:"service"`
+}
+
+// BackendRow is one endpoint of a service port, in a tier or not.
+type BackendRow struct {
+	Service     string     `json:"service"`
+	Port        string     `json:"port"` // the service port's name
+	Protocol    string     `json:"protocol"`
+	Address     netip.Addr `json:"address"`
+	BackendPort uint16     `json:"backendPort"`
+	Node        string     `json:"node"`
+	Zone        string     `json:"zone"`
+	Tier        string     `json:"tier"`  // how near it is to this node
+	State       string     `json:"state"` // active, draining, quiet, gone
+	Lists       []string   `json:"lists"` // cluster, local
+	ID          uint32     `json:"id"`
+	Generation  uint16     `json:"generation"`
+	Connections uint64     `json:"connections"`
+	PacketsTo   uint64     `json:"packetsTo"`
+	BytesTo     uint64     `json:"bytesTo"`
+	PacketsFrom uint64     `json:"packetsFrom"`
+	BytesFrom   uint64     `json:"bytesFrom"`
+}
+
+// FlowRow is one entry of the flow table: a connection, seen from its client.
+type FlowRow struct {
+	Service      string     `json:"service"` // "" for a direct connection
+	Port         string     `json:"port"`
+	Protocol     string     `json:"protocol"`
+	Client       netip.Addr `json:"client"`
+	ClientPort   uint16     `json:"clientPort"`
+	Frontend     netip.Addr `json:"frontend"`
+	FrontendPort uint16     `json:"frontendPort"`
+	Backend      netip.Addr `json:"backend"`
+	BackendPort  uint16     `json:"backendPort"`
+	BackendState string     `json:"backendState"` // "stale": its id serves another endpoint now
+	SourcePort   uint16     `json:"sourcePort"`   // the port that the backend sees
+	Flags        []string   `json:"flags"`        // alias, direct, hairpin
+	Seen         []string   `json:"seen"`         // reply, client-fin, server-fin, reset, established
+	IdleSeconds  int64      `json:"idleSeconds"`
+	Expired      bool       `json:"expired"` // free to be overwritten
+	Node         string     `json:"node"`    // the backend's
+	Zone         string     `json:"zone"`    // the backend's
+}
+
+// AffinityRow is one client that session affinity remembers.
+type AffinityRow struct {
+	Service     string     `json:"service"`
+	Port        string     `json:"port"`
+	Protocol    string     `json:"protocol"`
+	Client      netip.Addr `json:"client"`
+	Backend     netip.Addr `json:"backend"`
+	BackendPort uint16     `json:"backendPort"`
+	State       string     `json:"state"` // of the backend; "stale": its id serves another endpoint now
+	IdleSeconds int64      `json:"idleSeconds"`
+}
+
+// VerdictRow counts the packets of one hook that met one fate.
+type VerdictRow struct {
+	Hook    string `json:"hook"`    // from_pod, to_pod ...
+	Verdict string `json:"verdict"` // pass, translate, reject, drop
+	Reason  string `json:"reason"`
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// FillRow says how full a table is.
+type FillRow struct {
+	Table string `json:"table"`
+	Used  uint64 `json:"used"`
+	Limit uint64 `json:"limit"`
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"iter"
+	"time"
+	"unsafe"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// memoryStore is a store in plain memory, with the kernel's limits.
+func memoryStore(sizes bpf.Sizes) *store {
+	sizes = sizes.WithDefaults()
+	s := &store{
+		records:         newMemory[recordValue](sizes.Records),
+		slots:           newMemory[uint32](sizes.Slots),
+		backends:        newMemory[backendRow](sizes.Backends),
+		flows:           newMemory[bpf.NearlbFlowSet](sizes.FlowSets),
+		filter:          newMemory[bpf.NearlbAddressBits](filterBits / 64),
+		settings:        newMemory[bpf.NearlbSettings](1),
+		frontends:       newMemoryHash[frontendKey, uint32](sizes.Frontends),
+		affinity:        newMemoryHash[bpf.NearlbAffinityKey, bpf.NearlbAffinityValue](sizes.Affinity),
+		ranges:          newMemoryHash[rangeKey, uint32](sizes.SourceRanges),
+		names:           newMemoryHash[nameKey, string](sizes.Names),
+		verdicts:        memoryCounters[bpf.NearlbVerdictCounter]{},
+		serviceCounters: memoryCounters[bpf.NearlbServiceCounter]{},
+		backendCounters: memoryCounters[bpf.NearlbBackendCounter]{},
+		sizes:           sizes,
+		clock:           &memoryClock{start: time.Now()},
+		close:           func() error { return nil },
+	}
+	write(s.settings, 0, bpf.NearlbSettings{Schema: bpf.SchemaVersion, Seed: 1})
+	return s
+}
+
+func newMemory[T any](size uint32) *array {
+	var element T
+	return newArray[T](make([]uint32, int(size)*strideOf(unsafe.Sizeof(element))), size)
+}
+
+// watch calls wrote after each single write to any table.
+func (s *store) watch(wrote func()) {
+	for _, a := range []*array{s.records, s.slots, s.backends, s.filter, s.settings} {
+		a.wrote = wrote
+	}
+	s.frontends.(*memoryHash[frontendKey, uint32]).wrote = wrote
+	s.ranges.(*memoryHash[rangeKey, uint32]).wrote = wrote
+	s.names.(*memoryHash[nameKey, string]).wrote = wrote
+	s.affinity.(*memoryHash[bpf.NearlbAffinityKey, bpf.NearlbAffinityValue]).wrote = wrote
+}
+
+type memoryHash[K comparable, V any] struct {
+	entries map[K]V
+	limit   uint32
+	wrote   func()
+}
+
+func newMemoryHash[K comparable, V any](limit uint32) *memoryHash[K, V] {
+	return &memoryHash[K, V]{entries: map[K]V{}, limit: limit, wrote: func() {}}
+}
+
+func (h *memoryHash[K, V]) get(key K) (V, bool, error) {
+	value, found := h.entries[key]
+	return value, found, nil
+}
+
+func (h *memoryHash[K, V]) put(key K, value V) error {
+	if _, found := h.entries[key]; !found && len(h.entries) >= int(h.limit) {
+		return errFull
+	}
+	h.entries[key] = value
+	h.wrote()
+	return nil
+}
+
+func (h *memoryHash[K, V]) remove(key K) error {
+	delete(h.entries, key)
+	h.wrote()
+	return nil
+}
+
+func (h *memoryHash[K, V]) all() iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) {
+		for key, value := range h.entries {
+			if !yield(key, value) {
+				return
+			}
+		}
+	}
+}
+
+func (h *memoryHash[K, V]) err() error { return nil }
+
+type memoryCounters[T any] map[uint32]T
+
+func (c memoryCounters[T]) read(index uint32) (T, error) { return c[index], nil }
+
+func (c memoryCounters[T]) zero(index uint32) error {
+	delete(c, index)
+	return nil
+}
+
+// memoryClock counts from the store's making.
+type memoryClock struct{ start time.Time }
+
+func (c *memoryClock) jiffies() uint32   { return uint32(time.Since(c.start) / (time.Second / 100)) }
+func (c *memoryClock) perSecond() uint32 { return 100 }
+func (c *memoryClock) boot() uint64      { return uint64(time.Since(c.start)) }

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// errFull: a table has no room for another key.
+var errFull = errors.New("table is full")
+
+// kernelStore maps the kernel's tables into memory. readOnly memory cannot be written, by mistake either.
+func kernelStore(m *bpf.NearlbMaps, readOnly bool) (*store, error) {
+	mapped := &mappings{readOnly: readOnly}
+	s := &store{
+		records:         mapArray[recordValue](mapped, m.Records),
+		slots:           mapArray[uint32](mapped, m.Slots),
+		backends:        mapArray[backendRow](mapped, m.Backends),
+		flows:           mapArray[bpf.NearlbFlowSet](mapped, m.Flows),
+		filter:          mapArray[bpf.NearlbAddressBits](mapped, m.AddressFilter),
+		settings:        mapArray[bpf.NearlbSettings](mapped, m.Config),
+		frontends:       &kernelHash[frontendKey, uint32]{table: m.Frontends},
+		affinity:        &kernelHash[bpf.NearlbAffinityKey, bpf.NearlbAffinityValue]{table: m.Affinity},
+		ranges:          &kernelHash[rangeKey, uint32]{table: m.SourceRanges},
+		names:           &kernelNames{kernelHash[nameKey, bpf.NearlbNameValue]{table: m.Names}},
+		verdicts:        kernelCounters[bpf.NearlbVerdictCounter]{m.Verdicts},
+		serviceCounters: kernelCounters[bpf.NearlbServiceCounter]{m.ServiceCounters},
+		backendCounters: kernelCounters[bpf.NearlbBackendCounter]{m.BackendCounters},
+		sizes:           m.Sizes(),
+		clock:           kernelClock{bpf.JiffiesPerSecond()},
+		close:           mapped.close,
+	}
+	if mapped.err != nil {
+		return nil, errors.Join(mapped.err, mapped.close())
+	}
+	return s, nil
+}
+
+// mappings are the memory maps of one store.
+type mappings struct {
+	readOnly bool
+	memory   [][]byte
+	err      error
+}
+
+func mapArray[T any](m *mappings, table *ebpf.Map) *array {
+	var element T
+	if m.err != nil {
+		return nil
+	}
+	if table == nil || uintptr(table.ValueSize()) != unsafe.Sizeof(element) {
+		m.err = fmt.Errorf("map table %v into memory: its values are not of %d bytes", table, unsafe.Sizeof(element))
+		return nil
+	}
+	protection := unix.PROT_READ | unix.PROT_WRITE
+	if m.readOnly {
+		protection = unix.PROT_READ
+	}
+	page := unix.Getpagesize()
+	length := (int(table.MaxEntries())*strideOf(unsafe.Sizeof(element))*4 + page - 1) / page * page
+	memory, err := unix.Mmap(table.FD(), 0, length, protection, unix.MAP_SHARED)
+	if err != nil {
+		m.err = fmt.Errorf("map table %v into memory: %w", table, err)
+		return nil
+	}
+	m.memory = append(m.memory, memory)
+	words := unsafe.Slice((*uint32)(unsafe.Pointer(&memory[0])), length/4)
+	return newArray[T](words, table.MaxEntries())
+}
+
+func (m *mappings) close() error {
+	var all error
+	for _, memory := range m.memory {
+		all = errors.Join(all, unix.Munmap(memory))
+	}
+	m.memory = nil
+	return all
+}
+
+type kernelHash[K comparable, V any] struct {
+	table *ebpf.Map
+	last  error
+}
+
+func (h *kernelHash[K, V]) get(key K) (value V, found bool, err error) {
+	err = h.table.Lookup(&key, &value)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return value, false, nil
+	}
+	return value, err == nil, err
+}
+
+func (h *kernelHash[K, V]) put(key K, value V) error {
+	err := h.table.Put(&key, &value)
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
+		return fmt.Errorf("%w: %w", errFull, err)
+	}
+	return err
+}
+
+func (h *kernelHash[K, V]) remove(key K) error {
+	err := h.table.Delete(&key)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (h *kernelHash[K, V]) err() error { return h.last }
+
+// all walks in batches where the table can, else key by key. A walk of a table that others change may miss their changes.
+func (h *kernelHash[K, V]) all() iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) {
+		h.last = nil
+		if h.table.Type() == ebpf.LPMTrie || !h.batches(yield) {
+			h.each(yield)
+		}
+	}
+}
+
+// batches gives false when the kernel cannot walk this table so.
+func (h *kernelHash[K, V]) batches(yield func(K, V) bool) bool {
+	const chunk = 4096
+	var cursor ebpf.MapBatchCursor
+	keys, values := make([]K, chunk), make([]V, chunk)
+	for first := true; ; first = false {
+		n, err := h.table.BatchLookup(&cursor, keys, values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			h.last = err
+			return !first
+		}
+		for i := range n {
+			if !yield(keys[i], values[i]) {
+				return true
+			}
+		}
+		if err != nil {
+			return true
+		}
+	}
+}
+
+func (h *kernelHash[K, V]) each(yield func(K, V) bool) {
+	var key K
+	var value V
+	entries := h.table.Iterate()
+	for entries.Next(&key, &value) {
+		if !yield(key, value) {
+			return
+		}
+	}
+	h.last = entries.Err()
+}
+
+// kernelNames keeps names as text that NUL ends.
+type kernelNames struct {
+	kernelHash[nameKey, bpf.NearlbNameValue]
+}
+
+func (n *kernelNames) get(key nameKey) (string, bool, error) {
+	value, found, err := n.kernelHash.get(key)
+	return nameText(value), found, err
+}
+
+func (n *kernelNames) put(key nameKey, text string) error {
+	return n.kernelHash.put(key, nameValue(text))
+}
+
+func (n *kernelNames) all() iter.Seq2[nameKey, string] {
+	return func(yield func(nameKey, string) bool) {
+		for key, value := range n.kernelHash.all() {
+			if !yield(key, nameText(value)) {
+				return
+			}
+		}
+	}
+}
+
+type kernelCounters[T any] struct{ table *ebpf.Map }
+
+func (c kernelCounters[T]) read(index uint32) (sum T, err error) {
+	var each []T
+	if err := c.table.Lookup(index, &each); err != nil {
+		return sum, err
+	}
+	for i := range each {
+		add(&sum, &each[i])
+	}
+	return sum, nil
+}
+
+func (c kernelCounters[T]) zero(index uint32) error {
+	processors, err := ebpf.PossibleCPU()
+	if err != nil {
+		return err
+	}
+	return c.table.Put(index, make([]T, processors))
+}
+
+// add sums counters, which are 64-bit numbers only.
+func add[T any](sum, one *T) {
+	count := unsafe.Sizeof(*sum) / 8
+	to, from := unsafe.Slice((*uint64)(unsafe.Pointer(sum)), count), unsafe.Slice((*uint64)(unsafe.Pointer(one)), count)
+	for i := range to {
+		to[i] += from[i]
+	}
+}
+
+type kernelClock struct{ hz uint32 }
+
+func (c kernelClock) jiffies() uint32   { return bpf.Jiffies() }
+func (c kernelClock) perSecond() uint32 { return c.hz }
+func (c kernelClock) boot() uint64      { return bpf.BootNanoseconds() }

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// Open takes over the tables, whoever wrote them: ids, records, slots and names are restored from what they hold, so that the
+// decisions published before cost no write when they come again. Entries that make no sense are left alone and listed by
+// Audit. The tables must stay open as long as these are used.
+func Open(m *bpf.NearlbMaps) (*Tables, error) {
+	s, err := kernelStore(m, false)
+	if err != nil {
+		return nil, err
+	}
+	t, err := open(s)
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return t, nil
+}
+
+// NewFake is the same publisher over plain memory, with the kernel's limits and without its privileges.
+func NewFake(sizes bpf.Sizes) *Tables {
+	t, err := open(memoryStore(sizes))
+	if err != nil {
+		panic(err) // plain memory gives no errors
+	}
+	return t
+}
+
+// Close gives the mapped memory back. The tables stay as they are.
+func (t *Tables) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.store.close()
+}
+
+// Config is what every program is told.
+type Config struct {
+	ServiceCIDRs []netip.Prefix // an address inside that no Service has is dropped; at most 8
+	Loopback4    netip.Addr     // source of hairpin connections; zero: DefaultLoopback4
+	Loopback6    netip.Addr     // zero: DefaultLoopback6
+	Disabled     bool           // every packet passes
+}
+
+// Stats counts what one call wrote.
+type Stats struct {
+	Frontends     int          `json:"frontends"`          // entries set or deleted
+	Records       int          `json:"records"`            // records written
+	Slots         int          `json:"slots"`              // slots of fresh Maglev tables, written in bulk
+	SlotRuns      int          `json:"slotRuns"`           // fresh Maglev tables
+	Backends      int          `json:"backends"`           // entries written or changed in place
+	SourceRanges  int          `json:"sourceRanges"`       // entries set or deleted
+	Names         int          `json:"names"`              // entries set or deleted
+	AddressFilter int          `json:"addressFilter"`      // bits set or cleared
+	Counters      int          `json:"counters"`           // counters set to zero for a new owner
+	Problems      []lb.Problem `json:"problems,omitempty"` // frontends of the Service that another Service has
+}
+
+// Total is the number of writes, slots in bulk left out.
+func (s Stats) Total() int {
+	return s.Frontends + s.Records + s.SlotRuns + s.Backends + s.SourceRanges + s.Names + s.AddressFilter + s.Counters
+}
+
+// FullError says that a decision does not fit a table. What was published for the Service before goes on being served.
+type FullError struct {
+	Table   string
+	Limit   uint32
+	Service lb.ServiceName
+}
+
+func (e *FullError) Error() string {
+	return fmt.Sprintf("publish service %s: table %s is full (%d entries)", e.Service, e.Table, e.Limit)
+}
+
+// Drift is one difference between the live tables and what was published.
+type Drift struct {
+	Table    string `json:"table"`
+	Entry    string `json:"entry"`
+	Problem  string `json:"problem"`
+	Repaired bool   `json:"repaired"`
+}
+
+// String is one line.
+func (d Drift) String() string { return d.Table + " " + d.Entry + ": " + d.Problem }

@@ -103,13 +103,4 @@ int reject(struct __sk_buff *skb)
 	return finish_answer(skb, skb->cb[CB_HOOK], skb->cb[CB_VERDICT], skb->len, false);
 }
 
-/* Run once by the loader: how fast jiffies go. */
-SEC("syscall")
-int clock(struct clock_result *result)
-{
-	result->jiffies = bpf_jiffies64();
-	result->nanoseconds = bpf_ktime_get_ns();
-	return 0;
-}
-
 char __license[] SEC("license") = "Dual BSD/GPL";

@@ -7,8 +7,7 @@
 /* Sets of the flow table less one; the number of sets, which is max_entries of flows, is a power of two. */
 volatile const __u32 flow_set_mask = 32767;
 
-/* CONFIG_HZ of the running kernel. The program clock tells: jiffies start at 2^32 - 300 s, so
- * HZ = (jiffies - 2^32) / (seconds since boot - 300), rounded to one of 100, 250, 300, 1000. */
+/* CONFIG_HZ of the running kernel. */
 volatile const __u32 jiffies_per_second = 250;
 
 /* When a flow entry without traffic is free again: seconds. SCTP goes by TCP's. */

@@ -23,4 +23,3 @@ EXPORT_ENUM(name_kind);
 EXPORT_ENUM(event_kind);
 EXPORT_ENUM(program);
 volatile const struct event export_event;
-volatile const struct clock_result export_clock_result;

@@ -355,12 +355,6 @@ enum program {
 	PROGRAM_MAX,
 };
 
-/* Answer of the program clock: both at the same moment, so that the loader can tell jiffies per second. */
-struct clock_result {
-	__u64 jiffies;
-	__u64 nanoseconds; /* bpf_ktime_get_ns */
-};
-
 /* One record of the events ring: a sampled drop or reject. */
 struct event {
 	__u64 time; /* bpf_ktime_get_boot_ns */

@@ -80,12 +80,6 @@ const (
 	NearlbBackendStateBACKEND_GONE     NearlbBackendState = 4
 )
 
-type NearlbClockResult struct {
-	_           structs.HostLayout
-	Jiffies     uint64
-	Nanoseconds uint64
-}
-
 type NearlbEvent struct {
 	_       structs.HostLayout
 	Time    uint64
@@ -425,7 +419,6 @@ const (
 	NearlbMapSourceRanges          = "source_ranges"
 	NearlbMapTrace                 = "trace"
 	NearlbMapVerdicts              = "verdicts"
-	NearlbProgClock                = "clock"
 	NearlbProgFromPod              = "from_pod"
 	NearlbProgFromPodHairpin       = "from_pod_hairpin"
 	NearlbProgFromPodIcmp          = "from_pod_icmp"
@@ -437,7 +430,6 @@ const (
 	NearlbVarEventsPerSecond       = "events_per_second"
 	NearlbVarExportAction          = "export_action"
 	NearlbVarExportBackendState    = "export_backend_state"
-	NearlbVarExportClockResult     = "export_clock_result"
 	NearlbVarExportEvent           = "export_event"
 	NearlbVarExportEventKind       = "export_event_kind"
 	NearlbVarExportFlowFlags       = "export_flow_flags"
@@ -507,7 +499,6 @@ type NearlbSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type NearlbProgramSpecs struct {
-	Clock          *ebpf.ProgramSpec `ebpf:"clock"`
 	FromPod        *ebpf.ProgramSpec `ebpf:"from_pod"`
 	FromPodHairpin *ebpf.ProgramSpec `ebpf:"from_pod_hairpin"`
 	FromPodIcmp    *ebpf.ProgramSpec `ebpf:"from_pod_icmp"`
@@ -548,7 +539,6 @@ type NearlbVariableSpecs struct {
 	EventsPerSecond       *ebpf.VariableSpec `ebpf:"events_per_second"`
 	ExportAction          *ebpf.VariableSpec `ebpf:"export_action"`
 	ExportBackendState    *ebpf.VariableSpec `ebpf:"export_backend_state"`
-	ExportClockResult     *ebpf.VariableSpec `ebpf:"export_clock_result"`
 	ExportEvent           *ebpf.VariableSpec `ebpf:"export_event"`
 	ExportEventKind       *ebpf.VariableSpec `ebpf:"export_event_kind"`
 	ExportFlowFlags       *ebpf.VariableSpec `ebpf:"export_flow_flags"`
@@ -644,7 +634,6 @@ type NearlbVariables struct {
 	EventsPerSecond       *ebpf.Variable `ebpf:"events_per_second"`
 	ExportAction          *ebpf.Variable `ebpf:"export_action"`
 	ExportBackendState    *ebpf.Variable `ebpf:"export_backend_state"`
-	ExportClockResult     *ebpf.Variable `ebpf:"export_clock_result"`
 	ExportEvent           *ebpf.Variable `ebpf:"export_event"`
 	ExportEventKind       *ebpf.Variable `ebpf:"export_event_kind"`
 	ExportFlowFlags       *ebpf.Variable `ebpf:"export_flow_flags"`
@@ -676,7 +665,6 @@ type NearlbVariables struct {
 //
 // It can be passed to LoadNearlbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NearlbPrograms struct {
-	Clock          *ebpf.Program `ebpf:"clock"`
 	FromPod        *ebpf.Program `ebpf:"from_pod"`
 	FromPodHairpin *ebpf.Program `ebpf:"from_pod_hairpin"`
 	FromPodIcmp    *ebpf.Program `ebpf:"from_pod_icmp"`
@@ -689,7 +677,6 @@ type NearlbPrograms struct {
 
 func (p *NearlbPrograms) Close() error {
 	return _NearlbClose(
-		p.Clock,
 		p.FromPod,
 		p.FromPodHairpin,
 		p.FromPodIcmp,

@@ -78,6 +78,9 @@ func (o *Objects) load(spec *ebpf.CollectionSpec, replace map[string]*ebpf.Map) 
 	if err := fitReplacements(spec, replace); err != nil {
 		return err
 	}
+	if err := setDerived(spec); err != nil {
+		return err
+	}
 	err := spec.LoadAndAssign(&o.NearlbObjects, &ebpf.CollectionOptions{MapReplacements: replace})
 	if err != nil {
 		return explain("load the BPF programs", err)

@@ -7,6 +7,6 @@ grep -rl --include='*_test.go' '^func Fuzz' cmd pkg tests | sort | while read -r
 	package=./$(dirname "$file")
 	sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$file" | while read -r target; do
 		echo "== $package $target"
-		go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" "$package"
+		go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" -fuzzminimizetime 50x "$package"
 	done
 done

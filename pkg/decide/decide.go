@@ -27,7 +27,11 @@ func Decide(in lb.Input, node lb.Node) lb.Decision {
 
 	use := listsInUse(doors, rules)
 	byKey := make(map[poolKey]*pool, len(pools))
-	d := lb.Decision{Service: in.Service.Name}
+	d := lb.Decision{
+		Service:   in.Service.Name,
+		Backends:  make([]lb.Backend, 0, len(in.Endpoints)),
+		Endpoints: make([]lb.EndpointReason, 0, len(in.Endpoints)),
+	}
 	for i := range pools {
 		p := &pools[i]
 		p.choose(use[p.poolKey], node)

@@ -9,6 +9,7 @@ func (p *pool) appendBackends(out []lb.Backend, node lb.Node) []lb.Backend {
 	if p.inUse == (use{}) {
 		return out
 	}
+	both := []lb.List{lb.ListCluster, lb.ListLocal} // shared by all, instead of one for each
 	for _, c := range p.winners {
 		out = append(out, lb.Backend{
 			Key:   lb.BackendKey{Port: c.Port, Address: c.Address},
@@ -16,7 +17,7 @@ func (p *pool) appendBackends(out []lb.Backend, node lb.Node) []lb.Backend {
 			Zone:  c.Zone,
 			State: state(c),
 			Near:  near(c, node),
-			Lists: lists(c),
+			Lists: lists(c, both),
 		})
 	}
 	return out
@@ -46,15 +47,17 @@ func near(c *candidate, node lb.Node) lb.TierName {
 	return lb.TierCluster
 }
 
-func lists(c *candidate) []lb.List {
-	var in []lb.List
-	if c.inCluster {
-		in = append(in, lb.ListCluster)
+// lists names the lists a backend is in.
+func lists(c *candidate, both []lb.List) []lb.List {
+	switch {
+	case c.inCluster && c.inLocal:
+		return both
+	case c.inCluster:
+		return both[:1:1]
+	case c.inLocal:
+		return both[1:]
 	}
-	if c.inLocal {
-		in = append(in, lb.ListLocal)
-	}
-	return in
+	return nil
 }
 
 // appendReasons explains every copy of the pool's endpoints.

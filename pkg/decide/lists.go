@@ -66,7 +66,7 @@ func (p *pool) localList() list {
 
 // collect makes the list of those that belong and marks them as members.
 func (p *pool) collect(reason lb.Reason, tier lb.TierName, member func(*candidate) *bool, belongs func(*candidate) bool) list {
-	l := list{reason: reason, tier: tier}
+	l := list{keys: make([]lb.BackendKey, 0, len(p.winners)), reason: reason, tier: tier}
 	for _, c := range p.winners {
 		if belongs(c) {
 			*member(c) = true

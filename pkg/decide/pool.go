@@ -40,8 +40,8 @@ type candidate struct {
 // gather sorts the endpoints of all slices into pools and finds the best copy of each address (requirement A18).
 // Endpoints without an address or a port number are left out.
 func gather(endpoints []lb.Endpoint) []pool {
+	store := make([]candidate, len(endpoints)) // one allocation for all
 	all := make([]*candidate, 0, len(endpoints))
-	store := make([]candidate, len(endpoints))
 	for i, e := range endpoints {
 		if servable(e) {
 			e.Address = canonicalPort(e.Address)

@@ -155,7 +155,7 @@ func TestAFlowKeepsItsBackendWhileItMay(t *testing.T) {
 		{name: "TCP outlives its service", worlds: tcp, services: web, steps: func(w world) []step {
 			first, in, out := start(w)
 			return []step{
-				first, doing(func(r *rig) { r.tables.remove(r, lb.ServiceName{Namespace: "default", Name: "web"}) }),
+				first, doing(func(r *rig) { r.remove(lb.ServiceName{Namespace: "default", Name: "web"}) }),
 				{hook: fromPod, in: in.with("A", "x"), verdict: "translate_established", out: became(out.with("A", "x"))},
 				{hook: toPod, in: out.reply("A", ""), verdict: "translate_reply", out: became(in.reply("A", ""))},
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/tests/internal/privileged"
 )
 
@@ -23,7 +24,7 @@ const (
 type rig struct {
 	testing.TB
 	objects *bpf.Objects
-	tables  *publisher
+	tables  *maps.Tables
 	counted map[counter]bpf.NearlbVerdictCounter
 	served  map[lb.ServiceName]bool
 }
@@ -50,7 +51,7 @@ func newRig(t testing.TB, o bpf.Options) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { objects.Close() })
-	r := &rig{TB: t, objects: objects, tables: newPublisher(t, objects), served: map[lb.ServiceName]bool{}}
+	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}}
 	r.counted = r.counters()
 	return r
 }
@@ -61,19 +62,10 @@ func (r *rig) in(t testing.TB) *rig {
 	sub := *r
 	sub.TB = t
 	for name := range r.served {
-		sub.tables.remove(t, name)
-		delete(r.served, name)
+		sub.remove(name)
 	}
 	sub.forget()
 	return &sub
-}
-
-func (r *rig) publish(decisions ...lb.Decision) {
-	r.Helper()
-	for _, d := range decisions {
-		r.tables.apply(r, d)
-		r.served[d.Service] = true
-	}
 }
 
 // outcome is what a program did with one frame.

@@ -50,14 +50,18 @@ func (w world) outside(n int) netip.Addr { return w.addr("198.51.100.", "2001:db
 
 func (w world) router() netip.Addr { return w.addr("192.0.2.", "2001:db8:2::", 1) }
 func (w world) loopback() netip.Addr {
-	return map[bool]netip.Addr{false: loopback4, true: loopback6}[w.v6]
+	if w.v6 {
+		return loopback6()
+	}
+	return loopback4()
 }
 
-var (
-	loopback4 = netip.MustParseAddr("169.254.20.20")
-	loopback6 = netip.MustParseAddr("fd6e:6561:726c:6200::1")
-	cidrs     = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")}
-)
+func loopback4() netip.Addr { return netip.MustParseAddr("169.254.20.20") }
+func loopback6() netip.Addr { return netip.MustParseAddr("fd6e:6561:726c:6200::1") }
+
+func cidrs() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")}
+}
 
 func at(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
 

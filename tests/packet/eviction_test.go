@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packet
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// age makes flows older: seconds by client port.
+func (r *rig) age(by map[uint16]time.Duration) {
+	r.Helper()
+	r.editFlows(func(f *bpf.NearlbFlow) {
+		seconds := by[swap(f.Port)] / time.Second
+		f.Touched -= uint32(seconds) * bpf.JiffiesPerSecond()
+	})
+}
+
+func swap(port uint16) uint16 { return port<<8 | port>>8 }
+
+// The order in which a full set gives up its entries: expired, closed, unanswered, idle longest; never one that was active in
+// the last minute.
+func TestAFullSetGivesUpTheRightFlow(t *testing.T) {
+	const minute = time.Minute
+	type flow struct {
+		answered, closed bool
+		age              time.Duration
+	}
+	busy, idle, idler := flow{answered: true}, flow{answered: true, age: 5 * minute}, flow{answered: true, age: 10 * minute}
+	closed, silent := flow{answered: true, closed: true}, flow{}
+	expired := flow{age: 2 * minute} // unanswered: 60 s
+	rows := []struct {
+		name   string
+		flows  [8]flow
+		victim int // -1: nobody
+	}{
+		{"an expired one first", [8]flow{busy, idle, closed, silent, idler, expired, idle, silent}, 5},
+		{"then a closed one", [8]flow{busy, idle, closed, silent, idler, busy, idle, silent}, 2},
+		{"then one without an answer", [8]flow{busy, idle, busy, busy, idler, busy, idle, silent}, 7},
+		{"then the one that was idle longest", [8]flow{busy, idle, busy, busy, idler, busy, idle, busy}, 4},
+		{"never one that is in use", [8]flow{busy, busy, busy, busy, busy, busy, busy, busy}, -1},
+	}
+	sizes := small()
+	sizes.FlowSets = 1
+	r := newRig(t, bpf.Options{Sizes: sizes})
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			for _, w := range worlds(lb.TCP) {
+				r := r.in(t)
+				r.publish(web(w)...)
+				ages := map[uint16]time.Duration{}
+				for i, f := range row.flows {
+					port := uint16(41000 + i)
+					ages[port] = f.age
+					in := w.packet(at(w.pod(1), port), at(w.vip(10), 80))
+					c := r.start(in)
+					if f.answered {
+						c.goOn(r, "translate_established", "translate_reply")
+						c.goOn(r, "translate_established", "translate_reply")
+					}
+					if f.closed {
+						r.expect(fromPod, c.in.with("RA", ""), "translate_established")
+					}
+				}
+				r.age(ages)
+				in := w.packet(at(w.pod(1), 50000), at(w.vip(10), 80))
+				if row.victim < 0 {
+					r.expect(fromPod, in, "drop_flows_full")
+				} else {
+					r.expect(fromPod, in, "translate_balance")
+				}
+				left := map[uint16]bool{}
+				for _, f := range r.liveFlows() {
+					left[swap(f.Port)] = true
+				}
+				for i := range row.flows {
+					if port := uint16(41000 + i); left[port] == (i == row.victim) {
+						t.Errorf("%s: flow %d is there: %v; want flow %d to go", w, i, left[port], row.victim)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A flood of ten times the table's size in first packets leaves established connections alone.
+func TestAFloodLeavesEstablishedConnectionsAlone(t *testing.T) {
+	forEachWorld(t, func(t *testing.T, w world) {
+		sizes := small()
+		sizes.FlowSets = 16
+		r := newRig(t, bpf.Options{Sizes: sizes})
+		r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: [][]netip.AddrPort{w.tier(8080, 2, 3, 4)}}))
+		var kept []talk
+		for i := range uint16(48) {
+			c := r.start(w.packet(at(w.pod(1), 41000+i), at(w.vip(10), 80)))
+			if c.out.dst == c.in.dst {
+				continue // its set was full
+			}
+			c.goOn(r, "translate_established", "translate_reply")
+			c.goOn(r, "translate_established", "translate_reply")
+			kept = append(kept, c)
+		}
+		if len(kept) < 40 {
+			t.Fatalf("%d of 48 connections found room", len(kept))
+		}
+		for i := range 10 * 16 * 8 {
+			in := w.packet(at(w.pod(10+i/400), uint16(1024+i%400)), at(w.vip(10), 80))
+			if got, _ := r.try(fromPod, in.bytes()); got.verdict != "translate_balance" && got.verdict != "drop_flows_full" {
+				t.Fatalf("first packet of the flood: %s", got.verdict)
+			}
+		}
+		for _, c := range kept {
+			c.goOn(r, "translate_established", "translate_reply")
+		}
+	}, lb.TCP, lb.UDP)
+}
+
+// An expired entry is no flow: a packet in the middle of the connection makes it again.
+func TestAnExpiredFlowIsMadeAgain(t *testing.T) {
+	rows := []struct {
+		name     string
+		protocol lb.Protocol
+		answered bool
+		age      time.Duration
+		forward  string
+	}{
+		{"unanswered UDP after 20 s", lb.UDP, false, 20 * time.Second, "translate_established"},
+		{"unanswered UDP after 35 s", lb.UDP, false, 35 * time.Second, "translate_balance"},
+		{"answered UDP after 170 s", lb.UDP, true, 170 * time.Second, "translate_established"},
+		{"answered UDP after 190 s", lb.UDP, true, 190 * time.Second, "translate_balance"},
+		{"unanswered TCP after 50 s", lb.TCP, false, 50 * time.Second, "translate_established"},
+		{"unanswered TCP after 70 s", lb.TCP, false, 70 * time.Second, "translate_recover"},
+		{"established TCP after 23 h", lb.TCP, true, 23 * time.Hour, "translate_established"},
+		{"established TCP after 25 h", lb.TCP, true, 25 * time.Hour, "translate_recover"},
+	}
+	r := newRig(t, bpf.Options{})
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			for _, w := range worlds(row.protocol) {
+				r := r.in(t)
+				r.publish(web(w)...)
+				in, _ := webPackets(w)
+				c := r.start(in)
+				if row.answered {
+					c.goOn(r, "translate_established", "translate_reply")
+					c.goOn(r, "translate_established", "translate_reply")
+				}
+				r.age(map[uint16]time.Duration{41000: row.age})
+				step{hook: fromPod, in: in.with("A", "x"), verdict: row.forward, out: became(c.out.with("A", "x"))}.play(r, 1)
+			}
+		})
+	}
+}

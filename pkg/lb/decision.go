@@ -13,7 +13,7 @@ import (
 type Decision struct {
 	Service   ServiceName
 	Frontends []Frontend
-	Backends  []Backend // every endpoint of the Service, in a tier or not: their states are published too
+	Backends  []Backend // every endpoint that a frontend leads to, in a tier or not: their states are published too
 	Endpoints []EndpointReason
 	Problems  []Problem
 }
@@ -50,7 +50,7 @@ const (
 type Side struct {
 	Action Action
 	Reason Reason
-	List   List   // which list the tiers are made of
+	List   List   // which list the tiers are made of, or would be
 	Tiers  []Tier // tried in order; at most three, none empty; empty unless Action is balance
 }
 

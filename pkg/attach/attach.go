@@ -51,6 +51,7 @@ type Options struct {
 	Programs Programs
 	Force    Method // changing it for attached devices leaves them without a program for a moment
 	Log      *slog.Logger
+	Synced   func() // called after every Sync without errors; may be nil
 }
 
 // Manager keeps programs attached. Its methods may be called from any goroutine, in the namespace they are meant for.

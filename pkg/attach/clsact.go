@@ -47,12 +47,30 @@ func (h hook) filter(ifindex int) *netlink.BpfFilter {
 	}
 }
 
+// ensureClsact adds the qdisc that filters need. Where an ingress qdisc is in its place, an egress filter would land on the
+// ingress side without an error.
 func ensureClsact(h *netlink.Handle, ifindex int) error {
 	err := h.QdiscAdd(clsact(ifindex))
-	if err != nil && !errors.Is(err, unix.EEXIST) {
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add clsact: %w", err)
 	}
+	qdiscs, err := complete(func() ([]netlink.Qdisc, error) { return h.QdiscList(byIndex(ifindex)) })
+	if err != nil {
+		return fmt.Errorf("list qdiscs: %w", err)
+	}
+	for _, q := range qdiscs {
+		if q.Attrs().Parent == netlink.HANDLE_CLSACT && q.Type() != "clsact" {
+			return fmt.Errorf("add clsact: a qdisc %s has its place", q.Type())
+		}
+	}
 	return nil
+}
+
+func byIndex(ifindex int) netlink.Link {
+	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
 }
 
 func clsact(ifindex int) *netlink.Clsact {
@@ -65,8 +83,7 @@ func clsact(ifindex int) *netlink.Clsact {
 
 // findFilter finds our filter in one place of a device; nil without one.
 func findFilter(h *netlink.Handle, ifindex int, hook hook) (*netlink.BpfFilter, error) {
-	device := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
-	filters, err := complete(func() ([]netlink.Filter, error) { return h.FilterList(device, hook.parent) })
+	filters, err := complete(func() ([]netlink.Filter, error) { return h.FilterList(byIndex(ifindex), hook.parent) })
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil, nil // the device has another qdisc in this place, or none can be there
 	}

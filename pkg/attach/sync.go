@@ -27,6 +27,9 @@ func (m *Manager) Sync() error {
 	pods := m.selection().pods(devices)
 	err = errors.Join(m.removeOthers(h, devices, pods), m.ensureAll(h, pods))
 	m.started = true
+	if err == nil && m.options.Synced != nil {
+		m.options.Synced()
+	}
 	return err
 }
 

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// methods runs a test for both ways of attaching.
+func methods(t *testing.T, test func(n *node, force Method)) {
+	for _, method := range []Method{TCX, Clsact} {
+		t.Run(string(method), func(t *testing.T) { inNode(t, func(n *node) { test(n, method) }) })
+	}
+}
+
+func TestProgramsAreOnPodDevicesAndNowhereElse(t *testing.T) {
+	methods(t, func(n *node, force Method) {
+		n.pod("pod1", 0)
+		n.pod("pod2", 0)
+		n.pod("gateway", 0) // a pod's device with an address that is not the node's
+		n.pod("uplink", 0)
+		n.pod("node", 0)
+		n.address("gateway", "10.244.0.1/32")
+		n.address("uplink", "198.51.100.2/24")
+		n.address("node", "192.0.2.1/24")
+		n.must(netlink.RouteAdd(&netlink.Route{LinkIndex: n.link("uplink").Attrs().Index, Gw: netip.MustParseAddr("198.51.100.1").AsSlice()}))
+		n.must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "inner"}, PeerName: "inner2"}))
+		m := n.manager(func(o *Options) {
+			o.Force = force
+			o.NodeAddresses = func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.0.2.1")} }
+		})
+		n.must(m.Sync())
+		var want []string
+		for _, device := range []string{"gateway", "pod1", "pod2"} {
+			want = append(want, device+" from_pod "+string(force), device+" to_pod "+string(force))
+		}
+		if diff := cmp.Diff(want, places(n.rows())); diff != "" {
+			t.Errorf("the kernel has other programs than wanted (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(n.rows(), m.Devices()); diff != "" {
+			t.Errorf("the manager says otherwise than the kernel (-kernel +manager):\n%s", diff)
+		}
+	})
+}
+
+func TestPatternsNameThePodDevices(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("cali1", 0)
+		n.pod("veth1", 0)
+		m := n.manager(func(o *Options) { o.Pods = []string{"cali*"} })
+		n.must(m.Sync())
+		if diff := cmp.Diff([]string{"cali1 from_pod tcx", "cali1 to_pod tcx"}, places(n.rows())); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestARestartPutsNewProgramsInPlaceWithoutAGap(t *testing.T) {
+	methods(t, func(n *node, force Method) {
+		const packets = 300
+		pod := n.pod("pod1", 0)
+		force1 := func(o *Options) { o.Force = force }
+		first := n.manager(force1)
+		n.must(first.Sync())
+		before := n.rows()
+		n.must(first.Close())
+		n.sendFrom(pod, packets) // nobody is there: SIGTERM leaves traffic flowing
+		if got := n.counted(); got != packets {
+			t.Fatalf("%d packets of %d were seen after the manager ended", got, packets)
+		}
+		n.programs, _ = countingPrograms(n.T, n.counter)
+		second := n.manager(force1)
+		seen := n.during(pod, func() { n.must(second.Sync()) })
+		if got := n.counted(); got != packets+seen {
+			t.Errorf("%d of %d packets were seen while programs were replaced", got-packets, seen)
+		}
+		after := n.rows()
+		for i := range after {
+			if after[i].Link != before[i].Link || after[i].ID == before[i].ID {
+				t.Errorf("%s of %s: link %d program %d before, link %d program %d after; want the same link and another program", after[i].Program,
+					after[i].Device, before[i].Link, before[i].ID, after[i].Link, after[i].ID)
+			}
+		}
+		if len(after) != 2 {
+			t.Errorf("%d programs are attached, want 2", len(after))
+		}
+	})
+}
+
+func TestAnIndexThatGoesToAnotherDeviceIsNotTakenForTheOldOne(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("pod1", 77)
+		first := n.manager(nil)
+		n.must(first.Sync())
+		old := n.rows()
+		n.must(first.Close())
+		n.must(netlink.LinkDel(n.link("pod1")))
+		pod := n.pod("pod2", 77)
+		if got := n.rows(); len(got) != 0 {
+			t.Errorf("links of a device that is gone are listed: %v", got)
+		}
+		n.must(n.manager(nil).Sync())
+		if diff := cmp.Diff([]string{"pod2 from_pod tcx", "pod2 to_pod tcx"}, places(n.rows())); diff != "" {
+			t.Error(diff)
+		}
+		if n.rows()[0].Link == old[0].Link {
+			t.Error("the old link is still there")
+		}
+		n.sendFrom(pod, 5)
+		if got := n.counted(); got != 5 {
+			t.Errorf("%d packets of 5 were seen", got)
+		}
+	})
+}
+
+func TestPinsOfVanishedDevicesAreRemoved(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("pod1", 0)
+		n.pod("pod2", 0)
+		n.must(n.manager(nil).Sync())
+		n.must(netlink.LinkDel(n.link("pod1")))
+		again := n.manager(nil) // another process
+		n.must(again.Sync())
+		index := n.link("pod2").Attrs().Index
+		want := []string{fmt.Sprintf("%d_egress", index), fmt.Sprintf("%d_ingress", index)}
+		if diff := cmp.Diff(want, n.pinned()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestADeviceThatIsNoPodsAnyMoreIsLeft(t *testing.T) {
+	methods(t, func(n *node, force Method) {
+		n.pod("pod1", 0)
+		n.pod("pod2", 0)
+		m := n.manager(func(o *Options) { o.Force = force })
+		n.must(m.Sync())
+		n.address("pod1", "192.0.2.7/24") // no node address is known, so any makes it the node's
+		n.must(m.Sync())
+		want := []string{"pod2 from_pod " + string(force), "pod2 to_pod " + string(force)}
+		if diff := cmp.Diff(want, places(n.rows())); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestAChangedMethodLeavesOneProgram(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("pod1", 0)
+		for _, force := range []Method{Clsact, TCX, Clsact, TCX} {
+			m := n.manager(func(o *Options) { o.Force = force })
+			n.must(m.Sync())
+			n.must(m.Close())
+			if diff := cmp.Diff([]string{"pod1 from_pod " + string(force), "pod1 to_pod " + string(force)}, places(n.rows())); diff != "" {
+				t.Error(diff)
+			}
+			if pins := len(n.pinned()); (pins == 0) != (force == Clsact) {
+				t.Errorf("with %s there are %d pins", force, pins)
+			}
+		}
+		_, err := RemoveFilters()
+		n.must(err)
+	})
+}
+
+func TestClsactStaysWithoutBeingAskedFor(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("pod1", 0)
+		n.must(n.manager(func(o *Options) { o.Force = Clsact }).Sync())
+		m := n.manager(nil)
+		n.must(m.Sync())
+		if diff := cmp.Diff([]string{"pod1 from_pod clsact", "pod1 to_pod clsact"}, places(n.rows())); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestOneFailingDeviceDoesNotKeepTheOthers(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("pod1", 0)
+		n.pod("pod2", 0)
+		n.must(netlink.QdiscAdd(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{ // leaves no room for an egress filter
+			LinkIndex: n.link("pod1").Attrs().Index, Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0)}}))
+		m := n.manager(func(o *Options) { o.Force = Clsact })
+		if err := m.Sync(); err == nil {
+			t.Error("no error")
+		}
+		rows := m.Devices()
+		want := []string{"pod1 from_pod ", "pod1 to_pod ", "pod2 from_pod clsact", "pod2 to_pod clsact"}
+		if diff := cmp.Diff(want, places(rows)); diff != "" {
+			t.Error(diff)
+		}
+		if rows[1].Error == "" || rows[3].Error != "" {
+			t.Errorf("errors are %q and %q, want one of pod1 alone", rows[1].Error, rows[3].Error)
+		}
+		n.must(netlink.QdiscDel(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
+			LinkIndex: n.link("pod1").Attrs().Index, Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0)}}))
+		n.must(m.Sync())
+	})
+}
+
+func TestOursAreOutermostAmongOtherPrograms(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("pod1", 0)
+		others, _ := countingPrograms(n.T, nil)
+		index := n.link("pod1").Attrs().Index
+		for attachType, program := range map[ebpf.AttachType]*ebpf.Program{ebpf.AttachTCXIngress: others.FromPod, ebpf.AttachTCXEgress: others.ToPod} {
+			l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: attachType})
+			n.must(err)
+			n.Cleanup(func() { l.Close() })
+		}
+		m := n.manager(nil)
+		n.must(m.Sync())
+		info, err := others.ToPod.Info()
+		n.must(err)
+		id, _ := info.ID()
+		rows := n.rows()
+		if diff := cmp.Diff([][]uint32{{}, {uint32(id)}}, [][]uint32{rows[0].Others, rows[1].Others}); diff != "" {
+			t.Errorf("others before ours (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(rows, m.Devices()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestALinkWhoseFileWasRemovedIsPinnedAgain(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("pod1", 0)
+		m := n.manager(nil)
+		n.must(m.Sync())
+		before := n.rows()
+		for _, name := range n.pinned() {
+			n.must(unix.Unlink(n.linkDir + "/" + name))
+		}
+		n.must(m.Sync())
+		if diff := cmp.Diff(before, n.rows()); diff != "" {
+			t.Errorf("want the same links again (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestRemoveFiltersLeavesNothing(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("pod1", 0)
+		n.must(n.manager(func(o *Options) { o.Force = Clsact }).Sync())
+		cleaned, err := RemoveFilters()
+		n.must(err)
+		if diff := cmp.Diff([]string{"pod1"}, cleaned); diff != "" {
+			t.Error(diff)
+		}
+		qdiscs, err := netlink.QdiscList(n.link("pod1"))
+		n.must(err)
+		for _, q := range qdiscs {
+			if q.Type() == "clsact" {
+				t.Error("the clsact qdisc is still there")
+			}
+		}
+	})
+}
+
+func TestListWithoutAnythingIsEmpty(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("pod1", 0)
+		if rows := n.rows(); len(rows) != 0 {
+			t.Errorf("got %v", rows)
+		}
+		if _, err := pins(n.linkDir); err != nil && !errors.Is(err, unix.ENOENT) {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// during sends packets from the pod as long as f runs, and tells how many.
+func (n *node) during(pod *os.File, f func()) uint64 {
+	n.Helper()
+	var stop atomic.Bool
+	sent := make(chan uint64)
+	go func() {
+		other := n.thread()
+		count := uint64(0)
+		for last := false; !last; count += 10 {
+			last = stop.Load()
+			other.sendFrom(pod, 10)
+		}
+		sent <- count
+	}()
+	f()
+	stop.Store(true)
+	return <-sent
+}
+
+// thread puts the calling goroutine's thread into the node's namespace, for good.
+func (n *node) thread() *node {
+	runtime.LockOSThread()
+	other := *n
+	if err := netns.Set(netns.NsHandle(n.own.Fd())); err != nil {
+		n.Error(err)
+	}
+	return &other
+}
+
+// follow runs a Manager until the test ends.
+func (n *node) follow(change func(*Options)) (m *Manager, synced <-chan struct{}) {
+	n.Helper()
+	news := make(chan struct{}, 1)
+	m = n.manager(func(o *Options) {
+		change(o)
+		o.Synced = func() {
+			select {
+			case news <- struct{}{}:
+			default:
+			}
+		}
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		n.thread()
+		ended <- m.Run(ctx)
+	}()
+	n.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			n.Errorf("run: %v", err)
+		}
+	})
+	return m, news
+}
+
+// await waits until the manager shows what is wanted.
+func (n *node) await(m *Manager, synced <-chan struct{}, want ...string) []DeviceRow {
+	n.Helper()
+	limit := time.After(10 * time.Second)
+	for {
+		rows := m.Devices()
+		if fmt.Sprint(places(rows)) == fmt.Sprint(want) {
+			return rows
+		}
+		select {
+		case <-synced:
+		case <-limit:
+			n.Fatalf("the manager shows %v, want %v", places(rows), want)
+		}
+	}
+}
+
+func TestDevicesAreFollowedAsPodsComeAreRenamedAndGo(t *testing.T) {
+	methods(t, func(n *node, force Method) {
+		m, synced := n.follow(func(o *Options) { o.Force = force })
+		n.await(m, synced)
+		n.pod("tmp1", 0)
+		from, to := " from_pod "+string(force), " to_pod "+string(force)
+		before := n.await(m, synced, "tmp1"+from, "tmp1"+to)
+		n.must(netlink.LinkSetDown(n.link("tmp1")))
+		n.must(netlink.LinkSetName(n.link("tmp1"), "pod1"))
+		after := n.await(m, synced, "pod1"+from, "pod1"+to)
+		if before[0].Link != after[0].Link || before[0].ID != after[0].ID {
+			t.Errorf("a new name made another link: %v, %v", before, after)
+		}
+		n.pod("pod2", 0)
+		n.await(m, synced, "pod1"+from, "pod1"+to, "pod2"+from, "pod2"+to)
+		n.must(netlink.LinkDel(n.link("pod1")))
+		n.await(m, synced, "pod2"+from, "pod2"+to)
+	})
+}
+
+func TestADefaultRouteTakesADeviceOut(t *testing.T) {
+	inNode(t, func(n *node) {
+		m, synced := n.follow(func(*Options) {})
+		n.pod("veth1", 0)
+		n.await(m, synced, "veth1 from_pod tcx", "veth1 to_pod tcx")
+		route := &netlink.Route{LinkIndex: n.link("veth1").Attrs().Index, Scope: netlink.SCOPE_LINK,
+			Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}}
+		n.must(netlink.RouteAdd(route))
+		n.await(m, synced)
+		n.must(netlink.RouteDel(route))
+		n.await(m, synced, "veth1 from_pod tcx", "veth1 to_pod tcx")
+	})
+}
+
+func TestLostNewsIsNews(t *testing.T) {
+	inNode(t, func(n *node) {
+		news, err := listen()
+		n.must(err)
+		defer news.close()
+		n.must(news.socket.SetReceiveBufferSize(1, true)) // the kernel's least
+		for i := range 200 {
+			n.address("lo", fmt.Sprintf("10.1.1.%d/32", i+1))
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		lost := make(chan error, 1)
+		go func() {
+			_, _, err := news.socket.Receive()
+			for ; err == nil; _, _, err = news.socket.Receive() {
+			}
+			lost <- err
+		}()
+		n.Logf("the kernel says: %v", <-lost)
+		told := make(chan struct{}, 1000)
+		ended := make(chan error, 1)
+		n.address("lo", "10.1.2.1/32")
+		go func() { ended <- news.read(ctx, func() { told <- struct{}{} }) }()
+		<-told
+		cancel()
+		news.close()
+		n.must(<-ended)
+	})
+}

@@ -77,8 +77,8 @@ func writeYAML(w io.Writer, value any) error {
 	return err
 }
 
-// writeRows writes rows in any format of the read commands.
-func writeRows[R any](w io.Writer, format string, columns []column[R], rows []R) error {
+// writeRows writes rows in any format of the read commands; width as in writeTable.
+func writeRows[R any](w io.Writer, width int, format string, columns []column[R], rows []R) error {
 	if rows == nil {
 		rows = []R{} // an empty list, not null
 	}
@@ -88,5 +88,5 @@ func writeRows[R any](w io.Writer, format string, columns []column[R], rows []R)
 	case formatYAML:
 		return writeYAML(w, rows)
 	}
-	return writeTable(w, terminalWidth(w), format == formatWide, columns, rows)
+	return writeTable(w, width, format == formatWide, columns, rows)
 }

@@ -28,7 +28,12 @@ objects. Nothing is sent anywhere: no kernel, no cluster.`,
 		if err != nil {
 			return err
 		}
-		doc := newPlanDocument(source.Node(), decisions(source), source.Problems())
+		decided := decisions(source)
+		clashing, err := clashes(decided)
+		if err != nil {
+			return err
+		}
+		doc := newPlanDocument(source.Node(), decided, append(clashing, source.Problems()...))
 		out := cmd.OutOrStdout()
 		switch output.value {
 		case formatJSON:

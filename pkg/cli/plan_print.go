@@ -5,9 +5,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"net"
-	"net/netip"
-	"strconv"
 	"strings"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -53,7 +50,7 @@ func frontendColumns() []column[planFrontend] {
 	return []column[planFrontend]{
 		{heading: "SERVICE", cell: func(f planFrontend) string { return withPort(f.Service, f.Port) }},
 		{heading: "KIND", cell: func(f planFrontend) string { return string(f.Kind) }},
-		{heading: "FRONTEND", cell: func(f planFrontend) string { return hostPort(f.Address, f.FrontendPort, f.Protocol) }},
+		{heading: "FRONTEND", cell: func(f planFrontend) string { return socket(f.Address, f.FrontendPort) + "/" + f.Protocol.String() }},
 		{heading: "FROM THIS NODE", cell: func(f planFrontend) string { return sideText(f.Internal) }},
 		{heading: "FROM OUTSIDE", wide: true, cell: func(f planFrontend) string { return sideText(f.External) }},
 		{heading: "AFFINITY", wide: true, cell: func(f planFrontend) string { return secondsText(f.AffinitySeconds) }},
@@ -64,7 +61,7 @@ func frontendColumns() []column[planFrontend] {
 func endpointColumns(node planNode) []column[planEndpoint] {
 	return []column[planEndpoint]{
 		{heading: "SERVICE", cell: func(e planEndpoint) string { return withPort(e.Service, e.Port) }},
-		{heading: "ENDPOINT", cell: func(e planEndpoint) string { return hostPort(e.Address, e.EndpointPort, e.Protocol) }},
+		{heading: "ENDPOINT", cell: func(e planEndpoint) string { return socket(e.Address, e.EndpointPort) + "/" + e.Protocol.String() }},
 		{heading: "NODE", cell: func(e planEndpoint) string { return e.Node }},
 		{heading: "ZONE", cell: func(e planEndpoint) string { return e.Zone }},
 		{heading: "SLICE", wide: true, cell: func(e planEndpoint) string { return e.Slice }},
@@ -82,16 +79,20 @@ func problemColumns() []column[lb.Problem] {
 	}
 }
 
-// sideText is "same-zone: 2 of zone, then 3 of cluster", or "reject: no-endpoints".
 func sideText(side planSide) string {
-	if side.Action != lb.Balance {
-		return fmt.Sprintf("%s: %s", side.Action, side.Reason)
-	}
 	tiers := make([]string, len(side.Tiers))
 	for i, tier := range side.Tiers {
 		tiers[i] = fmt.Sprintf("%d in %s", len(tier.Backends), tier.Tier)
 	}
-	return fmt.Sprintf("%s: %s", side.Reason, strings.Join(tiers, ", then "))
+	return sideWords(string(side.Action), string(side.Reason), tiers)
+}
+
+// sideWords is "same-zone: 2 in zone, then 3 in cluster", or "reject: no-endpoints".
+func sideWords(action, reason string, tiers []string) string {
+	if action != string(lb.Balance) {
+		return action + ": " + reason
+	}
+	return reason + ": " + strings.Join(tiers, ", then ")
 }
 
 func yesNo(yes bool) string {
@@ -106,10 +107,6 @@ func withPort(service, port string) string {
 		return service
 	}
 	return service + ":" + port
-}
-
-func hostPort(address netip.Addr, port uint16, protocol lb.Protocol) string {
-	return net.JoinHostPort(address.String(), strconv.Itoa(int(port))) + "/" + protocol.String()
 }
 
 func secondsText(seconds int64) string {

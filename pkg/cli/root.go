@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/agent"
 )
 
 // Exit statuses of the contract.
@@ -70,7 +72,19 @@ cluster. One agent per node writes BPF maps; the other commands read and explain
 
 func commands() []*cobra.Command {
 	return []*cobra.Command{
+		agentCommand(agent.Run),
+		servicesCommand(),
+		backendsCommand(),
+		flowsCommand(),
+		affinityCommand(),
+		verdictsCommand(),
+		devicesCommand(),
+		statusCommand(),
+		checkCommand(),
 		planCommand(),
+		traceCommand(),
+		demoCommand(),
+		cleanupCommand(),
 		versionCommand(),
 	}
 }

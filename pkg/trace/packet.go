@@ -21,7 +21,6 @@ const (
 	udpHeader      = 8
 	etherTypeIPv4  = 0x0800
 	etherTypeIPv6  = 0x86dd
-	minimumFrame   = 60 // Ethernet's least, without the check sequence
 	timeToLive     = 64
 	tcpFlagSYN     = 0x02
 	dontFragment   = 0x4000
@@ -36,7 +35,7 @@ const (
 func firstPacket(source, to netip.AddrPort, protocol lb.Protocol) []byte {
 	payload := transport(source, to, protocol)
 	header := networkHeader(source.Addr(), to.Addr(), protocol, len(payload))
-	frame := make([]byte, etherHeader, minimumFrame)
+	frame := make([]byte, etherHeader, 128)
 	copy(frame, []byte{0x02, 0, 0, 0, 0, 0x01, 0x02, 0, 0, 0, 0, 0x02})
 	etherType := uint16(etherTypeIPv4)
 	if to.Addr().Is6() {

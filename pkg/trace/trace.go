@@ -7,6 +7,7 @@
 package trace
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -32,16 +33,62 @@ type Request struct {
 	Count    int // packets, each from another source port; 0 is 1
 }
 
-// Answer is the contract's answer to a Request.
+// Ports that packets of a Request come from: above those that need privilege, starting where Linux takes its own.
+const (
+	lowestPort  = 1024
+	usualPort   = 32768
+	highestPort = 65535
+
+	// MostPackets of one Request: each has a source port of its own.
+	MostPackets = highestPort - lowestPort + 1
+)
+
+// Check says what is wrong with a request, with its field as in `nearlb trace --packets`.
+func (r Request) Check() error {
+	switch {
+	case r.From != FromPod && (r.From == FromHost || r.From == FromNetwork):
+		return fmt.Errorf("from %q: not built yet: only packets from a pod can be traced", r.From)
+	case r.From != FromPod:
+		return fmt.Errorf("from %q: want pod, host or network", r.From)
+	case !r.Source.Addr().IsValid():
+		return fmt.Errorf("src: missing: want an IP address")
+	case !r.To.Addr().IsValid():
+		return fmt.Errorf("dst: missing: want an IP address")
+	case r.Source.Addr().Is4() != r.To.Addr().Is4():
+		return fmt.Errorf("dst %q: not of the family of src %q", r.To.Addr(), r.Source.Addr())
+	case r.Protocol != lb.TCP && r.Protocol != lb.UDP && r.Protocol != lb.SCTP && r.Protocol != ICMP:
+		return fmt.Errorf("proto %q: want tcp, udp, sctp or icmp", r.Protocol)
+	case r.Protocol != ICMP && r.To.Port() == 0:
+		return fmt.Errorf("dst %q: its port is missing", r.To.Addr())
+	case r.Count < 0 || r.Count > MostPackets:
+		return fmt.Errorf("count %d: want 1 to %d, as each packet has its own source port", r.Count, MostPackets)
+	}
+	return nil
+}
+
+// source is the address and port of packet number i.
+func (r Request) source(i int) netip.AddrPort {
+	port := int(r.Source.Port())
+	if port == 0 {
+		port = usualPort
+	}
+	if port += i; port > highestPort {
+		port = lowestPort + (port-highestPort-1)%MostPackets
+	}
+	return netip.AddrPortFrom(r.Source.Addr(), uint16(port))
+}
+
+// Answer is the contract's answer to a Request. Verdict and reason are those of its first packet.
 type Answer struct {
-	ID       string      `json:"id,omitempty"`
-	Verdict  string      `json:"verdict"`           // translate, pass, reject or drop
-	Reason   string      `json:"reason"`            // the verdict's name in the BPF code, without its class
-	Service  string      `json:"service,omitempty"` // "namespace/name"; absent when no service matched
-	Port     *string     `json:"port,omitempty"`    // name of the service's port, which may be empty
-	Backends []Backend   `json:"backends"`          // by address
-	SNAT     bool        `json:"snat"`              // whether the client's address is replaced
-	Source   *netip.Addr `json:"source,omitempty"`  // the address that the backend will see
+	ID       string         `json:"id,omitempty"`
+	Verdict  string         `json:"verdict"`            // translate, pass, reject or drop
+	Reason   string         `json:"reason"`             // the verdict's name in the BPF code, without its class
+	Service  string         `json:"service,omitempty"`  // "namespace/name"; absent when no service matched
+	Port     *string        `json:"port,omitempty"`     // name of the service's port, which may be empty
+	Backends []Backend      `json:"backends"`           // by address
+	SNAT     bool           `json:"snat"`               // whether the client's address is replaced
+	Source   *netip.Addr    `json:"source,omitempty"`   // the address that the other end sees; absent when none sees any
+	Verdicts map[string]int `json:"verdicts,omitempty"` // packets by verdict, when not all have the same one
 }
 
 // Backend is one backend that got packets of a Request, and how many.

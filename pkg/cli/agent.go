@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/attach"
+)
+
+func agentCommand(start func(context.Context, agent.Options) error) *cobra.Command {
+	options := agent.DefaultOptions()
+	var node nodeFlags
+	var logs logFlags
+	cmd := &cobra.Command{
+		Use:   "agent --node-name NAME [--manifests DIR | --kubeconfig FILE]",
+		Short: "Run the daemon of a node: follow objects, publish them into the kernel",
+		Long: `Follows Services and EndpointSlices, in the API server or in a directory, and publishes what
+this node does with them into the kernel. When it ends, for whatever reason, traffic goes on.
+
+Each flag is also read from the environment: --node-name from NEARLB_NODE_NAME, and so on.
+A flag on the command line wins.`,
+		Example: `  nearlb agent --node-name n1                          in a cluster
+  nearlb agent --node-name n1 --manifests /etc/nearlb  without one`,
+		Args: noArguments,
+	}
+	flags := cmd.Flags()
+	addAgentFlags(flags, &options)
+	addSizeFlags(flags, &options)
+	node.add(flags)
+	logs.add(flags)
+	method := attachFlag{&options.AttachMethod}
+	flags.Var(method, "attach", "how programs are attached: `tcx|clsact` (default: tcx where the kernel has it)")
+	complete(cmd, "attach", func() []string { return []string{string(attach.TCX), string(attach.Clsact)} })
+	complete(cmd, "log-format", func() []string { return []string{"text", "json"} })
+	complete(cmd, "log-level", func() []string { return []string{"debug", "info", "warn", "error"} })
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) }
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := node.config(options.NodeName)
+		if err != nil {
+			return err
+		}
+		options.NodeName, options.Zone, options.NodeIPs = cfg.Name, cfg.Zone, cfg.IPs
+		options.NodePortAddresses, options.ServiceCIDRs = cfg.NodePortAddresses, cfg.ServiceCIDRs
+		options.Version = versionText()
+		options.Log = logs.logger(cmd.ErrOrStderr())
+		if err := options.Check(); err != nil {
+			return usageError{err}
+		}
+		return start(cmd.Context(), options)
+	}
+	return cmd
+}
+
+func addAgentFlags(flags *pflag.FlagSet, o *agent.Options) {
+	flags.SortFlags = false
+	flags.StringVar(&o.NodeName, "node-name", "", "`name` of this node, as in the slices' nodeName")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "`FILE` that says where the API server is (default: in-cluster)")
+	flags.StringVar(&o.Manifests, "manifests", "", "`DIR` of objects, followed as it changes, instead of an API server")
+	flags.StringVar(&o.PinPath, "pin-path", o.PinPath, "`directory` on a bpffs for tables, programs and links")
+	flags.StringVar(&o.LockDir, "lock-dir", o.LockDir, "`directory` for the lock and the status file")
+	flags.StringSliceVar(&o.PodDevices, "pod-devices", nil, "`patterns` of pod devices, as veth*,lxc* (default: found by themselves)")
+	flags.StringVar(&o.HealthAddress, "health-address", o.HealthAddress, "`address` of /healthz and /livez; empty: none")
+	flags.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "`address` of /metrics; empty: none")
+	flags.DurationVar(&o.AuditEvery, "audit-interval", o.AuditEvery, "how often the tables are compared with what was published")
+	flags.DurationVar(&o.Debounce, "debounce", o.Debounce, "least time between two publications of one Service")
+	flags.TextVar(&o.Loopback4, "loopback4", o.Loopback4, "`source` of a pod's connections to itself through a Service")
+	flags.TextVar(&o.Loopback6, "loopback6", o.Loopback6, "`source` of the same for IPv6")
+}
+
+func addSizeFlags(flags *pflag.FlagSet, o *agent.Options) {
+	s := &o.Sizes
+	for _, size := range []struct {
+		name, what string
+		value      *uint32
+	}{
+		{"frontends", "addresses with port and protocol", &s.Frontends},
+		{"records", "frontends and those just replaced", &s.Records},
+		{"slots", "Maglev slots", &s.Slots},
+		{"backends", "endpoints of service ports", &s.Backends},
+		{"flow-sets", "sets of 8 connections, a power of two", &s.FlowSets},
+		{"affinity", "clients of session affinity", &s.Affinity},
+		{"fragments", "fragmented packets in flight", &s.Fragments},
+		{"source-ranges", "loadBalancerSourceRanges", &s.SourceRanges},
+		{"services", "service ports", &s.Services},
+		{"names", "names of service ports, nodes, zones", &s.Names},
+	} {
+		flags.Uint32Var(size.value, "size-"+size.name, *size.value, "room for `n` "+size.what)
+	}
+}
+
+// attachFlag checks the method as it is set.
+type attachFlag struct{ method *attach.Method }
+
+func (f attachFlag) Type() string   { return "method" }
+func (f attachFlag) String() string { return string(*f.method) }
+
+func (f attachFlag) Set(text string) error {
+	switch method := attach.Method(strings.ToLower(text)); method {
+	case attach.TCX, attach.Clsact, "":
+		*f.method = method
+		return nil
+	}
+	return usagef("want tcx or clsact")
+}

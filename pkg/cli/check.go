@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// checkRow is one thing that nearlb wants of this machine.
+type checkRow struct {
+	Subject string `json:"subject"`
+	Result  result `json:"result"`
+	Detail  string `json:"detail"` // what was found, or what follows and how to mend it
+}
+
+type result string
+
+const (
+	good    result = "ok"
+	warning result = "warning" // nearlb runs, and not as well as it could
+	missing result = "missing" // nearlb cannot run
+)
+
+func checkCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Say what this machine lacks, and what else is in the way",
+		Long: `Looks at the kernel, mounts, capabilities and forwarding, and for rules of kube-proxy that
+would handle the same Services. Changes nothing. Ends with 1 when nearlb cannot run here.`,
+		Args: noArguments,
+	}
+	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		rows := checkMachine()
+		if err := writeCheck(cmd.OutOrStdout(), output.value, rows); err != nil {
+			return err
+		}
+		for _, row := range rows {
+			if row.Result == missing {
+				return fmt.Errorf("check this machine: it lacks what nearlb needs: %s", row.Subject)
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+func writeCheck(w io.Writer, format string, rows []checkRow) error {
+	return writeRows(w, terminalWidth(w), format, []column[checkRow]{
+		{heading: "RESULT", cell: func(r checkRow) string { return string(r.Result) }},
+		{heading: "SUBJECT", cell: func(r checkRow) string { return r.Subject }},
+		{heading: "DETAIL", cell: func(r checkRow) string { return r.Detail }},
+	}, rows)
+}
+
+// checkMachine looks at this machine as this process sees it: its capabilities, its mounts, its network namespace.
+func checkMachine() []checkRow {
+	rows := checkKernel(bpf.Probe())
+	rows = append(rows, checkCapabilities(), checkCgroup())
+	rows = append(rows, checkForwarding()...)
+	return append(rows, checkKubeProxy()...)
+}
+
+func checkKernel(findings []bpf.Finding) []checkRow {
+	var name unix.Utsname
+	release := "unknown"
+	if err := unix.Uname(&name); err == nil {
+		release = unix.ByteSliceToString(name.Release[:])
+	}
+	if len(findings) == 0 {
+		return []checkRow{{"kernel", good, "Linux " + release + " has everything"}}
+	}
+	rows := []checkRow{{"kernel", good, "Linux " + release}}
+	for _, f := range findings {
+		row := checkRow{Subject: f.Feature, Result: warning, Detail: f.Means}
+		if f.Fatal {
+			row.Result = missing
+		}
+		if f.Since != "" {
+			row.Detail += " (since Linux " + f.Since + ")"
+		}
+		if f.Error != "" {
+			row.Detail += ": " + f.Error
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// wanted are the capabilities that the agent uses: programs, devices and links, tracing helpers of the verifier.
+var wanted = [...]struct {
+	name string
+	bit  uint
+}{{"CAP_BPF", unix.CAP_BPF}, {"CAP_NET_ADMIN", unix.CAP_NET_ADMIN}, {"CAP_PERFMON", unix.CAP_PERFMON}}
+
+func checkCapabilities() checkRow {
+	row := checkRow{Subject: "capabilities"}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		row.Result, row.Detail = warning, "cannot be read: "+err.Error()
+		return row
+	}
+	effective := uint64(data[0].Effective) | uint64(data[1].Effective)<<32
+	var lacks []string
+	for _, c := range wanted {
+		if effective&(1<<c.bit) == 0 {
+			lacks = append(lacks, c.name)
+		}
+	}
+	row.Result, row.Detail = good, "BPF, NET_ADMIN, PERFMON"
+	if len(lacks) > 0 {
+		row.Result, row.Detail = missing, "run as root, or with "+strings.Join(lacks, ", ")
+	}
+	return row
+}
+
+// checkCgroup looks for the hierarchy that the node's own clients will be served through.
+func checkCgroup() checkRow {
+	for _, path := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		var fs unix.Statfs_t
+		if err := unix.Statfs(path, &fs); err == nil && uint32(fs.Type) == unix.CGROUP2_SUPER_MAGIC {
+			return checkRow{"cgroup2", good, path}
+		}
+	}
+	return checkRow{"cgroup2", warning, "not mounted; nothing needs it yet (the node's own clients will)"}
+}
+
+func checkForwarding() []checkRow {
+	var rows []checkRow
+	for _, family := range []struct{ name, path string }{
+		{"IPv4 forwarding", "/proc/sys/net/ipv4/ip_forward"},
+		{"IPv6 forwarding", "/proc/sys/net/ipv6/conf/all/forwarding"},
+	} {
+		row := checkRow{family.name, good, "on"}
+		text, err := os.ReadFile(family.path)
+		switch {
+		case err != nil:
+			row.Result, row.Detail = warning, "cannot be read: "+err.Error()
+		case strings.TrimSpace(string(text)) == "0":
+			row.Result, row.Detail = warning, "off: pods reach backends on other nodes only where packets are bridged (echo 1 > "+family.path+")"
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}

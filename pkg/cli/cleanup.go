@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// addLockDir adds the flag of the commands that ask for a running agent.
+func addLockDir(flags *pflag.FlagSet, dir *string) {
+	flags.StringVar(dir, "lock-dir", bpf.DefaultLockDir, "`directory` of the agent's lock and status file")
+}
+
+func cleanupCommand() *cobra.Command {
+	var pins pinFlags
+	var lockDir string
+	cmd := &cobra.Command{
+		Use:   "cleanup",
+		Short: "Take everything of nearlb out of the kernel",
+		Long: `Detaches the programs from all devices and removes the pinned tables. Connections to
+Services end to work; others are not touched. Stop the agent first.`,
+		Args: noArguments,
+	}
+	pins.add(cmd.Flags())
+	addLockDir(cmd.Flags(), &lockDir)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		removed, err := cleanup(pins.pinPath, lockDir)
+		out := cmd.OutOrStdout()
+		for _, line := range removed {
+			fmt.Fprintf(out, "removed %s\n", printable(line))
+		}
+		if err == nil && len(removed) == 0 {
+			fmt.Fprintln(out, "Nothing to remove.")
+		}
+		return err
+	}
+	return cmd
+}
+
+// cleanup lists what it removed, whether it came to its end or not.
+func cleanup(pinPath, lockDir string) (removed []string, err error) {
+	lock, err := bpf.Lock(lockDir, pinPath)
+	if errors.Is(err, bpf.ErrLocked) {
+		return nil, fmt.Errorf("%w: stop it first", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	removed, err = bpf.Cleanup(pinPath)
+	if err != nil {
+		return removed, err
+	}
+	devices, err := attach.RemoveFilters()
+	for _, device := range devices {
+		removed = append(removed, "filters of "+device)
+	}
+	if err != nil {
+		return removed, err
+	}
+	status := agent.StatusPath(lockDir, pinPath)
+	switch err := os.Remove(status); {
+	case err == nil:
+		removed = append(removed, status)
+	case !errors.Is(err, fs.ErrNotExist):
+		return removed, fmt.Errorf("remove status file: %w", err)
+	}
+	return removed, nil
+}

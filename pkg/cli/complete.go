@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// complete gives a flag's values to the shell.
+func complete(cmd *cobra.Command, flag string, values func() []string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return values(), cobra.ShellCompDirectiveNoFileComp
+	})
+	if err != nil {
+		panic(err) // a program error: no such flag
+	}
+}
+
+// liveServices are the names of the Services in the kernel, with and without their ports; none when they cannot be read.
+func liveServices(pins *pinFlags) []string {
+	var names []string
+	pins.read(func(reader *maps.Reader) error {
+		for row, err := range reader.Frontends() {
+			if err != nil {
+				return err
+			}
+			names = append(names, row.Service, withPort(row.Service, row.Port))
+		}
+		return nil
+	})
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// liveNodes are the names of the nodes that have backends.
+func liveNodes(pins *pinFlags) []string {
+	var names []string
+	pins.read(func(reader *maps.Reader) error {
+		for row, err := range reader.Backends() {
+			if err != nil {
+				return err
+			}
+			if row.Node != "" {
+				names = append(names, row.Node)
+			}
+		}
+		return nil
+	})
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+func servicesCommand() *cobra.Command {
+	return dump[maps.FrontendRow]{
+		use: "services", short: "List the frontends in the kernel and where their connections go",
+		example: "  nearlb services\n  nearlb services --service default/web -o json\n  nearlb services --node n2 -o wide",
+		filters: byService | byNode | byBackend,
+		rows:    (*maps.Reader).Frontends,
+		keep:    keepFrontend,
+		empty:   "No services: the agent has published none.",
+		columns: []column[maps.FrontendRow]{
+			{heading: "SERVICE", cell: func(r maps.FrontendRow) string { return withPort(r.Service, r.Port) }},
+			{heading: "KIND", cell: func(r maps.FrontendRow) string { return r.Kind }},
+			{heading: "FRONTEND", cell: func(r maps.FrontendRow) string { return socket(r.Address, r.FrontendPort) + "/" + r.Protocol }},
+			{heading: "FROM THIS NODE", cell: func(r maps.FrontendRow) string { return liveSideText(r.Internal) }},
+			{heading: "FROM OUTSIDE", wide: true, cell: func(r maps.FrontendRow) string { return liveSideText(r.External) }},
+			{heading: "CONNECTIONS", wide: true, right: true, cell: func(r maps.FrontendRow) string { return count(r.Connections) }},
+			{heading: "REJECTED", wide: true, right: true, cell: func(r maps.FrontendRow) string { return count(r.Rejected) }},
+			{heading: "DROPPED", wide: true, right: true, cell: func(r maps.FrontendRow) string { return count(r.Dropped) }},
+			{heading: "AFFINITY", wide: true, right: true, cell: func(r maps.FrontendRow) string { return secondsText(int64(r.AffinitySeconds)) }},
+			{heading: "SOURCES", wide: true, cell: func(r maps.FrontendRow) string { return strings.Join(r.SourceRanges, ",") }},
+		},
+	}.command()
+}
+
+func keepFrontend(r maps.FrontendRow, f *filter) bool {
+	if !f.keepsService(r.Service, r.Port) {
+		return false
+	}
+	if f.node == "" && !f.backend.addr.IsValid() {
+		return true
+	}
+	for _, side := range []maps.SideRow{r.Internal, r.External} {
+		for _, tier := range side.Tiers {
+			for _, b := range tier.Backends {
+				if f.keepsNode(b.Node) && f.backend.keeps(b.Address, b.Port) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func backendsCommand() *cobra.Command {
+	return dump[maps.BackendRow]{
+		use: "backends", short: "List the backends in the kernel: state, nearness, connections",
+		example: "  nearlb backends --service default/web\n  nearlb backends --node n2 --watch",
+		filters: byService | byNode | byBackend,
+		rows:    (*maps.Reader).Backends,
+		keep: func(r maps.BackendRow, f *filter) bool {
+			return f.keepsService(r.Service, r.Port) && f.keepsNode(r.Node) && f.backend.keeps(r.Address, r.BackendPort)
+		},
+		empty: "No backends: the agent has published none.",
+		columns: []column[maps.BackendRow]{
+			{heading: "SERVICE", cell: func(r maps.BackendRow) string { return withPort(r.Service, r.Port) }},
+			{heading: "BACKEND", cell: func(r maps.BackendRow) string { return socket(r.Address, r.BackendPort) + "/" + r.Protocol }},
+			{heading: "NODE", cell: func(r maps.BackendRow) string { return r.Node }},
+			{heading: "ZONE", cell: func(r maps.BackendRow) string { return r.Zone }},
+			{heading: "TIER", cell: func(r maps.BackendRow) string { return r.Tier }},
+			{heading: "STATE", cell: func(r maps.BackendRow) string { return r.State }},
+			{heading: "CONNS", right: true, cell: func(r maps.BackendRow) string { return count(r.Connections) }},
+			{heading: "LISTS", wide: true, cell: func(r maps.BackendRow) string { return strings.Join(r.Lists, ",") }},
+			{heading: "PACKETS TO", wide: true, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsTo) }},
+			{heading: "BYTES TO", wide: true, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesTo) }},
+			{heading: "PACKETS FROM", wide: true, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsFrom) }},
+			{heading: "BYTES FROM", wide: true, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesFrom) }},
+		},
+	}.command()
+}
+
+func flowsCommand() *cobra.Command {
+	return dump[maps.FlowRow]{
+		use: "flows", short: "List the connections that the kernel remembers",
+		example: "  nearlb flows --service default/web\n  nearlb flows --client 10.244.1.1 -o wide",
+		filters: byService | byNode | byBackend | byClient,
+		rows:    (*maps.Reader).Flows,
+		keep: func(r maps.FlowRow, f *filter) bool {
+			return (f.all || !r.Expired) && f.keepsService(r.Service, r.Port) && f.keepsNode(r.Node) &&
+				f.backend.keeps(r.Backend, r.BackendPort) && f.client.keeps(r.Client, r.ClientPort)
+		},
+		empty: "No flows: no connection to a Service is remembered.",
+		columns: []column[maps.FlowRow]{
+			{heading: "CLIENT", cell: func(r maps.FlowRow) string { return socket(r.Client, r.ClientPort) }},
+			{heading: "FRONTEND", cell: func(r maps.FlowRow) string { return socket(r.Frontend, r.FrontendPort) + "/" + r.Protocol }},
+			{heading: "BACKEND", cell: func(r maps.FlowRow) string { return socket(r.Backend, r.BackendPort) }},
+			{heading: "SEEN", cell: func(r maps.FlowRow) string { return strings.Join(r.Seen, ",") }},
+			{heading: "IDLE", right: true, cell: func(r maps.FlowRow) string { return idle(r.IdleSeconds) }},
+			{heading: "SERVICE", wide: true, cell: func(r maps.FlowRow) string { return withPort(r.Service, r.Port) }},
+			{heading: "NODE", wide: true, cell: func(r maps.FlowRow) string { return r.Node }},
+			{heading: "ZONE", wide: true, cell: func(r maps.FlowRow) string { return r.Zone }},
+			{heading: "BACKEND IS", wide: true, cell: func(r maps.FlowRow) string { return r.BackendState }},
+			{heading: "SOURCE PORT", wide: true, right: true, cell: func(r maps.FlowRow) string { return strconv.Itoa(int(r.SourcePort)) }},
+			{heading: "FLAGS", wide: true, cell: func(r maps.FlowRow) string { return strings.Join(r.Flags, ",") }},
+		},
+	}.command(allFlag("expired flows too, whose entries are free to be used again"))
+}
+
+func affinityCommand() *cobra.Command {
+	return dump[maps.AffinityRow]{
+		use: "affinity", short: "List the clients that session affinity remembers",
+		example: "  nearlb affinity --client 10.244.1.1",
+		filters: byService | byBackend | byClient,
+		rows:    (*maps.Reader).Affinity,
+		keep: func(r maps.AffinityRow, f *filter) bool {
+			return f.keepsService(r.Service, r.Port) && f.backend.keeps(r.Backend, r.BackendPort) && f.client.keeps(r.Client, 0)
+		},
+		empty: "No affinity: no client of a Service with session affinity is remembered.",
+		columns: []column[maps.AffinityRow]{
+			{heading: "CLIENT", cell: func(r maps.AffinityRow) string { return r.Client.String() }},
+			{heading: "SERVICE", cell: func(r maps.AffinityRow) string { return withPort(r.Service, r.Port) + "/" + r.Protocol }},
+			{heading: "BACKEND", cell: func(r maps.AffinityRow) string { return socket(r.Backend, r.BackendPort) }},
+			{heading: "BACKEND IS", cell: func(r maps.AffinityRow) string { return r.State }},
+			{heading: "IDLE", right: true, cell: func(r maps.AffinityRow) string { return idle(r.IdleSeconds) }},
+		},
+	}.command()
+}
+
+func verdictsCommand() *cobra.Command {
+	return dump[maps.VerdictRow]{
+		use: "verdicts", short: "Count the packets by what was decided for them",
+		example: "  nearlb verdicts --watch\n  nearlb verdicts --all -o json",
+		rows:    (*maps.Reader).Verdicts,
+		keep:    func(r maps.VerdictRow, f *filter) bool { return f.all || r.Packets > 0 },
+		empty:   "No packets: no program has seen any.",
+		columns: []column[maps.VerdictRow]{
+			{heading: "HOOK", cell: func(r maps.VerdictRow) string { return r.Hook }},
+			{heading: "VERDICT", cell: func(r maps.VerdictRow) string { return r.Verdict }},
+			{heading: "REASON", cell: func(r maps.VerdictRow) string { return r.Reason }},
+			{heading: "PACKETS", right: true, cell: func(r maps.VerdictRow) string { return count(r.Packets) }},
+			{heading: "BYTES", right: true, cell: func(r maps.VerdictRow) string { return size(r.Bytes) }},
+		},
+	}.command(allFlag("those that counted nothing too"))
+}
+
+func allFlag(usage string) func(*cobra.Command, *filter) {
+	return func(cmd *cobra.Command, f *filter) { cmd.Flags().BoolVar(&f.all, "all", false, usage) }
+}
+
+func liveSideText(side maps.SideRow) string {
+	tiers := make([]string, len(side.Tiers))
+	for i, tier := range side.Tiers {
+		tiers[i] = fmt.Sprintf("%d in %s", len(tier.Backends), tier.Tier)
+	}
+	return sideWords(side.Action, side.Reason, tiers)
+}
+
+// socket is an address and its port; "" for none.
+func socket(address netip.Addr, port uint16) string {
+	if !address.IsValid() {
+		return ""
+	}
+	return net.JoinHostPort(address.String(), strconv.Itoa(int(port)))
+}
+
+func count(n uint64) string { return strconv.FormatUint(n, 10) }
+
+// size is a number of bytes in three digits.
+func size(bytes uint64) string {
+	value, unit := float64(bytes), 0
+	for ; value >= 999.5 && unit < 5; unit++ {
+		value /= 1000
+	}
+	if unit == 0 {
+		return count(bytes) + " B"
+	}
+	digits := 0
+	if value < 9.95 {
+		digits = 1
+	}
+	return strconv.FormatFloat(value, 'f', digits, 64) + " " + "kMGTP"[unit-1:unit] + "B"
+}
+
+// idle is a time in its largest whole unit.
+func idle(seconds int64) string {
+	switch {
+	case seconds < 120:
+		return fmt.Sprintf("%ds", max(seconds, 0))
+	case seconds < 2*3600:
+		return fmt.Sprintf("%dm", seconds/60)
+	}
+	return fmt.Sprintf("%dh", seconds/3600)
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"iter"
+
+	"github.com/spf13/pflag"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// pinFlags say where an agent's tables are.
+type pinFlags struct {
+	pinPath string
+}
+
+func (f *pinFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.pinPath, "pin-path", bpf.DefaultPinPath, "`directory` of the agent's pinned tables")
+}
+
+// read opens the live tables read-only for as long as use runs. No agent need run; one must have run.
+func (f *pinFlags) read(use func(*maps.Reader) error) error {
+	tables, err := bpf.OpenMaps(f.pinPath, true)
+	if err != nil {
+		return err
+	}
+	reader, err := maps.NewReader(tables)
+	if err == nil {
+		err = use(reader)
+	}
+	return errors.Join(err, tables.Close())
+}
+
+// collect takes the rows that keep lets through.
+func collect[R any](rows iter.Seq2[R, error], keep func(R) bool) ([]R, error) {
+	all := []R{}
+	for row, err := range rows {
+		if err != nil {
+			return nil, err
+		}
+		if keep(row) {
+			all = append(all, row)
+		}
+	}
+	return all, nil
+}

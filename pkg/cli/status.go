@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// statusDocument is what the agent says of itself and what the kernel says, side by side.
+type statusDocument struct {
+	Agent   *agent.Status      `json:"agent"` // null: it wrote no status file that we can see
+	Tables  []maps.FillRow     `json:"tables"`
+	Devices []attach.DeviceRow `json:"devices"`
+}
+
+func statusCommand() *cobra.Command {
+	var pins pinFlags
+	var lockDir string
+	var again watchFlags
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Say whether the agent runs, what is attached, how full the tables are",
+		Long: `Reads the agent's status file and the kernel. Ends with 1 when no agent runs or when it
+cannot publish some Service.`,
+		Args: noArguments,
+	}
+	pins.add(cmd.Flags())
+	addLockDir(cmd.Flags(), &lockDir)
+	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)
+	again.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var last statusDocument
+		err := again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) (err error) {
+			if last, err = readStatus(&pins, lockDir); err != nil {
+				return err
+			}
+			return writeStatus(w, width, output.value, last)
+		})
+		if err == nil && !last.healthy() {
+			return quietError{}
+		}
+		return err
+	}
+	return cmd
+}
+
+// readStatus fails where no agent ever ran. A missing status file alone is shown.
+func readStatus(pins *pinFlags, lockDir string) (statusDocument, error) {
+	var doc statusDocument
+	status, err := agent.ReadStatus(lockDir, pins.pinPath)
+	switch {
+	case err == nil:
+		doc.Agent = &status
+	case !errors.Is(err, agent.ErrNoStatus):
+		return doc, err
+	}
+	err = pins.read(func(reader *maps.Reader) (err error) {
+		doc.Tables, err = collect(reader.Fill(), func(maps.FillRow) bool { return true })
+		return err
+	})
+	if err != nil {
+		return doc, err
+	}
+	doc.Devices, err = attach.List(bpf.LinkDirectory(pins.pinPath))
+	doc.Devices = list(doc.Devices)
+	return doc, err
+}
+
+func (d statusDocument) healthy() bool {
+	return d.Agent != nil && d.Agent.Running && len(d.Agent.Failing) == 0
+}
+
+func writeStatus(w io.Writer, width int, format string, doc statusDocument) error {
+	switch format {
+	case formatJSON:
+		return writeJSON(w, doc)
+	case formatYAML:
+		return writeYAML(w, doc)
+	}
+	writeAgent(w, doc.Agent, time.Now())
+	fmt.Fprintf(w, "devices   %s\n\n", attachedText(doc.Devices))
+	if err := writeTable(w, width, format == formatWide, fillColumns(), doc.Tables); err != nil {
+		return err
+	}
+	return writeComplaints(w, width, doc.Agent)
+}
+
+func writeAgent(w io.Writer, a *agent.Status, now time.Time) {
+	if a == nil {
+		fmt.Fprintln(w, "agent     unknown: no status file (is --lock-dir the agent's?); what is in the kernel goes on serving")
+		return
+	}
+	fmt.Fprintf(w, "agent     %s\n", agentText(a, now))
+	fmt.Fprintf(w, "node      %s, zone %s, addresses %s\n", orDash(a.Node.Name), orDash(a.Node.Zone), orDash(strings.Join(a.Node.Addresses, ",")))
+	fmt.Fprintf(w, "objects   %s, %d services published, %d waiting, last sync %s\n", printable(a.Source), a.Services, a.Dirty, ago(a.LastSync, now))
+	fmt.Fprintf(w, "audit     %s, %d differences found since the start\n", ago(a.LastAudit, now), a.Drift)
+}
+
+func agentText(a *agent.Status, now time.Time) string {
+	if !a.Running {
+		return fmt.Sprintf("not running (last seen %s, version %s); what it published goes on serving", ago(a.Written, now), printable(a.Version))
+	}
+	return fmt.Sprintf("%s, process %d, started %s, version %s", a.State, a.PID, ago(a.Started, now), printable(a.Version))
+}
+
+func ago(then, now time.Time) string {
+	if then.IsZero() {
+		return "never"
+	}
+	return idle(int64(now.Sub(then).Seconds())) + " ago"
+}
+
+// attachedText counts devices, not programs.
+func attachedText(rows []attach.DeviceRow) string {
+	devices := map[int]bool{}
+	failed := 0
+	for _, row := range rows {
+		devices[row.Ifindex] = true
+		if row.Error != "" {
+			failed++
+		}
+	}
+	text := fmt.Sprintf("%d with programs attached", len(devices))
+	if failed > 0 {
+		text += fmt.Sprintf(", %d programs failed (nearlb devices)", failed)
+	}
+	return text
+}
+
+func fillColumns() []column[maps.FillRow] {
+	return []column[maps.FillRow]{
+		{heading: "TABLE", cell: func(r maps.FillRow) string { return r.Table }},
+		{heading: "USED", right: true, cell: func(r maps.FillRow) string { return count(r.Used) }},
+		{heading: "LIMIT", right: true, cell: func(r maps.FillRow) string { return count(r.Limit) }},
+		{heading: "FULL", right: true, cell: func(r maps.FillRow) string {
+			return fmt.Sprintf("%.1f %%", 100*float64(r.Used)/float64(max(r.Limit, 1)))
+		}},
+	}
+}
+
+// writeComplaints lists what goes wrong: Services that cannot be published, the agent's own troubles, problems of objects.
+func writeComplaints(w io.Writer, width int, a *agent.Status) error {
+	if a == nil {
+		return nil
+	}
+	for _, f := range a.Failing {
+		fmt.Fprintf(w, "\nfailing   %s: %s (%d attempts)\n", f.Service, oneLine(f.Error), f.Attempts)
+	}
+	for _, trouble := range a.Trouble {
+		fmt.Fprintf(w, "\ntrouble   %s\n", oneLine(trouble))
+	}
+	if len(a.Problems) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return writeTable(w, width, false, problemColumns(), a.Problems)
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/trace"
+)
+
+// traceFlags describe one request, or where many are.
+type traceFlags struct {
+	from     string
+	src, dst string
+	proto    string
+	count    int
+	packets  string
+}
+
+func traceCommand() *cobra.Command {
+	var objects objectFlags
+	var pins pinFlags
+	var ask traceFlags
+	cmd := &cobra.Command{
+		Use:   "trace --from pod --src IP[:PORT] --dst IP:PORT --proto tcp|udp",
+		Short: "Say what happens to a packet: the real BPF program decides",
+		Long: `Sends the first packet of a connection through the BPF program, in the kernel, and says
+what it decided. The tables are the live ones, read only: no flow is made, no counter
+changes. With -f they are private ones, made from objects as for nearlb plan.`,
+		Example: `  nearlb trace --from pod --src 10.244.1.1 --dst 10.96.0.10:80 --proto tcp
+  nearlb trace -f objects.yaml --node n1 --from pod --src 10.244.1.1 \
+      --dst 10.96.0.10:80 --proto tcp --count 1000
+  nearlb trace --packets packets.jsonl -o jsonl`,
+		Args: noArguments,
+	}
+	objects.add(cmd.Flags())
+	pins.add(cmd.Flags())
+	ask.add(cmd)
+	output := addOutputFlag(cmd, formatTable, formatJSON, formatJSONL, formatYAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		requests, err := ask.requests(cmd, &objects)
+		if err != nil {
+			return err
+		}
+		tracer, err := openTracer(cmd, &objects, &pins)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, tracer.Close()) }()
+		return answerAll(cmd.OutOrStdout(), tracer, requests, output.value, ask.packets != "")
+	}
+	return cmd
+}
+
+func (f *traceFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.from, "from", "", "where the packet comes from: `pod` (host and network are not built yet)")
+	flags.StringVar(&f.src, "src", "", "`IP[:PORT]` of the client")
+	flags.StringVar(&f.dst, "dst", "", "`IP:PORT` that it connects to")
+	flags.StringVar(&f.proto, "proto", "", "`tcp`, udp, sctp or icmp (an echo request; --dst then has no port)")
+	flags.IntVar(&f.count, "count", 1, "send `N` first packets, each from another source port")
+	flags.StringVar(&f.packets, "packets", "", "`FILE` of packets, one JSON object a line; - is standard input")
+	complete(cmd, "from", func() []string { return []string{string(trace.FromPod)} })
+	complete(cmd, "proto", func() []string { return []string{"tcp", "udp", "sctp", "icmp"} })
+}
+
+// openTracer makes private tables from objects, if there are any, and takes the live ones otherwise.
+func openTracer(cmd *cobra.Command, objects *objectFlags, pins *pinFlags) (*trace.Tracer, error) {
+	if len(objects.files) == 0 {
+		return trace.Live(pins.pinPath)
+	}
+	warn := warnTo(cmd.ErrOrStderr())
+	source, err := objects.load(cmd.InOrStdin(), warn)
+	if err != nil {
+		return nil, err
+	}
+	tracer, problems, err := trace.Offline(decisions(source), maps.Config{ServiceCIDRs: source.ServiceCIDRs()})
+	for _, p := range problems {
+		warn(p.Object + ": " + p.Field + ": " + p.Message)
+	}
+	return tracer, err
+}
+
+// answerAll answers in the order of the requests. A file of packets makes a list, even of one.
+func answerAll(out io.Writer, tracer *trace.Tracer, requests requestReader, format string, many bool) error {
+	answers := []trace.Answer{}
+	for {
+		request, err := requests()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		answer, err := tracer.Do(request)
+		if err != nil {
+			return err
+		}
+		switch format {
+		case formatJSONL:
+			err = writeJSONLine(out, answer)
+		case formatTable:
+			err = writeAnswer(out, request, answer)
+		default:
+			answers = append(answers, answer)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	var document any = answers
+	if !many {
+		if len(answers) == 0 {
+			return nil
+		}
+		document = answers[0]
+	}
+	switch format {
+	case formatJSON:
+		return writeJSON(out, document)
+	case formatYAML:
+		return writeYAML(out, document)
+	}
+	return nil
+}

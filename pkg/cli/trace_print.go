@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nearlb/nearlb/pkg/trace"
+)
+
+// writeAnswer is the table form of one answer: a heading, then a line for each thing there is to say.
+func writeAnswer(w io.Writer, r trace.Request, a trace.Answer) error {
+	var b strings.Builder
+	if a.ID != "" {
+		fmt.Fprintf(&b, "%s: ", printable(a.ID))
+	}
+	fmt.Fprintf(&b, "%s (%s)\n", a.Verdict, strings.ReplaceAll(a.Reason, "_", " "))
+	protocol := r.Protocol.String()
+	to := socket(r.To.Addr(), r.To.Port())
+	if r.Protocol == trace.ICMP {
+		protocol, to = "ICMP echo request", r.To.Addr().String()
+	}
+	fmt.Fprintf(&b, "  packet   %s from %s %s to %s\n", protocol, r.From, r.Source.Addr(), to)
+	if a.Service != "" {
+		port := ""
+		if a.Port != nil {
+			port = *a.Port
+		}
+		fmt.Fprintf(&b, "  service  %s\n", printable(withPort(a.Service, port)))
+	}
+	for i, backend := range a.Backends {
+		label := "backend"
+		if i > 0 {
+			label = ""
+		}
+		fmt.Fprintf(&b, "  %-7s  %s  %s%s\n", label, socket(backend.Address, backend.Port), backend.Tier, share(backend.Count, r.Count))
+	}
+	if a.Source != nil {
+		fmt.Fprintf(&b, "  source   %s%s\n", *a.Source, kept(a.SNAT))
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.Verdicts)) {
+		fmt.Fprintf(&b, "  counted  %d %s\n", a.Verdicts[name], strings.ReplaceAll(name, "_", " "))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func share(count, of int) string {
+	if of <= 1 {
+		return ""
+	}
+	return fmt.Sprintf("  %d of %d, %.1f %%", count, of, 100*float64(count)/float64(of))
+}
+
+func kept(snat bool) string {
+	if snat {
+		return " (replaced)"
+	}
+	return " (kept)"
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trace
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// tally adds up what happened to the packets of one request.
+type tally struct {
+	request  Request
+	verdicts map[string]int // by name in the BPF code
+	first    *bpf.Verdict   // of the first packet
+	service  string
+	port     *string
+	backends map[netip.AddrPort]*Backend
+	source   netip.Addr // of the packets that went on; invalid: none did
+}
+
+func newTally(r Request) *tally {
+	return &tally{request: r, verdicts: map[string]int{}, backends: map[netip.AddrPort]*Backend{}}
+}
+
+// tally adds one packet.
+func (t *Tracer) tally(to *tally, client netip.AddrPort, result bpf.NearlbTraceResult, out []byte) error {
+	verdict := bpf.VerdictOf(result.Verdict)
+	to.verdicts[verdict.Name]++
+	if to.first == nil {
+		to.first = &verdict
+	}
+	if result.FrontendFound != 0 && to.service == "" {
+		name, err := t.name(result.Service)
+		if err != nil {
+			return err
+		}
+		to.service, to.port = splitName(name)
+	}
+	if verdict.Class == bpf.Pass {
+		to.source = client.Addr()
+	}
+	if verdict.Class != bpf.Translate {
+		return nil
+	}
+	source, backend, ok := ends(out)
+	if !ok {
+		return fmt.Errorf("read the packet that came out: %d bytes of neither IPv4 nor IPv6", len(out))
+	}
+	to.source = source.Addr()
+	if result.BackendFound == 0 {
+		return nil
+	}
+	if to.backends[backend] == nil {
+		tier, err := t.nearness(result.Backend)
+		if err != nil {
+			return err
+		}
+		to.backends[backend] = &Backend{Address: backend.Addr(), Port: backend.Port(), Tier: tier}
+	}
+	to.backends[backend].Count++
+	return nil
+}
+
+func (to *tally) answer() Answer {
+	a := Answer{
+		ID: to.request.ID, Verdict: string(to.first.Class), Reason: to.first.Reason,
+		Service: to.service, Port: to.port, Backends: []Backend{},
+	}
+	if to.source.IsValid() {
+		a.Source = &to.source
+		a.SNAT = to.source != to.request.Source.Addr()
+	}
+	if len(to.verdicts) > 1 {
+		a.Verdicts = to.verdicts
+	}
+	for _, b := range to.backends {
+		a.Backends = append(a.Backends, *b)
+	}
+	slices.SortFunc(a.Backends, func(x, y Backend) int {
+		return cmp.Or(x.Address.Compare(y.Address), cmp.Compare(x.Port, y.Port))
+	})
+	return a
+}
+
+// name is the name of a service port, as the agent wrote it: "namespace/name:port/TCP".
+func (t *Tracer) name(id uint32) (string, error) {
+	var value bpf.NearlbNameValue
+	key := bpf.NearlbNameKey{Kind: uint32(bpf.NearlbNameKindNAME_SERVICE_PORT), Id: id}
+	if err := t.objects.Names.Lookup(&key, &value); err != nil {
+		return "", fmt.Errorf("read name of service port %d: %w", id, err)
+	}
+	text := make([]byte, len(value.Text))
+	for i, c := range value.Text {
+		text[i] = byte(c)
+	}
+	text, _, _ = bytes.Cut(text, []byte{0})
+	return string(text), nil
+}
+
+// splitName takes the protocol off a service port's name and the port apart; nil: the address belongs to the Service, the
+// port to none of its ports.
+func splitName(name string) (service string, port *string) {
+	if i := strings.LastIndexByte(name, '/'); i > 0 && strings.IndexByte(name, '/') < i {
+		name = name[:i]
+	}
+	service, text, _ := strings.Cut(name, ":")
+	return service, &text
+}
+
+// nearness is the tier of a backend.
+func (t *Tracer) nearness(id uint32) (string, error) {
+	var backend bpf.NearlbBackend
+	if err := t.objects.Backends.Lookup(id, &backend); err != nil {
+		return "", fmt.Errorf("read backend %d: %w", id, err)
+	}
+	return bpf.TierName(backend.Tier), nil
+}

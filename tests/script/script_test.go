@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package script runs the scripts of tests/testdata: objects in, the plan, the tables' canonical dump and traces out.
+//
+// A script is a txtar archive (rogpeppe/go-internal/testscript). Beside testscript's own commands it has:
+//
+//	nearlb ARGS           the command line
+//	tables -f FILE ...    publish what the node decides and print the tables' dump: flags of nearlb plan
+//	exits STATUS COMMAND  the command must end with this exit status
+//
+// Every script without a trace runs twice: on the fake tables always, on the kernel's when privileged, and both must print
+// the same dump. NEARLB_UPDATE=1 writes what came out into the scripts; read the difference before you commit it.
+package script
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/nearlb/nearlb/pkg/cli"
+	"github.com/nearlb/nearlb/tests/privileged"
+)
+
+// kernelTables tells the command tables which tables to publish into.
+const kernelTables = "NEARLB_KERNEL_TABLES"
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"nearlb": func() { os.Exit(cli.Main(os.Args[1:])) },
+		"tables": func() { os.Exit(tables()) },
+	})
+}
+
+func TestScriptsOnFakeTables(t *testing.T) {
+	run(t, scripts(t, false), nil)
+}
+
+func TestScriptsOnTheKernelsTables(t *testing.T) {
+	privileged.Require(t)
+	run(t, scripts(t, true), []string{kernelTables + "=1"})
+}
+
+// scripts are those of tests/testdata; with privilege also those that run BPF programs.
+func scripts(t *testing.T, withTraces bool) []string {
+	t.Helper()
+	all, err := filepath.Glob("../testdata/*.txtar")
+	if err != nil || len(all) == 0 {
+		t.Fatalf("list scripts: %d found, %v", len(all), err)
+	}
+	return slices.DeleteFunc(all, func(path string) bool {
+		return !withTraces && strings.HasPrefix(filepath.Base(path), "trace_")
+	})
+}
+
+func run(t *testing.T, files, environment []string) {
+	testscript.Run(t, testscript.Params{
+		Files:         files,
+		UpdateScripts: os.Getenv("NEARLB_UPDATE") != "",
+		Cmds:          map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+		Setup: func(env *testscript.Env) error {
+			env.Vars = append(env.Vars, environment...)
+			env.Vars = append(env.Vars, "FIXTURES="+fixtures(t))
+			return nil
+		},
+	})
+}
+
+func fixtures(t *testing.T) string {
+	dir, err := filepath.Abs("../testdata/objects")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// exits runs a command and compares its exit status.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits STATUS COMMAND [ARGUMENTS]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		got = ended.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("%s ended with %d, want %d", strings.Join(args[1:], " "), got, want)
+	}
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package script
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/decide"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/watch"
+)
+
+// tables publishes what the node decides about the objects, in their order and then once more in the reverse order, and
+// prints the dump, which must be the same both times. It returns an exit status.
+func tables() int {
+	if err := printTables(os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "tables:", err)
+		return 1
+	}
+	return 0
+}
+
+func printTables(args []string, out io.Writer) error {
+	source, err := load(args)
+	if err != nil {
+		return err
+	}
+	target, closeTarget, err := open()
+	if err != nil {
+		return err
+	}
+	defer closeTarget()
+	if err := target.Configure(maps.Config{ServiceCIDRs: source.ServiceCIDRs()}); err != nil {
+		return err
+	}
+	names := source.Services()
+	if err := apply(target, source, names); err != nil {
+		return err
+	}
+	var first, second strings.Builder
+	if err := target.Dump(&first); err != nil {
+		return err
+	}
+	fmt.Fprint(out, first.String())
+	slices.Reverse(names)
+	if err := apply(target, source, names); err != nil {
+		return err
+	}
+	if err := target.Dump(&second); err != nil {
+		return err
+	}
+	if first.String() != second.String() {
+		return fmt.Errorf("publishing the same once more changed the dump:\n%s", second.String())
+	}
+	return nil
+}
+
+func load(args []string) (watch.Source, error) {
+	var files, ips, cidrs, nodePorts list
+	var cfg watch.NodeConfig
+	flags := flag.NewFlagSet("tables", flag.ContinueOnError)
+	flags.Var(&files, "f", "objects")
+	flags.StringVar(&cfg.Name, "node", "", "this node")
+	flags.StringVar(&cfg.Zone, "zone", "", "its zone")
+	flags.Var(&ips, "node-ip", "its addresses")
+	flags.Var(&cidrs, "service-cidr", "ranges of ClusterIPs")
+	flags.Var(&nodePorts, "nodeport-addresses", "what answers NodePorts")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	for _, text := range ips {
+		cfg.IPs = append(cfg.IPs, netip.MustParseAddr(text))
+	}
+	for _, text := range cidrs {
+		cfg.ServiceCIDRs = append(cfg.ServiceCIDRs, netip.MustParsePrefix(text))
+	}
+	cfg.NodePortAddresses = nodePorts
+	return watch.Load(files, os.Stdin, cfg, func(text string) { fmt.Fprintln(os.Stderr, "warning:", text) })
+}
+
+// list is a flag that may come several times.
+type list []string
+
+func (l *list) String() string        { return strings.Join(*l, ",") }
+func (l *list) Set(text string) error { *l = append(*l, text); return nil }
+
+// open gives the fake tables, or the kernel's where the test asks for them.
+func open() (*maps.Tables, func(), error) {
+	sizes := bpf.Sizes{Slots: 1 << 20, FlowSets: 16, Affinity: 64, Backends: 4096, Services: 1024, Records: 1024, Frontends: 1024}
+	if os.Getenv(kernelTables) == "" {
+		return maps.NewFake(sizes), func() {}, nil
+	}
+	objects, err := bpf.Load(bpf.Options{Sizes: sizes})
+	if err != nil {
+		return nil, nil, err
+	}
+	target, err := maps.Open(&objects.NearlbMaps)
+	return target, func() { objects.Close() }, err
+}
+
+func apply(target *maps.Tables, source watch.Source, names []lb.ServiceName) error {
+	for _, name := range names {
+		input, ok := source.Input(name)
+		if !ok {
+			continue
+		}
+		if _, err := target.Apply(decide.Decide(input, source.Node())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -85,7 +85,7 @@ func (o Options) Check() error {
 	case o.Debounce < 0:
 		return errors.New("--debounce: want a time of zero or more")
 	}
-	return nil
+	return o.nodeConfig().Validate()
 }
 
 // nodeConfig is what the source wants to know.

@@ -44,6 +44,7 @@ type Status struct {
 	Tables   []maps.FillRow     `json:"tables"`
 	Devices  []attach.DeviceRow `json:"devices"`
 	Problems []lb.Problem       `json:"problems"` // of objects, sorted
+	Listen   map[string]string  `json:"listen"`   // server (health, metrics) -> address
 	Trouble  []string           `json:"trouble"`  // of the agent itself: servers that cannot listen, kept table sizes
 }
 

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+	tables "github.com/nearlb/nearlb/pkg/maps"
+)
+
+// staleAfter is how long a change may wait before the agent counts as hanging: twice kube-proxy's sync period.
+const staleAfter = 60 * time.Second
+
+// progress is what the loop knows of its work. Everybody may ask; the loop alone changes it.
+type progress struct {
+	started time.Time
+	listed  chan struct{} // closed: everything was listed once
+	first   chan struct{} // closed: everything listed at first was published, or failed once
+	news    chan struct{} // gets something when what people see changed
+
+	mu       sync.Mutex
+	begun    bool                        // initial is filled in
+	initial  map[lb.ServiceName]struct{} // of the first list, not tried yet
+	dirty    map[lb.ServiceName]mark
+	services map[lb.ServiceName]service // published
+	failing  map[lb.ServiceName]FailingService
+	troubles map[string]string // of the agent itself, by what it was doing
+	lastSync time.Time
+	lastTry  time.Time // last time that something was tried, or that there was nothing to do
+	audits   auditing
+}
+
+// mark says that a Service waits to be published.
+type mark struct {
+	version int // grows with every change
+	since   time.Time
+}
+
+// service is what we keep of a published Service.
+type service struct {
+	at       time.Time // of the publication
+	decision lb.Decision
+}
+
+type auditing struct {
+	last  time.Time
+	drift int
+}
+
+// outcome is what came of one publication.
+type outcome struct {
+	exists   bool
+	decision lb.Decision
+	stats    tables.Stats
+}
+
+func newProgress() *progress {
+	return &progress{
+		started:  time.Now(),
+		listed:   make(chan struct{}),
+		first:    make(chan struct{}),
+		news:     make(chan struct{}, 1),
+		dirty:    map[lb.ServiceName]mark{},
+		services: map[lb.ServiceName]service{},
+		failing:  map[lb.ServiceName]FailingService{},
+		troubles: map[string]string{},
+		lastTry:  time.Now(),
+	}
+}
+
+// tell wakes whoever shows the progress to people.
+func (p *progress) tell() {
+	select {
+	case p.news <- struct{}{}:
+	default:
+	}
+}
+
+// startedListing notes that everything was listed, and whether it is the first time.
+func (p *progress) startedListing() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if closed(p.listed) {
+		return false
+	}
+	p.lastTry = time.Now()
+	close(p.listed)
+	return true
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// done tells whether the first publication is complete.
+func (p *progress) done() bool { return closed(p.first) }
+
+// begin notes, the first time, which Services the first publication is made of; true if that is none.
+func (p *progress) begin(names []lb.ServiceName) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.begun {
+		return false
+	}
+	p.begun = true
+	p.initial = map[lb.ServiceName]struct{}{}
+	for _, name := range names {
+		p.initial[name] = struct{}{}
+	}
+	return p.completeFirst()
+}
+
+// completeFirst closes first when nothing of it is left, and tells whether it did.
+func (p *progress) completeFirst() bool {
+	if len(p.initial) > 0 || !p.begun || p.done() {
+		return false
+	}
+	close(p.first)
+	p.lastSync = time.Now()
+	p.tell()
+	return true
+}
+
+// mark notes a change, and how long to wait until debounce is over since the Service's last publication.
+func (p *progress) mark(name lb.ServiceName, debounce time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	m, waiting := p.dirty[name]
+	if !waiting {
+		m.since = now
+	}
+	if len(p.dirty) == 0 {
+		p.lastTry = now
+	}
+	m.version++
+	p.dirty[name] = m
+	return max(0, p.services[name].at.Add(debounce).Sub(now))
+}
+
+// start tells whether the Service is marked, and which of its changes is about to be published.
+func (p *progress) start(name lb.ServiceName) (int, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lastTry = time.Now()
+	m, marked := p.dirty[name]
+	return m.version, marked
+}
+
+// result is what one publication meant for the whole.
+type result struct {
+	first     bool // it completed the first publication
+	caughtUp  bool // nothing waits any more
+	news      bool // the Service did not fail before, or otherwise
+	recovered bool // the Service failed before
+	old, new  lb.Decision
+}
+
+// change is what clients notice.
+func (r result) change() lb.Change { return lb.Diff(r.old, r.new) }
+
+// finish notes what came of a publication. A Service that changed meanwhile, or failed, stays marked.
+func (p *progress) finish(name lb.ServiceName, version int, o outcome, err error) result {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.tell()
+	now := time.Now()
+	p.lastTry = now
+	_, failed := p.failing[name]
+	r := result{recovered: failed && err == nil, old: p.services[name].decision, new: o.decision}
+	if err != nil {
+		r.news = p.noteFailure(name, err, now)
+	} else {
+		p.noteSuccess(name, version, o, now)
+	}
+	r.caughtUp = len(p.dirty) == 0
+	delete(p.initial, name)
+	r.first = p.completeFirst()
+	return r
+}
+
+// noteFailure tells whether the failure is another one than before.
+func (p *progress) noteFailure(name lb.ServiceName, err error, now time.Time) bool {
+	f, known := p.failing[name]
+	if !known {
+		f = FailingService{Service: name, Since: now}
+	}
+	news := f.Error != err.Error()
+	f.Attempts++
+	f.Error = err.Error()
+	p.failing[name] = f
+	return news
+}
+
+func (p *progress) noteSuccess(name lb.ServiceName, version int, o outcome, now time.Time) {
+	delete(p.failing, name)
+	if m := p.dirty[name]; m.version == version {
+		delete(p.dirty, name)
+	} else {
+		p.dirty[name] = mark{m.version, now}
+	}
+	if len(p.dirty) == 0 {
+		p.lastSync = now
+	}
+	if !o.exists {
+		delete(p.services, name)
+		return
+	}
+	o.decision.Endpoints = nil // the largest part, and nobody asks for it
+	p.services[name] = service{at: now, decision: o.decision}
+}
+
+// trouble notes what the agent itself could not do, or with nil that it could, and tells whether that is news.
+func (p *progress) trouble(what string, err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		delete(p.troubles, what)
+		return false
+	}
+	text := what + ": " + err.Error()
+	changed := p.troubles[what] != text
+	p.troubles[what] = text
+	return changed
+}
+
+func (p *progress) audited(drift int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.audits.last = time.Now()
+	p.audits.drift += drift
+	p.tell()
+}
+
+// stale tells whether changes wait although nothing was tried for too long.
+func (p *progress) stale(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.dirty) > 0 && now.Sub(p.lastTry) > staleAfter
+}
+
+// describe fills in the status.
+func (p *progress) describe(s *Status) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.Started = p.started
+	s.State = Starting
+	if p.done() {
+		s.State = Serving
+	}
+	s.LastSync, s.LastAudit, s.Drift = p.lastSync, p.audits.last, p.audits.drift
+	s.Services, s.Dirty = len(p.services), len(p.dirty)
+	s.Failing = slices.SortedFunc(maps.Values(p.failing), func(a, b FailingService) int { return a.Service.Compare(b.Service) })
+	for _, service := range p.services {
+		s.Problems = append(s.Problems, service.decision.Problems...)
+	}
+	s.Trouble = append(s.Trouble, slices.SortedFunc(maps.Values(p.troubles), strings.Compare)...)
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	listenAgain = 5 * time.Second
+	readTimeout = 10 * time.Second
+)
+
+// server is one HTTP server of the agent. An address that is taken, by kube-proxy perhaps, is no reason to stop serving
+// traffic: it is tried again and shown in the status.
+type server struct {
+	name    string // "health", "metrics"
+	address string
+	handler http.Handler
+	agent   *running
+}
+
+// run serves until ctx ends.
+func (s server) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := s.serve(ctx)
+		if s.agent.trouble("serve "+s.name, err) {
+			s.agent.log.Error("serve http", "server", s.name, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(listenAgain):
+		}
+	}
+	return nil
+}
+
+func (s server) serve(ctx context.Context) error {
+	listener, err := net.Listen("tcp", s.address)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", s.address, err)
+	}
+	s.agent.listens(s.name, listener.Addr().String())
+	s.agent.trouble("serve "+s.name, nil)
+	server := &http.Server{Handler: s.handler, ReadHeaderTimeout: readTimeout, WriteTimeout: 3 * readTimeout}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { <-ctx.Done(); return server.Close() })
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	return group.Wait()
+}

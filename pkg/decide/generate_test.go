@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 	"pgregory.net/rapid"
@@ -19,10 +20,11 @@ type world struct {
 }
 
 var (
-	nodeNames = []string{"", "n1", "n2", "n3"}
-	zoneNames = []string{"", "a", "b", "c"}
-	portNames = []string{"", "http", "dns"}
-	protocols = []lb.Protocol{lb.TCP, lb.UDP}
+	nodeNames   = []string{"", "n1", "n2", "n3"}
+	zoneNames   = []string{"", "a", "b", "c"}
+	regionNames = []string{"", "r1", "r2"}
+	portNames   = []string{"", "http", "dns"}
+	protocols   = []lb.Protocol{lb.TCP, lb.UDP}
 )
 
 // anyWorld draws small worlds in which everything meets everything: few names, few addresses, many copies.
@@ -30,6 +32,7 @@ func anyWorld(t *rapid.T) world {
 	node := lb.Node{
 		Name:        rapid.SampledFrom([]string{"", "n1", "n1", "n1", "n1"}).Draw(t, "node"),
 		Zone:        rapid.SampledFrom([]string{"", "a", "a", "a"}).Draw(t, "zone"),
+		Region:      "r1",
 		Addresses:   subset(t, "addresses", ips("192.0.2.1", "2001:db8:2::1", "192.0.3.1")),
 		NodePortIPs: subset(t, "node port addresses", ips("192.0.2.1", "192.0.3.1", "2001:db8:2::1")),
 	}
@@ -69,6 +72,7 @@ func anyEndpoint(t *rapid.T, style string) lb.Endpoint {
 		Terminating: rapid.Bool().Draw(t, "terminating"),
 		Node:        rapid.SampledFrom(nodeNames).Draw(t, "node"),
 		Zone:        rapid.SampledFrom(zoneNames).Draw(t, "zone"),
+		Region:      rapid.SampledFrom(regionNames).Draw(t, "region"),
 		NodeHints:   subset(t, "node hints", nodeNames),
 		ZoneHints:   subset(t, "zone hints", zoneNames),
 		Slice:       fmt.Sprintf("web-%d", rapid.IntRange(0, 3).Draw(t, "slice")),
@@ -114,6 +118,7 @@ func brokenWorld(t *rapid.T) world {
 	w.node.NodePortIPs = append(w.node.NodePortIPs, subset(t, "odd node port addresses", odd)...)
 	w.in.Service.Type = lb.ServiceType(rapid.SampledFrom([]string{"", "ExternalName", "LoadBalancer"}).Draw(t, "odd type"))
 	w.in.Service.Internal = lb.TrafficPolicy(rapid.SampledFrom([]string{"", "local", "Local"}).Draw(t, "odd policy"))
+	w.in.Service.Affinity = time.Duration(rapid.IntRange(-2, 2).Draw(t, "odd affinity")) * time.Second
 	for range rapid.IntRange(0, 3).Draw(t, "odd ranges") {
 		address := rapid.SampledFrom(odd).Draw(t, "odd range")
 		w.in.Service.SourceRanges = append(w.in.Service.SourceRanges, netip.PrefixFrom(address, rapid.IntRange(-1, 129).Draw(t, "bits")))

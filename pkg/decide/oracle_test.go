@@ -232,13 +232,11 @@ func oracleRank(e lb.Endpoint) string {
 		rank = "2"
 	case e.Terminating && e.Serving:
 		rank = "3"
-	case e.Serving:
-		rank = "4"
 	case !e.Terminating:
-		rank = "5"
+		rank = "4"
 	}
 	return fmt.Sprintf("%s %v %v %s\x01%s\x01%s\x01%s\x01%s", rank, e.Node == "", e.Zone == "", e.Node, e.Zone,
-		oracleHints(e.NodeHints), oracleHints(e.ZoneHints), e.Slice)
+		e.Region, oracleHints(e.NodeHints), oracleHints(e.ZoneHints))
 }
 
 func oracleHints(names []string) string {

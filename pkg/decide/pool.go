@@ -83,8 +83,8 @@ func compareCandidates(a, b *candidate) int {
 }
 
 // compareCopies orders copies of one endpoint, the one that counts first: the better condition; node known; zone known;
-// then the lower node, zone, region, node hints, zone hints, slice name. So the same copy counts in whatever order the
-// slices came, and all that it says holds: condition, node, zone, hints.
+// then the lower node, zone, region, node hints, zone hints. So the same copy counts in whatever order the slices came,
+// and all that it says holds: condition, node, zone, hints. Copies that are equal in all this have one answer.
 func compareCopies(a, b *lb.Endpoint) int {
 	if c := cmp.Compare(condition(a), condition(b)); c != 0 {
 		return c
@@ -95,10 +95,7 @@ func compareCopies(a, b *lb.Endpoint) int {
 	if c := cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Zone, b.Zone), strings.Compare(a.Region, b.Region)); c != 0 {
 		return c
 	}
-	if c := cmp.Or(slices.Compare(a.NodeHints, b.NodeHints), slices.Compare(a.ZoneHints, b.ZoneHints)); c != 0 {
-		return c
-	}
-	return strings.Compare(a.Slice, b.Slice)
+	return cmp.Or(slices.Compare(a.NodeHints, b.NodeHints), slices.Compare(a.ZoneHints, b.ZoneHints))
 }
 
 // condition ranks what a copy says of its endpoint, best first: ready; ready though terminating; serving while
@@ -111,12 +108,10 @@ func condition(e *lb.Endpoint) int {
 		return 1
 	case e.Serving && e.Terminating:
 		return 2
-	case e.Serving:
-		return 3
 	case !e.Terminating:
-		return 4
+		return 3
 	}
-	return 5
+	return 4
 }
 
 func unknown(name string) int {

@@ -22,11 +22,29 @@ const (
 func (p *probe) run(ctx context.Context, w *watch) {
 	every(ctx, askEvery, func() {
 		began := time.Now()
-		answer, err := p.pod.Ask(ctx, p.network, p.to)
+		answer, err := p.ask(ctx)
 		if ctx.Err() == nil {
 			w.note(p, began, time.Now(), outcome(answer, err))
 		}
 	})
+}
+
+// firstPort and lastPort are below those that the kernel hands out.
+const firstPort, lastPort = 2000, 32000
+
+// ask makes one new connection. A datagram from a port that was used a minute ago belongs to an old flow, which keeps its
+// backend: so UDP asks from a port of its own each time. TCP says itself that a connection is new.
+func (p *probe) ask(ctx context.Context) (lab.Answer, error) {
+	if p.network == "tcp" {
+		return p.pod.Ask(ctx, p.network, p.to)
+	}
+	p.asked++
+	conn, err := p.pod.Dial(ctx, p.network, p.to, lab.DialOptions{LocalPort: uint16(firstPort + p.asked%(lastPort-firstPort))})
+	if err != nil {
+		return lab.Answer{}, err
+	}
+	defer conn.Close()
+	return conn.Who()
 }
 
 func every(ctx context.Context, period time.Duration, f func()) {

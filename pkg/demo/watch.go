@@ -226,6 +226,7 @@ type probe struct {
 	pod     *lab.Pod
 	network string
 	to      netip.AddrPort
+	asked   int
 
 	row   int       // right outcomes in a row since the change; guarded by watch.mu
 	since time.Time // when the first of them came; guarded by watch.mu

@@ -15,7 +15,7 @@ import (
 func (w world) sticky(port string, number uint16, states map[netip.AddrPort]lb.State, pods ...int) service {
 	return service{
 		name: "web", port: port, address: at(w.vip(10), number), affinity: 3 * time.Hour,
-		tiers: [][]netip.AddrPort{w.tier(8080, pods...)}, states: states,
+		tiers: tiersOf(w.tier(8080, pods...)), states: states,
 	}
 }
 

@@ -203,6 +203,11 @@ func endpoints(t testing.TB, frame []byte) (src, dst netip.AddrPort) {
 	if !ok || len(p.transport) < 4 {
 		t.Fatalf("read addresses: frame is broken\n%s", show(frame))
 	}
+	return p.endpoints()
+}
+
+// endpoints are the addresses and ports of a packet that has them.
+func (p parsed) endpoints() (src, dst netip.AddrPort) {
 	s, _ := netip.AddrFromSlice(p.src)
 	d, _ := netip.AddrFromSlice(p.dst)
 	return netip.AddrPortFrom(s, binary.BigEndian.Uint16(p.transport)), netip.AddrPortFrom(d, binary.BigEndian.Uint16(p.transport[2:]))

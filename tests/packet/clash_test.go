@@ -13,8 +13,8 @@ import (
 // twins are two services with the same one backend.
 func twins(w world) []lb.Decision {
 	return []lb.Decision{
-		w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: [][]netip.AddrPort{w.tier(8080, 2)}}),
-		w.decide(service{name: "twin", address: at(w.vip(11), 80), tiers: [][]netip.AddrPort{w.tier(8080, 2)}}),
+		w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 2))}),
+		w.decide(service{name: "twin", address: at(w.vip(11), 80), tiers: tiersOf(w.tier(8080, 2))}),
 	}
 }
 
@@ -99,7 +99,7 @@ func TestManyFrontendsOfOneBackendFromOnePort(t *testing.T) {
 		used := map[netip.AddrPort]netip.AddrPort{}
 		for n := range 6 {
 			name := string(rune('a' + n))
-			r.publish(w.decide(service{name: name, address: at(w.vip(20+n), 80), tiers: [][]netip.AddrPort{w.tier(8080, 2)}}))
+			r.publish(w.decide(service{name: name, address: at(w.vip(20+n), 80), tiers: tiersOf(w.tier(8080, 2))}))
 			c := r.start(w.packet(at(w.pod(1), 41000), at(w.vip(20+n), 80)))
 			if other, ok := used[c.out.src]; ok {
 				t.Fatalf("flows to %s and %s both leave from %s", other, c.in.dst, c.out.src)

@@ -10,15 +10,24 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// web is a service with one backend, pod 2, whose port differs from the service's (requirement C17).
+// web is a service with one backend, pod 2, whose port differs from the service's (requirement C17) where the protocol
+// lets it.
 func web(w world) []lb.Decision {
-	return []lb.Decision{w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: [][]netip.AddrPort{w.tier(8080, 2)}})}
+	return []lb.Decision{w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(w.target(), 2))})}
+}
+
+// target is the port of backends: SCTP's checksum covers the ports and cannot be mended in place.
+func (w world) target() uint16 {
+	if w.protocol == lb.SCTP {
+		return 80
+	}
+	return 8080
 }
 
 // webPackets are the first packet of a connection to web, as the client sends it and as the backend sees it.
 func webPackets(w world) (in, out packet) {
 	in = w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
-	return in, in.to(at(w.pod(2), 8080))
+	return in, in.to(at(w.pod(2), w.target()))
 }
 
 // webOf publishes web with pod 2's backend in the given state, pod 3 beside it.
@@ -77,7 +86,7 @@ func TestAConnectionIsTranslatedBothWays(t *testing.T) {
 
 func TestAConnectionWhoseFlowIsLostIsMadeAgain(t *testing.T) {
 	many := func(w world) []lb.Decision {
-		return []lb.Decision{w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: [][]netip.AddrPort{w.tier(8080, 2, 3, 4, 5, 6, 7)}})}
+		return []lb.Decision{w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 2, 3, 4, 5, 6, 7))})}
 	}
 	forEachWorld(t, func(t *testing.T, w world) {
 		r := newRig(t, bpf.Options{})
@@ -177,7 +186,7 @@ func TestTiersAreTriedInOrder(t *testing.T) {
 		return func(w world) []lb.Decision {
 			s := service{
 				name: "web", address: at(w.vip(10), 80), states: map[netip.AddrPort]lb.State{},
-				tiers: [][]netip.AddrPort{w.tier(8080, 2), w.tier(8080, 3), w.tier(8080, 4)},
+				tiers: tiersOf(w.tier(8080, 2), w.tier(8080, 3), w.tier(8080, 4)),
 			}
 			for n, state := range states {
 				s.states[at(w.pod(n), 8080)] = state
@@ -208,7 +217,7 @@ func TestABackendLeftInATierIsPassedOverUnderItsOwnTier(t *testing.T) {
 	forEachWorld(t, func(t *testing.T, w world) {
 		r := newRig(t, bpf.Options{})
 		r.publish(w.decide(service{
-			name: "web", address: at(w.vip(10), 80), tiers: [][]netip.AddrPort{w.tier(8080, 2, 3, 4), w.tier(8080, 5)},
+			name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 2, 3, 4), w.tier(8080, 5)),
 			states: map[netip.AddrPort]lb.State{at(w.pod(2), 8080): lb.Quiet},
 		}))
 		seen := map[netip.AddrPort]int{}

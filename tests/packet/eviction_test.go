@@ -3,7 +3,6 @@
 package packet
 
 import (
-	"net/netip"
 	"testing"
 	"time"
 
@@ -93,7 +92,7 @@ func TestAFloodLeavesEstablishedConnectionsAlone(t *testing.T) {
 		sizes := small()
 		sizes.FlowSets = 16
 		r := newRig(t, bpf.Options{Sizes: sizes})
-		r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: [][]netip.AddrPort{w.tier(8080, 2, 3, 4)}}))
+		r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 2, 3, 4))}))
 		var kept []talk
 		for i := range uint16(48) {
 			c := r.start(w.packet(at(w.pod(1), 41000+i), at(w.vip(10), 80)))

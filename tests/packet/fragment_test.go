@@ -4,7 +4,6 @@ package packet
 
 import (
 	"bytes"
-	"net/netip"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -115,7 +114,7 @@ func TestFragmentsOfAClashingFlowKeepApart(t *testing.T) {
 func TestFragmentsOfAPodThatReachesItself(t *testing.T) {
 	forEachWorld(t, func(t *testing.T, w world) {
 		r := newRig(t, bpf.Options{})
-		r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: [][]netip.AddrPort{w.tier(8080, 1)}}))
+		r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 1))}))
 		in := long(w.packet(at(w.pod(1), 41000), at(w.vip(10), 80)))
 		looped := in.from(at(w.loopback(), 41000)).to(at(w.pod(1), 8080)).back()
 		reply := long(looped.reply("A", "").back())

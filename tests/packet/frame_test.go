@@ -220,7 +220,7 @@ func (p packet) tcp() *layers.TCP {
 func (p packet) quote(source netip.Addr, kind, code uint8, rest uint32, n int) packet {
 	quoted := p.network()
 	if n > 0 {
-		quoted = quoted[:len(quoted)-len(p.transport())+n]
+		quoted = quoted[:min(len(quoted), len(quoted)-len(p.transport())+n)]
 	}
 	e := packet{
 		src: netip.AddrPortFrom(source, 0), dst: netip.AddrPortFrom(p.src.Addr(), 0), protocol: protocolICMP,

@@ -3,7 +3,6 @@
 package packet
 
 import (
-	"net/netip"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -13,8 +12,8 @@ import (
 func TestAPodReachesItselfThroughItsService(t *testing.T) {
 	self := func(w world) []lb.Decision {
 		return []lb.Decision{
-			w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: [][]netip.AddrPort{w.tier(8080, 1)}}),
-			w.decide(service{name: "two", address: at(w.vip(11), 80), tiers: [][]netip.AddrPort{w.tier(8080, 1)}}),
+			w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 1))}),
+			w.decide(service{name: "two", address: at(w.vip(11), 80), tiers: tiersOf(w.tier(8080, 1))}),
 		}
 	}
 	packets := func(w world) (in, looped, reply packet) {
@@ -68,7 +67,7 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 
 func TestALostHairpinFlowIsMadeAgain(t *testing.T) {
 	runRows(t, []row{{name: "mid-connection", services: func(w world) []lb.Decision {
-		return []lb.Decision{w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: [][]netip.AddrPort{w.tier(8080, 1)}})}
+		return []lb.Decision{w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 1))})}
 	}, steps: func(w world) []step {
 		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
 		looped := in.from(at(w.loopback(), 41000)).to(at(w.pod(1), 8080)).back()

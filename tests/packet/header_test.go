@@ -4,7 +4,6 @@ package packet
 
 import (
 	"encoding/binary"
-	"net/netip"
 	"testing"
 
 	"github.com/gopacket/gopacket/layers"
@@ -172,28 +171,32 @@ func TestProtocolsThatNoServiceHasPass(t *testing.T) {
 	}}})
 }
 
-// SCTP's checksum covers the ports and cannot be mended in place: addresses alone may change.
 func TestSCTPIsTranslatedWhereItsPortStays(t *testing.T) {
-	same := func(w world) []lb.Decision {
-		return []lb.Decision{w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: [][]netip.AddrPort{w.tier(80, 2)}})}
+	other := func(w world) []lb.Decision {
+		return []lb.Decision{w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 2))})}
 	}
+	chunk := string([]byte{0, 3, 0, 8, 1, 2, 3, 4})
 	runRows(t, []row{
-		{name: "same port", worlds: worlds(lb.SCTP), services: same, steps: func(w world) []step {
-			in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
-			out := in.to(at(w.pod(2), 80))
+		{name: "same port", worlds: worlds(lb.SCTP), services: web, steps: func(w world) []step {
+			in, out := webPackets(w)
 			return []step{
 				{hook: fromPod, in: in, verdict: "translate_balance", out: &out},
-				{hook: toPod, in: out.reply("", "yes"), verdict: "translate_reply", out: became(in.reply("", "yes"))},
-				{hook: fromPod, in: in, verdict: "translate_established", out: &out},
+				{hook: toPod, in: out.reply("", chunk), verdict: "translate_reply", out: became(in.reply("", chunk))},
+				{hook: fromPod, in: in.with("", chunk), verdict: "translate_established", out: became(out.with("", chunk))},
 			}
 		}},
-		{name: "other port", worlds: worlds(lb.SCTP), services: web, steps: func(w world) []step {
-			return []step{{hook: fromPod, in: w.packet(at(w.pod(1), 41000), at(w.vip(10), 80)), verdict: "drop_sctp_port"}}
+		{name: "made again", worlds: worlds(lb.SCTP), services: web, steps: func(w world) []step {
+			in, out := webPackets(w)
+			return []step{{hook: fromPod, in: in.with("", chunk), verdict: "translate_recover", out: became(out.with("", chunk))}}
+		}},
+		{name: "other port", worlds: worlds(lb.SCTP), services: other, steps: func(w world) []step {
+			in, _ := webPackets(w)
+			return []step{{hook: fromPod, in: in, verdict: "drop_sctp_port"}}
 		}},
 	})
 }
 
-// The addresses of a later packet may be anything; bytes that a frame has behind its IP packet stay.
+// Bytes that a frame has behind its IP packet stay.
 func TestEthernetPaddingStays(t *testing.T) {
 	forEachWorld(t, func(t *testing.T, w world) {
 		r := newRig(t, bpf.Options{})

@@ -143,7 +143,7 @@ func TestEachRefusalHasItsOwnVerdict(t *testing.T) {
 	}
 	external := func(kind lb.Kind) func(w world) []lb.Decision {
 		return func(w world) []lb.Decision {
-			return []lb.Decision{w.decide(service{name: "web", kind: kind, address: at(w.outside(10), 80), tiers: [][]netip.AddrPort{w.tier(8080, 2)}})}
+			return []lb.Decision{w.decide(service{name: "web", kind: kind, address: at(w.outside(10), 80), tiers: tiersOf(w.tier(8080, 2))})}
 		}
 	}
 	passes := func(w world) []step {
@@ -177,7 +177,7 @@ func TestEachRefusalHasItsOwnVerdict(t *testing.T) {
 func TestSourceRangesAreKept(t *testing.T) {
 	ranged := func(prefixes ...string) func(world) []lb.Decision {
 		return func(w world) []lb.Decision {
-			s := service{name: "web", kind: lb.KindLoadBalancer, address: at(w.outside(10), 80), tiers: [][]netip.AddrPort{w.tier(8080, 2)}}
+			s := service{name: "web", kind: lb.KindLoadBalancer, address: at(w.outside(10), 80), tiers: tiersOf(w.tier(8080, 2))}
 			for _, p := range prefixes {
 				if prefix := netip.MustParsePrefix(p); prefix.Addr().Is6() == w.v6 {
 					s.ranges = append(s.ranges, prefix)
@@ -227,7 +227,7 @@ func TestAnEchoRequestToAServiceIsAnswered(t *testing.T) {
 	for _, w := range worlds(lb.TCP) {
 		t.Run(w.String(), func(t *testing.T) {
 			r := r.in(t)
-			external := service{name: "out", kind: lb.KindExternalIP, address: at(w.outside(10), 80), tiers: [][]netip.AddrPort{w.tier(8080, 2)}}
+			external := service{name: "out", kind: lb.KindExternalIP, address: at(w.outside(10), 80), tiers: tiersOf(w.tier(8080, 2))}
 			r.publish(append(web(w), w.decide(external))...)
 			for _, address := range []netip.Addr{w.vip(10), w.outside(10)} {
 				for _, size := range []int{0, 1, 37, 1400} {

@@ -5,6 +5,7 @@ package packet
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -59,12 +60,20 @@ func newRig(t testing.TB, o bpf.Options) *rig {
 // in is the same rig reporting to a subtest, with nothing published, remembered or counted.
 func (r *rig) in(t testing.TB) *rig {
 	t.Helper()
-	sub := *r
-	sub.TB = t
+	sub := r.over(t)
 	for name := range r.served {
 		sub.remove(name)
 	}
 	sub.forget()
+	sub.tables.Reclaim(time.Now().Add(time.Hour)) // nobody names what was removed
+	return sub
+}
+
+// over is the same rig, as it is, reporting to a subtest.
+func (r *rig) over(t testing.TB) *rig {
+	sub := *r
+	sub.TB = t
+	sub.counted = sub.counters()
 	return &sub
 }
 

@@ -5,7 +5,6 @@ package packet
 import (
 	"encoding/binary"
 	"math"
-	"net/netip"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -22,7 +21,7 @@ func TestSharesAreWithinOnePercentOfEqual(t *testing.T) {
 		t.Run(w.String(), func(t *testing.T) {
 			r := newRig(t, bpf.Options{})
 			for _, pods := range [][]int{{2, 3, 4}, {2, 4}} {
-				r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: [][]netip.AddrPort{w.tier(8080, pods...)}}))
+				r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, pods...))}))
 				before := r.connections()
 				r.connectTimes(w, picks)
 				total := uint64(0)

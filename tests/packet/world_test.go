@@ -68,8 +68,11 @@ func at(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a,
 // packet is the first packet of a connection in this world.
 func (w world) packet(src, dst netip.AddrPort) packet {
 	p := packet{src: src, dst: dst, protocol: w.protocol, id: 0x1234, payload: []byte("hello, service")}
-	if w.protocol == lb.TCP {
+	switch w.protocol {
+	case lb.TCP:
 		p.flags, p.seq, p.payload = "S", 0x01020304, nil
+	case lb.SCTP:
+		p.payload = append([]byte{1, 0, 0, 20}, make([]byte, 16)...) // INIT
 	}
 	return p
 }
@@ -154,6 +157,9 @@ func (w world) tier(port uint16, pods ...int) []netip.AddrPort {
 	}
 	return all
 }
+
+// tiersOf is for services with one tier.
+func tiersOf(backends ...[]netip.AddrPort) [][]netip.AddrPort { return backends }
 
 // forEachWorld runs a test for both families of each protocol.
 func forEachWorld(t *testing.T, test func(*testing.T, world), protocols ...lb.Protocol) {

@@ -11,8 +11,11 @@
 #include "lib/config.h"
 #include "lib/export.h"
 #include "lib/fast.h"
+#include "lib/event.h"
 #include "lib/finish.h"
+#include "lib/reject.h"
 #include "lib/slow.h"
+#include "lib/slow_icmp.h"
 #include "lib/tail.h"
 
 SEC("tc")
@@ -58,6 +61,7 @@ int from_pod_slow(struct __sk_buff *skb)
 	}
 	if (work.service)
 		count_refused(work.service, verdict);
+	event_refused(skb, &work.packet, verdict);
 	if (verdict_is_reject(verdict)) {
 		tail_reject(skb, HOOK_FROM_POD, verdict);
 		bpf_tail_call(skb, &programs, PROGRAM_REJECT);
@@ -88,19 +92,29 @@ int from_pod_hairpin(struct __sk_buff *skb)
 SEC("tc")
 int from_pod_icmp(struct __sk_buff *skb)
 {
-	return finish(skb, HOOK_FROM_POD, VERDICT_PASS_ICMP);
+	struct icmp icmp = { .outer.hook = HOOK_FROM_POD };
+	enum verdict verdict = icmp_from_pod(skb, &icmp);
+
+	event_refused(skb, &icmp.outer, verdict);
+	return finish_turned(skb, HOOK_FROM_POD, verdict, icmp.back);
 }
 
 SEC("tc")
 int to_pod_icmp(struct __sk_buff *skb)
 {
-	return finish(skb, HOOK_TO_POD, VERDICT_PASS_ICMP);
+	struct icmp icmp = { .outer.hook = HOOK_TO_POD };
+	enum verdict verdict = icmp_to_pod(skb, &icmp);
+
+	return finish_turned(skb, HOOK_TO_POD, verdict, icmp.back);
 }
 
 SEC("tc")
 int reject(struct __sk_buff *skb)
 {
-	return finish_answer(skb, skb->cb[CB_HOOK], skb->cb[CB_VERDICT], skb->len, false);
+	enum verdict verdict = skb->cb[CB_VERDICT];
+	enum hook hook = skb->cb[CB_HOOK];
+
+	return finish_turned(skb, hook, verdict, reject_answer(skb));
 }
 
 char __license[] SEC("license") = "Dual BSD/GPL";

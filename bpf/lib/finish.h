@@ -7,23 +7,20 @@
 #include "count.h"
 #include "trace.h"
 
-/* TC_ACT_UNSPEC lets other programs of the hook see the packet; without any it goes on. */
-static __always_inline int finish(struct __sk_buff *skb, enum hook hook, enum verdict verdict)
+/* turned: the packet now goes back through its device. TC_ACT_UNSPEC lets other programs of the hook see the packet;
+ * without any it goes on. A reject that is not turned has no answer. */
+static __always_inline int finish_turned(struct __sk_buff *skb, enum hook hook, enum verdict verdict, bool turned)
 {
 	trace_verdict(verdict);
 	count_verdict(hook, verdict, skb->len);
 	if (verdict_is_drop(verdict))
 		return TC_ACT_SHOT;
-	if (verdict == VERDICT_TRANSLATE_HAIRPIN)
+	if (turned)
 		return bpf_redirect(skb->ifindex, 0);
-	return TC_ACT_UNSPEC;
+	return verdict >= VERDICT_REJECT_NO_ENDPOINTS ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
-/* Of a packet that was to be answered: it became the answer, or there is none. */
-static __always_inline int finish_answer(struct __sk_buff *skb, enum hook hook, enum verdict verdict, __u32 length,
-					 bool answered)
+static __always_inline int finish(struct __sk_buff *skb, enum hook hook, enum verdict verdict)
 {
-	trace_verdict(verdict);
-	count_verdict(hook, verdict, length);
-	return answered ? bpf_redirect(skb->ifindex, 0) : TC_ACT_SHOT;
+	return finish_turned(skb, hook, verdict, verdict == VERDICT_TRANSLATE_HAIRPIN);
 }

@@ -130,6 +130,14 @@ struct {
 	__uint(max_entries, 262144);
 } events SEC(".maps");
 
+/* How many records this processor has written in this second. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct event_budget);
+	__uint(max_entries, 1);
+} event_budgets SEC(".maps");
+
 /* One element, filled only where the knob trace_on is set. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

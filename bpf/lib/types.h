@@ -370,6 +370,11 @@ struct event {
 	__u8 pad[3];
 };
 
+struct event_budget {
+	__u32 since; /* jiffies (low 32 bits) */
+	__u32 written;
+};
+
 /* What the program did with one packet; written only where the knob trace_on is set (nearlb trace). */
 struct trace_result {
 	__u32 verdict;

@@ -101,6 +101,12 @@ type NearlbEvent struct {
 	Pad             [3]uint8
 }
 
+type NearlbEventBudget struct {
+	_       structs.HostLayout
+	Since   uint32
+	Written uint32
+}
+
 type NearlbEventKind uint32
 
 const (
@@ -407,6 +413,7 @@ const (
 	NearlbMapBackendCounters       = "backend_counters"
 	NearlbMapBackends              = "backends"
 	NearlbMapConfig                = "config"
+	NearlbMapEventBudgets          = "event_budgets"
 	NearlbMapEvents                = "events"
 	NearlbMapFlows                 = "flows"
 	NearlbMapFragments             = "fragments"
@@ -518,6 +525,7 @@ type NearlbMapSpecs struct {
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Config          *ebpf.MapSpec `ebpf:"config"`
+	EventBudgets    *ebpf.MapSpec `ebpf:"event_budgets"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
@@ -591,6 +599,7 @@ type NearlbMaps struct {
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Config          *ebpf.Map `ebpf:"config"`
+	EventBudgets    *ebpf.Map `ebpf:"event_budgets"`
 	Events          *ebpf.Map `ebpf:"events"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
@@ -612,6 +621,7 @@ func (m *NearlbMaps) Close() error {
 		m.BackendCounters,
 		m.Backends,
 		m.Config,
+		m.EventBudgets,
 		m.Events,
 		m.Flows,
 		m.Fragments,

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* ICMP errors: translated by the flow of the packet that they quote, so that path MTU discovery works through services. */
+#pragma once
+
+#include "answer.h"
+#include "forward.h"
+#include "parse_full.h"
+#include "reply.h"
+
+#define ICMP_HEADER 8
+
+/* An ICMP error and the packet in it. */
+struct icmp {
+	struct packet outer;
+	struct packet answer; /* like a packet that answers the quoted one: source and destination exchanged */
+	struct rewrite to;    /* what answer is translated to */
+	struct flow flow;
+	__u16 quote;          /* offset of the quoted IP header */
+	__u16 l4_check;       /* offset of the quoted checksum, 0 when the quote ends before it or it has none */
+	bool back;            /* goes back to the pod that sent it (hairpin) */
+};
+
+static __always_inline bool is_icmp_error(const struct packet *packet, __u8 type)
+{
+	if (packet->family == 4)
+		return type == 3 || type == 4 || type == 11 || type == 12;
+	return type >= 1 && type <= 4;
+}
+
+static __always_inline bool quote_parse4(struct __sk_buff *skb, struct icmp *icmp)
+{
+	struct packet *answer = &icmp->answer;
+	struct iphdr ip;
+
+	if (bpf_skb_load_bytes(skb, icmp->quote, &ip, sizeof(ip)) || ip.version != 4 || ip.ihl < 5)
+		return false;
+	answer->protocol = ip.protocol;
+	answer->l4 = icmp->quote + ip.ihl * 4;
+	address_from4(&answer->source, ip.daddr);
+	address_from4(&answer->destination, ip.saddr);
+	return !(ip.frag_off & bpf_htons(IP_FRAGMENT_OFFSET));
+}
+
+static __always_inline bool quote_parse6(struct __sk_buff *skb, struct icmp *icmp)
+{
+	struct packet *answer = &icmp->answer;
+	struct ipv6hdr ip;
+
+	if (bpf_skb_load_bytes(skb, icmp->quote, &ip, sizeof(ip)) || ip.version != 6)
+		return false;
+	answer->protocol = ip.nexthdr;
+	answer->l4 = icmp->quote + sizeof(ip);
+	address_from6(&answer->source, &ip.daddr);
+	address_from6(&answer->destination, &ip.saddr);
+	return parse_extensions(skb, answer) == VERDICT_CONTINUE && answer->fragment != FRAGMENT_LATER;
+}
+
+static __always_inline void quote_find_check(struct __sk_buff *skb, struct icmp *icmp)
+{
+	__u32 at = l4_check_offset(icmp->answer.protocol);
+	__u16 check;
+
+	icmp->l4_check = 0;
+	if (!at || bpf_skb_load_bytes(skb, icmp->answer.l4 + at, &check, sizeof(check)))
+		return;
+	if (check || icmp->answer.protocol != IPPROTO_UDP)
+		icmp->l4_check = icmp->answer.l4 + at;
+}
+
+/* False: nothing that could have a flow. */
+static __always_inline bool quote_parse(struct __sk_buff *skb, struct icmp *icmp)
+{
+	struct packet *answer = &icmp->answer;
+	__be16 ports[2];
+
+	answer->family = icmp->outer.family;
+	icmp->quote = icmp->outer.l4 + ICMP_HEADER;
+	if (!(answer->family == 4 ? quote_parse4(skb, icmp) : quote_parse6(skb, icmp)))
+		return false;
+	if (!has_ports(answer->protocol) || bpf_skb_load_bytes(skb, answer->l4, ports, sizeof(ports)))
+		return false;
+	answer->source_port = ports[1];
+	answer->destination_port = ports[0];
+	quote_find_check(skb, icmp);
+	return true;
+}
+
+static __always_inline bool store_addresses(struct __sk_buff *skb, __u32 ip, __u8 family, const struct address *source,
+					    const struct address *destination)
+{
+	__be32 short_pair[2] = { address_to4(source), address_to4(destination) };
+	struct address pair[2] = { *source, *destination };
+
+	if (family == 4)
+		return answer_store(skb, ip + offsetof(struct iphdr, saddr), short_pair, sizeof(short_pair));
+	return answer_store(skb, ip + offsetof(struct ipv6hdr, saddr), pair, sizeof(pair));
+}
+
+/* Adds a change to the checksum at offset. */
+static __always_inline bool store_check(struct __sk_buff *skb, __u32 offset, __u64 change)
+{
+	__u16 check;
+
+	if (bpf_skb_load_bytes(skb, offset, &check, sizeof(check)))
+		return false;
+	check = csum_after(check, change);
+	return answer_store(skb, offset, &check, sizeof(check));
+}
+
+static __always_inline __u64 icmp_negative(__u64 change)
+{
+	return (__u16)~csum_fold(change);
+}
+
+/* Writes addresses, ports and checksums of the quoted packet. change: what that adds to the sum of the quote. */
+static __always_inline bool quote_rewrite(struct __sk_buff *skb, const struct icmp *icmp, __u64 *change)
+{
+	const struct packet *answer = &icmp->answer;
+	__be16 ports[2] = { icmp->to.destination_port, icmp->to.source_port };
+	__u64 addresses = rewrite_addresses_sum(answer, &icmp->to, CHANGE_ALL);
+	__u64 of_ports = rewrite_ports_sum(answer, &icmp->to, CHANGE_ALL);
+
+	/* an IPv4 header sums up as before: its own checksum takes the change back */
+	*change = of_ports + (answer->family == 6 ? addresses : 0);
+	if (!store_addresses(skb, icmp->quote, answer->family, &icmp->to.destination, &icmp->to.source))
+		return false;
+	if (answer->family == 4 && !store_check(skb, icmp->quote + offsetof(struct iphdr, check), addresses))
+		return false;
+	if (!answer_store(skb, answer->l4, ports, sizeof(ports)))
+		return false;
+	if (!icmp->l4_check)
+		return true;
+	*change += icmp_negative(addresses + of_ports);
+	return store_check(skb, icmp->l4_check, addresses + of_ports);
+}
+
+/* The outer addresses change where they are the quoted connection's own: routers keep theirs. */
+static __always_inline void outer_target(const struct icmp *icmp, struct rewrite *to)
+{
+	const struct packet *outer = &icmp->outer;
+	const struct packet *answer = &icmp->answer;
+
+	to->source = address_equal(&outer->source, &answer->source) ? icmp->to.source : outer->source;
+	to->destination = address_equal(&outer->destination, &answer->destination) ? icmp->to.destination :
+										     outer->destination;
+}
+
+/* A function of its own so that the verifier goes through it once. */
+__noinline int icmp_rewrite(struct __sk_buff *skb, const struct icmp *icmp)
+{
+	struct rewrite to = {};
+	__u64 change;
+	__u64 addresses;
+
+	if (!icmp || !quote_rewrite(skb, icmp, &change))
+		return VERDICT_DROP_REWRITE;
+	outer_target(icmp, &to);
+	addresses = rewrite_addresses_sum(&icmp->outer, &to, CHANGE_SOURCE | CHANGE_DESTINATION);
+	if (icmp->outer.family == 6)
+		change += addresses;
+	if (!store_check(skb, icmp->outer.l4 + 2, change) ||
+	    !store_addresses(skb, ETH_HLEN, icmp->outer.family, &to.source, &to.destination))
+		return VERDICT_DROP_REWRITE;
+	if (icmp->outer.family == 4 && !store_check(skb, ETH_HLEN + offsetof(struct iphdr, check), addresses))
+		return VERDICT_DROP_REWRITE;
+	return VERDICT_TRANSLATE_ICMP;
+}
+
+/* The quoted packet came from a server, as the client saw it; the error goes to that server. */
+static __always_inline bool icmp_find_forward(struct icmp *icmp, const struct settings *settings)
+{
+	const struct packet *answer = &icmp->answer;
+	struct flow_place place;
+	struct found found = {};
+
+	if (!flow_find_place(&place, &answer->source, answer->source_port, answer->protocol, settings->seed))
+		return false;
+	forward_find(&found, &place, answer);
+	if (!found.flow)
+		return false;
+	icmp->flow = *found.flow;
+	flow_barrier();
+	return flow_word(found.flow) == found.word && forward_target(&icmp->to, settings, &icmp->flow, answer);
+}
+
+/* The quoted packet went to a server, as that saw it; the error goes to the client. */
+static __always_inline bool icmp_find_reply(struct icmp *icmp, const struct settings *settings)
+{
+	struct packet *answer = &icmp->answer;
+	struct address destination = answer->destination;
+	struct flow_place place;
+	struct reply reply = {};
+
+	if (is_hairpin_address(settings, answer->family, &destination))
+		answer->destination = answer->source;
+	if (!flow_find_place(&place, &answer->destination, answer->destination_port, answer->protocol, settings->seed))
+		return false;
+	reply_find(&reply, &place, answer);
+	answer->destination = destination;
+	if (!reply.at)
+		return false;
+	icmp->flow = reply.flow;
+	reply_target(&icmp->to, &icmp->flow, answer);
+	return true;
+}
+
+static __always_inline enum verdict icmp_translate(struct __sk_buff *skb, struct icmp *icmp)
+{
+	__u8 swap = icmp->flow.flags & FLOW_HAIRPIN;
+
+	if (icmp->flow.flags == FLOW_DIRECT && icmp->flow.port == icmp->flow.other_port)
+		return VERDICT_PASS_ICMP;
+	trace_flow(&icmp->flow);
+	icmp->back = swap;
+	if (swap && !(packet_pull(skb, ETH_HLEN) && swap_macs(skb)))
+		return VERDICT_DROP_REWRITE;
+	return icmp_rewrite(skb, icmp);
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Refuses a packet: TCP RST, ICMP or ICMPv6 port unreachable for the rest. The packet becomes its answer. */
+#pragma once
+
+#include "answer.h"
+#include "parse_full.h"
+
+#define QUOTE_CHUNK 64
+#define QUOTE_MAX4 (576 - sizeof(struct iphdr) - 8)    /* RFC 1812 4.3.2.3 */
+#define QUOTE_MAX6 (1280 - sizeof(struct ipv6hdr) - 8) /* RFC 4443 2.4 c */
+#define QUOTE_CHUNKS_MAX 20
+
+/* Header of an ICMP or ICMPv6 error. */
+struct icmp_error {
+	__u8 type;
+	__u8 code;
+	__u16 check;
+	__u16 unused;
+	__u16 unused_low; /* where a device would put the checksum of a UDP packet that is none any more */
+};
+
+static __always_inline __u32 tcp_sequence_length(const struct tcphdr *tcp, const struct packet *packet)
+{
+	return packet->l4_length - tcp->doff * 4 + tcp->syn + tcp->fin;
+}
+
+/* RFC 9293 3.5.2. */
+static __always_inline void reject_tcp_header(struct tcphdr *answer, const struct tcphdr *tcp,
+					      const struct packet *packet)
+{
+	answer->source = tcp->dest;
+	answer->dest = tcp->source;
+	answer->doff = sizeof(*answer) / 4;
+	answer->rst = 1;
+	if (tcp->ack) {
+		answer->seq = tcp->ack_seq;
+		return;
+	}
+	answer->ack = 1;
+	answer->ack_seq = bpf_htonl(bpf_ntohl(tcp->seq) + tcp_sequence_length(tcp, packet));
+}
+
+/* A packet that came with a partial checksum stays one that the kernel completes, at the same offset. */
+static __always_inline __u16 reject_tcp_check(struct __sk_buff *skb, const struct tcphdr *answer,
+					      const struct packet *packet)
+{
+	__u64 sum = csum_pseudo(packet, IPPROTO_TCP, sizeof(*answer));
+
+	if (packet_summed(skb) == SUMMED_PARTIAL && packet->l4 == ETH_HLEN + ip_header_size(packet->family))
+		return csum_fold(sum);
+	return ~csum_fold(sum + csum_words((const __u32 *)answer, sizeof(*answer) / 4));
+}
+
+static __always_inline bool reject_tcp(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 l4 = ETH_HLEN + ip_header_size(packet->family);
+	struct tcphdr answer = {};
+	struct tcphdr tcp;
+
+	if (bpf_skb_load_bytes(skb, packet->l4, &tcp, sizeof(tcp)) || tcp.rst)
+		return false;
+	reject_tcp_header(&answer, &tcp, packet);
+	answer.check = reject_tcp_check(skb, &answer, packet);
+	return bpf_skb_change_tail(skb, l4 + sizeof(answer), 0) == 0 &&
+	       answer_ip(skb, packet, IPPROTO_TCP, sizeof(answer)) && answer_store(skb, l4, &answer, sizeof(answer)) &&
+	       swap_macs(skb);
+}
+
+/* Moves one chunk of the quoted packet from its old place to its new one and gives its sum. */
+static __always_inline bool quote_chunk(struct __sk_buff *skb, __u32 from, __u32 to, __u32 size, __u64 *sum)
+{
+	__u32 chunk[QUOTE_CHUNK / 4] = {};
+
+	/* the caller's bounds, which the verifier does not carry over from at < size */
+	asm volatile("" : "+r"(size));
+	if (size < 1 || size > QUOTE_CHUNK)
+		return false;
+	if (bpf_skb_load_bytes(skb, from, chunk, size) || !answer_store(skb, to, chunk, size))
+		return false;
+	*sum += csum_words(chunk, QUOTE_CHUNK / 4);
+	return true;
+}
+
+/* Moves the quoted packet, size bytes of it, up by room bytes: its end first. */
+static __always_inline bool quote_move(struct __sk_buff *skb, __u32 size, __u32 room, __u64 *sum)
+{
+	for (int i = QUOTE_CHUNKS_MAX - 1; i >= 0; i--) {
+		__u32 at = i * QUOTE_CHUNK;
+		__u32 left = size - at;
+
+		if (at >= size)
+			continue;
+		if (left > QUOTE_CHUNK)
+			left = QUOTE_CHUNK;
+		if (!quote_chunk(skb, ETH_HLEN + at, ETH_HLEN + room + at, left, sum))
+			return false;
+	}
+	return true;
+}
+
+/* The kernel may take the answer for a UDP packet whose checksum it has to complete, from the ICMP header on and into
+ * unused_low. With the sum of the pseudo header there, what it writes is what there was. */
+static __always_inline void reject_icmp_header(struct __sk_buff *skb, struct icmp_error *icmp,
+					       const struct packet *packet, __u32 size, __u64 sum)
+{
+	__u64 pseudo = packet->family == 4 ? 0 : csum_pseudo(packet, IPPROTO_ICMP6, sizeof(*icmp) + size);
+
+	icmp->type = packet->family == 4 ? 3 : 1;
+	icmp->code = packet->family == 4 ? 3 : 4;
+	if (packet_summed(skb) == SUMMED_PARTIAL)
+		icmp->unused_low = csum_fold(pseudo);
+	icmp->check = ~csum_fold(sum + pseudo + csum_words((const __u32 *)icmp, sizeof(*icmp) / 4));
+}
+
+static __always_inline bool reject_icmp(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 header = ip_header_size(packet->family);
+	__u32 max = packet->family == 4 ? QUOTE_MAX4 : QUOTE_MAX6;
+	__u32 size = packet->l4 - ETH_HLEN + packet->l4_length;
+	__u32 room = header + sizeof(struct icmp_error);
+	struct icmp_error icmp = {};
+	__u64 sum = 0;
+
+	if (size > max)
+		size = max;
+	if (bpf_skb_change_tail(skb, ETH_HLEN + size, 0) || bpf_skb_change_tail(skb, ETH_HLEN + room + size, 0))
+		return false;
+	if (!quote_move(skb, size, room, &sum))
+		return false;
+	reject_icmp_header(skb, &icmp, packet, size, sum);
+	return answer_ip(skb, packet, packet->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMP6, sizeof(icmp) + size) &&
+	       answer_store(skb, ETH_HLEN + header, &icmp, sizeof(icmp)) && swap_macs(skb);
+}
+
+/* False: there is no answer to such a packet. */
+static __always_inline bool reject_answer(struct __sk_buff *skb)
+{
+	struct packet packet = {};
+
+	if (parse_full(skb, &packet) != VERDICT_CONTINUE || packet.malformed || !answer_allowed(skb, &packet))
+		return false;
+	if (packet.protocol == IPPROTO_TCP)
+		return reject_tcp(skb, &packet);
+	return reject_icmp(skb, &packet);
+}

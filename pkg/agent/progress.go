@@ -242,11 +242,11 @@ func (p *progress) audited(drift int) {
 	p.tell()
 }
 
-// stale tells whether changes wait although nothing was tried for too long.
+// stale tells whether changes wait although nothing was tried for too long. Before everything was listed nothing may be tried.
 func (p *progress) stale(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.dirty) > 0 && now.Sub(p.lastTry) > staleAfter
+	return closed(p.listed) && len(p.dirty) > 0 && now.Sub(p.lastTry) > staleAfter
 }
 
 // describe fills in the status.

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+func TestNothingIsWrittenBeforeEverythingWasListed(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		name := b.source.set(1, 3)
+		b.ServiceChanged(name)
+		b.NodeChanged()
+		b.after(time.Hour)
+		b.want()
+		if s := b.status(); s.State != Starting || b.stale(time.Now()) {
+			t.Errorf("state %s, stale %v; want an agent that starts and is healthy", s.State, b.stale(time.Now()))
+		}
+		b.Synced()
+		b.settle()
+		b.want("apply s1", "apply s1", "configure", "audit") // as changed, and as one of all
+		if s := b.status(); s.State != Serving || s.Services != 1 || s.Dirty != 0 {
+			t.Errorf("got %+v", s)
+		}
+	})
+}
+
+func TestProgramsAreToldOfServiceRangesOnlyWhenAllServicesAreThere(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.source.cidrs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}
+		b.source.set(1, 1)
+		b.source.set(2, 1)
+		b.Synced()
+		b.settle()
+		b.want("apply s1", "apply s2", "configure", "audit")
+		if diff := cmp.Diff(b.source.cidrs[0], b.tables.config[0].ServiceCIDRs[0], cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// C19
+func TestASingleChangeGoesOutAtOnceAndABurstInOne(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		name := b.source.set(1, 1)
+		b.Synced()
+		b.after(time.Minute)
+		b.tables.taken()
+		b.source.set(1, 2)
+		b.ServiceChanged(name)
+		b.settle() // no time passes
+		b.want("apply s1")
+		for i := range 1000 {
+			b.source.set(1, i%7)
+			b.ServiceChanged(name)
+			b.settle()
+		}
+		b.want()
+		b.after(testDebounce)
+		b.want("apply s1")
+		if n := strings.Count(dump(t, b.tables), "10.128.1."); n == 0 {
+			t.Error("the last change is not in the tables")
+		}
+	})
+}
+
+func TestEverySingleChangeReachesTheTablesWithinTheDebounceTime(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		name := b.source.set(1, 1)
+		b.Synced()
+		b.settle()
+		b.tables.taken()
+		for range 50 { // a change every 30 ms for 1.5 s
+			b.ServiceChanged(name)
+			b.after(30 * time.Millisecond)
+		}
+		if n := len(b.tables.taken()); n < 10 || n > 16 {
+			t.Errorf("%d publications in 1.5 seconds, want about one in %v", n, testDebounce)
+		}
+	})
+}
+
+func TestAFailingServiceIsTriedAgainAndTheOthersGoOn(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		one, two := b.source.set(1, 1), b.source.set(2, 1)
+		b.tables.setFailure(one, &maps.FullError{Table: "slots", Limit: 1, Service: one})
+		b.Synced()
+		b.settle()
+		b.want("apply s1", "apply s2", "configure", "audit")
+		s := b.status()
+		if s.State != Serving || len(s.Failing) != 1 || s.Failing[0].Service != one || s.Failing[0].Attempts != 1 {
+			t.Errorf("got %+v, want an agent that serves and one failing service", s)
+		}
+		b.after(10 * time.Second)
+		tries := len(b.tables.taken())
+		if tries < 4 || tries > 12 {
+			t.Errorf("%d tries in 10 seconds, want a back-off", tries)
+		}
+		b.source.set(2, 2)
+		b.ServiceChanged(two)
+		b.settle()
+		b.want("apply s2")
+		b.after(10 * time.Minute)
+		if b.stale(time.Now()) {
+			t.Error("a failing service makes the node ill")
+		}
+		b.tables.setFailure(one, nil)
+		b.after(retryLongest)
+		if s := b.status(); len(s.Failing) != 0 || s.Dirty != 0 {
+			t.Errorf("got %+v, want nothing failing", s)
+		}
+		b.tables.taken()
+		b.after(10 * time.Minute)
+		b.want()
+	})
+}
+
+func TestAChangeDoesNotWaitForTheBackOffOfAnEarlierFailure(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		name := b.source.set(1, 1)
+		b.tables.setFailure(name, errors.New("no"))
+		b.Synced()
+		b.after(5 * time.Minute)
+		b.tables.setFailure(name, nil)
+		b.tables.taken()
+		b.ServiceChanged(name)
+		b.settle()
+		b.want("apply s1")
+	})
+}
+
+func TestServicesThatAreGoneAreRemoved(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		name := b.source.set(1, 1)
+		b.Synced()
+		b.after(time.Second)
+		b.tables.taken()
+		b.source.remove(name)
+		b.ServiceChanged(name)
+		b.settle()
+		b.want("remove s1")
+		if s := b.status(); s.Services != 0 || len(b.tables.Published()) != 0 {
+			t.Errorf("got %+v, published %v", s, b.tables.Published())
+		}
+	})
+}
+
+func TestServicesOfAnEarlierAgentThatAreGoneAreRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tables := newWitnessed()
+		first := newBench(t, newScripted(), tables)
+		first.source.set(1, 1)
+		first.source.set(2, 1)
+		first.Synced()
+		first.settle()
+		first.stop()
+		second := newBench(t, newScripted(), tables)
+		second.source.set(2, 1)
+		tables.taken()
+		second.after(time.Hour)
+		second.want() // not yet listed: nothing is taken away
+		second.Synced()
+		second.settle()
+		second.want("apply s2", "remove s1", "configure", "audit")
+		second.stop()
+	})
+}
+
+func TestANodeThatChangesHasEverythingDecidedAnew(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.source.set(1, 2)
+		b.source.set(2, 2)
+		told := 0
+		b.nodeChanged = func() { told++ }
+		b.Synced()
+		b.after(time.Minute)
+		b.tables.taken()
+		before := dump(t, b.tables)
+		b.source.mu.Lock()
+		b.source.node.Name = "n2" // another endpoint is the near one now
+		b.source.mu.Unlock()
+		b.NodeChanged()
+		b.settle()
+		b.want("configure", "apply s1", "apply s2")
+		if dump(t, b.tables) == before {
+			t.Error("the tables are as before")
+		}
+		if told != 2 {
+			t.Errorf("the devices' owner was told %d times, want 2", told)
+		}
+	})
+}
+
+func TestTablesAreAuditedAfterStartAfterARelistAndNowAndThen(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.tables.drift = []maps.Drift{{Table: "frontends", Entry: "x", Problem: "missing"}}
+		b.Synced()
+		b.settle()
+		b.want("configure", "audit")
+		b.after(testAudit - time.Second)
+		b.want()
+		b.after(time.Second)
+		b.want("audit")
+		b.Synced()
+		b.settle()
+		b.want("audit", "configure")
+		if s := b.status(); s.Drift != 3 || s.LastAudit.IsZero() {
+			t.Errorf("drift %d, last audit %v", s.Drift, s.LastAudit)
+		}
+	})
+}
+
+func TestWhatNobodyUsesIsReclaimedNowAndThen(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.Synced()
+		b.settle()
+		b.tables.taken()
+		b.after(10 * testReclaim)
+		if n := len(b.tables.taken()); n != 10 {
+			t.Errorf("reclaimed %d times, want 10", n)
+		}
+	})
+}
+
+// C12
+func TestProgrammingLatencyIsMeasuredFromTheOldestChange(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		name := b.source.set(1, 1)
+		b.Synced()
+		b.after(time.Minute)
+		change := func(at time.Time) {
+			in := input(1, 2)
+			in.Triggered = at
+			b.source.put(in)
+			b.ServiceChanged(name)
+			b.after(time.Second)
+		}
+		count := func() int { return histogramCount(t, b) }
+		change(time.Time{})                    // unknown
+		change(b.started.Add(-time.Hour))      // before the start
+		change(time.Now().Add(24 * time.Hour)) // a clock ahead of ours
+		if n := count(); n != 0 {
+			t.Errorf("%d measured, want none", n)
+		}
+		b.tables.setFailure(name, errors.New("no"))
+		change(time.Now())
+		b.tables.setFailure(name, nil)
+		b.after(retryLongest)
+		if n := count(); n != 1 {
+			t.Errorf("%d measured, want one, of the change that failed at first", n)
+		}
+	})
+}
+
+func histogramCount(t *testing.T, b *bench) int {
+	t.Helper()
+	return int(sample(t, b.metrics, "nearlb_network_programming_duration_seconds_count"))
+}
+
+func TestAnAgentThatHangsIsUnhealthy(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.tables.block = make(chan struct{})
+		b.source.set(1, 1)
+		b.Synced()
+		b.after(staleAfter)
+		if b.stale(time.Now()) {
+			t.Error("ill too early")
+		}
+		b.after(time.Second)
+		if !b.stale(time.Now()) {
+			t.Error("healthy although a change waits for a minute")
+		}
+		close(b.tables.block)
+		b.settle()
+		if b.stale(time.Now()) {
+			t.Error("ill after it went on")
+		}
+	})
+}
+
+// A17, A18: whatever happened before, the tables hold what the objects say.
+func TestAnyOrderOfEventsEndsInTheSameTables(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		final := map[int]int{}
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, newScripted(), newWitnessed())
+			defer b.stop()
+			for range 200 {
+				number := 1 + random.IntN(6)
+				switch random.IntN(8) {
+				case 0:
+					b.source.remove(serviceName(number))
+					delete(final, number)
+				case 1:
+					b.tables.setFailure(serviceName(number), errors.New("no"))
+				case 2:
+					b.tables.setFailure(serviceName(number), nil)
+				case 3:
+					b.Synced()
+				case 4:
+					b.after(time.Duration(random.IntN(300)) * time.Millisecond)
+				default:
+					final[number] = random.IntN(9)
+					b.source.set(number, final[number])
+				}
+				b.ServiceChanged(serviceName(number))
+			}
+			for number := range 7 {
+				b.tables.setFailure(serviceName(number), nil)
+			}
+			b.Synced()
+			b.after(2 * retryLongest)
+			fresh := newBench(t, newScripted(), newWitnessed())
+			defer fresh.stop()
+			for number, endpoints := range final {
+				fresh.source.set(number, endpoints)
+			}
+			fresh.Synced()
+			fresh.settle()
+			if diff := cmp.Diff(dump(t, fresh.tables), dump(t, b.tables)); diff != "" {
+				t.Errorf("seed %d: other tables than of a fresh start (-fresh +got):\n%s", seed, diff)
+			}
+			if s := b.status(); s.Dirty != 0 || len(s.Failing) != 0 || s.Services != len(final) {
+				t.Errorf("seed %d: %+v", seed, s)
+			}
+		})
+	}
+}
+
+func TestProblemsOfObjectsAreShown(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		in := input(1, 1)
+		in.Problems = []lb.Problem{{Object: "Service default/s1", Field: "f", Message: "m"}}
+		b.source.put(in)
+		b.Synced()
+		b.settle()
+		if s := b.status(); len(s.Problems) != 1 || s.Problems[0] != in.Problems[0] {
+			t.Errorf("got %+v", s.Problems)
+		}
+	})
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/metrics"
+	"github.com/nearlb/nearlb/pkg/watch"
+)
+
+// scripted is a source whose objects the test sets.
+type scripted struct {
+	mu     sync.Mutex
+	inputs map[lb.ServiceName]lb.Input
+	node   lb.Node
+	cidrs  []netip.Prefix
+	events watch.Events
+}
+
+func newScripted() *scripted {
+	return &scripted{inputs: map[lb.ServiceName]lb.Input{},
+		node: lb.Node{Name: "n1", Zone: "a", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
+}
+
+func (s *scripted) Run(ctx context.Context, ev watch.Events) error {
+	ev.Synced()
+	<-ctx.Done()
+	return nil
+}
+
+func (s *scripted) Input(name lb.ServiceName) (lb.Input, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in, found := s.inputs[name]
+	handed := in
+	in.Triggered = time.Time{} // handed out once
+	if found {
+		s.inputs[name] = in
+	}
+	return handed, found
+}
+
+func (s *scripted) Services() []lb.ServiceName {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := []lb.ServiceName{}
+	for name := range s.inputs {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, lb.ServiceName.Compare)
+	return names
+}
+
+func (s *scripted) Node() lb.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.node
+}
+
+func (s *scripted) ServiceCIDRs() []netip.Prefix { return s.cidrs }
+func (s *scripted) Problems() []lb.Problem       { return nil }
+
+// set gives a Service as many ready endpoints, on nodes n1, n2 ...; the address is made of its number.
+func (s *scripted) set(number, endpoints int) lb.ServiceName {
+	in := input(number, endpoints)
+	s.put(in)
+	return in.Service.Name
+}
+
+func (s *scripted) put(in lb.Input) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inputs[in.Service.Name] = in
+}
+
+func (s *scripted) remove(name lb.ServiceName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.inputs, name)
+}
+
+func input(number, endpoints int) lb.Input {
+	in := lb.Input{Service: lb.Service{
+		Name:       serviceName(number),
+		Type:       lb.TypeClusterIP,
+		ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(number >> 8), byte(number)})},
+		Ports:      []lb.ServicePort{{Name: "http", Protocol: lb.TCP, Port: 80}},
+		Internal:   lb.PolicyCluster, External: lb.PolicyCluster,
+	}}
+	for i := range endpoints {
+		in.Endpoints = append(in.Endpoints, lb.Endpoint{
+			Port:    lb.PortKey{Name: "http", Protocol: lb.TCP},
+			Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(128 + i/250), byte(number), byte(i%250 + 1)}), 8080),
+			Ready:   true, Serving: true, Node: fmt.Sprintf("n%d", i+1), Slice: "s",
+		})
+	}
+	return in
+}
+
+func serviceName(number int) lb.ServiceName {
+	return lb.ServiceName{Namespace: "default", Name: fmt.Sprintf("s%d", number)}
+}
+
+// witnessed are fake tables that note who asked for what, and fail when told to.
+type witnessed struct {
+	*maps.Tables
+	mu     sync.Mutex
+	calls  []string
+	fail   map[lb.ServiceName]error
+	block  chan struct{} // Apply waits for it, when there is one
+	drift  []maps.Drift
+	config []maps.Config
+}
+
+var testSizes = bpf.Sizes{Frontends: 1024, Records: 1024, Slots: 1 << 18, Backends: 4096, FlowSets: 8, Affinity: 64,
+	Fragments: 64, SourceRanges: 64, Services: 512, Names: 2048}
+
+func newWitnessed() *witnessed {
+	return &witnessed{Tables: maps.NewFake(testSizes), fail: map[lb.ServiceName]error{}}
+}
+
+func (w *witnessed) note(call string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls = append(w.calls, call)
+}
+
+// taken are the calls since the last question.
+func (w *witnessed) taken() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	calls := w.calls
+	w.calls = nil
+	return calls
+}
+
+func (w *witnessed) failure(name lb.ServiceName) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.fail[name]
+}
+
+func (w *witnessed) setFailure(name lb.ServiceName, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fail[name] = err
+}
+
+func (w *witnessed) Apply(d lb.Decision) (maps.Stats, error) {
+	w.note("apply " + d.Service.Name)
+	if w.block != nil {
+		<-w.block
+	}
+	if err := w.failure(d.Service); err != nil {
+		return maps.Stats{}, err
+	}
+	return w.Tables.Apply(d)
+}
+
+func (w *witnessed) Remove(name lb.ServiceName) (maps.Stats, error) {
+	w.note("remove " + name.Name)
+	if err := w.failure(name); err != nil {
+		return maps.Stats{}, err
+	}
+	return w.Tables.Remove(name)
+}
+
+func (w *witnessed) Configure(c maps.Config) error {
+	w.note("configure")
+	w.config = append(w.config, c)
+	return w.Tables.Configure(c)
+}
+
+func (w *witnessed) Audit(repair bool) ([]maps.Drift, error) {
+	w.note("audit")
+	return w.drift, nil
+}
+
+func (w *witnessed) Reclaim(now time.Time) int {
+	w.note("reclaim")
+	return w.Tables.Reclaim(now)
+}
+
+// bench is a loop at work in a bubble of fake time.
+type bench struct {
+	*testing.T
+	*loop
+	source *scripted
+	tables *witnessed
+	stop   func() // ends the loop and waits for it
+}
+
+const (
+	testAudit    = 30 * time.Minute
+	testReclaim  = 5 * time.Second
+	testDebounce = 100 * time.Millisecond
+)
+
+// inBubble runs a loop that has not been told Synced yet.
+func inBubble(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, newScripted(), newWitnessed())
+		test(b)
+		b.stop()
+	})
+}
+
+func newBench(t *testing.T, source *scripted, tables *witnessed) *bench {
+	l := newLoop(source, tables, metrics.New("test"), slog.New(slog.DiscardHandler),
+		loopOptions{auditEvery: testAudit, reclaimEvery: testReclaim, debounce: testDebounce})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- l.run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	return &bench{T: t, loop: l, source: source, tables: tables, stop: stop}
+}
+
+// settle lets everything happen that needs no more time.
+func (b *bench) settle() { synctest.Wait() }
+
+// after lets time go by.
+func (b *bench) after(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+// want compares the calls since the last question, reclaims left out.
+func (b *bench) want(calls ...string) {
+	b.Helper()
+	got := slices.DeleteFunc(b.tables.taken(), func(c string) bool { return c == "reclaim" })
+	if !slices.Equal(got, calls) {
+		b.Errorf("the tables saw %q, want %q", got, calls)
+	}
+}
+
+// status is what describe says.
+func (b *bench) status() Status {
+	var s Status
+	b.describe(&s)
+	return s
+}
+
+func dump(t testing.TB, tables *witnessed) string {
+	t.Helper()
+	var out strings.Builder
+	if err := tables.Dump(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}

@@ -3,7 +3,6 @@
 package watch
 
 import (
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,26 +20,16 @@ func parseAddr(s string) (netip.Addr, bool) {
 // parsePrefix reads a CIDR with the same tolerance; bits after the prefix are cleared, white space around it is cut
 // (spec.loadBalancerSourceRanges).
 func parsePrefix(s string) (netip.Prefix, bool) {
-	_, ipnet, err := netutils.ParseCIDRSloppy(strings.TrimSpace(s))
+	_, network, err := netutils.ParseCIDRSloppy(strings.TrimSpace(s))
 	if err != nil {
 		return netip.Prefix{}, false
 	}
-	return prefixFrom(ipnet)
-}
-
-func prefixFrom(n *net.IPNet) (netip.Prefix, bool) {
-	addr, ok := netip.AddrFromSlice(n.IP)
-	if !ok {
-		return netip.Prefix{}, false
-	}
-	bits, _ := n.Mask.Size()
-	if addr.Is4In6() {
-		if bits < 96 {
-			return netip.Prefix{}, false
-		}
+	addr, ok := netip.AddrFromSlice(network.IP)
+	bits, _ := network.Mask.Size()
+	if addr.Is4In6() { // then there are 96 bits at least, or the mask would have cut the ffff
 		addr, bits = addr.Unmap(), bits-96
 	}
-	return netip.PrefixFrom(addr, bits).Masked(), true
+	return netip.PrefixFrom(addr, bits), ok
 }
 
 // special says why no traffic can be sent to an address by way of a Service; "" if it can. The rules are those of the API

@@ -219,7 +219,7 @@ func setNamespace(o runtime.Object) {
 }
 
 // wrongType is how encoding/json says that a value does not fit its field.
-var wrongType = regexp.MustCompile(`cannot unmarshal (.+) into Go (?:struct field [^. ]+\.([^ ]+)|value) of type ([^ ]+)`)
+var wrongType = regexp.MustCompile(`cannot unmarshal (.+) into Go (?:struct field [^. ]*\.([^ ]+)|value) of type ([^ ]+)`)
 
 // undecodable names the field where the decoder says it.
 func (f *file) undecodable(title string, err error) *ObjectError {
@@ -243,6 +243,8 @@ func typeName(name string) string {
 		return "true or false"
 	case name == "string":
 		return "text"
+	case name == "watch.envelope", strings.HasSuffix(name, "Spec"), strings.HasSuffix(name, "Status"):
+		return "an object"
 	}
 	return "of type " + name
 }

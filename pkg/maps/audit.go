@@ -192,7 +192,7 @@ func (a *audit) refill(r *run) error {
 		}
 		members = append(members, b)
 	}
-	for i, id := range maglev(members) {
+	for i, id := range a.t.maglev(members) {
 		a.t.store.slots.store(r.first+uint32(i), 0, id)
 	}
 	return nil

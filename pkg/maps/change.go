@@ -29,6 +29,7 @@ type change struct {
 	frontends []*frontend // with a new record
 	drops     []*frontend
 	ranges    map[*port]map[rangeKey]bool // wanted
+	displaced []lb.ServiceName            // others that lost an entry to this one
 	lostFlag  bool                        // some record does not ask for source ranges any more
 }
 
@@ -111,14 +112,20 @@ func (c *change) prepareFrontends() error {
 	}
 	for _, p := range c.service.ports {
 		for key, f := range p.frontends {
-			owner, _ := c.t.claims.owner(key)
-			if _, wished := wanted[key]; !wished || owner.service != c.decision.Service {
+			if c.goes(key) {
 				c.drops = append(c.drops, f)
 				c.lostFlag = c.lostFlag || asksRanges(&f.value)
 			}
 		}
 	}
 	return nil
+}
+
+// goes says whether an entry of this Service is to be deleted: nobody asks for it, or its new owner did not fit. One whose new
+// owner is being published is left to that: it goes over in one update.
+func (c *change) goes(key frontendKey) bool {
+	owner, found := c.t.claims.owner(key)
+	return !found || owner.service != c.decision.Service && owner.service != c.t.applying
 }
 
 func asksRanges(r *recordValue) bool {

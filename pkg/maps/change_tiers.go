@@ -124,7 +124,7 @@ func (c *change) run(p *port, members []*backend) (*run, error) {
 	if old != nil && old.verified {
 		return old, nil
 	}
-	slots := maglev(members)
+	slots := c.t.maglev(members)
 	if old != nil && c.t.verify(old, slots) {
 		return old, nil
 	}
@@ -142,12 +142,12 @@ func (c *change) run(p *port, members []*backend) (*run, error) {
 }
 
 // maglev is the table of backend ids for a tier.
-func maglev(members []*backend) []uint32 {
+func (t *Tables) maglev(members []*backend) []uint32 {
 	seeds := make([]uint64, len(members))
 	for i, b := range members {
 		seeds[i] = decide.BackendSeed(lb.BackendKey{Address: addrPortOf(b.value)})
 	}
-	slots := make([]uint32, decide.TableSize(len(members)))
+	slots := make([]uint32, t.tableSize(len(members)))
 	for i, member := range decide.Maglev(seeds, len(slots)) {
 		slots[i] = members[member].id
 	}

@@ -142,12 +142,20 @@ func (c *change) putFrontends() error {
 			r.refs++
 		}
 		if old != nil {
-			c.t.disown(old)
-			c.t.retire(old)
+			c.displace(old)
 		}
 		c.t.frontends[f.key], f.port.frontends[f.key] = f, f
 	}
 	return nil
+}
+
+// displace retires the entry that a new one replaced. Another Service that lost it has to tidy up.
+func (c *change) displace(old *frontend) {
+	if old.port != nil && old.port.service != c.service {
+		c.displaced = append(c.displaced, old.port.service.name)
+	}
+	c.t.disown(old)
+	c.t.retire(old)
 }
 
 // disown takes an entry from its service port.

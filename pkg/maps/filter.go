@@ -4,6 +4,8 @@ package maps
 
 import (
 	"encoding/binary"
+	"iter"
+	"math/bits"
 	"net/netip"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -61,4 +63,20 @@ func (b filterBit) put(a *array, set bool) bool {
 	}
 	a.store(element, word, value)
 	return true
+}
+
+// setBits walks the bits that are set; few are, so whole words are skipped.
+func setBits(a *array) iter.Seq[filterBit] {
+	return func(yield func(filterBit) bool) {
+		for element := range a.size {
+			for word := range 4 {
+				for rest := a.load(element, word); rest != 0; rest &= rest - 1 {
+					hash := element<<6 | uint32(word&1)<<5 | uint32(bits.TrailingZeros32(rest))
+					if !yield(filterBit{plane(word / 2), hash}) {
+						return
+					}
+				}
+			}
+		}
+	}
 }

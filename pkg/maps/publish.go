@@ -34,6 +34,8 @@ func (t *Tables) Remove(name lb.ServiceName) (Stats, error) {
 }
 
 func (t *Tables) apply(d *lb.Decision) (Stats, error) {
+	t.applying = d.Service
+	defer func() { t.applying = lb.ServiceName{} }()
 	before, after := t.claims.byService[d.Service], wishes(d)
 	var all Stats
 	var inherited error
@@ -83,6 +85,17 @@ func (t *Tables) publish(d *lb.Decision) (Stats, error) {
 	}
 	if err := c.commit(); err != nil {
 		return c.stats, c.named(err)
+	}
+	slices.SortFunc(c.displaced, lb.ServiceName.Compare)
+	for _, loser := range slices.Compact(c.displaced) {
+		if loser == t.applying {
+			continue // its turn comes
+		}
+		stats, err := t.inherit(loser)
+		c.stats.add(stats)
+		if err != nil {
+			return c.stats, err
+		}
 	}
 	return c.stats, nil
 }

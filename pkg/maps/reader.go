@@ -69,8 +69,12 @@ func (v *view) port(id uint32) lb.PortName {
 	return lb.PortName{Service: lb.ServiceName{Namespace: "?", Name: fmt.Sprint(id)}}
 }
 
-func (v *view) node(b *backendRow) string { return v.texts[nameKey{Kind: nodeName, Id: uint32(b.Node)}] }
-func (v *view) zone(b *backendRow) string { return v.texts[nameKey{Kind: zoneName, Id: uint32(b.Zone)}] }
+func (v *view) node(b *backendRow) string {
+	return v.texts[nameKey{Kind: nodeName, Id: uint32(b.Node)}]
+}
+func (v *view) zone(b *backendRow) string {
+	return v.texts[nameKey{Kind: zoneName, Id: uint32(b.Zone)}]
+}
 
 // backend reads an entry that may change hands meanwhile: its generation must be the same before and after.
 func (v *view) backend(id uint32) (b backendRow, ok bool) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
@@ -28,7 +29,7 @@ func open(s *store) (*Tables, error) {
 		}
 	}
 	t := &Tables{
-		store: s, now: time.Now, services: map[lb.ServiceName]*service{}, claims: newClaims(),
+		store: s, now: time.Now, tableSize: decide.TableSize, services: map[lb.ServiceName]*service{}, claims: newClaims(),
 		frontends: map[frontendKey]*frontend{}, behind: map[lb.ServiceName]bool{}, names: newRegistry(s.sizes),
 		slots: newSpans(s.sizes.Slots), gone: map[uint32]*backend{}, bits: map[filterBit]int{}, stale: map[filterBit]*staleMark{},
 		strays: strays{map[uint32]*backend{}, map[rangeKey]bool{}, map[nameKey]string{}, map[uint32]bool{}},
@@ -281,11 +282,9 @@ func (r *restorer) numbers() {
 // staleBits finds the bits of the address filter that nothing restored needs: connections of removed frontends may.
 func (r *restorer) staleBits() {
 	now := r.t.now()
-	for hash := range uint32(filterBits) {
-		for _, p := range []plane{frontendPlane, backendPlane} {
-			if b := (filterBit{p, hash}); r.t.bits[b] == 0 && b.isSet(r.t.store.filter) {
-				r.t.stale[b] = &staleMark{since: now}
-			}
+	for b := range setBits(r.t.store.filter) {
+		if r.t.bits[b] == 0 {
+			r.t.stale[b] = &staleMark{since: now}
 		}
 	}
 }

@@ -20,9 +20,12 @@ type Tables struct {
 	store *store
 	now   func() time.Time
 
+	tableSize func(backends int) int // decide.TableSize
+
 	services  map[lb.ServiceName]*service
 	claims    *claims
 	frontends map[frontendKey]*frontend // every entry of the table, strays too
+	applying  lb.ServiceName            // whose decision is being published
 	behind    map[lb.ServiceName]bool   // heirs of a key that did not fit; tried again by Reclaim
 
 	names      *registry

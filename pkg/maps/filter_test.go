@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+func TestEveryBitThatIsPutIsFoundAndComesOutAlone(t *testing.T) {
+	a := newMemory[bpf.NearlbAddressBits](filterBits / 64)
+	for _, address := range []string{"10.96.0.1", "10.244.3.9", "fd00::1", "2001:db8::7"} {
+		for _, p := range []plane{frontendPlane, backendPlane} {
+			bit := bitOf(p, netip.MustParseAddr(address))
+			if bit.isSet(a) || !bit.put(a, true) || bit.put(a, true) || !bit.isSet(a) {
+				t.Errorf("bit %v of %s does not hold", bit, address)
+			}
+			for found := range setBits(a) {
+				if found != bit {
+					t.Errorf("bit %v is set instead of %v", found, bit)
+				}
+			}
+			bit.put(a, false)
+		}
+	}
+}

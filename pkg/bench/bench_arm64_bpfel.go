@@ -14,10 +14,11 @@ import (
 )
 
 type BenchCursor struct {
-	_      structs.HostLayout
-	Next   uint64
-	Flows  uint64
-	Stride uint64
+	_       structs.HostLayout
+	Next    uint64
+	Flows   uint64
+	Stride  uint64
+	Drained uint64
 }
 
 type BenchFrame struct {

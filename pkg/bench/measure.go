@@ -54,7 +54,7 @@ func gcd(a, b uint64) uint64 {
 
 // repeat runs packets through and returns nanoseconds for one.
 func (w *wrapper) repeat(packets int) (float64, error) {
-	_, each, err := w.objects.Wrapper.Benchmark(make([]byte, frameSize), packets, nil)
+	_, each, err := w.objects.Wrapper.Benchmark(w.frame.bytes(), packets, nil)
 	if err != nil {
 		return 0, fmt.Errorf("run wrapper: %w", err)
 	}
@@ -63,7 +63,7 @@ func (w *wrapper) repeat(packets int) (float64, error) {
 
 // once runs one packet and returns what became of it.
 func (w *wrapper) once() ([]byte, error) {
-	opts := ebpf.RunOptions{Data: make([]byte, frameSize), DataOut: make([]byte, frameSize+256)}
+	opts := ebpf.RunOptions{Data: w.frame.bytes(), DataOut: make([]byte, frameSize+256)}
 	if _, err := w.objects.Wrapper.Run(&opts); err != nil {
 		return nil, fmt.Errorf("run wrapper: %w", err)
 	}
@@ -129,7 +129,7 @@ func (c *course) verify(b *bench) error {
 		return err
 	}
 	if after != before+1 {
-		return fmt.Errorf("check the path: the packet did not get verdict %s", bpf.VerdictOf(uint32(c.verdict)).Name)
+		return fmt.Errorf("check the path: the packet did not get verdict %s; it became %x", bpf.VerdictOf(uint32(c.verdict)).Name, got)
 	}
 	return c.compare(got)
 }

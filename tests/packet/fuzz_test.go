@@ -7,7 +7,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
-	"github.com/nearlb/nearlb/tests/internal/privileged"
+	"github.com/nearlb/nearlb/tests/privileged"
 )
 
 // FuzzPacket sends raw frames through both programs, with and without a flow that they may hit. try checks what is true of

@@ -12,7 +12,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
-	"github.com/nearlb/nearlb/tests/internal/privileged"
+	"github.com/nearlb/nearlb/tests/privileged"
 )
 
 // Names of hooks as rows give them.

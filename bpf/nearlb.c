@@ -96,7 +96,7 @@ int from_pod_icmp(struct __sk_buff *skb)
 	enum verdict verdict = icmp_from_pod(skb, &icmp);
 
 	event_refused(skb, &icmp.outer, verdict);
-	return finish_turned(skb, HOOK_FROM_POD, verdict, icmp.back);
+	return finish_turned(skb, HOOK_FROM_POD, verdict, skb->len, icmp.back);
 }
 
 SEC("tc")
@@ -105,7 +105,7 @@ int to_pod_icmp(struct __sk_buff *skb)
 	struct icmp icmp = { .outer.hook = HOOK_TO_POD };
 	enum verdict verdict = icmp_to_pod(skb, &icmp);
 
-	return finish_turned(skb, HOOK_TO_POD, verdict, icmp.back);
+	return finish_turned(skb, HOOK_TO_POD, verdict, skb->len, icmp.back);
 }
 
 SEC("tc")
@@ -113,8 +113,9 @@ int reject(struct __sk_buff *skb)
 {
 	enum verdict verdict = skb->cb[CB_VERDICT];
 	enum hook hook = skb->cb[CB_HOOK];
+	__u32 length = skb->len;
 
-	return finish_turned(skb, hook, verdict, reject_answer(skb));
+	return finish_turned(skb, hook, verdict, length, reject_answer(skb));
 }
 
 char __license[] SEC("license") = "Dual BSD/GPL";

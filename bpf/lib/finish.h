@@ -7,12 +7,13 @@
 #include "count.h"
 #include "trace.h"
 
-/* turned: the packet now goes back through its device. TC_ACT_UNSPEC lets other programs of the hook see the packet;
+/* length: of the packet as it came. turned: it now goes back through its device. TC_ACT_UNSPEC lets other programs of the hook see the packet;
  * without any it goes on. A reject that is not turned has no answer. */
-static __always_inline int finish_turned(struct __sk_buff *skb, enum hook hook, enum verdict verdict, bool turned)
+static __always_inline int finish_turned(struct __sk_buff *skb, enum hook hook, enum verdict verdict, __u32 length,
+					 bool turned)
 {
 	trace_verdict(verdict);
-	count_verdict(hook, verdict, skb->len);
+	count_verdict(hook, verdict, length);
 	if (verdict_is_drop(verdict))
 		return TC_ACT_SHOT;
 	if (turned)
@@ -22,5 +23,5 @@ static __always_inline int finish_turned(struct __sk_buff *skb, enum hook hook, 
 
 static __always_inline int finish(struct __sk_buff *skb, enum hook hook, enum verdict verdict)
 {
-	return finish_turned(skb, hook, verdict, verdict == VERDICT_TRANSLATE_HAIRPIN);
+	return finish_turned(skb, hook, verdict, skb->len, verdict == VERDICT_TRANSLATE_HAIRPIN);
 }

@@ -5,6 +5,7 @@
 #include "packet.h"
 
 #define EXTENSION_HEADERS_MAX 8
+#define SCTP_HEADER 12
 #define SCTP_INIT 1
 #define SCTP_ABORT 6
 #define SCTP_SHUTDOWN_COMPLETE 14
@@ -50,8 +51,12 @@ static __always_inline bool parse_full_udp(struct __sk_buff *skb, struct packet 
 }
 
 /* SCTP's first chunk in the words of TCP. */
-static __always_inline __u8 sctp_flags(__u8 chunk)
+static __always_inline __u8 parse_sctp_flags(struct __sk_buff *skb, const struct packet *packet)
 {
+	__u8 chunk = 0;
+
+	if (packet->l4_length > SCTP_HEADER && bpf_skb_load_bytes(skb, packet->l4 + SCTP_HEADER, &chunk, 1))
+		return TCP_ACK;
 	if (chunk == SCTP_INIT)
 		return TCP_SYN;
 	return chunk == SCTP_ABORT || chunk == SCTP_SHUTDOWN_COMPLETE ? TCP_RST : TCP_ACK;
@@ -59,13 +64,13 @@ static __always_inline __u8 sctp_flags(__u8 chunk)
 
 static __always_inline bool parse_full_sctp(struct __sk_buff *skb, struct packet *packet)
 {
-	__u8 header[16]; /* 12 of the common header, the first chunk's type */
+	__be32 header[SCTP_HEADER / 4];
 
 	if (packet->l4_length < sizeof(header) || bpf_skb_load_bytes(skb, packet->l4, header, sizeof(header)))
 		return false;
-	packet->source_port = *(__be16 *)header;
-	packet->destination_port = *(__be16 *)(header + 2);
-	packet->tcp_flags = sctp_flags(header[12]);
+	packet->source_port = header[0];
+	packet->destination_port = header[0] >> 16;
+	packet->tcp_flags = parse_sctp_flags(skb, packet);
 	return true;
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // DefaultPinPath is where the agent keeps tables, programs and links, and where the read commands look.
@@ -152,7 +153,10 @@ func OpenMaps(pinPath string, readOnly bool) (*NearlbMaps, error) {
 		if perLoad(want) || internal(name) {
 			continue
 		}
-		m, err := openPinned(filepath.Join(mapDirectory(pinPath), name), readOnly)
+		// The kernel maps no memory of a descriptor that is read-only (mmap clears VM_SHARED, bpf_map_mmap wants it), so tables
+		// that are plain memory are opened to write and mapped to read (maps.NewReader).
+		mappable := want.Flags&unix.BPF_F_MMAPABLE != 0
+		m, err := openPinned(filepath.Join(mapDirectory(pinPath), name), readOnly && !mappable)
 		if err == nil {
 			found[name] = m
 			err = sameLayout(name, want, m)

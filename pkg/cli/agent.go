@@ -19,12 +19,13 @@ func agentCommand(start func(context.Context, agent.Options) error) *cobra.Comma
 	var logs logFlags
 	cmd := &cobra.Command{
 		Use:   "agent --node-name NAME [--manifests DIR | --kubeconfig FILE]",
-		Short: "Run the daemon of a node: follow objects, publish them into the kernel",
-		Long: `Follows Services and EndpointSlices, in the API server or in a directory, and publishes what
-this node does with them into the kernel. When it ends, for whatever reason, traffic goes on.
+		Short: "Run the daemon of a node",
+		Long: `Follows Services and EndpointSlices, in the API server or in a directory, and
+publishes what this node does with them into the kernel. When it ends, for
+whatever reason, traffic goes on.
 
-Each flag is also read from the environment: --node-name from NEARLB_NODE_NAME, and so on.
-A flag on the command line wins.`,
+Each flag is also read from the environment: --node-name from NEARLB_NODE_NAME,
+and so on. A flag on the command line wins.`,
 		Example: `  nearlb agent --node-name n1                          in a cluster
   nearlb agent --node-name n1 --manifests /etc/nearlb  without one`,
 		Args: noArguments,

@@ -46,7 +46,7 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return d.print(w, width, output.value, rows, only != filter{})
+				return d.print(w, width, output.value, rows, only.narrows())
 			})
 		})
 	}

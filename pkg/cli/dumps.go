@@ -16,7 +16,7 @@ import (
 
 func servicesCommand() *cobra.Command {
 	return dump[maps.FrontendRow]{
-		use: "services", short: "List the frontends in the kernel and where their connections go",
+		use: "services", short: "List frontends and where their connections go",
 		example: "  nearlb services\n  nearlb services --service default/web -o json\n  nearlb services --node n2 -o wide",
 		filters: byService | byNode | byBackend,
 		rows:    (*maps.Reader).Frontends,
@@ -58,7 +58,7 @@ func keepFrontend(r maps.FrontendRow, f *filter) bool {
 
 func backendsCommand() *cobra.Command {
 	return dump[maps.BackendRow]{
-		use: "backends", short: "List the backends in the kernel: state, nearness, connections",
+		use: "backends", short: "List backends: state, nearness, connections",
 		example: "  nearlb backends --service default/web\n  nearlb backends --node n2 --watch",
 		filters: byService | byNode | byBackend,
 		rows:    (*maps.Reader).Backends,

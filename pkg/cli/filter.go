@@ -58,6 +58,12 @@ func (f *filter) keepsService(service, port string) bool {
 
 func (f *filter) keepsNode(node string) bool { return f.node == "" || f.node == node }
 
+// narrows says whether any row may have been left out because of what was asked for.
+func (f filter) narrows() bool {
+	f.all = false
+	return f != filter{}
+}
+
 // Which filters a command has.
 const (
 	byService = 1 << iota

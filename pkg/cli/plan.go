@@ -10,10 +10,10 @@ func planCommand() *cobra.Command {
 	var objects objectFlags
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE|DIR ... --node NAME",
-		Short: "Say what a node would do with these objects, and why each endpoint is in or out",
-		Long: `Reads objects from files and prints every frontend with the backends it would use on
-this node, every endpoint with the reason it is in or out, and what is wrong with the
-objects. Nothing is sent anywhere: no kernel, no cluster.`,
+		Short: "Say what a node would do with these objects, and why",
+		Long: `Reads objects from files and prints every frontend with the backends it would use
+on this node, every endpoint with the reason it is in or out, and what is wrong
+with the objects. Needs neither a kernel nor a cluster.`,
 		Example: `  nearlb plan -f objects.yaml --node n1
   kubectl get svc,endpointslices,nodes -A -o yaml | nearlb plan -f - --node n1 -o json`,
 		Args: noArguments,

@@ -54,39 +54,50 @@ func Root() *cobra.Command {
 		Use:   "nearlb",
 		Short: "Kubernetes Service load balancer in eBPF: nearest backend first",
 		Long: strings.TrimSpace(`
-nearlb sends each connection to the nearest ready backend of its Service: same node, same zone, then the
-cluster. One agent per node writes BPF maps; the other commands read and explain them.`),
-		Example: `  nearlb plan -f objects.yaml --node n1     what this node would do with these objects, and why
-  nearlb services                           what the live kernel does
-  nearlb trace --from pod --src 10.244.1.1 --dst 10.96.0.10:80 --proto tcp`,
+nearlb sends each connection to the nearest ready backend of its Service: same
+node, same zone, then the cluster. One agent per node writes BPF maps; the other
+commands read and explain them.`),
+		Example: `  nearlb demo                              see it at work on this machine
+  nearlb plan -f objects.yaml --node n1    what a node would do, and why
+  nearlb services                          what the live kernel does`,
 		Args:          noSuchCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
+	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run:"}, &cobra.Group{ID: groupRead, Title: "Read the live kernel:"},
+		&cobra.Group{ID: groupExplain, Title: "Explain and measure:"})
 	root.AddCommand(commands()...)
 	guardBuiltins(root)
 	return root
 }
 
+// The groups of `nearlb --help`.
+const (
+	groupRun     = "run"
+	groupRead    = "read"
+	groupExplain = "explain"
+)
+
 func commands() []*cobra.Command {
-	return []*cobra.Command{
-		agentCommand(agent.Run),
-		servicesCommand(),
-		backendsCommand(),
-		flowsCommand(),
-		affinityCommand(),
-		verdictsCommand(),
-		devicesCommand(),
-		statusCommand(),
-		checkCommand(),
-		planCommand(),
-		traceCommand(),
-		demoCommand(),
-		cleanupCommand(),
-		versionCommand(),
+	all := []*cobra.Command{versionCommand()}
+	for _, group := range []struct {
+		id       string
+		commands []*cobra.Command
+	}{
+		{groupRun, []*cobra.Command{agentCommand(agent.Run), demoCommand(), cleanupCommand()}},
+		{groupRead, []*cobra.Command{servicesCommand(), backendsCommand(), flowsCommand(), affinityCommand(),
+			verdictsCommand(), devicesCommand(), statusCommand()}},
+		{groupExplain, []*cobra.Command{checkCommand(), planCommand(), traceCommand(), benchCommand()}},
+	} {
+		for _, cmd := range group.commands {
+			cmd.GroupID = group.id
+			all = append(all, cmd)
+		}
 	}
+	return all
 }
 
 // noSuchCommand refuses the words that name no command.

@@ -31,8 +31,8 @@ func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Say whether the agent runs, what is attached, how full the tables are",
-		Long: `Reads the agent's status file and the kernel. Ends with 1 when no agent runs or when it
-cannot publish some Service.`,
+		Long: `Reads the agent's status file and the kernel. Ends with 1 when no agent runs or
+when it cannot publish some Service.`,
 		Args: noArguments,
 	}
 	pins.add(cmd.Flags())

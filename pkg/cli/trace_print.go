@@ -19,6 +19,9 @@ func writeAnswer(w io.Writer, r trace.Request, a trace.Answer) error {
 		fmt.Fprintf(&b, "%s: ", printable(a.ID))
 	}
 	fmt.Fprintf(&b, "%s (%s)\n", a.Verdict, strings.ReplaceAll(a.Reason, "_", " "))
+	if text := verdictText(a.Verdict + "_" + a.Reason); text != "" {
+		fmt.Fprintf(&b, "  %s\n", text)
+	}
 	protocol := r.Protocol.String()
 	to := socket(r.To.Addr(), r.To.Port())
 	if r.Protocol == trace.ICMP {

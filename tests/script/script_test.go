@@ -5,11 +5,12 @@
 // A script is a txtar archive (rogpeppe/go-internal/testscript). Beside testscript's own commands it has:
 //
 //	nearlb ARGS           the command line
-//	tables -f FILE ...    publish what the node decides and print the tables' dump: flags of nearlb plan
+//	tables -f FILE ...    publish what the node decides and print the tables' dump: flags of nearlb plan; with -pin PATH
+//	                      into pinned tables, as an agent does
 //	exits STATUS COMMAND  the command must end with this exit status
 //
-// Every script without a trace runs twice: on the fake tables always, on the kernel's when privileged, and both must print
-// the same dump. NEARLB_UPDATE=1 writes what came out into the scripts; read the difference before you commit it.
+// A script runs twice: on the fake tables always, on the kernel's when privileged, and both must print the same dump. Those
+// named trace_ or live_ want the kernel alone: BPF programs, or tables pinned under $PINS. NEARLB_UPDATE=1 writes what came out into the scripts; read the difference before you commit it.
 package script
 
 import (
@@ -39,34 +40,38 @@ func TestMain(m *testing.M) {
 }
 
 func TestScriptsOnFakeTables(t *testing.T) {
-	run(t, scripts(t, false), nil)
+	run(t, scripts(t, false), func(*testscript.Env) {})
 }
 
 func TestScriptsOnTheKernelsTables(t *testing.T) {
 	privileged.Require(t)
-	run(t, scripts(t, true), []string{kernelTables + "=1"})
+	run(t, scripts(t, true), func(env *testscript.Env) {
+		env.Setenv(kernelTables, "1")
+		env.Setenv("PINS", privileged.Bpffs(t))
+	})
 }
 
-// scripts are those of tests/testdata; with privilege also those that run BPF programs.
-func scripts(t *testing.T, withTraces bool) []string {
+// scripts are those of tests/testdata; with privilege also those that want the kernel alone.
+func scripts(t *testing.T, privilege bool) []string {
 	t.Helper()
 	all, err := filepath.Glob("../testdata/*.txtar")
 	if err != nil || len(all) == 0 {
 		t.Fatalf("list scripts: %d found, %v", len(all), err)
 	}
 	return slices.DeleteFunc(all, func(path string) bool {
-		return !withTraces && strings.HasPrefix(filepath.Base(path), "trace_")
+		kind, _, _ := strings.Cut(filepath.Base(path), "_")
+		return !privilege && (kind == "trace" || kind == "live")
 	})
 }
 
-func run(t *testing.T, files, environment []string) {
+func run(t *testing.T, files []string, prepare func(*testscript.Env)) {
 	testscript.Run(t, testscript.Params{
 		Files:         files,
 		UpdateScripts: os.Getenv("NEARLB_UPDATE") != "",
 		Cmds:          map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
 		Setup: func(env *testscript.Env) error {
-			env.Vars = append(env.Vars, environment...)
-			env.Vars = append(env.Vars, "FIXTURES="+fixtures(t))
+			prepare(env)
+			env.Setenv("FIXTURES", fixtures(t))
 			return nil
 		},
 	})

@@ -29,11 +29,12 @@ func tables() int {
 }
 
 func printTables(args []string, out io.Writer) error {
-	source, err := load(args)
+	var pinPath string
+	source, err := load(args, &pinPath)
 	if err != nil {
 		return err
 	}
-	target, closeTarget, err := open()
+	target, closeTarget, err := open(pinPath)
 	if err != nil {
 		return err
 	}
@@ -63,12 +64,13 @@ func printTables(args []string, out io.Writer) error {
 	return nil
 }
 
-func load(args []string) (watch.Source, error) {
+func load(args []string, pinPath *string) (watch.Source, error) {
 	var files, ips, cidrs, nodePorts list
 	var cfg watch.NodeConfig
 	flags := flag.NewFlagSet("tables", flag.ContinueOnError)
 	flags.Var(&files, "f", "objects")
 	flags.StringVar(&cfg.Name, "node", "", "this node")
+	flags.StringVar(pinPath, "pin", "", "pin the kernel's tables here")
 	flags.StringVar(&cfg.Zone, "zone", "", "its zone")
 	flags.Var(&ips, "node-ip", "its addresses")
 	flags.Var(&cidrs, "service-cidr", "ranges of ClusterIPs")
@@ -93,12 +95,12 @@ func (l *list) String() string        { return strings.Join(*l, ",") }
 func (l *list) Set(text string) error { *l = append(*l, text); return nil }
 
 // open gives the fake tables, or the kernel's where the test asks for them.
-func open() (*maps.Tables, func(), error) {
+func open(pinPath string) (*maps.Tables, func(), error) {
 	sizes := bpf.Sizes{Slots: 1 << 20, FlowSets: 16, Affinity: 64, Backends: 4096, Services: 1024, Records: 1024, Frontends: 1024}
 	if os.Getenv(kernelTables) == "" {
 		return maps.NewFake(sizes), func() {}, nil
 	}
-	objects, err := bpf.Load(bpf.Options{Sizes: sizes})
+	objects, err := bpf.Load(bpf.Options{Sizes: sizes, PinPath: pinPath})
 	if err != nil {
 		return nil, nil, err
 	}

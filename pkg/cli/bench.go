@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/bench"
+)
+
+const formatMarkdown = "markdown"
+
+func benchCommand() *cobra.Command {
+	var options bench.Options
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure what a packet costs in the programs on this machine",
+		Long: `Runs the programs over made packets in the kernel and prints nanoseconds a packet,
+path by path, beside what this machine asks for doing nothing. Uses tables of its own.`,
+		Example: "  nearlb bench\n  nearlb bench --path tcp4/established --flows 1,100000\n  nearlb bench -o json > figures.json",
+		Args:    noArguments,
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&options.Runs, "runs", 20, "measurements of each path: the best one counts")
+	flags.IntVar(&options.Packets, "packets", 200_000, "packets of one measurement")
+	flags.IntSliceVar(&options.Flows, "flows", []int{1, 10_000, 100_000}, "`numbers` of established flows")
+	flags.StringSliceVar(&options.Paths, "path", nil, "only paths whose name has this `part` in it (repeatable)")
+	output := addOutputFlag(cmd, formatTable, formatJSON, formatYAML, formatMarkdown)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if options.Runs < 1 || options.Packets < 1 {
+			return usagef("--runs %d, --packets %d: want 1 or more of each", options.Runs, options.Packets)
+		}
+		options.Progress = progress(cmd.ErrOrStderr())
+		result, err := bench.Run(cmd.Context(), options)
+		if errors.Is(err, context.Canceled) {
+			return errors.New("bench: interrupted")
+		}
+		if err != nil {
+			return err
+		}
+		return writeBench(cmd.OutOrStdout(), output.value, result)
+	}
+	return cmd
+}
+
+// progress shows on a terminal how far it is, and takes the line away at the end.
+func progress(w io.Writer) func(done, total int) {
+	if terminalWidth(w) == 0 {
+		return nil
+	}
+	return func(done, total int) {
+		if done < total {
+			fmt.Fprintf(w, "\rmeasured %d of %d times", done, total)
+			return
+		}
+		fmt.Fprint(w, "\r\x1b[K")
+	}
+}
+
+func writeBench(w io.Writer, format string, r bench.Result) error {
+	switch format {
+	case formatJSON:
+		return writeJSON(w, r)
+	case formatYAML:
+		return writeYAML(w, r)
+	case formatMarkdown:
+		return r.Markdown(w)
+	}
+	fmt.Fprintf(w, "Linux %s on %s, %d runs; nanoseconds a packet, net of the empty program\n", printable(r.Kernel), printable(r.CPU), r.Runs)
+	fmt.Fprintf(w, "floor: empty program %.1f, kernel hash lookup %.1f, rewrite %.1f\n\n", r.Floor.Empty, r.Floor.HashLookupNet, r.Floor.RewriteNet)
+	return writeTable(w, terminalWidth(w), false, []column[bench.Path]{
+		{heading: "PATH", cell: func(p bench.Path) string { return p.Name }},
+		{heading: "FLOWS", right: true, cell: func(p bench.Path) string { return orNothing(p.Flows) }},
+		{heading: "NET", right: true, cell: func(p bench.Path) string { return nanoseconds(p.Net) }},
+		{heading: "MIN", right: true, cell: func(p bench.Path) string { return nanoseconds(p.Min) }},
+		{heading: "MEDIAN", right: true, cell: func(p bench.Path) string { return nanoseconds(p.Median) }},
+		{heading: "INSTRUCTIONS", right: true, cell: func(p bench.Path) string { return orNothing(int(p.Instructions)) }},
+	}, r.Paths)
+}
+
+func nanoseconds(t float64) string { return strconv.FormatFloat(t, 'f', 1, 64) }
+
+// flowsText leaves out what does not apply.
+func orNothing(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}

@@ -262,8 +262,7 @@ func (c *change) leaveUnused() {
 		if r.refs > 0 {
 			continue
 		}
-		r.since = now
 		r.port.runs[r.key] = r
-		c.t.runs = append(c.t.runs, r)
+		c.t.retireRun(r, now)
 	}
 }

@@ -114,11 +114,16 @@ func (t *Tables) Published() []lb.ServiceName {
 	return names
 }
 
-// live says whether the Service has frontends or endpoints.
+// live says whether the Service has frontends, endpoints or source ranges.
 func (s *service) live() bool {
 	for _, p := range s.ports {
 		if len(p.frontends) > 0 {
 			return true
+		}
+		for _, since := range p.ranges {
+			if since.IsZero() {
+				return true
+			}
 		}
 		for _, b := range p.backends {
 			if b.value.State != stateGone {

@@ -45,6 +45,7 @@ func (t *Tables) reclaimSpace(now time.Time) (freed int) {
 	for _, r := range t.runs {
 		switch {
 		case r.refs > 0: // in use again
+			r.waiting = false
 		case now.Sub(r.since) < grace:
 			runs = append(runs, r)
 		default:

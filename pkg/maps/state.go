@@ -119,6 +119,7 @@ type run struct {
 	verified bool      // slots are known to be what they should be
 	sum      uint64    // of the slots, once verified
 	since    time.Time // when the last reference went
+	waiting  bool      // for its grace: in Tables.runs
 }
 
 // retire gives a record up, and those of its runs that nothing else uses.
@@ -129,9 +130,16 @@ func (t *Tables) retire(f *frontend) {
 	}
 	for _, r := range f.runs {
 		if r.refs--; r.refs == 0 {
-			r.since = now
-			t.runs = append(t.runs, r)
+			t.retireRun(r, now)
 		}
+	}
+}
+
+func (t *Tables) retireRun(r *run, now time.Time) {
+	r.since = now
+	if !r.waiting {
+		r.waiting = true
+		t.runs = append(t.runs, r)
 	}
 }
 

@@ -123,17 +123,22 @@ func (r *restorer) backends() error {
 func (r *restorer) backend(b *backend) {
 	t := r.t
 	b.port.backends[b.endpoint()] = b
-	b.node, b.zone = r.named[nameKey{Kind: nodeName, Id: uint32(b.value.Node)}], r.named[nameKey{Kind: zoneName, Id: uint32(b.value.Zone)}]
-	for _, n := range []*named{b.node, b.zone} {
-		if n != nil {
-			n.refs++
-		}
-	}
+	b.node, b.value.Node = r.place(nodeName, b.value.Node)
+	b.zone, b.value.Zone = r.place(zoneName, b.value.Zone)
 	t.bits[bitOf(backendPlane, addrPortOf(b.value).Addr())]++
 	if b.value.State == stateGone {
 		b.since = t.now()
 		t.gone[b.id] = b
 	}
+}
+
+// place counts a backend to its node's or zone's name. An id without one is unknown, so that the next decision writes it.
+func (r *restorer) place(kind uint32, id uint16) (*named, uint16) {
+	n := r.named[nameKey{Kind: kind, Id: uint32(id)}]
+	if n != nil {
+		n.refs++
+	}
+	return n, n.number()
 }
 
 // frontends takes every entry with its record and slots. An entry whose record is not its own is a stray with a record that

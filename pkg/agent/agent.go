@@ -71,7 +71,9 @@ func start(o Options) (_ *running, err error) {
 	if r.tables, err = tables.Open(&r.objects.NearlbMaps); err != nil {
 		return nil, err
 	}
-	r.reader = r.tables.Reader()
+	if r.reader, err = newReader(&r.objects.NearlbMaps); err != nil {
+		return nil, err
+	}
 	if r.devices, err = attach.New(r.attachOptions()); err != nil {
 		return nil, err
 	}
@@ -156,6 +158,9 @@ func (r *running) close() error {
 	var errs []error
 	if r.devices != nil {
 		errs = append(errs, r.devices.Close())
+	}
+	if r.reader != nil {
+		errs = append(errs, r.reader.close())
 	}
 	if r.tables != nil {
 		errs = append(errs, r.tables.Close())

@@ -28,7 +28,7 @@ type running struct {
 	source  watch.Source
 	origin  string // of the objects, for people
 	tables  *tables.Tables
-	reader  *tables.Reader
+	reader  *reader
 	devices *attach.Manager
 	metrics *metrics.Metrics
 

@@ -125,7 +125,7 @@ type witnessed struct {
 	config []maps.Config
 }
 
-var testSizes = bpf.Sizes{Frontends: 1024, Records: 1024, Slots: 1 << 18, Backends: 4096, FlowSets: 8, Affinity: 64,
+var testSizes = bpf.Sizes{Frontends: 1024, Records: 1024, Slots: 1 << 16, Backends: 4096, FlowSets: 8, Affinity: 64,
 	Fragments: 64, SourceRanges: 64, Services: 512, Names: 2048}
 
 func newWitnessed() *witnessed {

@@ -44,7 +44,7 @@ type Options struct {
 	// Pods are shell patterns of pod devices' names (path.Match). Empty: pod devices are found by themselves.
 	Pods []string
 	// NodeAddresses are the addresses of this node, none while they are not known; nil: never known. A device with one
-	// of them is no pod device; as long as none is known, no device with an address is.
+	// of them is no pod device; as long as none is known, no device with an address and a subnet is.
 	NodeAddresses func() []netip.Addr
 	// LinkDir is where TCX links are pinned (bpf.LinkDirectory). "": nothing is pinned, and Close detaches.
 	LinkDir  string

@@ -41,15 +41,16 @@ func listDevices(h *netlink.Handle) ([]device, error) {
 	return devices, nil
 }
 
-func addressesByDevice(h *netlink.Handle) (map[int][]netip.Addr, error) {
+func addressesByDevice(h *netlink.Handle) (map[int][]netip.Prefix, error) {
 	list, err := complete(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
-	found := map[int][]netip.Addr{}
+	found := map[int][]netip.Prefix{}
 	for _, a := range list {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok && !ip.Unmap().IsLinkLocalUnicast() {
-			found[a.LinkIndex] = append(found[a.LinkIndex], ip.Unmap())
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if bits, _ := a.Mask.Size(); ok && !ip.Unmap().IsLinkLocalUnicast() {
+			found[a.LinkIndex] = append(found[a.LinkIndex], netip.PrefixFrom(ip.Unmap(), bits))
 		}
 	}
 	return found, nil

@@ -13,8 +13,8 @@ type device struct {
 	name         string
 	ifindex      int
 	veth         bool
-	peerOutside  bool         // its other end is in another network namespace
-	addresses    []netip.Addr // without link-local ones
+	peerOutside  bool           // its other end is in another network namespace
+	addresses    []netip.Prefix // without link-local ones
 	defaultRoute bool
 }
 
@@ -46,10 +46,10 @@ func (s selection) pod(d device) bool {
 }
 
 // nodeHas tells whether a device with these addresses may be one of the node's own. Some CNIs give the host's side of a
-// pod's veth a gateway address, so that an address alone says nothing once the node's are known.
-func (s selection) nodeHas(addresses []netip.Addr) bool {
-	if len(s.node) == 0 {
-		return len(addresses) > 0
-	}
-	return slices.ContainsFunc(addresses, func(a netip.Addr) bool { return slices.Contains(s.node, a) })
+// pod's veth a gateway address, so that an address alone says nothing once the node's are known. While they are not, an
+// address with its subnet counts, which those CNIs do not give.
+func (s selection) nodeHas(addresses []netip.Prefix) bool {
+	return slices.ContainsFunc(addresses, func(a netip.Prefix) bool {
+		return slices.Contains(s.node, a.Addr()) || len(s.node) == 0 && !a.IsSingleIP()
+	})
 }

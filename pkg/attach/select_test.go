@@ -9,7 +9,8 @@ import (
 
 func TestPodDevicesAreVethsThatLeadOutAndBelongToNobodyElse(t *testing.T) {
 	node := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
-	gateway := []netip.Addr{netip.MustParseAddr("10.244.1.1")}
+	nodes := []netip.Prefix{netip.MustParsePrefix("2001:db8::1/64")}
+	gateway, subnet := []netip.Prefix{netip.MustParsePrefix("10.244.1.1/32")}, []netip.Prefix{netip.MustParsePrefix("10.244.1.1/24")}
 	pod := device{name: "veth1", veth: true, peerOutside: true}
 	with := func(change func(*device)) device {
 		d := pod
@@ -22,13 +23,14 @@ func TestPodDevicesAreVethsThatLeadOutAndBelongToNobodyElse(t *testing.T) {
 		want      bool
 	}{
 		"a veth whose peer is elsewhere":    {selection{node: node}, pod, true},
-		"a veth with a gateway's address":   {selection{node: node}, with(func(d *device) { d.addresses = gateway }), true},
+		"a veth with a gateway's address":   {selection{node: node}, with(func(d *device) { d.addresses = subnet }), true},
 		"not a veth within the namespace":   {selection{node: node}, with(func(d *device) { d.peerOutside = false }), false},
 		"not another kind of device":        {selection{node: node}, with(func(d *device) { d.veth = false }), false},
 		"not the way of the default route":  {selection{node: node}, with(func(d *device) { d.defaultRoute = true }), false},
-		"not what has the node's address":   {selection{node: node}, with(func(d *device) { d.addresses = node[1:] }), false},
+		"not what has the node's address":   {selection{node: node}, with(func(d *device) { d.addresses = nodes }), false},
 		"a bare veth of an unknown node":    {selection{}, pod, true},
-		"no veth with addresses, likewise":  {selection{}, with(func(d *device) { d.addresses = gateway }), false},
+		"one with a gateway's address":      {selection{}, with(func(d *device) { d.addresses = gateway }), true},
+		"not one that is in a subnet":       {selection{}, with(func(d *device) { d.addresses = subnet }), false},
 		"what a pattern names":              {selection{patterns: []string{"cali*", "tap[0-9]"}}, device{name: "tap7"}, true},
 		"with patterns nothing by the rule": {selection{patterns: []string{"cali*"}}, pod, false},
 	} {

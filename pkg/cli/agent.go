@@ -24,8 +24,8 @@ func agentCommand(start func(context.Context, agent.Options) error) *cobra.Comma
 publishes what this node does with them into the kernel. When it ends, for
 whatever reason, traffic goes on.
 
-Each flag is also read from the environment: --node-name from NEARLB_NODE_NAME,
-and so on. A flag on the command line wins.`,
+Each flag is also read from the environment: --node-name from
+NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 		Example: `  nearlb agent --node-name n1                          in a cluster
   nearlb agent --node-name n1 --manifests /etc/nearlb  without one`,
 		Args: noArguments,

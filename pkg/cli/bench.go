@@ -21,8 +21,9 @@ func benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure what a packet costs in the programs on this machine",
-		Long: `Runs the programs over made packets in the kernel and prints nanoseconds a packet,
-path by path, beside what this machine asks for doing nothing. Uses tables of its own.`,
+		Long: `Runs the programs over made packets in the kernel and prints nanoseconds a
+packet, path by path, beside what this machine asks for doing nothing. Uses
+tables of its own.`,
 		Example: "  nearlb bench\n  nearlb bench --path tcp4/established --flows 1,100000\n  nearlb bench -o json > figures.json",
 		Args:    noArguments,
 	}

@@ -34,8 +34,8 @@ func checkCommand() *cobra.Command {
 		Use:   "check",
 		Short: "Say what this machine lacks, and what else is in the way",
 		Long: `Looks at the kernel, mounts, capabilities and forwarding, and for rules of
-kube-proxy that would handle the same Services. Changes nothing. Ends with 1 when
-nearlb cannot run here.`,
+kube-proxy that would handle the same Services. Changes nothing. Ends with 1
+when nearlb cannot run here.`,
 		Args: noArguments,
 	}
 	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)

@@ -27,8 +27,9 @@ func cleanupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Take everything of nearlb out of the kernel",
-		Long: `Detaches the programs from all devices and removes the pinned tables. Connections
-to Services stop working; others are not touched. Stop the agent first.`,
+		Long: `Detaches the programs from all devices and removes the pinned tables.
+Connections to Services stop working; others are not touched. Stop the agent
+first.`,
 		Args: noArguments,
 	}
 	pins.add(cmd.Flags())

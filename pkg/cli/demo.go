@@ -15,10 +15,10 @@ func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the main job on a small cluster inside this machine",
-		Long: `Makes three nodes in two zones with pods, servers and clients, runs an agent on
-each node, and shows how traffic follows the endpoints: about 40 seconds, as root.
-Nothing leaves this machine, and Ctrl-C leaves nothing behind. Ends with 0 when
-every step came out as it should.`,
+		Long: `Makes three nodes in two zones with pods, servers and clients, runs an agent
+on each node, and shows how traffic follows the endpoints: about 40 seconds,
+as root. Nothing leaves this machine, and Ctrl-C leaves nothing behind. Ends
+with 0 when every step came out as it should.`,
 		Example: "  nearlb demo\n  nearlb demo --hold    keep the cluster for playing with the other commands",
 		Args:    noArguments,
 	}

@@ -11,11 +11,11 @@ func planCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE|DIR ... --node NAME",
 		Short: "Say what a node would do with these objects, and why",
-		Long: `Reads objects from files and prints every frontend with the backends it would use
-on this node, every endpoint with the reason it is in or out, and what is wrong
-with the objects. Needs neither a kernel nor a cluster.`,
+		Long: `Reads objects from files and prints every frontend with the backends it would
+use on this node, every endpoint with the reason it is in or out, and what is
+wrong with the objects. Needs neither a kernel nor a cluster.`,
 		Example: `  nearlb plan -f objects.yaml --node n1
-  kubectl get svc,endpointslices,nodes -A -o yaml | nearlb plan -f - --node n1 -o json`,
+  kubectl get svc,endpointslices,nodes -A -o yaml | nearlb plan -f - --node n1`,
 		Args: noArguments,
 	}
 	objects.add(cmd.Flags())

@@ -30,9 +30,9 @@ func statusCommand() *cobra.Command {
 	var again watchFlags
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say whether the agent runs, what is attached, how full the tables are",
-		Long: `Reads the agent's status file and the kernel. Ends with 1 when no agent runs or
-when it cannot publish some Service.`,
+		Short: "Say what runs, what is attached, how full the tables are",
+		Long: `Reads the agent's status file and the kernel. Ends with 1 when no agent runs
+or when it cannot publish some Service.`,
 		Args: noArguments,
 	}
 	pins.add(cmd.Flags())

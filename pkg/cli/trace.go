@@ -28,9 +28,10 @@ func traceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace --from pod --src IP[:PORT] --dst IP:PORT --proto tcp|udp",
 		Short: "Say what happens to a packet: the real BPF program decides",
-		Long: `Sends the first packet of a connection through the BPF program, in the kernel, and
-says what it decided. The tables are the live ones, read only: no flow is made, no
-counter changes. With -f they are private ones, made from objects as for nearlb plan.`,
+		Long: `Sends the first packet of a connection through the BPF program, in the kernel,
+and says what it decided. The tables are the live ones, read only: no flow is
+made, no counter changes. With -f they are private ones, made from objects as
+for nearlb plan.`,
 		Example: `  nearlb trace --from pod --src 10.244.1.1 --dst 10.96.0.10:80 --proto tcp
   nearlb trace -f objects.yaml --node n1 --from pod --src 10.244.1.1 \
       --dst 10.96.0.10:80 --proto tcp --count 1000

@@ -37,6 +37,8 @@ func verdictText(name string) string {
 		return "dropped: the address is for Services, and none has it"
 	case "drop_source_range":
 		return "dropped: loadBalancerSourceRanges does not name the client"
+	case "drop_sctp_port":
+		return "dropped: SCTP whose port would have to change, which its checksum forbids"
 	case "drop_no_backend":
 		return "dropped: the tables name backends, and none is usable"
 	}

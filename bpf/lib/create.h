@@ -166,7 +166,7 @@ static __always_inline enum verdict create_balance(struct __sk_buff *skb, struct
 						   const struct record *record, const struct side *side,
 						   const struct frontend_key *key)
 {
-	struct choice choice;
+	struct choice choice = {}; /* kernels before 6.3 want what is handed to a function to be written */
 	bool affine;
 	__u32 hash;
 

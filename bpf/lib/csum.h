@@ -4,6 +4,7 @@
 
 #include <bpf/bpf_core_read.h>
 
+#include "config.h"
 #include "packet.h"
 
 /* skb->ip_summed: include/linux/skbuff.h. */
@@ -23,7 +24,7 @@ extern void *bpf_cast_to_kern_ctx(void *context) __ksym __weak;
 
 static __always_inline enum summed packet_summed(struct __sk_buff *skb)
 {
-	if (!bpf_cast_to_kern_ctx)
+	if (checksum_helpers || !bpf_cast_to_kern_ctx)
 		return SUMMED_UNKNOWN;
 	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
 

@@ -79,7 +79,7 @@ static __always_inline enum verdict reply_verdict(const struct packet *packet, c
 static __always_inline enum verdict reply_rewrite(struct __sk_buff *skb, const struct packet *packet,
 						  const struct flow *flow)
 {
-	struct rewrite to;
+	struct rewrite to = {};
 	enum verdict verdict;
 
 	reply_target(&to, flow, packet);

@@ -434,6 +434,7 @@ const (
 	NearlbProgToPod                = "to_pod"
 	NearlbProgToPodIcmp            = "to_pod_icmp"
 	NearlbProgToPodSlow            = "to_pod_slow"
+	NearlbVarChecksumHelpers       = "checksum_helpers"
 	NearlbVarEventsPerSecond       = "events_per_second"
 	NearlbVarExportAction          = "export_action"
 	NearlbVarExportBackendState    = "export_backend_state"
@@ -544,6 +545,7 @@ type NearlbMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type NearlbVariableSpecs struct {
+	ChecksumHelpers       *ebpf.VariableSpec `ebpf:"checksum_helpers"`
 	EventsPerSecond       *ebpf.VariableSpec `ebpf:"events_per_second"`
 	ExportAction          *ebpf.VariableSpec `ebpf:"export_action"`
 	ExportBackendState    *ebpf.VariableSpec `ebpf:"export_backend_state"`
@@ -641,6 +643,7 @@ func (m *NearlbMaps) Close() error {
 //
 // It can be passed to LoadNearlbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NearlbVariables struct {
+	ChecksumHelpers       *ebpf.Variable `ebpf:"checksum_helpers"`
 	EventsPerSecond       *ebpf.Variable `ebpf:"events_per_second"`
 	ExportAction          *ebpf.Variable `ebpf:"export_action"`
 	ExportBackendState    *ebpf.Variable `ebpf:"export_backend_state"`

@@ -9,8 +9,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ClientLogger makes a logger for client-go of ours: give it to klog.SetLogger, or to klog.NewContext. What the reflectors
-// say again with every try is left to debugging: outages are said once, in words of our own.
+// ClientLogger makes a logger for client-go of ours: give it to klog.SetLogger, or to klog.NewContext.
 func ClientLogger(log *slog.Logger) klog.Logger {
 	return klog.New(&clientSink{log: log})
 }
@@ -37,11 +36,7 @@ func (s *clientSink) Info(level int, message string, keysAndValues ...any) {
 }
 
 func (s *clientSink) Error(err error, message string, keysAndValues ...any) {
-	level := slog.LevelWarn
-	if message == "Failed to watch" { // cache.DefaultWatchErrorHandler
-		level = slog.LevelDebug
-	}
-	s.log.Log(context.Background(), level, message, append(keysAndValues, "error", err)...)
+	s.log.Warn(message, append(keysAndValues, "error", err)...)
 }
 
 func (s *clientSink) WithValues(keysAndValues ...any) klog.LogSink {

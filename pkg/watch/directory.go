@@ -207,17 +207,22 @@ func note(keys map[objectKey]bool, objects []object) {
 	}
 }
 
-// report says each refusal once, and its end.
+// report notes the refusals for Problems, then says each once, and its end.
 func (d *directory) report(refused map[string]*ObjectError) {
 	var errs []*ObjectError
-	for _, name := range slices.Sorted(maps.Keys(d.files)) {
-		m, err := d.files[name], refused[name]
+	for name, m := range d.files {
 		if m.err != nil {
-			err = m.err
+			refused[name] = m.err
 		}
-		said := ""
+		if refused[name] != nil {
+			errs = append(errs, refused[name])
+		}
+	}
+	d.refuseFiles(errs)
+	for name, m := range d.files {
+		said, err := "", refused[name]
 		if err != nil {
-			errs, said = append(errs, err), err.Error()
+			said = err.Error()
 		}
 		switch {
 		case said == m.said:
@@ -228,7 +233,6 @@ func (d *directory) report(refused map[string]*ObjectError) {
 		}
 		m.said = said
 	}
-	d.refuseFiles(errs)
 }
 
 // await waits for events of the directory to come and then to stop, and names the files they are about. With a time it

@@ -6,15 +6,18 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 )
 
 // What is asked of the API server (service-semantics.md 1.0). The converter holds to the same rules.
@@ -60,10 +63,23 @@ func (c *cluster) Run(ctx context.Context, ev Events) error {
 		}
 		reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(r.listWatch(c), c.client),
 			r.example, &sink{cluster: c, kind: r.kind}, cache.ReflectorOptions{Name: string(r.kind), Logger: new(klog.FromContext(ctx))})
-		reflectors.Go(func() { reflector.RunWithContext(ctx) })
+		reflectors.Go(func() { c.reflect(ctx, reflector) })
 	}
 	reflectors.Wait()
 	return nil
+}
+
+// reflect lists and watches until ctx ends. It is Reflector.RunWithContext, with its back-off, less its log: outages are
+// said once, where the requests are made.
+func (c *cluster) reflect(ctx context.Context, reflector *cache.Reflector) {
+	backoff := wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 40, Factor: 2, Jitter: 1}
+	delay := backoff.DelayWithReset(clock.RealClock{}, 2*time.Minute)
+	_ = delay.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		if err := reflector.ListAndWatchWithContext(ctx); err != nil {
+			c.log.Debug("list and watch ended", "kind", reflector.Name(), "error", err)
+		}
+		return false, nil
+	})
 }
 
 func (c *cluster) resources() []resource {

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// api is a source over a fake API server, inside a bubble of synctest.
+type api struct {
+	t      *testing.T
+	client *fake.Clientset
+	source Source
+	*recorder
+}
+
+func withAPI(t *testing.T, prepare func(*fake.Clientset), test func(*api), objects ...runtime.Object) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{t: t, client: fake.NewClientset(objects...), recorder: newRecorder()}
+		if prepare != nil {
+			prepare(a.client)
+		}
+		a.source = Kubernetes(a.client, NodeConfig{Name: "n1"}, slog.New(a.recorder))
+		a.run(t, a.source)
+		synctest.Wait()
+		test(a)
+	})
+}
+
+func apiService(name string, change ...func(*corev1.Service)) *corev1.Service {
+	out := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.10", Selector: map[string]string{"app": name},
+			Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}},
+	}
+	for _, f := range change {
+		f(out)
+	}
+	return out
+}
+
+func apiSlice(name, owner string, addresses ...string) *discoveryv1.EndpointSlice {
+	out := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{labelServiceName: owner}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080))}},
+	}
+	for _, address := range addresses {
+		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: []string{address}, NodeName: new("n2")})
+	}
+	return out
+}
+
+func apiNode(name, zone string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
+}
+
+func (a *api) setService(s *corev1.Service) {
+	a.t.Helper()
+	services := a.client.CoreV1().Services(s.Namespace)
+	_, err := services.Update(a.t.Context(), s, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = services.Create(a.t.Context(), s, metav1.CreateOptions{})
+	}
+	must(a.t, err)
+	synctest.Wait()
+}
+
+func (a *api) setSlice(s *discoveryv1.EndpointSlice) {
+	a.t.Helper()
+	slices := a.client.DiscoveryV1().EndpointSlices(s.Namespace)
+	_, err := slices.Update(a.t.Context(), s, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = slices.Create(a.t.Context(), s, metav1.CreateOptions{})
+	}
+	must(a.t, err)
+	synctest.Wait()
+}
+
+func (a *api) setNode(n *corev1.Node) {
+	a.t.Helper()
+	_, err := a.client.CoreV1().Nodes().Update(a.t.Context(), n, metav1.UpdateOptions{})
+	must(a.t, err)
+	synctest.Wait()
+}
+
+// told checks what was told of Services since the last time, as "name" or "name name", and forgets it.
+func (a *api) told(want string) {
+	a.t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var got []string
+	for _, name := range a.source.Services() {
+		if a.services[name] > 0 {
+			got = append(got, name.Name)
+		}
+		delete(a.services, name)
+	}
+	for name := range a.services {
+		got = append(got, "-"+name.Name)
+	}
+	clear(a.services)
+	same(a.t, "told", strings.Join(got, " "), want)
+}
+
+// failing makes lists of a resource fail while the flag is set.
+func failing(c *fake.Clientset, resource string, flag *atomic.Bool, err error) {
+	c.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+		return flag.Load(), nil, err
+	})
+}
+
+func TestNothingIsToldBeforeEverythingWasListed(t *testing.T) {
+	var late atomic.Bool
+	late.Store(true)
+	withAPI(t, func(c *fake.Clientset) { failing(c, "nodes", &late, errors.New("not yet")) }, func(a *api) {
+		a.setSlice(apiSlice("web-a", "web", "10.1.0.1", "10.1.0.2"))
+		same(t, "syncs", a.synced(), 0)
+		late.Store(false)
+		time.Sleep(time.Minute)
+		same(t, "syncs", a.synced(), 1)
+		a.told("")
+		same(t, "endpoints", endpointsOf(a.source, "web"), 2)
+		same(t, "zone", a.source.Node().Zone, "a")
+	}, apiService("web"), apiSlice("web-a", "web", "10.1.0.1"), apiNode("n1", "a"))
+}
+
+// Service-semantics.md 1.0: the server is asked for what concerns us only.
+func TestTheServerFilters(t *testing.T) {
+	withAPI(t, nil, func(a *api) {
+		want := map[string][2]string{
+			"services":       {"!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None"},
+			"endpointslices": {"!service.kubernetes.io/headless", ""},
+			"nodes":          {"", ""}, "servicecidrs": {"", ""},
+		}
+		verbs := map[string]bool{}
+		for _, action := range a.client.Actions() {
+			var labels, fields string
+			switch action := action.(type) {
+			case clienttesting.ListAction:
+				labels, fields = action.GetListRestrictions().Labels.String(), action.GetListRestrictions().Fields.String()
+			case clienttesting.WatchAction:
+				labels, fields = action.GetWatchRestrictions().Labels.String(), action.GetWatchRestrictions().Fields.String()
+			default:
+				t.Errorf("the agent does %s %s (A12: it only reads)", action.GetVerb(), action.GetResource().Resource)
+			}
+			resource := action.GetResource().Resource
+			verbs[action.GetVerb()+" "+resource] = true
+			if _, known := want[resource]; !known || [2]string{labels, fields} != want[resource] {
+				t.Errorf("%s %s is asked with %q and %q (A5: no endpoints)", action.GetVerb(), resource, labels, fields)
+			}
+		}
+		same(t, "requests", len(verbs), 8)
+	})
+}
+
+// A13: slice before Service and Service before slice.
+func TestServiceAndSliceComeInAnyOrder(t *testing.T) {
+	withAPI(t, nil, func(a *api) {
+		a.setSlice(apiSlice("web-a", "web", "10.1.0.1"))
+		a.told("")
+		a.setService(apiService("web"))
+		a.told("web")
+		same(t, "endpoints", endpointsOf(a.source, "web"), 1)
+		a.setService(apiService("other"))
+		a.told("other")
+		a.setSlice(apiSlice("other-a", "other", "10.1.0.2", "10.1.0.3"))
+		a.told("other")
+		same(t, "endpoints", endpointsOf(a.source, "other"), 2)
+	})
+}
+
+// A16: one slice, one Service; a change that changes nothing tells nothing.
+func TestOneEventIsToldOfOneService(t *testing.T) {
+	withAPI(t, nil, func(a *api) {
+		a.setSlice(apiSlice("web-a", "web", "10.1.0.2"))
+		a.told("web")
+		slice := apiSlice("web-a", "web", "10.1.0.2")
+		slice.Annotations = map[string]string{"note": "of no meaning"}
+		a.setSlice(slice)
+		a.told("")
+		must(t, a.client.DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "web-a", metav1.DeleteOptions{}))
+		synctest.Wait()
+		a.told("web")
+		same(t, "endpoints", endpointsOf(a.source, "web"), 0)
+		must(t, a.client.CoreV1().Services("default").Delete(t.Context(), "web", metav1.DeleteOptions{}))
+		synctest.Wait()
+		a.told("-web")
+		same(t, "nodes told", a.nodeChanges(), 0)
+	}, apiService("web"), apiService("other"), apiSlice("web-a", "web", "10.1.0.1"), apiSlice("other-a", "other", "10.1.1.1"), apiNode("n1", "a"))
+}
+
+// A13: kube-proxy leaves the endpoints behind here.
+func TestASliceWhoseLabelChangesMoves(t *testing.T) {
+	withAPI(t, nil, func(a *api) {
+		a.setSlice(apiSlice("web-a", "other", "10.1.0.1"))
+		a.told("other web")
+		same(t, "web", endpointsOf(a.source, "web"), 0)
+		same(t, "other", endpointsOf(a.source, "other"), 1)
+	}, apiService("web"), apiService("other"), apiSlice("web-a", "web", "10.1.0.1"))
+}
+
+func TestTogglingALabelTakesAnObjectOutAndBack(t *testing.T) {
+	withAPI(t, nil, func(a *api) {
+		for range 2 {
+			a.setService(apiService("web", func(s *corev1.Service) {
+				s.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": ""}
+			}))
+			a.told("-web")
+			a.setService(apiService("web"))
+			a.told("web")
+			same(t, "endpoints", endpointsOf(a.source, "web"), 1)
+
+			headless := apiSlice("web-a", "web", "10.1.0.1")
+			headless.Labels[corev1.IsHeadlessService] = ""
+			a.setSlice(headless)
+			a.told("web")
+			same(t, "endpoints", endpointsOf(a.source, "web"), 0)
+			a.setSlice(apiSlice("web-a", "web", "10.1.0.1"))
+			a.told("web")
+			same(t, "endpoints", endpointsOf(a.source, "web"), 1)
+		}
+		a.setService(apiService("web", func(s *corev1.Service) { s.Spec.ClusterIP = "None" }))
+		a.told("-web")
+		a.setService(apiService("web", func(s *corev1.Service) {
+			s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.org"}
+		}))
+		a.told("")
+	}, apiService("web"), apiSlice("web-a", "web", "10.1.0.1"))
+}
+
+// A11: a Node's label reaches the Services with endpoints there, and no other.
+func TestANodesZoneReachesItsEndpoints(t *testing.T) {
+	elsewhere := apiSlice("other-a", "other", "10.1.1.1")
+	elsewhere.Endpoints[0].NodeName = new("n3")
+	withAPI(t, nil, func(a *api) {
+		a.setNode(apiNode("n2", "b"))
+		a.told("web")
+		same(t, "zone", input(t, a.source, "default", "web").Endpoints[0].Zone, "b")
+		same(t, "node told", a.nodeChanges(), 0)
+		busy := apiNode("n2", "b")
+		busy.Status.Phase = corev1.NodeRunning
+		a.setNode(busy)
+		a.told("")
+		a.setNode(apiNode("n1", "z"))
+		a.told("")
+		same(t, "node told", a.nodeChanges(), 1)
+		same(t, "own zone", a.source.Node().Zone, "z")
+		must(t, a.client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
+		synctest.Wait()
+		same(t, "own zone after its Node object is gone", a.source.Node().Zone, "z")
+		busy.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.1.1.2"}}
+		a.setNode(busy)
+		a.told("other") // its second endpoint says no node (B16)
+		same(t, "node", input(t, a.source, "default", "other").Endpoints[1].Node, "n2")
+	}, apiService("web"), apiService("other"), apiSlice("web-a", "web", "10.1.0.1"), withoutNode(elsewhere, "10.1.1.2"), apiNode("n1", "a"), apiNode("n2", "a"), apiNode("n3", "a"))
+}
+
+func withoutNode(s *discoveryv1.EndpointSlice, address string) *discoveryv1.EndpointSlice {
+	s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{address}})
+	return s
+}
+
+func TestObjectsOfTheServerAreNotTrustedEither(t *testing.T) {
+	withAPI(t, nil, func(a *api) {
+		a.setService(apiService("web", func(s *corev1.Service) { s.Spec.Ports[0].Port = -7 }))
+		a.told("")
+		same(t, "port", input(t, a.source, "default", "web").Service.Ports[0].Port, uint16(80))
+		same(t, "problems", a.source.Problems(), []lb.Problem{{Object: "Service default/web", Field: "spec.ports[0].port", Message: "-7: must be between 1 and 65535, inclusive"}})
+		same(t, "said", a.logged("object is refused"), 1)
+		a.setService(apiService("web"))
+		a.told("")
+		same(t, "problems", a.source.Problems(), []lb.Problem(nil))
+		bare := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-b", Labels: map[string]string{labelServiceName: "web"}},
+			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{}}, Endpoints: []discoveryv1.Endpoint{{}, {Hints: &discoveryv1.EndpointHints{}}}}
+		a.setSlice(bare)
+		a.told("web")
+		same(t, "problems", len(input(t, a.source, "default", "web").Problems), 3)
+		a.setService(apiService("new", func(s *corev1.Service) { s.Spec.ClusterIP = "x" }))
+		a.told("")
+		must(t, a.client.CoreV1().Services("default").Delete(t.Context(), "new", metav1.DeleteOptions{}))
+		synctest.Wait()
+		same(t, "problems", a.source.Problems(), []lb.Problem(nil))
+	}, apiService("web"))
+}
+
+// C12: the oldest trigger that was not handed out; history, the future and repetitions do not count.
+func TestTriggersAreHandedOutOnce(t *testing.T) {
+	withAPI(t, nil, func(a *api) {
+		set := func(name, trigger string, addresses ...string) {
+			slice := apiSlice(name, "web", addresses...)
+			slice.Annotations = map[string]string{annotationTrigger: trigger}
+			a.setSlice(slice)
+		}
+		take := func() time.Time { return input(t, a.source, "default", "web").Triggered }
+		stamp := func(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
+		begin := time.Now()
+		time.Sleep(time.Minute)
+		for what, trigger := range map[string]string{"absent": "", "nonsense": "yesterday", "history": stamp(begin.Add(-time.Second)), "future": stamp(time.Now().Add(time.Hour))} {
+			set("web-a", trigger, "10.1.0.1", "10.1.1."+map[bool]string{true: "1", false: "2"}[what < "h"])
+			if got := take(); !got.IsZero() {
+				t.Errorf("%s: triggered at %v", what, got)
+			}
+		}
+		first, second := begin.Add(10*time.Second), begin.Add(20*time.Second)
+		set("web-a", stamp(second), "10.1.0.2")
+		set("web-b", stamp(first), "10.1.0.3")
+		if got := take(); !got.Equal(first) {
+			t.Errorf("triggered at %v, want the oldest %v", got, first)
+		}
+		if got := take(); !got.IsZero() {
+			t.Errorf("handed out again: %v", got)
+		}
+		set("web-b", stamp(first), "10.1.0.4")
+		if got := take(); !got.IsZero() {
+			t.Errorf("the same annotation counts again: %v", got)
+		}
+	}, apiService("web"))
+}
+
+func TestAServerWithoutServiceCIDRsIsNotWaitedFor(t *testing.T) {
+	missing := func(c *fake.Clientset) {
+		c.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewNotFound(schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}, "")
+		})
+	}
+	withAPI(t, missing, func(a *api) {
+		same(t, "syncs", a.synced(), 1)
+		time.Sleep(time.Hour)
+		same(t, "said", a.logged("ServiceCIDR"), 1)
+		same(t, "outages said", a.logged("from the API server"), 0)
+		same(t, "services", names(a.source), "default/web")
+	}, apiService("web"))
+}
+
+func TestAServiceCIDRIsANodeChange(t *testing.T) {
+	withAPI(t, nil, func(a *api) {
+		_, err := a.client.NetworkingV1().ServiceCIDRs().Create(t.Context(), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+			Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}}, metav1.CreateOptions{})
+		must(t, err)
+		synctest.Wait()
+		same(t, "told", a.nodeChanges(), 1)
+		same(t, "ranges", len(a.source.ServiceCIDRs()), 1)
+	})
+}
+
+func TestAServerThatDoesNotAnswerIsSaidOnce(t *testing.T) {
+	var down atomic.Bool
+	down.Store(true)
+	withAPI(t, func(c *fake.Clientset) { failing(c, "*", &down, errors.New("connection refused")) }, func(a *api) {
+		time.Sleep(time.Hour)
+		same(t, "said", len(a.lines), 1)
+		same(t, "outages said", a.logged("objects cannot be read from the API server"), 1)
+		same(t, "syncs", a.synced(), 0)
+		down.Store(false)
+		time.Sleep(5 * time.Minute)
+		same(t, "recovery said", a.logged("can be read from the API server again"), 1)
+		same(t, "syncs", a.synced(), 1)
+		same(t, "services", names(a.source), "default/web")
+	}, apiService("web"))
+}
+
+// A watch that is lost deletes nothing; the list after it tells what went away meanwhile, and syncs again.
+func TestARelistTellsTheDifference(t *testing.T) {
+	var watcher atomic.Pointer[apiwatch.RaceFreeFakeWatcher]
+	own := func(c *fake.Clientset) {
+		c.PrependWatchReactor("endpointslices", func(clienttesting.Action) (bool, apiwatch.Interface, error) {
+			watcher.Store(apiwatch.NewRaceFreeFake())
+			return true, watcher.Load(), nil
+		})
+	}
+	withAPI(t, own, func(a *api) {
+		a.setSlice(apiSlice("other-a", "other", "10.1.1.1", "10.1.1.2"))
+		must(t, a.client.DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "web-a", metav1.DeleteOptions{}))
+		synctest.Wait()
+		a.told("") // the watch says nothing
+		before := watcher.Load()
+		before.Error(&metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: 410, Message: "too old resource version"})
+		synctest.Wait()
+		same(t, "web in between", endpointsOf(a.source, "web"), 1)
+		time.Sleep(5 * time.Minute)
+		if watcher.Load() == before {
+			t.Fatal("no new watch")
+		}
+		a.told("other web")
+		same(t, "web", endpointsOf(a.source, "web"), 0)
+		same(t, "other", endpointsOf(a.source, "other"), 2)
+		same(t, "third", endpointsOf(a.source, "third"), 1)
+		same(t, "syncs", a.synced(), 2)
+		same(t, "outages said", len(a.lines), 0)
+	}, apiService("web"), apiService("other"), apiService("third"), apiSlice("web-a", "web", "10.1.0.1"), apiSlice("other-a", "other", "10.1.1.1"), apiSlice("third-a", "third", "10.1.2.1"))
+}

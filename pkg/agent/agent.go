@@ -71,6 +71,7 @@ func start(o Options) (_ *running, err error) {
 	if r.tables, err = tables.Open(&r.objects.NearlbMaps); err != nil {
 		return nil, err
 	}
+	r.warm = len(r.tables.Published()) > 0
 	if r.reader, err = newReader(&r.objects.NearlbMaps); err != nil {
 		return nil, err
 	}
@@ -131,7 +132,7 @@ func (r *running) follow(ctx context.Context) error {
 
 // attach keeps devices attached; when it begins, see Run.
 func (r *running) attach(ctx context.Context) error {
-	if len(r.tables.Published()) == 0 {
+	if !r.warm {
 		select {
 		case <-ctx.Done():
 			return nil

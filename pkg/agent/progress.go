@@ -126,7 +126,9 @@ func (p *progress) completeFirst() bool {
 		return false
 	}
 	close(p.first)
-	p.lastSync = time.Now()
+	if len(p.dirty) == 0 {
+		p.lastSync = time.Now()
+	}
 	p.tell()
 	return true
 }

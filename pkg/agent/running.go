@@ -30,6 +30,7 @@ type running struct {
 	tables  *tables.Tables
 	reader  *reader
 	devices *attach.Manager
+	warm    bool // the tables held Services at the start
 	metrics *metrics.Metrics
 
 	mu     sync.Mutex
@@ -59,6 +60,11 @@ func (r *running) status() Status {
 		Devices:  r.devices.Devices(),
 		Problems: slices.Concat([]lb.Problem{}, r.source.Problems(), r.tables.Problems()),
 		Trouble:  append([]string{}, r.objects.Kept...),
+	}
+	for _, row := range s.Devices {
+		if row.Error != "" {
+			s.Trouble = append(s.Trouble, row.Error)
+		}
 	}
 	for _, a := range node.Addresses {
 		s.Node.Addresses = append(s.Node.Addresses, a.String())

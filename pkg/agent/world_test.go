@@ -27,7 +27,6 @@ type scripted struct {
 	inputs map[lb.ServiceName]lb.Input
 	node   lb.Node
 	cidrs  []netip.Prefix
-	events watch.Events
 }
 
 func newScripted() *scripted {

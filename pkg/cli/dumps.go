@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -98,7 +99,7 @@ func flowsCommand() *cobra.Command {
 			{heading: "CLIENT", cell: func(r maps.FlowRow) string { return socket(r.Client, r.ClientPort) }},
 			{heading: "FRONTEND", cell: func(r maps.FlowRow) string { return socket(r.Frontend, r.FrontendPort) + "/" + r.Protocol }},
 			{heading: "BACKEND", cell: func(r maps.FlowRow) string { return socket(r.Backend, r.BackendPort) }},
-			{heading: "SEEN", cell: func(r maps.FlowRow) string { return strings.Join(r.Seen, ",") }},
+			{heading: "STATE", cell: flowState},
 			{heading: "IDLE", right: true, cell: func(r maps.FlowRow) string { return idle(r.IdleSeconds) }},
 			{heading: "SERVICE", wide: true, cell: func(r maps.FlowRow) string { return withPort(r.Service, r.Port) }},
 			{heading: "NODE", wide: true, cell: func(r maps.FlowRow) string { return r.Node }},
@@ -145,6 +146,26 @@ func verdictsCommand() *cobra.Command {
 			{heading: "BYTES", right: true, cell: func(r maps.VerdictRow) string { return size(r.Bytes) }},
 		},
 	}.command(allFlag("those that counted nothing too"))
+}
+
+// flowState is what the packets of a flow have shown, in a word.
+func flowState(r maps.FlowRow) string {
+	seen := func(what string) bool { return slices.Contains(r.Seen, what) }
+	switch {
+	case r.Expired:
+		return "expired"
+	case seen("reset"):
+		return "reset"
+	case seen("client-fin") && seen("server-fin"):
+		return "closed"
+	case seen("client-fin") || seen("server-fin"):
+		return "closing"
+	case seen("established"):
+		return "open"
+	case seen("reply"):
+		return "answered"
+	}
+	return "new"
 }
 
 func allFlag(usage string) func(*cobra.Command, *filter) {

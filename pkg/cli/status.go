@@ -103,7 +103,8 @@ func writeAgent(w io.Writer, a *agent.Status, now time.Time) {
 	}
 	fmt.Fprintf(w, "agent     %s\n", agentText(a, now))
 	fmt.Fprintf(w, "node      %s, zone %s, addresses %s\n", orDash(a.Node.Name), orDash(a.Node.Zone), orDash(strings.Join(a.Node.Addresses, ",")))
-	fmt.Fprintf(w, "objects   %s, %d services published, %d waiting, last sync %s\n", printable(a.Source), a.Services, a.Dirty, ago(a.LastSync, now))
+	fmt.Fprintf(w, "objects   %s\n", printable(a.Source))
+	fmt.Fprintf(w, "services  %d published, %d waiting, last sync %s\n", a.Services, a.Dirty, ago(a.LastSync, now))
 	fmt.Fprintf(w, "audit     %s, %d differences found since the start\n", ago(a.LastAudit, now), a.Drift)
 }
 

@@ -6,16 +6,14 @@ import (
 	"bufio"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"golang.org/x/term"
 )
 
-const (
-	columnGap   = 2
-	columnFloor = 6 // no column is made narrower than this, nor than its heading
-)
+const columnGap = 2
 
 // column is one column of a table of rows R.
 type column[R any] struct {
@@ -25,9 +23,9 @@ type column[R any] struct {
 	cell    func(R) string
 }
 
-// writeTable writes rows under headings. A width above 0 is the terminal's: columns are then narrowed until they fit, and a
-// cell longer than its column keeps the rest of its line while the row goes on below, so that one long
-// address moves nothing else. Width 0 gives one line a row.
+// writeTable writes rows under headings. A width above 0 is the terminal's: columns are then narrowed to fit, and a cell
+// longer than its column keeps the rest of its line while the row goes on below, so that one long address moves
+// nothing else. Width 0 gives one line a row.
 func writeTable[R any](w io.Writer, width int, wide bool, columns []column[R], rows []R) error {
 	var shown []column[R]
 	for _, c := range columns {
@@ -61,30 +59,43 @@ func writeTable[R any](w io.Writer, width int, wide bool, columns []column[R], r
 	return out.Flush()
 }
 
-// columnWidths takes the longest cell of each column, then narrows the widest columns until the table fits.
+// columnWidths takes the longest cell of each column, and where that does not fit narrows the widest columns, but none so
+// far that more than half of its cells would be too long. A table that cannot fit is left to the terminal to wrap.
 func columnWidths(cells [][]string, width int) []int {
-	widths := make([]int, len(cells[0]))
+	widths, floors := make([]int, len(cells[0])), make([]int, len(cells[0]))
 	total := columnGap * (len(widths) - 1)
 	for i := range widths {
-		for _, line := range cells {
-			widths[i] = max(widths[i], utf8.RuneCountInString(line[i]))
-		}
+		widths[i], floors[i] = lengths(cells, i)
 		total += widths[i]
 	}
-	for ; width > 0 && total > width; total-- {
+	if width == 0 || total <= width {
+		return widths
+	}
+	narrow := slices.Clone(widths)
+	for ; total > width; total-- {
 		widest := -1
-		for i := range widths {
-			floor := max(columnFloor, utf8.RuneCountInString(cells[0][i]))
-			if widths[i] > floor && (widest < 0 || widths[i] > widths[widest]) {
+		for i := range narrow {
+			if narrow[i] > floors[i] && (widest < 0 || narrow[i] > narrow[widest]) {
 				widest = i
 			}
 		}
 		if widest < 0 {
-			break
+			return widths
 		}
-		widths[widest]--
+		narrow[widest]--
 	}
-	return widths
+	return narrow
+}
+
+// lengths gives the longest cell of a column, and the one in the middle if that is longer than the heading.
+func lengths(cells [][]string, column int) (longest, middle int) {
+	all := make([]int, len(cells))
+	for i, line := range cells {
+		all[i] = utf8.RuneCountInString(line[column])
+	}
+	heading := all[0]
+	slices.Sort(all)
+	return all[len(all)-1], max(heading, all[(len(all)-1)/2])
 }
 
 // writeRow keeps the column positions whatever a cell's length: a cell that runs into the next column sends that to a new line.

@@ -49,14 +49,24 @@ func TestAWideTableHasMoreColumns(t *testing.T) {
 
 // The long address keeps its place in the column, whole, and the row goes on below; the other rows stay as they are.
 func TestOneLongAddressMovesNothingElse(t *testing.T) {
-	got := table(t, 40, false, animal{"ant", "10.0.0.1", "6"}, animal{"bee", "[fd00:1234:5678:9abc:def0:1234:5678:9abc]:8080", "6"})
+	long := "[fd00:1234:5678:9abc:def0:1234:5678:9abc]:8080"
+	got := table(t, 40, false, animal{"ant", "10.0.0.1", "6"}, animal{"bee", long, "6"}, animal{"cow", "10.0.0.2", "4"})
 	want := `NAME  ADDRESS                       LEGS
 ant   10.0.0.1                         6
 bee   [fd00:1234:5678:9abc:def0:1234:5678:9abc]:8080
                                        6
+cow   10.0.0.2                         4
 `
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Where most cells are long no column is broken: the terminal wraps the lines.
+func TestATableThatCannotFitKeepsItsLines(t *testing.T) {
+	long := strings.Repeat("x", 60)
+	if got := table(t, 40, false, animal{"ant", long, "6"}, animal{"bee", long, "6"}); strings.Count(got, "\n") != 3 {
+		t.Errorf("want three lines, got\n%s", got)
 	}
 }
 

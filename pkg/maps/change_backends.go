@@ -11,6 +11,7 @@ import (
 type backendChange struct {
 	b          *backend
 	fresh      bool
+	wrote      bool
 	to         backendRow
 	node, zone *named
 }
@@ -63,7 +64,7 @@ func (c *change) prepareBackend(p *port, d *lb.Backend) (*backend, error) {
 	if b != nil {
 		to.Generation = b.value.Generation
 		if to != b.value {
-			c.backends = append(c.backends, &backendChange{b, false, to, node, zone})
+			c.backends = append(c.backends, &backendChange{b: b, to: to, node: node, zone: zone})
 		}
 		return b, nil
 	}
@@ -74,7 +75,7 @@ func (c *change) prepareBackend(p *port, d *lb.Backend) (*backend, error) {
 		c.planned[p] = map[endpoint]*backend{}
 	}
 	c.planned[p][where] = b
-	c.backends = append(c.backends, &backendChange{b, true, to, node, zone})
+	c.backends = append(c.backends, &backendChange{b: b, fresh: true, to: to, node: node, zone: zone})
 	return b, nil
 }
 
@@ -103,7 +104,7 @@ func (c *change) takeBackend(p *port, to *backendRow) (*backend, error) {
 func (c *change) prepareGone(b *backend) {
 	to := b.value
 	to.State, to.Member = stateGone, 0
-	c.backends = append(c.backends, &backendChange{b, false, to, b.node, b.zone})
+	c.backends = append(c.backends, &backendChange{b: b, to: to, node: b.node, zone: b.zone})
 }
 
 // The words of a backend that change in place, as laid out in bpf/lib/types.h.

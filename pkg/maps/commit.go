@@ -84,9 +84,7 @@ func (c *change) writeBackends() error {
 				return err
 			}
 		}
-		if w.before(c.t.store.backends) {
-			c.stats.Backends++
-		}
+		w.wrote = w.before(c.t.store.backends)
 		if w.fresh {
 			c.t.register(w)
 		}
@@ -189,13 +187,13 @@ func (t *Tables) drop(f *frontend) error {
 
 func (c *change) settleBackends() error {
 	for _, w := range c.backends {
-		if w.fresh {
-			continue
+		if !w.fresh {
+			w.wrote = w.after(c.t.store.backends) || w.wrote
+			c.t.register(w)
 		}
-		if w.after(c.t.store.backends) {
+		if w.wrote {
 			c.stats.Backends++
 		}
-		c.t.register(w)
 	}
 	return nil
 }

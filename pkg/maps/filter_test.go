@@ -26,3 +26,15 @@ func TestEveryBitThatIsPutIsFoundAndComesOutAlone(t *testing.T) {
 		}
 	}
 }
+
+// The numbers are those of address_hash in bpf/lib/hash.h, compiled and run.
+func TestTheHashOfAnAddressIsTheProgramsHash(t *testing.T) {
+	for address, want := range map[string]uint32{
+		"10.96.0.1": 353639, "10.244.3.9": 140827, "192.0.2.77": 39428, "fd00:10:96::a": 188084, "2001:db8::7": 67028,
+		"fe80::1": 160817, "::": 0,
+	} {
+		if got := addressHash(address16(netip.MustParseAddr(address))); got != want {
+			t.Errorf("hash of %s is %d, want %d", address, got, want)
+		}
+	}
+}

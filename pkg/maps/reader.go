@@ -3,7 +3,6 @@
 package maps
 
 import (
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -13,8 +12,8 @@ import (
 )
 
 // Reader reads live tables for people, with names in place of ids. It needs no agent, writes nothing and may run while the
-// agent and the programs write: what it reads is then each row of some moment, not all of the same. A row that cannot be
-// read whole comes as an error, and the walk goes on.
+// agent and the programs write: what it reads is then each row of some moment, not all of the same. A damaged entry comes as
+// an error, and the walk goes on.
 type Reader struct {
 	store *store
 	own   bool
@@ -39,9 +38,6 @@ func (r *Reader) Close() error {
 	}
 	return r.store.close()
 }
-
-// errTorn: an entry changed faster than it could be read.
-var errTorn = errors.New("changes while it is read")
 
 // view is what one walk needs to name ids.
 type view struct {

@@ -4,6 +4,7 @@ package maps
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"iter"
 	"net/netip"
@@ -38,6 +39,9 @@ func collectFrontends(v *view) (all []FrontendRow, failed []error) {
 			continue
 		}
 		record, err := v.record(key, number)
+		if errors.Is(err, errDeleted) {
+			continue
+		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("read frontend %s: %w", keyText(key), err))
 			continue
@@ -56,6 +60,9 @@ func collectAddresses(v *view) (all []AddressRow, failed []error) {
 			continue
 		}
 		record, err := v.record(key, number)
+		if errors.Is(err, errDeleted) {
+			continue
+		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("read address %s: %w", keyText(key), err))
 			continue
@@ -67,6 +74,9 @@ func collectAddresses(v *view) (all []AddressRow, failed []error) {
 	}
 	return all, failed
 }
+
+// errDeleted: the entry went while it was read, which is no error of the walk.
+var errDeleted = errors.New("was deleted meanwhile")
 
 // record reads the record in force as a program does: one that repeats another key has changed hands, so look again.
 func (v *view) record(key frontendKey, number uint32) (record recordValue, err error) {
@@ -80,13 +90,13 @@ func (v *view) record(key frontendKey, number uint32) (record recordValue, err e
 		case err != nil:
 			return record, err
 		case !found:
-			return record, errTorn
+			return record, errDeleted
 		case now == number && record.Key == key:
 			return record, nil
 		}
 		number = now
 	}
-	return record, errTorn
+	return record, fmt.Errorf("record %d is another frontend's", number)
 }
 
 func (v *view) frontendRow(key frontendKey, r *recordValue, ranges map[uint32][]netip.Prefix) FrontendRow {

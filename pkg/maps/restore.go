@@ -195,7 +195,7 @@ func (r *restorer) tiers(f *frontend, runs map[span]*run) {
 			if tier.Count == 0 {
 				continue
 			}
-			have := r.run(f.port, span{tier.First, tier.Count}, runs)
+			have := r.run(f, span{tier.First, tier.Count}, runs)
 			if have == nil {
 				f.port = nil
 				continue
@@ -206,19 +206,32 @@ func (r *restorer) tiers(f *frontend, runs map[span]*run) {
 	}
 }
 
-func (r *restorer) run(p *port, s span, runs map[span]*run) *run {
+func (r *restorer) run(f *frontend, s span, runs map[span]*run) *run {
 	if have := runs[s]; have != nil {
 		return have
 	}
-	if !r.t.store.slots.in(s.first, s.count) || !r.t.slots.reserve(s) {
+	if !r.t.store.slots.in(s.first, s.count) || !r.plausible(s, f.value.Service) || !r.t.slots.reserve(s) {
 		return nil
 	}
-	have := &run{span: s, port: p}
+	have := &run{span: s, port: f.port}
 	runs[s] = have
-	if p != nil && r.members(have) && p.runs[have.key] == nil {
-		p.runs[have.key] = have
+	if f.port != nil && r.members(have) && f.port.runs[have.key] == nil {
+		f.port.runs[have.key] = have
 	}
 	return have
+}
+
+// plausible refuses slots most of which name no backend of the service port: a damaged record may name the whole table.
+func (r *restorer) plausible(s span, service uint32) bool {
+	backends := r.t.store.backends
+	known := uint32(0)
+	for i := range s.count {
+		id := r.t.store.slots.load(s.first+i, 0)
+		if id < backends.size && backends.load(id, wordService) == service {
+			known++
+		}
+	}
+	return known > s.count/2
 }
 
 // members reads a run's backends from its slots. False if one is not the service port's: the run is then found by no tier.

@@ -3,229 +3,21 @@
 package agent
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
-	"github.com/nearlb/nearlb/pkg/maps"
-	"github.com/nearlb/nearlb/tests/privileged"
 )
-
-// agentOptions in the environment make an agent of the test binary, so that it can be killed.
-const agentOptions = "NEARLB_TEST_AGENT_OPTIONS"
-
-func TestMain(m *testing.M) {
-	if text := os.Getenv(agentOptions); text != "" {
-		os.Exit(agentMain(text))
-	}
-	os.Exit(m.Run())
-}
-
-func agentMain(text string) int {
-	var o Options
-	err := json.Unmarshal([]byte(text), &o)
-	if err == nil {
-		o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		err = Run(ctx, o)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
-
-// machine is a network namespace that plays a node, with a directory of manifests.
-type machine struct {
-	*testing.T
-	options Options
-	own     *os.File
-}
-
-// inMachine runs the test on a thread of its own in a fresh network namespace.
-func inMachine(t *testing.T, test func(m *machine)) {
-	t.Helper()
-	o := DefaultOptions()
-	o.NodeName = "n1"
-	o.PinPath = privileged.Bpffs(t)
-	o.LockDir, o.Manifests = t.TempDir(), t.TempDir()
-	o.Sizes = bpf.Sizes{Frontends: 256, Records: 256, Slots: 1 << 16, Backends: 256, FlowSets: 64, Affinity: 64, Fragments: 64,
-		SourceRanges: 64, Services: 64, Names: 256}
-	o.HealthAddress, o.MetricsAddress = "127.0.0.1:0", "127.0.0.1:0"
-	m := &machine{T: t, options: o}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the namespace ends with the thread
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			t.Errorf("make network namespace: %v", err)
-			return
-		}
-		own, err := os.Open("/proc/thread-self/ns/net")
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer own.Close()
-		m.own = own
-		m.up("lo")
-		test(m)
-	}()
-	<-done
-}
-
-func (m *machine) must(err error) {
-	m.Helper()
-	if err != nil {
-		m.Fatal(err)
-	}
-}
-
-func (m *machine) up(device string) {
-	m.Helper()
-	l, err := netlink.LinkByName(device)
-	m.must(err)
-	m.must(netlink.LinkSetUp(l))
-}
-
-// pod adds a pod's device; the pod's namespace lives as long as its device's file.
-func (m *machine) pod(name string) {
-	m.Helper()
-	m.must(unix.Unshare(unix.CLONE_NEWNET))
-	pod, err := os.Open("/proc/thread-self/ns/net")
-	m.must(err)
-	m.Cleanup(func() { pod.Close() })
-	m.must(netns.Set(netns.NsHandle(m.own.Fd())))
-	m.must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "eth0", PeerNamespace: netlink.NsFd(pod.Fd())}))
-	m.up(name)
-}
-
-// manifest writes a file in one step.
-func (m *machine) manifest(name, text string) {
-	m.Helper()
-	path := filepath.Join(m.options.Manifests, name)
-	m.must(os.WriteFile(path+".new", []byte(text), 0o644))
-	m.must(os.Rename(path+".new", path))
-}
-
-// process is an agent of its own process.
-type process struct {
-	m    *machine
-	cmd  *exec.Cmd
-	log  *bytes.Buffer
-	wait func() error
-}
-
-// agent starts an agent in the machine.
-func (m *machine) agent(change func(*Options)) *process {
-	m.Helper()
-	o := m.options
-	if change != nil {
-		change(&o)
-	}
-	text, err := json.Marshal(o)
-	m.must(err)
-	p := &process{m: m, cmd: exec.Command("/proc/self/exe"), log: &bytes.Buffer{}}
-	p.cmd.Env = append(os.Environ(), agentOptions+"="+string(text))
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	m.must(p.cmd.Start())
-	p.wait = sync.OnceValue(p.cmd.Wait)
-	m.Cleanup(func() {
-		p.cmd.Process.Kill()
-		p.wait()
-		if m.Failed() {
-			m.Logf("agent %d said:\n%s", p.cmd.Process.Pid, p.log)
-		}
-	})
-	return p
-}
-
-// end sends a signal and waits.
-func (p *process) end(s syscall.Signal) error {
-	p.m.Helper()
-	p.m.must(p.cmd.Process.Signal(s))
-	return p.wait()
-}
-
-// await waits until this agent's status is as wanted.
-func (p *process) await(what string, wanted func(Status) bool) Status {
-	m := p.m
-	m.Helper()
-	watcher, err := fsnotify.NewWatcher()
-	m.must(err)
-	defer watcher.Close()
-	m.must(watcher.Add(m.options.LockDir))
-	limit := time.After(20 * time.Second)
-	for {
-		s, err := ReadStatus(m.options.LockDir, m.options.PinPath)
-		if err == nil && s.PID == p.cmd.Process.Pid && wanted(s) {
-			return s
-		}
-		select {
-		case <-watcher.Events:
-		case <-limit:
-			m.Fatalf("%s: the status is %+v, %v", what, s, err)
-		}
-	}
-}
-
-func (p *process) serving(programs int) Status {
-	p.m.Helper()
-	return p.await("serving", func(s Status) bool {
-		return s.State == Serving && s.Dirty == 0 && len(s.Devices) == programs && !s.LastAudit.IsZero()
-	})
-}
-
-func (m *machine) dump() string {
-	m.Helper()
-	tables, err := bpf.OpenMaps(m.options.PinPath, true)
-	m.must(err)
-	defer tables.Close()
-	reader, err := maps.NewReader(tables)
-	m.must(err)
-	defer reader.Close()
-	var out strings.Builder
-	m.must(reader.Dump(&out))
-	return out.String()
-}
-
-func (m *machine) devices() []attach.DeviceRow {
-	m.Helper()
-	rows, err := attach.List(bpf.LinkDirectory(m.options.PinPath))
-	m.must(err)
-	return rows
-}
-
-// loads are the pinned sets of programs.
-func (m *machine) loads() []string {
-	m.Helper()
-	dirs, err := filepath.Glob(filepath.Join(m.options.PinPath, "*", "programs", "*"))
-	m.must(err)
-	return dirs
-}
 
 const web = `
 apiVersion: v1
@@ -325,6 +117,28 @@ func TestAnOutageOfTheAPIServerLeavesTrafficAndServesNewPods(t *testing.T) {
 			m.Errorf("the tables changed (-before +after):\n%s", diff)
 		}
 		m.must(second.end(syscall.SIGTERM))
+	})
+}
+
+// Nothing was ever published: programs without tables would refuse or drop, so there are none.
+func TestAColdStartAttachesAfterTheFirstPublication(t *testing.T) {
+	inMachine(t, func(m *machine) {
+		m.pod("pod1")
+		kubeconfig := filepath.Join(m.TempDir(), "kubeconfig")
+		m.must(os.WriteFile(kubeconfig, []byte(unreachable), 0o600))
+		agent := m.agent(func(o *Options) { o.Manifests, o.Kubeconfig = "", kubeconfig })
+		s := agent.await("health", func(s Status) bool { return s.Listen["health"] != "" })
+		if rows := m.devices(); s.State != Starting || len(rows) != 0 {
+			m.Errorf("the agent is %s and has %v attached", s.State, rows)
+		}
+		if got := get(m, "http://"+s.Listen["health"]+"/healthz"); !strings.Contains(got, "200 OK") {
+			m.Errorf("an agent that starts is ill: %s", got)
+		}
+		m.must(agent.end(syscall.SIGTERM))
+		m.manifest("web.yaml", web)
+		agent = m.agent(nil)
+		agent.serving(2)
+		m.must(agent.end(syscall.SIGTERM))
 	})
 }
 

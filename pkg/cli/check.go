@@ -80,7 +80,10 @@ func checkKernel(findings []bpf.Finding) []checkRow {
 		return []checkRow{{"kernel", good, "Linux " + release + " has everything"}}
 	}
 	rows := []checkRow{{"kernel", good, "Linux " + release}}
-	for _, f := range findings {
+	for i, f := range findings {
+		if i > 0 && findings[0].Fatal && refused(findings[0]) && refused(f) {
+			continue // says no more than the first: without permission nothing can be tried
+		}
 		row := checkRow{Subject: f.Feature, Result: warning, Detail: f.Means}
 		if f.Fatal {
 			row.Result = missing
@@ -95,6 +98,9 @@ func checkKernel(findings []bpf.Finding) []checkRow {
 	}
 	return rows
 }
+
+// refused says that the kernel did not let us try.
+func refused(f bpf.Finding) bool { return strings.Contains(f.Error, unix.EPERM.Error()) }
 
 // wanted are the capabilities that the agent uses: programs, devices and links, tracing helpers of the verifier.
 var wanted = [...]struct {

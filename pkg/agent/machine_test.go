@@ -176,7 +176,7 @@ func (p *process) await(what string, wanted func(Status) bool) Status {
 	m.must(err)
 	defer watcher.Close()
 	m.must(watcher.Add(m.options.LockDir))
-	limit := time.After(20 * time.Second)
+	limit := time.After(time.Minute)
 	for {
 		s, err := ReadStatus(m.options.LockDir, m.options.PinPath)
 		if err == nil && s.PID == p.cmd.Process.Pid && wanted(s) {

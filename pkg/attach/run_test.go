@@ -76,7 +76,7 @@ func (n *node) follow(change func(*Options)) (m *Manager, synced <-chan struct{}
 // await waits until the manager shows what is wanted.
 func (n *node) await(m *Manager, synced <-chan struct{}, want ...string) []DeviceRow {
 	n.Helper()
-	limit := time.After(10 * time.Second)
+	limit := time.After(time.Minute)
 	for {
 		rows := m.Devices()
 		if fmt.Sprint(places(rows)) == fmt.Sprint(want) {

@@ -137,3 +137,17 @@ func (r *rig) ageAffinity(by time.Duration) {
 		check(r, r.objects.Affinity.Put(&key, &value))
 	}
 }
+
+// A connection that affinity sent where Maglev would not is made again by affinity, too.
+func TestALostFlowIsMadeAgainByAffinity(t *testing.T) {
+	forEachWorld(t, func(t *testing.T, w world) {
+		r := newRig(t, bpf.Options{})
+		r.publish(w.decide(w.sticky("", 80, nil, 2)))
+		w.clientOf(r, 1, 41000, 80)
+		r.publish(w.decide(w.sticky("", 80, nil, 2, 3, 4, 5, 6, 7, 8, 9)))
+		r.evict()
+		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80)).with("A", "x")
+		verdict := map[lb.Protocol]string{lb.TCP: "translate_recover", lb.UDP: "translate_affinity"}[w.protocol]
+		step{hook: fromPod, in: in, verdict: verdict, out: became(in.to(at(w.pod(2), 8080)))}.play(r, 1)
+	}, lb.TCP, lb.UDP)
+}

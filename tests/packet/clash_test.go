@@ -5,6 +5,7 @@ package packet
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -127,5 +128,34 @@ func TestAChosenSourcePortDoesNotMeetTheClientsOwn(t *testing.T) {
 		for _, c := range []talk{first, second, third} {
 			c.goOn(r, "translate_established", "translate_reply")
 		}
+	}, lb.TCP, lb.UDP)
+}
+
+// A connection whose source port was changed is remembered as long as any other: idle for an hour, and through a flood.
+func TestAClashingConnectionLastsAsLongAsAnother(t *testing.T) {
+	forEachWorld(t, func(t *testing.T, w world) {
+		sizes := small()
+		sizes.FlowSets = 8
+		r := newRig(t, bpf.Options{Sizes: sizes})
+		r.publish(twins(w)...)
+		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
+		talks := []talk{r.start(in), r.start(in.to(at(w.vip(11), 80))), r.start(in.to(at(w.pod(2), 8080)))}
+		verdicts := [][2]string{{"translate_established", "translate_reply"}, {"translate_established", "translate_reply"}, {"translate_direct", "translate_direct"}}
+		goOn := func() {
+			t.Helper()
+			for i, c := range talks[:2] {
+				c.goOn(r, verdicts[i][0], verdicts[i][1])
+			}
+		}
+		goOn()
+		goOn()
+		talks[2].goOn(r, verdicts[2][0], verdicts[2][1])
+		for i := range 10 * 8 * 8 {
+			r.try(fromPod, w.packet(at(w.pod(10+i/50), uint16(1024+i%50)), at(w.vip(10), 80)).bytes())
+		}
+		goOn()
+		hour := map[lb.Protocol]time.Duration{lb.TCP: time.Hour, lb.UDP: 2 * time.Minute}[w.protocol]
+		r.editFlows(func(f *bpf.NearlbFlow) { f.Touched -= uint32(hour/time.Second) * bpf.JiffiesPerSecond() })
+		goOn()
 	}, lb.TCP, lb.UDP)
 }

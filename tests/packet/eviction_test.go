@@ -154,3 +154,64 @@ func TestAnExpiredFlowIsMadeAgain(t *testing.T) {
 		})
 	}
 }
+
+// What a connection has shown does not stick to the next one on the same ports, and one side's FIN is not its end.
+func TestTheLifeOfATCPFlow(t *testing.T) {
+	type event struct {
+		reply bool
+		flags string
+	}
+	handshake := []event{{false, "S"}, {true, "SA"}, {false, "A"}}
+	rows := []struct {
+		name   string
+		events []event
+		age    time.Duration
+		lives  bool
+	}{
+		{"established", handshake, time.Hour, true},
+		{"closed from both sides", []event{{false, "S"}, {true, "SA"}, {false, "A"}, {false, "FA"}, {true, "FA"}, {false, "A"}}, 15 * time.Second, false},
+		{"reset by the client", []event{{false, "S"}, {true, "SA"}, {false, "A"}, {false, "RA"}}, 15 * time.Second, false},
+		{"reset by the server", []event{{false, "S"}, {true, "RA"}}, 15 * time.Second, false},
+		{"half closed by the client", []event{{false, "S"}, {true, "SA"}, {false, "A"}, {false, "FA"}, {true, "A"}}, time.Hour, true},
+		{"half closed by the server", []event{{false, "S"}, {true, "SA"}, {false, "A"}, {true, "FA"}, {false, "A"}}, time.Hour, true},
+		{"opened again after its end", append([]event{{false, "S"}, {true, "SA"}, {false, "A"}, {false, "FA"}, {true, "FA"}, {false, "A"}}, handshake...), time.Hour, true},
+		{"opened again after a reset", append([]event{{false, "S"}, {true, "RA"}}, handshake...), time.Hour, true},
+		{"no answer yet", []event{{false, "S"}}, 2 * time.Minute, false},
+		{"answered, the client not heard of again", []event{{false, "S"}, {true, "SA"}}, 2 * time.Minute, false},
+	}
+	r := newRig(t, bpf.Options{})
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			for _, w := range worlds(lb.TCP) {
+				r := r.in(t)
+				r.publish(web(w)...)
+				in, out := webPackets(w)
+				for _, e := range row.events {
+					if e.reply {
+						r.expect(toPod, out.reply(e.flags, ""), "translate_reply")
+					} else if got, _ := r.try(fromPod, in.with(e.flags, "").bytes()); class(got.verdict) != bpf.Translate {
+						t.Errorf("%s: %s", e.flags, got.verdict)
+					}
+				}
+				r.age(map[uint16]time.Duration{41000: row.age})
+				want := map[bool]string{true: "translate_reply", false: "pass_not_service"}[row.lives]
+				r.expect(toPod, out.reply("A", "x"), want)
+			}
+		})
+	}
+}
+
+// A backend's id may be handed to another endpoint; a flow that remembers the former one is none.
+func TestAFlowOfAnIDThatWasHandedOnIsNone(t *testing.T) {
+	runRows(t, []row{{name: "another generation", services: web, steps: func(w world) []step {
+		in, out := webPackets(w)
+		verdict := map[lb.Protocol]string{lb.TCP: "translate_recover", lb.UDP: "translate_rehome"}[w.protocol]
+		return []step{
+			{hook: fromPod, in: in, verdict: "translate_balance", out: &out},
+			doing(func(r *rig) { r.editFlows(func(f *bpf.NearlbFlow) { f.Generation++ }) }),
+			{hook: toPod, in: out.reply("A", ""), verdict: "pass_not_service"},
+			{hook: fromPod, in: in.with("A", "x"), verdict: verdict, out: became(out.with("A", "x"))},
+			{hook: toPod, in: out.reply("A", ""), verdict: "translate_reply", out: became(in.reply("A", ""))},
+		}
+	}}})
+}

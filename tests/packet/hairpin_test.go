@@ -5,6 +5,7 @@ package packet
 import (
 	"testing"
 
+	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
@@ -77,4 +78,21 @@ func TestALostHairpinFlowIsMadeAgain(t *testing.T) {
 			{hook: fromPod, in: in.with("A", "x"), verdict: "translate_hairpin", out: became(looped.with("A", "x"))},
 		}
 	}}})
+}
+
+// A pod that does not listen says so to itself: its error about the looped packet becomes one about the packet it sent.
+func TestErrorsOfAPodThatReachesItself(t *testing.T) {
+	forEachWorld(t, func(t *testing.T, w world) {
+		r := newRig(t, bpf.Options{})
+		r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 1))}))
+		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
+		looped := in.from(at(w.loopback(), 41000)).to(at(w.pod(1), 8080)).back()
+		step{hook: fromPod, in: in, verdict: "translate_hairpin", out: &looped}.play(r, 1)
+		for _, f := range failures() {
+			for _, n := range quotations() {
+				want := f.of(in, in.dst.Addr(), n).back()
+				r.compareError(f.name, fromPod, f.of(looped, w.pod(1), n), []packet{want})
+			}
+		}
+	}, lb.TCP, lb.UDP)
 }

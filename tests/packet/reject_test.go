@@ -170,6 +170,7 @@ func TestEachRefusalHasItsOwnVerdict(t *testing.T) {
 			}
 		}},
 		{name: "unknown port of an external address", services: external(lb.KindExternalIP), steps: passes},
+		{name: "a node port, and others of the node's address", services: external(lb.KindNodePort), steps: passes},
 		{name: "unknown port of a load balancer address", services: external(lb.KindLoadBalancer), steps: passes},
 	})
 }

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/nearlb/nearlb/tests/privileged"
+)
+
+// instructionsFile has, for each program, how many instructions the verifier walked when it was written. To write it anew:
+// NEARLB_UPDATE_INSTRUCTIONS=1 go test ./pkg/bpf -run Instructions
+const instructionsFile = "testdata/instructions.json"
+
+// A program that costs the verifier much more than it did is nearer to its limit of a million, and mostly slower to load and
+// to run as well: that should be seen, not happen.
+func TestVerifierWalksAsManyInstructionsAsItDid(t *testing.T) {
+	privileged.Require(t)
+	got := walked(t)
+	if os.Getenv("NEARLB_UPDATE_INSTRUCTIONS") != "" {
+		writeInstructions(t, got)
+		return
+	}
+	want := readInstructions(t)
+	for name, n := range got {
+		was, ok := want[name]
+		switch {
+		case !ok:
+			t.Errorf("program %s is not in %s", name, instructionsFile)
+		case n > was+was/10:
+			t.Errorf("program %s: the verifier walks %d instructions, %d when %s was written (10 %% more are allowed)", name, n, was, instructionsFile)
+		}
+	}
+	for name := range want {
+		if _, ok := got[name]; !ok {
+			t.Errorf("%s has program %s, the object does not", instructionsFile, name)
+		}
+	}
+}
+
+// walked loads the programs and asks the kernel.
+func walked(t *testing.T) map[string]uint32 {
+	t.Helper()
+	objects, err := Load(Options{Sizes: Sizes{Frontends: 16, Records: 16, Slots: 1024, Backends: 16, FlowSets: 16, Affinity: 16, Services: 16}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer objects.Close()
+	all := map[string]uint32{}
+	for name, program := range objects.NearlbPrograms.ByName() {
+		info, err := program.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, ok := info.VerifiedInstructions()
+		if !ok {
+			t.Fatalf("program %s: this kernel does not tell how many instructions its verifier walked (5.16 does)", name)
+		}
+		all[name] = n
+	}
+	return all
+}
+
+func readInstructions(t *testing.T) map[string]uint32 {
+	t.Helper()
+	text, err := os.ReadFile(instructionsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string]uint32
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatalf("read %s: %v", instructionsFile, err)
+	}
+	return all
+}
+
+func writeInstructions(t *testing.T, all map[string]uint32) {
+	t.Helper()
+	text, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll("testdata", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(instructionsFile, append(text, '\n'), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packet
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// backendCounted finds what a backend was counted with by its address.
+func (r *rig) backendCounted(address netip.AddrPort) bpf.NearlbBackendCounter {
+	r.Helper()
+	var total bpf.NearlbBackendCounter
+	for id := range r.objects.Backends.MaxEntries() {
+		var b bpf.NearlbBackend
+		check(r, r.objects.Backends.Lookup(id, &b))
+		if netip.AddrFrom16(b.Address.Bytes).Unmap() != address.Addr() || swap(b.Port) != address.Port() || b.State == 0 {
+			continue
+		}
+		var each []bpf.NearlbBackendCounter
+		check(r, r.objects.BackendCounters.Lookup(id, &each))
+		for _, c := range each {
+			total.Connections += c.Connections
+			total.PacketsTo += c.PacketsTo
+			total.BytesTo += c.BytesTo
+			total.PacketsFrom += c.PacketsFrom
+			total.BytesFrom += c.BytesFrom
+		}
+	}
+	return total
+}
+
+func (r *rig) serviceCounted() bpf.NearlbServiceCounter {
+	r.Helper()
+	var total bpf.NearlbServiceCounter
+	for id := range r.objects.ServiceCounters.MaxEntries() {
+		var each []bpf.NearlbServiceCounter
+		check(r, r.objects.ServiceCounters.Lookup(id, &each))
+		for _, c := range each {
+			total.Connections += c.Connections
+			total.Rejected += c.Rejected
+			total.Dropped += c.Dropped
+		}
+	}
+	return total
+}
+
+// Requirement B18 rests on these: bytes by backend, and so by zone.
+func TestConnectionsAndBytesAreCountedByBackendAndService(t *testing.T) {
+	forEachWorld(t, func(t *testing.T, w world) {
+		r := newRig(t, bpf.Options{})
+		r.publish(web(w)...)
+		in, out := webPackets(w)
+		c := r.start(in)
+		data, answer := in.with("PA", "some data"), out.reply("PA", "a longer answer to it")
+		r.expect(fromPod, data, "translate_established")
+		r.expect(toPod, answer, "translate_reply")
+		r.expect(toPod, answer, "translate_reply")
+		want := bpf.NearlbBackendCounter{
+			Connections: 1, PacketsTo: 2, BytesTo: uint64(len(in.bytes()) + len(data.bytes())), PacketsFrom: 2, BytesFrom: uint64(2 * len(answer.bytes())),
+		}
+		if got := r.backendCounted(c.out.dst); got != want {
+			t.Errorf("backend counted %+v, want %+v", got, want)
+		}
+		if got, want := r.serviceCounted(), (bpf.NearlbServiceCounter{Connections: 1}); got != want {
+			t.Errorf("service counted %+v, want %+v", got, want)
+		}
+	}, lb.TCP, lb.UDP)
+}
+
+func TestRefusalsAreCountedByService(t *testing.T) {
+	rows := map[string]struct {
+		action lb.Action
+		reason lb.Reason
+		want   bpf.NearlbServiceCounter
+	}{
+		"rejected": {lb.Reject, lb.ReasonNoEndpoints, bpf.NearlbServiceCounter{Rejected: 2}},
+		"dropped":  {lb.Drop, lb.ReasonNoLocalEndpoints, bpf.NearlbServiceCounter{Dropped: 2}},
+	}
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) {
+			w := world{protocol: lb.UDP}
+			r := newRig(t, bpf.Options{})
+			r.publish(deny(row.action, row.reason)(w)...)
+			for range 2 {
+				in, _ := webPackets(w)
+				r.try(fromPod, in.bytes())
+			}
+			if got := r.serviceCounted(); got != row.want {
+				t.Errorf("service counted %+v, want %+v", got, row.want)
+			}
+		})
+	}
+}
+
+// A connection that is made again is not a new one.
+func TestRecoveredFlowsAreNoNewConnections(t *testing.T) {
+	w := world{protocol: lb.TCP}
+	r := newRig(t, bpf.Options{})
+	r.publish(web(w)...)
+	in, _ := webPackets(w)
+	c := r.start(in)
+	r.evict()
+	r.expect(fromPod, in.with("A", "x"), "translate_recover")
+	if got := r.backendCounted(c.out.dst).Connections; got != 1 {
+		t.Errorf("%d connections counted, want 1", got)
+	}
+}
+
+func TestDropsAndRejectsAreSampled(t *testing.T) {
+	w := world{protocol: lb.TCP}
+	r := newRig(t, bpf.Options{})
+	r.publish(deny(lb.Reject, lb.ReasonNoEndpoints)(w)...)
+	reader, err := ringbuf.NewReader(r.objects.Events)
+	check(t, err)
+	defer reader.Close()
+	in, _ := webPackets(w)
+	for range 1000 {
+		r.expect(fromPod, in, "reject_no_endpoints")
+	}
+	reader.SetDeadline(time.Now())
+	n := 0
+	for {
+		record, err := reader.Read()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		check(t, err)
+		e := readEvent(t, record.RawSample)
+		if e.Kind != uint32(bpf.NearlbEventKindEVENT_REJECT) || bpf.VerdictOf(e.Verdict).Name != "reject_no_endpoints" ||
+			netip.AddrFrom16(e.Source.Bytes).Unmap() != in.src.Addr() || swap(e.DestinationPort) != in.dst.Port() {
+			t.Fatalf("event %+v", e)
+		}
+		n++
+	}
+	if n == 0 || n > 500 {
+		t.Errorf("%d events for 1000 refusals: want a sample", n)
+	}
+}
+
+func TestATraceSaysWhatWasDone(t *testing.T) {
+	forEachWorld(t, func(t *testing.T, w world) {
+		r := newRig(t, bpf.Options{Trace: true})
+		self := w.decide(service{name: "self", address: at(w.vip(14), 80), tiers: tiersOf(w.tier(8080, 1))})
+		r.publish(append(twins(w), self, w.decide(service{name: "none", address: at(w.vip(12), 80), action: lb.Reject, reason: lb.ReasonNoEndpoints}))...)
+		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
+		rows := []struct {
+			in                      packet
+			verdict                 string
+			frontend, backend, snat bool
+		}{
+			{in, "translate_balance", true, true, false},
+			{in, "translate_established", true, true, false},
+			{in.to(at(w.vip(11), 80)), "translate_balance", true, true, false}, // another source port, the same address
+			{in.to(at(w.vip(14), 80)), "translate_hairpin", true, true, true},
+			{in.to(at(w.vip(12), 80)), "reject_no_endpoints", true, false, false},
+			{in.to(at(w.vip(13), 80)), "drop_unallocated", false, false, false},
+			{in.to(at(w.outside(1), 80)), "pass_not_service", false, false, false},
+		}
+		for _, row := range rows {
+			got := r.traced(row.in)
+			if name := bpf.VerdictOf(got.Verdict).Name; name != row.verdict {
+				t.Errorf("to %s: verdict %s, want %s", row.in.dst, name, row.verdict)
+			}
+			if (got.FrontendFound != 0) != row.frontend || (got.BackendFound != 0) != row.backend || (got.Snat != 0) != row.snat {
+				t.Errorf("to %s, %s: %+v", row.in.dst, row.verdict, got)
+			}
+			if row.frontend && (netip.AddrFrom16(got.Frontend.Address.Bytes).Unmap() != row.in.dst.Addr() || swap(got.Frontend.Port) != row.in.dst.Port()) {
+				t.Errorf("to %s: traced frontend %+v", row.in.dst, got.Frontend)
+			}
+		}
+	}, lb.TCP, lb.UDP)
+}
+
+// traced runs one packet and takes what the program wrote down.
+func (r *rig) traced(p packet) bpf.NearlbTraceResult {
+	r.Helper()
+	var result bpf.NearlbTraceResult
+	check(r, r.objects.Trace.Put(uint32(0), &result))
+	r.try(fromPod, p.bytes())
+	check(r, r.objects.Trace.Lookup(uint32(0), &result))
+	return result
+}
+
+func readEvent(t *testing.T, raw []byte) (e bpf.NearlbEvent) {
+	t.Helper()
+	if n, err := binary.Decode(raw, binary.NativeEndian, &e); err != nil {
+		t.Fatalf("event of %d bytes: %v after %d", len(raw), err, n)
+	}
+	return e
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -72,7 +73,12 @@ func (p *Pod) attachPointToPoint() error {
 // addBridge gives the node a bridge that is its pods' gateway.
 func (n *Node) addBridge() error {
 	off := false
-	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName, MTU: n.Options.PodMTU}, MulticastSnooping: &off}
+	// An address of its own: a bridge without one takes its ports' lowest, which changes as pods come and go.
+	address := net.HardwareAddr{0x02, 0, 0, 0, 0, byte(n.number)}
+	bridge := &netlink.Bridge{
+		LinkAttrs:         netlink.LinkAttrs{Name: bridgeName, MTU: n.Options.PodMTU, HardwareAddr: address},
+		MulticastSnooping: &off,
+	}
 	if err := n.link.LinkAdd(bridge); err != nil {
 		return fmt.Errorf("add bridge: %w", err)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 )
 
-// awaitServing polls until the agent that runs on a node, numbered from 0, has published every object.
+// awaitServing polls until the agent that runs on a node, has published every object.
 func (c *cluster) awaitServing(node int) {
 	c.t.Helper()
 	pid := c.agents[node].PID()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,12 +22,18 @@ const (
 	patience = 20 * time.Second
 )
 
-// cluster has nodes n1 and n2 in zone a, and n3 in zone b, each with an agent.
+// cluster has nodes n1 and n2 in zone a, and n3 in zone b. A node and its agent exist from the node's first use on.
 type cluster struct {
 	*lab.Lab
-	t      *testing.T
-	nodes  []*lab.Node
-	agents []*lab.Process
+	t       *testing.T
+	options options
+	nodes   []*lab.Node
+	agents  []*lab.Process
+}
+
+type options struct {
+	bridge bool     // pods are on a bridge instead of point-to-point links
+	agent  []string // further flags of the agents
 }
 
 // onLinksAndBridge runs a test on a cluster with point-to-point pod links and on one with pods on a bridge.
@@ -34,42 +41,43 @@ func onLinksAndBridge(t *testing.T, test func(t *testing.T, c *cluster)) {
 	t.Helper()
 	for _, bridge := range []bool{false, true} {
 		name := map[bool]string{false: "point-to-point", true: "bridge"}[bridge]
-		t.Run(name, func(t *testing.T) { test(t, newCluster(t, lab.NodeOptions{Bridge: bridge})) })
+		t.Run(name, func(t *testing.T) { test(t, newCluster(t, options{bridge: bridge})) })
 	}
 }
 
-// newCluster makes a cluster whose nodes have these options. Agents run when it returns; they may not serve yet.
-func newCluster(t *testing.T, options lab.NodeOptions) *cluster {
+func newCluster(t *testing.T, o options) *cluster {
 	t.Helper()
 	privileged.Require(t)
 	l, err := lab.New(lab.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{Lab: l, t: t}
+	c := &cluster{Lab: l, t: t, options: o}
 	t.Cleanup(c.end)
-	var objects []lab.Object
-	for i, zone := range []string{"a", "a", "b"} {
-		options.Name, options.Zone = fmt.Sprintf("n%d", i+1), zone
-		n, err := l.AddNode(options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.nodes = append(c.nodes, n)
-		objects = append(objects, n.Object())
-	}
-	c.write("nodes.yaml", objects...)
-	for i := range c.nodes {
-		c.agents = append(c.agents, c.startAgent(i))
-	}
 	return c
 }
 
-// startAgent runs the agent of a node, numbered from 0.
+// node is the node of a number, from 0. Its agent runs; it may not serve yet.
+func (c *cluster) node(number int) *lab.Node {
+	c.t.Helper()
+	for i := len(c.nodes); i <= number; i++ {
+		n, err := c.AddNode(lab.NodeOptions{Name: fmt.Sprintf("n%d", i+1), Zone: []string{"a", "a", "b"}[i], Bridge: c.options.bridge})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		c.nodes = append(c.nodes, n)
+		c.write("node-"+n.Name+".yaml", n.Object())
+		c.agents = append(c.agents, c.startAgent(i))
+	}
+	return c.nodes[number]
+}
+
+// startAgent runs the agent of a node.
 func (c *cluster) startAgent(node int) *lab.Process {
 	c.t.Helper()
 	agent, err := c.nodes[node].StartAgent(lab.AgentOptions{
 		Command: []string{"/proc/self/exe", "agent"},
+		Args:    c.options.agent,
 		Env:     []string{runAsCLI + "=1"},
 	})
 	if err != nil {
@@ -78,10 +86,16 @@ func (c *cluster) startAgent(node int) *lab.Process {
 	return agent
 }
 
-// end takes the cluster down; what the agents said is shown if the test failed.
+// end takes the cluster down, but not before it has seen that no packet was dropped: no test here asks for that.
+// What the agents said is shown if the test failed.
 func (c *cluster) end() {
-	if c.t.Failed() {
-		for _, n := range c.nodes {
+	for i, n := range c.nodes {
+		for verdict, packets := range c.verdicts(i) {
+			if strings.HasPrefix(verdict, "drop_") {
+				c.t.Errorf("%s: %d packets %s", n.Name, packets, verdict)
+			}
+		}
+		if c.t.Failed() {
 			text, _ := os.ReadFile(c.Dir + "/log/" + n.Name + "-agent.log")
 			c.t.Logf("agent of %s:\n%s", n.Name, text)
 		}
@@ -98,10 +112,10 @@ func (c *cluster) write(file string, objects ...lab.Object) {
 	}
 }
 
-// pod adds a pod to a node, numbered from 0.
+// pod adds a pod to a node.
 func (c *cluster) pod(node int, name string) *lab.Pod {
 	c.t.Helper()
-	p, err := c.nodes[node].AddPod(name)
+	p, err := c.node(node).AddPod(name)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -193,9 +207,13 @@ func (c *cluster) await(what string, condition func() bool) {
 	}
 }
 
-// awaitServer polls until new connections of the client are answered by that server and none other, on every way.
+// awaitServer polls until new connections of the client are answered by that server and none other, on every way. All
+// agents serve by then: the backend's node has its programs too.
 func (s *service) awaitServer(client *lab.Pod, want string) {
 	s.t.Helper()
+	for i := range s.agents {
+		s.awaitServing(i)
+	}
 	for _, w := range ways() {
 		s.await(fmt.Sprintf("%s asks %s over %s, wants %s", client.Name, s.Name, w, want), func() bool {
 			for range 5 {

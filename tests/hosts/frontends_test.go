@@ -23,7 +23,7 @@ func TestAPodReachesNodePortsAndExternalAddresses(t *testing.T) {
 		}
 		s.publish(ready(backend)...)
 		s.awaitServer(client, backend.Name)
-		own := c.nodes[0]
+		own := c.node(0)
 		for _, w := range ways() {
 			external := s.ExternalIPs[0]
 			if w.six {
@@ -45,14 +45,15 @@ func TestAPodReachesNodePortsAndExternalAddresses(t *testing.T) {
 // B16, C22: backends that are Nodes' own addresses, without nodeName, as the API servers' are; the client's own node first.
 func TestABackendOnTheNodesOwnAddressAnswers(t *testing.T) {
 	onLinksAndBridge(t, func(t *testing.T, c *cluster) {
-		for _, n := range c.nodes {
+		nodes := []*lab.Node{c.node(0), c.node(1)}
+		for _, n := range nodes {
 			if _, err := n.Serve(targetPort); err != nil {
 				t.Fatal(err)
 			}
 		}
 		s := c.service(1)
 		client := c.pod(0, "client")
-		for _, n := range c.nodes {
+		for _, n := range nodes {
 			s.publish(lab.Endpoint{Host: n, Unplaced: true})
 			s.awaitServer(client, n.Name)
 			for _, w := range ways() {

@@ -112,7 +112,7 @@ func (s *service) bothAnswer(client *lab.Pod, w way) func() bool {
 
 // SIGTERM stops the reconciling and leaves traffic flowing.
 func TestAnAgentThatIsStoppedLeavesTrafficFlowing(t *testing.T) {
-	c := newCluster(t, lab.NodeOptions{})
+	c := newCluster(t, options{})
 	client, backend := c.pod(0, "client"), c.server(1, "web")
 	s := c.service(1)
 	s.publish(ready(backend)...)

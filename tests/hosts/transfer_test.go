@@ -46,7 +46,7 @@ func transfer(conn *lab.Conn, length int64) error {
 func TestANarrowPathIsDiscoveredThroughTheService(t *testing.T) {
 	onLinksAndBridge(t, func(t *testing.T, c *cluster) {
 		const narrow = 1400
-		if err := c.nodes[1].SetUplinkMTU(narrow); err != nil {
+		if err := c.node(1).SetUplinkMTU(narrow); err != nil {
 			t.Fatal(err)
 		}
 		client, backend := c.pod(0, "client"), c.server(1, "web")

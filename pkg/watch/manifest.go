@@ -62,31 +62,61 @@ func (m *manifest) wanted() bool { return m.err == nil && m.fresh }
 // it; between new ones the first by name has it; the other file is refused and stays as it was. Result: the refused.
 func resolve(files map[string]*manifest, path func(string) string) map[string]*ObjectError {
 	refused := map[string]*ObjectError{}
-	names := slices.Sorted(maps.Keys(files))
 	for before := -1; before < len(refused); {
 		before = len(refused)
-		taken := map[objectKey]string{}
-		for _, name := range names {
-			if m := files[name]; !m.wanted() || refused[name] != nil {
-				claim(taken, name, m.good)
-			}
+		taken := inForce(files, refused)
+		for _, name := range candidates(files, refused) {
+			claim(taken, name, kept(files[name]))
 		}
-		for _, name := range names {
-			if m := files[name]; m.wanted() && refused[name] == nil {
-				claim(taken, name, kept(m))
-			}
-		}
-		for _, name := range names {
-			m := files[name]
-			if !m.wanted() || refused[name] != nil {
-				continue
-			}
-			if key, other := claim(taken, name, m.next); other != "" {
+		for _, name := range candidates(files, refused) {
+			if key, other := claim(taken, name, files[name].next); other != "" {
 				refused[name] = twice(path(name), key, path(other))
 			}
 		}
 	}
+	reconsider(files, refused)
 	return refused
+}
+
+// reconsider lets in refused files whose rival was refused in the end, too.
+func reconsider(files map[string]*manifest, refused map[string]*ObjectError) {
+	for before := -1; before != len(refused); {
+		before = len(refused)
+		for _, name := range slices.Sorted(maps.Keys(refused)) {
+			err := refused[name]
+			delete(refused, name)
+			taken := inForce(files, refused)
+			for _, other := range candidates(files, refused) {
+				if other != name {
+					claim(taken, other, files[other].next)
+				}
+			}
+			if _, other := claim(taken, name, files[name].next); other != "" {
+				refused[name] = err
+			}
+		}
+	}
+}
+
+// candidates are the files whose newest content may come into force, sorted.
+func candidates(files map[string]*manifest, refused map[string]*ObjectError) (out []string) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if files[name].wanted() && refused[name] == nil {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// inForce says whose the objects are of all files that stay as they are.
+func inForce(files map[string]*manifest, refused map[string]*ObjectError) map[objectKey]string {
+	taken := map[objectKey]string{}
+	for name, m := range files {
+		if !m.wanted() || refused[name] != nil {
+			claim(taken, name, m.good)
+		}
+	}
+	return taken
 }
 
 // claim notes whose the objects are; it says the first that is somebody else's, and whose.

@@ -11,7 +11,6 @@
 struct work {
 	struct packet packet;
 	const struct settings *settings;
-	struct flow_place place;
 	struct found found;
 	struct insertion in;
 	struct rewrite to;
@@ -70,8 +69,8 @@ static __always_inline enum insert create_alias(struct insertion *in, __u64 seed
 
 static __always_inline enum insert create_main(struct insertion *in, const struct work *work)
 {
-	in->set = work->place.index;
-	in->start = work->place.start;
+	in->set = work->found.set;
+	in->start = work->found.start;
 	in->replace = work->found.way;
 	in->replace_word = work->found.word;
 	in->wire_port = flow_wire_port(&in->flow);
@@ -87,8 +86,8 @@ static __always_inline enum insert create_entries(struct insertion *in, const st
 		return result;
 	if (in->flow.other_port != in->flow.port)
 		result = create_alias(in, work->settings->seed);
-	in->set = work->place.index;
-	in->start = work->place.start;
+	in->set = work->found.set;
+	in->start = work->found.start;
 	in->made = made;
 	flow_publish(in, result == INSERT_DONE ? FLOW_LIVE : FLOW_FREE);
 	return result;
@@ -247,7 +246,7 @@ static __always_inline enum verdict create_unknown(struct __sk_buff *skb, struct
 
 	if (record && record->kind == KIND_CLUSTER_IP)
 		return VERDICT_REJECT_UNKNOWN_PORT;
-	if (!record && in_service_cidr(work->settings, &work->packet.destination))
+	if (!record && service_cidr_has(&work->packet.destination))
 		return VERDICT_DROP_UNALLOCATED;
 	return create_direct(skb, work);
 }

@@ -95,7 +95,7 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 	if (!flow_find_place(&place, &packet->source, packet->source_port, packet->protocol, settings->seed))
 		return VERDICT_CONTINUE;
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		struct flow *flow = flow_way(&place, i);
+		struct flow *flow = flow_at(&place, flow_way(&place, i));
 		__u32 word = flow_word(flow);
 
 		flow_barrier();
@@ -145,7 +145,7 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 	if (!flow_find_place(&place, &packet->destination, packet->destination_port, packet->protocol, settings->seed))
 		return VERDICT_CONTINUE;
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		struct flow *flow = flow_way(&place, i);
+		struct flow *flow = flow_at(&place, flow_way(&place, i));
 		__u32 word = flow_word(flow);
 
 		flow_barrier();

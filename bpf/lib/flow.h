@@ -27,12 +27,11 @@ static __always_inline __u32 flow_word(const struct flow *flow)
  * fetches is a full barrier everywhere. */
 static __always_inline void flow_barrier(void)
 {
-	if (weak_memory_order) {
-		__u32 fence = 0;
+	__u32 fence = 0;
 
-		__sync_fetch_and_add(&fence, 0);
-	}
-	asm volatile("" ::: "memory");
+	if (weak_memory_order)
+		fence = __sync_fetch_and_add(&fence, 0);
+	asm volatile("" ::"r"(fence) : "memory");
 }
 
 static __always_inline __u32 flow_now(void)
@@ -78,9 +77,15 @@ static __always_inline bool flow_find_place(struct flow_place *place, const stru
 	return place->set;
 }
 
-static __always_inline struct flow *flow_way(const struct flow_place *place, __u32 i)
+/* The ways of a set in the order of a search: the i-th. */
+static __always_inline __u32 flow_way(const struct flow_place *place, __u32 i)
 {
-	return &place->set->ways[(place->start + i) & (FLOW_WAYS - 1)];
+	return (place->start + i) & (FLOW_WAYS - 1);
+}
+
+static __always_inline struct flow *flow_at(const struct flow_place *place, __u32 way)
+{
+	return &place->set->ways[way & (FLOW_WAYS - 1)];
 }
 
 /* Source port that the backend sees under this entry, 0 none: the other one of the two entries has it. */

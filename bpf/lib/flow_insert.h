@@ -30,9 +30,9 @@ struct insertion {
 	__be16 wire_port;     /* source port that the server sees under this entry, 0 none */
 	__u32 set;            /* index of the set */
 	__u32 start;          /* of the search in it */
-	__u32 replace;        /* entry to take over, counted from start; FLOW_WAYS: choose one */
+	__u32 replace;        /* way to take over; FLOW_WAYS: choose one */
 	__u32 replace_word;   /* its word when it was judged */
-	__u32 made;           /* the claimed entry, counted from start */
+	__u32 made;           /* the claimed way */
 };
 
 static __always_inline __u32 flow_next_word(__u32 word, enum flow_phase phase)
@@ -79,14 +79,15 @@ static __always_inline __u64 flow_eviction(const struct flow *flow, __u32 word, 
 	return age > flow_active_seconds * jiffies_per_second ? (__u64)EVICT_IDLE << 32 | age : EVICT_NEVER;
 }
 
-/* The entry to take, FLOW_WAYS none; word: what it was judged by. */
+/* The way to take, FLOW_WAYS none; word: what it was judged by. */
 static __always_inline __u32 flow_victim(const struct flow_place *place, __u32 now, __u32 *word)
 {
 	__u32 best = FLOW_WAYS;
 	__u64 best_eviction = 0;
 
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		struct flow *flow = flow_way(place, i);
+		__u32 way = flow_way(place, i);
+		struct flow *flow = flow_at(place, way);
 		__u32 seen_word = flow_word(flow);
 		__u64 eviction;
 
@@ -94,7 +95,7 @@ static __always_inline __u32 flow_victim(const struct flow_place *place, __u32 n
 		eviction = flow_eviction(flow, seen_word, now);
 		if (eviction > best_eviction) {
 			best_eviction = eviction;
-			best = i;
+			best = way;
 			*word = seen_word;
 		}
 		if (eviction == (__u64)EVICT_FREE << 32)
@@ -112,7 +113,7 @@ static __always_inline enum insert flow_claim(const struct flow_place *place, st
 		in->made = flow_victim(place, now, &word);
 	if (in->made >= FLOW_WAYS)
 		return INSERT_FULL;
-	if (!flow_swap_word(flow_way(place, in->made), word, flow_next_word(word, FLOW_WRITING)))
+	if (!flow_swap_word(flow_at(place, in->made), word, flow_next_word(word, FLOW_WRITING)))
 		return INSERT_AGAIN;
 	return INSERT_DONE;
 }
@@ -175,11 +176,12 @@ static __always_inline enum insert flow_find_clash(const struct flow_place *plac
 						   __u32 now)
 {
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		__u32 way = flow_way(place, i);
 		enum insert clash;
 
-		if (i == in->made)
+		if (way == in->made)
 			continue;
-		clash = flow_clash(flow_way(place, i), in, now);
+		clash = flow_clash(flow_at(place, way), in, now);
 		if (clash != INSERT_DONE)
 			return clash;
 	}
@@ -207,11 +209,11 @@ __noinline int flow_insert(struct insertion *in)
 	result = flow_claim(&place, in, now);
 	if (result != INSERT_DONE)
 		return result;
-	flow_fill(flow_way(&place, in->made), &in->flow, now);
-	flow_set_phase(flow_way(&place, in->made), FLOW_CLAIMED);
+	flow_fill(flow_at(&place, in->made), &in->flow, now);
+	flow_set_phase(flow_at(&place, in->made), FLOW_CLAIMED);
 	result = flow_find_clash(&place, in, now);
 	if (result != INSERT_DONE)
-		flow_set_phase(flow_way(&place, in->made), FLOW_FREE);
+		flow_set_phase(flow_at(&place, in->made), FLOW_FREE);
 	return result;
 }
 
@@ -221,5 +223,5 @@ static __always_inline void flow_publish(const struct insertion *in, enum flow_p
 	struct flow_place place;
 
 	if (flow_insertion_place(&place, in))
-		flow_set_phase(flow_way(&place, in->made), phase);
+		flow_set_phase(flow_at(&place, in->made), phase);
 }

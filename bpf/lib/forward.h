@@ -11,13 +11,15 @@
 #include "settings.h"
 #include "trace.h"
 
-/* What became of a search in the flow table. */
+/* What became of a search in the flow table. No pointers: it is handed to functions that the verifier knows apart. */
 struct found {
-	struct flow *flow; /* NULL: nothing */
-	__u32 way;         /* of the flow, counted from the search's start; FLOW_WAYS: nothing */
-	__u32 word;
-	bool usable;
-	bool lost; /* the flow was alive, its backend is not usable */
+	__u32 set;   /* index of the set */
+	__u32 start; /* of the search in it */
+	__u32 way;   /* of the flow; FLOW_WAYS: nothing */
+	__u32 word;  /* of the flow */
+	__u8 usable;
+	__u8 lost;   /* the flow was alive, its backend is not usable */
+	__u8 pad[2];
 };
 
 /* A new connection may go to this backend: it is active, or terminating and still in the list that is in force. */
@@ -49,36 +51,61 @@ static __always_inline bool forward_backend_usable(const struct flow *flow, cons
 	return true;
 }
 
-static __always_inline void forward_judge(struct found *found, const struct packet *packet)
+static __always_inline void forward_judge(struct found *found, const struct flow *flow, const struct packet *packet)
 {
-	const struct flow *flow = found->flow;
 	bool opens = (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 
 	if (flow_expired(flow, flow_now()) || (opens && seen_closed(flow->seen)))
 		return;
 	if (flow->flags & FLOW_DIRECT || forward_backend_usable(flow, packet))
-		found->usable = true;
+		found->usable = 1;
 	else
-		found->lost = true;
+		found->lost = 1;
 }
 
-static __always_inline void forward_find(struct found *found, const struct flow_place *place,
-					 const struct packet *packet)
+static __always_inline void forward_search(struct found *found, const struct flow_place *place,
+					   const struct packet *packet)
 {
-	found->way = FLOW_WAYS;
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		struct flow *flow = flow_way(place, i);
+		__u32 way = flow_way(place, i);
+		struct flow *flow = flow_at(place, way);
 		__u32 word = flow_word(flow);
 
 		flow_barrier();
 		if ((word & FLOW_PHASE_MASK) != FLOW_LIVE || !flow_matches_forward(flow, packet))
 			continue;
-		found->flow = flow;
-		found->way = i;
+		found->way = way;
 		found->word = word;
-		forward_judge(found, packet);
+		forward_judge(found, flow, packet);
 		return;
 	}
+}
+
+/* Not 0: found tells. A function of its own so that the verifier goes through it once. */
+__noinline int forward_find(struct found *found, const struct packet *packet)
+{
+	const struct settings *settings = settings_get();
+	struct flow_place place;
+
+	if (!settings || !found || !packet ||
+	    !flow_find_place(&place, &packet->source, packet->source_port, packet->protocol, settings->seed))
+		return false;
+	found->set = place.index;
+	found->start = place.start;
+	found->way = FLOW_WAYS;
+	found->usable = 0;
+	found->lost = 0;
+	forward_search(found, &place, packet);
+	return true;
+}
+
+/* The entry that was found, NULL none. */
+static __always_inline struct flow *found_flow(const struct found *found)
+{
+	struct flow_place place = { .index = found->set, .start = found->start };
+
+	place.set = bpf_map_lookup_elem(&flows, &place.index);
+	return place.set && found->way < FLOW_WAYS ? flow_at(&place, found->way) : NULL;
 }
 
 /* Where a flow's packets go. */
@@ -120,7 +147,6 @@ static __always_inline enum verdict forward_rewrite(struct __sk_buff *skb, const
 	enum verdict result;
 
 	trace_flow(flow);
-	trace_backend(flow->backend, flow->flags & FLOW_HAIRPIN);
 	if (packet->protocol == IPPROTO_SCTP && packet->fragment != FRAGMENT_LATER &&
 	    (to->source_port != packet->source_port || to->destination_port != packet->destination_port))
 		return VERDICT_DROP_SCTP_PORT;
@@ -142,11 +168,15 @@ static __always_inline enum verdict forward_established(struct __sk_buff *skb, c
 							const struct packet *packet, const struct found *found,
 							struct flow *flow, struct rewrite *to)
 {
-	*flow = *found->flow;
-	flow_barrier();
-	if (flow_word(found->flow) != found->word || !forward_target(to, settings, flow, packet))
+	struct flow *live = found_flow(found);
+
+	if (!live)
 		return VERDICT_CONTINUE;
-	flow_note(found->flow, flow_now(), seen_from_client(packet, flow->seen));
+	*flow = *live;
+	flow_barrier();
+	if (flow_word(live) != found->word || !forward_target(to, settings, flow, packet))
+		return VERDICT_CONTINUE;
+	flow_note(live, flow_now(), seen_from_client(packet, flow->seen));
 	if (flow->flags == FLOW_DIRECT && flow->other_port == flow->port)
 		return VERDICT_PASS_DIRECT;
 	return forward_rewrite(skb, packet, flow, to, VERDICT_TRANSLATE_ESTABLISHED);

@@ -12,22 +12,37 @@ static __always_inline bool frontend_key_equal(const struct frontend_key *a, con
 	return address_equal(&a->address, &b->address) && a->port == b->port && a->protocol == b->protocol;
 }
 
-/* The kernel may hand a hash element to another key while it is read here: then the record repeats another key. */
-static __always_inline const struct record *frontend_find(const struct frontend_key *key)
+static __always_inline const struct record *record_get(__u32 number)
 {
+	return bpf_map_lookup_elem(&records, &number);
+}
+
+/* Number of the record in force, 0 none: that one is nobody's. The kernel may hand a hash element to another key while
+ * it is read here: then the record repeats another key. A function of its own so that the verifier goes through it once. */
+__noinline int frontend_number(const struct frontend_key *key)
+{
+	if (!key)
+		return 0;
 	for (int i = 0; i < FRONTEND_TRIES; i++) {
 		const __u32 *number = bpf_map_lookup_elem(&frontends, key);
 		const struct record *record;
-		__u32 index;
+		__u32 found;
 
 		if (!number)
-			return NULL;
-		index = *(volatile const __u32 *)number;
-		record = bpf_map_lookup_elem(&records, &index);
+			return 0;
+		found = *(volatile const __u32 *)number;
+		record = record_get(found);
 		if (record && frontend_key_equal(&record->key, key))
-			return record;
+			return found;
 	}
-	return NULL;
+	return 0;
+}
+
+static __always_inline const struct record *frontend_find(const struct frontend_key *key)
+{
+	__u32 number = frontend_number(key);
+
+	return number ? record_get(number) : NULL;
 }
 
 static __always_inline void frontend_key_of(struct frontend_key *key, const struct packet *packet)

@@ -170,17 +170,17 @@ __noinline int icmp_rewrite(struct __sk_buff *skb, const struct icmp *icmp)
 static __always_inline bool icmp_find_forward(struct icmp *icmp, const struct settings *settings)
 {
 	const struct packet *answer = &icmp->answer;
-	struct flow_place place;
 	struct found found = {};
+	struct flow *live;
 
-	if (!flow_find_place(&place, &answer->source, answer->source_port, answer->protocol, settings->seed))
+	if (!forward_find(&found, answer))
 		return false;
-	forward_find(&found, &place, answer);
-	if (!found.flow)
+	live = found_flow(&found);
+	if (!live)
 		return false;
-	icmp->flow = *found.flow;
+	icmp->flow = *live;
 	flow_barrier();
-	return flow_word(found.flow) == found.word && forward_target(&icmp->to, settings, &icmp->flow, answer);
+	return flow_word(live) == found.word && forward_target(&icmp->to, settings, &icmp->flow, answer);
 }
 
 /* The quoted packet went to a server, as that saw it; the error goes to the client. */

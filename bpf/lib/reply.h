@@ -18,7 +18,7 @@ struct reply {
 static __always_inline void reply_find(struct reply *reply, const struct flow_place *place, const struct packet *packet)
 {
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		struct flow *flow = flow_way(place, i);
+		struct flow *flow = flow_at(place, flow_way(place, i));
 		__u32 word = flow_word(flow);
 
 		flow_barrier();
@@ -50,7 +50,7 @@ static __always_inline void flow_note_twin(const struct settings *settings, cons
 	    !flow_find_place(&place, &of->client, of->other_port, of->protocol, settings->seed))
 		return;
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		struct flow *flow = flow_way(&place, i);
+		struct flow *flow = flow_at(&place, flow_way(&place, i));
 
 		if (flow_is_twin(flow, of)) {
 			flow_note(flow, flow_now(), add);

@@ -47,6 +47,14 @@ static __always_inline bool in_service_cidr(const struct settings *settings, con
 	return false;
 }
 
+/* The same for the slow path. A function of its own so that the verifier goes through it once. */
+__noinline int service_cidr_has(const struct address *address)
+{
+	const struct settings *settings = settings_get();
+
+	return settings && address && in_service_cidr(settings, address);
+}
+
 /* The address that stands for the client in a hairpin flow. */
 static __always_inline const struct address *hairpin_address(const struct settings *settings, __u8 family)
 {

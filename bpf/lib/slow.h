@@ -12,7 +12,7 @@ static __always_inline bool slow_is_ours(const struct work *work)
 	const struct address *destination = &work->packet.destination;
 
 	return (work->known & KNOWN_FRONTEND && frontend_find_address(destination)) ||
-	       in_service_cidr(work->settings, destination);
+	       service_cidr_has(destination);
 }
 
 static __always_inline enum verdict slow_flow(struct __sk_buff *skb, struct work *work)
@@ -20,10 +20,8 @@ static __always_inline enum verdict slow_flow(struct __sk_buff *skb, struct work
 	struct packet *packet = &work->packet;
 	enum verdict verdict;
 
-	if (!flow_find_place(&work->place, &packet->source, packet->source_port, packet->protocol,
-			     work->settings->seed))
+	if (!forward_find(&work->found, packet))
 		return VERDICT_PASS_NOT_SERVICE;
-	forward_find(&work->found, &work->place, packet);
 	if (work->found.usable) {
 		verdict = forward_established(skb, work->settings, packet, &work->found, &work->in.flow, &work->to);
 		if (verdict != VERDICT_CONTINUE)
@@ -33,7 +31,7 @@ static __always_inline enum verdict slow_flow(struct __sk_buff *skb, struct work
 	if (packet->fragment == FRAGMENT_LATER)
 		return slow_is_ours(work) ? VERDICT_DROP_FRAGMENT : VERDICT_PASS_FRAGMENT;
 	if (skb->cb[CB_LOST])
-		work->found.lost = true;
+		work->found.lost = 1;
 	return forward_create(skb, work);
 }
 
@@ -43,7 +41,7 @@ static __always_inline enum verdict slow_ports(struct __sk_buff *skb, struct wor
 	bool hairpin = is_hairpin_address(work->settings, packet->family, &packet->destination);
 
 	work->known = address_known(&packet->destination);
-	if (!work->known && !hairpin && !in_service_cidr(work->settings, &packet->destination))
+	if (!work->known && !hairpin && !service_cidr_has(&packet->destination))
 		return packet->fragment == FRAGMENT_LATER ? VERDICT_PASS_FRAGMENT : VERDICT_PASS_NOT_SERVICE;
 	if (packet->malformed)
 		return slow_is_ours(work) ? VERDICT_DROP_MALFORMED : VERDICT_PASS_MALFORMED;

@@ -43,7 +43,7 @@ static __always_inline enum verdict icmp_echo(struct __sk_buff *skb, struct icmp
 		icmp->back = echo_answer(skb, packet);
 		return VERDICT_REJECT_ECHO;
 	}
-	return in_service_cidr(settings, &packet->destination) ? VERDICT_DROP_UNALLOCATED : VERDICT_PASS_ICMP;
+	return service_cidr_has(&packet->destination) ? VERDICT_DROP_UNALLOCATED : VERDICT_PASS_ICMP;
 }
 
 static __always_inline enum verdict icmp_from_pod(struct __sk_buff *skb, struct icmp *icmp)

@@ -24,7 +24,7 @@ static __always_inline void trace_frontend(const struct record *record, enum sid
 	result->side = side;
 }
 
-/* Of a flow that was there already. */
+/* Where a flow's packet goes. */
 static __always_inline void trace_flow(const struct flow *flow)
 {
 	struct trace_result *result = trace_get();
@@ -36,17 +36,9 @@ static __always_inline void trace_flow(const struct flow *flow)
 	result->frontend.address = flow->frontend;
 	result->frontend.port = flow->frontend_port;
 	result->frontend.protocol = flow->protocol;
-}
-
-static __always_inline void trace_backend(__u32 backend, bool snat)
-{
-	struct trace_result *result = trace_get();
-
-	if (!result)
-		return;
 	result->backend_found = 1;
-	result->backend = backend;
-	result->snat = snat;
+	result->backend = flow->backend;
+	result->snat = flow->flags & FLOW_HAIRPIN ? 1 : 0;
 }
 
 static __always_inline void trace_verdict(enum verdict verdict)

@@ -37,7 +37,10 @@ func Load(o Options) (*Objects, error) {
 	}
 	objects := &Objects{pinPath: o.PinPath}
 	if o.PinPath == "" {
-		return objects, objects.load(spec, o.Replace)
+		if err := objects.load(spec, o.Replace); err != nil {
+			return nil, err
+		}
+		return objects, nil
 	}
 	if err := prepareDirectory(o.PinPath); err != nil {
 		return nil, err
@@ -111,6 +114,11 @@ func NewMaps(sizes Sizes) (*NearlbMaps, error) {
 	spec, err := configured(Options{Sizes: sizes})
 	if err != nil {
 		return nil, err
+	}
+	for _, m := range spec.Maps {
+		if perLoad(m) {
+			m.Contents = nil
+		}
 	}
 	var tables NearlbMaps
 	if err := spec.LoadAndAssign(&tables, nil); err != nil {

@@ -19,7 +19,7 @@ type backendChange struct {
 // prepareBackends compares every endpoint with what is published.
 func (c *change) prepareBackends() error {
 	ports := map[lb.PortKey]*port{}
-	seen := map[*backend]bool{}
+	c.t.round++
 	for i := range c.decision.Backends {
 		d := &c.decision.Backends[i]
 		p := ports[d.Key.Port]
@@ -34,11 +34,11 @@ func (c *change) prepareBackends() error {
 		if err != nil {
 			return err
 		}
-		seen[b] = true
+		b.round = c.t.round
 	}
 	for _, p := range c.service.ports {
 		for _, b := range p.backends {
-			if !seen[b] && b.value.State != stateGone {
+			if b.round != c.t.round && b.value.State != stateGone {
 				c.prepareGone(b)
 			}
 		}

@@ -33,6 +33,7 @@ type Tables struct {
 	backendIDs *ids
 	slots      *spans
 	rangeCount int
+	round      uint64 // numbers changes
 
 	records []retiredRecord          // replaced, waiting for their grace
 	runs    []*run                   // likewise; those in use again are left alone
@@ -105,6 +106,7 @@ type backend struct {
 	node, zone *named    // nil: unknown
 	since      time.Time // when it went
 	searched   time.Time // when the flows were last searched for it
+	round      uint64    // the last change whose decision has it
 }
 
 func (b *backend) endpoint() endpoint { return endpointOf(addrPortOf(b.value)) }

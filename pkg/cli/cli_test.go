@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -193,5 +194,22 @@ func TestCleanupRefusesWhileAnAgentHasTheLock(t *testing.T) {
 	}
 	if _, err := os.Stat(pins); err != nil {
 		t.Error("the pins are gone")
+	}
+}
+
+func TestWatchingPrintsUntilItIsInterrupted(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	var out bytes.Buffer
+	pages := 0
+	again := watchFlags{on: true, interval: 100 * time.Millisecond}
+	err := again.run(ctx, &out, func(w io.Writer, width int) error {
+		if pages++; pages == 2 {
+			stop()
+		}
+		_, err := io.WriteString(w, "page\n")
+		return err
+	})
+	if err != nil || out.String() != "page\npage\n" {
+		t.Errorf("printed %q, %v", out.String(), err)
 	}
 }

@@ -31,8 +31,8 @@ func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Say what runs, what is attached, how full the tables are",
-		Long: `Reads the agent's status file and the kernel. Ends with 1 when no agent runs
-or when it cannot publish some Service.`,
+		Long: `Reads the agent's status file and the kernel. Ends with 1 unless an agent serves
+and can publish every Service.`,
 		Args: noArguments,
 	}
 	pins.add(cmd.Flags())
@@ -77,8 +77,9 @@ func readStatus(pins *pinFlags, lockDir string) (statusDocument, error) {
 	return doc, err
 }
 
+// healthy is what the exit status tells.
 func (d statusDocument) healthy() bool {
-	return d.Agent != nil && d.Agent.Running && len(d.Agent.Failing) == 0
+	return d.Agent != nil && d.Agent.Running && d.Agent.State == agent.Serving && len(d.Agent.Failing) == 0
 }
 
 func writeStatus(w io.Writer, width int, format string, doc statusDocument) error {

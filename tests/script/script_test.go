@@ -8,6 +8,8 @@
 //	tables -f FILE ...    publish what the node decides and print the tables' dump: flags of nearlb plan; with -pin PATH
 //	                      into pinned tables, as an agent does
 //	exits STATUS COMMAND  the command must end with this exit status
+//	eventually COMMAND    runs the command again and again until it ends with 0
+//	isolated COMMAND      the command in a network namespace of its own
 //
 // A script runs twice: on the fake tables always, on the kernel's when privileged, and both must print the same dump. Those
 // named trace_ or live_ want the kernel alone: BPF programs, or tables pinned under $PINS. NEARLB_UPDATE=1 writes what came out into the scripts; read the difference before you commit it.
@@ -15,15 +17,19 @@ package script
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/cli"
 	"github.com/nearlb/nearlb/tests/privileged"
@@ -34,8 +40,9 @@ const kernelTables = "NEARLB_KERNEL_TABLES"
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"nearlb": func() { os.Exit(cli.Main(os.Args[1:])) },
-		"tables": func() { os.Exit(tables()) },
+		"nearlb":   func() { os.Exit(cli.Main(os.Args[1:])) },
+		"tables":   func() { os.Exit(tables()) },
+		"isolated": isolated,
 	})
 }
 
@@ -68,7 +75,7 @@ func run(t *testing.T, files []string, prepare func(*testscript.Env)) {
 	testscript.Run(t, testscript.Params{
 		Files:         files,
 		UpdateScripts: os.Getenv("NEARLB_UPDATE") != "",
-		Cmds:          map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+		Cmds:          map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "eventually": eventually},
 		Setup: func(env *testscript.Env) error {
 			prepare(env)
 			env.Setenv("FIXTURES", fixtures(t))
@@ -103,4 +110,39 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if got != want {
 		ts.Fatalf("%s ended with %d, want %d", strings.Join(args[1:], " "), got, want)
 	}
+}
+
+// eventually waits for a command to succeed; what it printed last can be looked at.
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: eventually COMMAND [ARGUMENTS]")
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		err := ts.Exec(args[0], args[1:]...)
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%s: still %v after %v", strings.Join(args, " "), err, patience)
+		}
+	}
+}
+
+// patience is how long a condition is waited for; then something is wrong.
+const patience = 30 * time.Second
+
+// isolated goes on as the command in a new network namespace.
+func isolated() {
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		fmt.Fprintln(os.Stderr, "isolated: make network namespace:", err)
+		os.Exit(1)
+	}
+	path, err := exec.LookPath(os.Args[1])
+	if err == nil {
+		err = unix.Exec(path, os.Args[1:], os.Environ())
+	}
+	fmt.Fprintln(os.Stderr, "isolated:", err)
+	os.Exit(1)
 }

@@ -226,3 +226,24 @@ func TestOtherICMPPasses(t *testing.T) {
 		}
 	}
 }
+
+// Bytes behind the end that the IP header gives are padding, even where they look like the rest of a quotation.
+func TestAQuotationEndsWithItsPacket(t *testing.T) {
+	forEachWorld(t, func(t *testing.T, w world) {
+		r := newRig(t, bpf.Options{})
+		r.publish(web(w)...)
+		in, out := webPackets(w)
+		r.pick(in)
+		whole := failures()[2].of(out, w.router(), 8)
+		for n := 8; n < len(whole.transport()); n++ {
+			short := whole
+			m := *whole.icmp
+			m.body = m.body[:n-8]
+			short.icmp = &m
+			frame := append(short.bytes(), whole.icmp.body[n-8:]...)
+			if got, _ := r.try(toPod, frame); n < len(whole.transport())-4 && class(got.verdict) == bpf.Translate {
+				t.Errorf("%d bytes of %d are the packet's: %s", n, len(whole.transport()), got.verdict)
+			}
+		}
+	}, lb.TCP, lb.UDP)
+}

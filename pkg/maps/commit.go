@@ -99,7 +99,7 @@ func (c *change) introduce(w *backendChange) error {
 			return err
 		}
 	}
-	c.needBit(bitOf(backendPlane, addrPortOf(w.to).Addr()))
+	c.needBit(backendBit(addrPortOf(w.to)))
 	return nil
 }
 
@@ -129,7 +129,7 @@ func (c *change) putFrontends() error {
 		f := c.frontends[0]
 		old := c.t.frontends[f.key]
 		if old == nil {
-			c.needBit(bitOf(frontendPlane, addrOf(f.key.Address)))
+			c.needBit(frontendBit(addrOf(f.key.Address)))
 		}
 		if err := c.t.store.frontends.put(f.key, f.record); err != nil {
 			return fmt.Errorf("put frontend %s: %w", keyText(f.key), err)
@@ -180,7 +180,7 @@ func (t *Tables) drop(f *frontend) error {
 	}
 	t.disown(f)
 	delete(t.frontends, f.key)
-	t.release(bitOf(frontendPlane, addrOf(f.key.Address)))
+	t.release(frontendBit(addrOf(f.key.Address)))
 	t.retire(f)
 	return nil
 }

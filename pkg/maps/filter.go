@@ -14,14 +14,17 @@ import (
 // filterBits is ADDRESS_FILTER_BITS of bpf/lib/types.h.
 const filterBits = 1 << 19
 
-// addressHash is address_hash of bpf/lib/hash.h: the address's bit in address_filter.
-func addressHash(a bpf.NearlbAddress) uint32 {
+// endpointHash is endpoint_hash of bpf/lib/hash.h: the bit in address_filter of an address and a port, in network byte order.
+func endpointHash(a bpf.NearlbAddress, port uint16) uint32 {
 	low, high := binary.LittleEndian.Uint64(a.Bytes[:8]), binary.LittleEndian.Uint64(a.Bytes[8:])
-	x := (low * 0x9e3779b97f4a7c15) ^ high
+	x := (low * 0x9e3779b97f4a7c15) ^ high ^ uint64(port)
 	x ^= x >> 32
 	x *= 0xbf58476d1ce4e5b9
 	return uint32(x >> (64 - 19))
 }
+
+// addressHash is address_hash: the bit of an address whatever the port.
+func addressHash(a bpf.NearlbAddress) uint32 { return endpointHash(a, 0) }
 
 // plane says whose addresses a bit of the filter stands for: the two members of struct address_bits.
 type plane int
@@ -37,7 +40,11 @@ type filterBit struct {
 	hash  uint32
 }
 
-func bitOf(p plane, a netip.Addr) filterBit { return filterBit{p, addressHash(address16(a))} }
+func frontendBit(a netip.Addr) filterBit { return filterBit{frontendPlane, addressHash(address16(a))} }
+
+func backendBit(a netip.AddrPort) filterBit {
+	return filterBit{backendPlane, endpointHash(address16(a.Addr()), bits.ReverseBytes16(a.Port()))}
+}
 
 // place finds the bit: element, word in it, mask. Words are little-endian halves of the 64-bit members.
 func (b filterBit) place() (element uint32, word int, mask uint32) {

@@ -12,8 +12,8 @@ import (
 func TestEveryBitThatIsPutIsFoundAndComesOutAlone(t *testing.T) {
 	a := newMemory[bpf.NearlbAddressBits](filterBits / 64)
 	for _, address := range []string{"10.96.0.1", "10.244.3.9", "fd00::1", "2001:db8::7"} {
-		for _, p := range []plane{frontendPlane, backendPlane} {
-			bit := bitOf(p, netip.MustParseAddr(address))
+		a16 := netip.MustParseAddr(address)
+		for _, bit := range []filterBit{frontendBit(a16), backendBit(netip.AddrPortFrom(a16, 8080))} {
 			if bit.isSet(a) || !bit.put(a, true) || bit.put(a, true) || !bit.isSet(a) {
 				t.Errorf("bit %v of %s does not hold", bit, address)
 			}

@@ -142,10 +142,9 @@ func (t *Tables) searchFlows(s *search) {
 		if _, asked := s.backends[f.Backend]; asked && t.gone[f.Backend].value.Generation == f.Generation {
 			s.backends[f.Backend] = true
 		}
-		hash := addressHash(f.Frontend)
-		for _, p := range []plane{frontendPlane, backendPlane} {
-			if _, asked := s.bits[filterBit{p, hash}]; asked {
-				s.bits[filterBit{p, hash}] = true
+		for _, bit := range []filterBit{{frontendPlane, addressHash(f.Frontend)}, {backendPlane, endpointHash(f.Frontend, f.FrontendPort)}} {
+			if _, asked := s.bits[bit]; asked {
+				s.bits[bit] = true
 			}
 		}
 	}
@@ -179,7 +178,7 @@ func (t *Tables) freeBackend(b *backend) {
 	b.dropNames()
 	if b.port != nil {
 		delete(b.port.backends, b.endpoint())
-		t.release(bitOf(backendPlane, addrPortOf(b.value).Addr()))
+		t.release(backendBit(addrPortOf(b.value)))
 	}
 	t.backendIDs.give(b.id)
 }

@@ -125,7 +125,7 @@ func (r *restorer) backend(b *backend) {
 	b.port.backends[b.endpoint()] = b
 	b.node, b.value.Node = r.place(nodeName, b.value.Node)
 	b.zone, b.value.Zone = r.place(zoneName, b.value.Zone)
-	t.bits[bitOf(backendPlane, addrPortOf(b.value).Addr())]++
+	t.bits[backendBit(addrPortOf(b.value))]++
 	if b.value.State == stateGone {
 		b.since = t.now()
 		t.gone[b.id] = b
@@ -156,7 +156,7 @@ func (r *restorer) frontends() error {
 			f.record = 0
 		}
 		t.frontends[key] = f
-		t.bits[bitOf(frontendPlane, addrOf(key.Address))]++
+		t.bits[frontendBit(addrOf(key.Address))]++
 		if f.value.Key == key {
 			f.port = r.ports[f.value.Service]
 		}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"iter"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+func collect[T any](t *testing.T, rows iter.Seq2[T, error]) (all []T) {
+	t.Helper()
+	for row, err := range rows {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, row)
+	}
+	return all
+}
+
+func compare[T any](t *testing.T, got, want []T) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+}
+
+// published is a service with a node's and a zone's backend.
+func published(t *testing.T) *bench {
+	b := newTables(t, tinySizes())
+	d := made(1, ep{1, lb.Active, lb.TierNode}, ep{2, lb.Draining, lb.TierZone}, ep{3, lb.Quiet, lb.TierCluster})
+	d.Frontends[0].External = lb.Side{Action: lb.Drop, Reason: lb.ReasonNoLocalEndpoints, List: lb.ListLocal}
+	d.Frontends[0].Affinity = 3600e9
+	b.apply(t, d)
+	return b
+}
+
+func TestFrontendRowsAreThoseOfThePlan(t *testing.T) {
+	b := published(t)
+	b.store.serviceCounters.(memoryCounters[bpf.NearlbServiceCounter])[1] = bpf.NearlbServiceCounter{Connections: 5, Dropped: 2}
+	compare(t, collect(t, b.Reader().Frontends()), []FrontendRow{{
+		Service: "default/s1", Port: "http", Protocol: "TCP", Kind: "ClusterIP", Address: netip.MustParseAddr("10.96.0.1"), FrontendPort: 80,
+		Internal: SideRow{Action: "balance", Reason: "all", Tiers: []TierRow{
+			{"node", 1, []TierBackendRow{{hostAddress(1).Addr(), 8080, "n1", "z1", "active"}}},
+			{"zone", 1, []TierBackendRow{{hostAddress(2).Addr(), 8080, "n2", "z0", "draining"}}},
+		}},
+		External:        SideRow{Action: "drop", Reason: "no-local-endpoints", Tiers: []TierRow{}},
+		AffinitySeconds: 3600, SourceRanges: []string{}, Connections: 5, Dropped: 2,
+	}})
+}
+
+func TestBackendRowsSayWhereAndHowTheyAre(t *testing.T) {
+	b := published(t)
+	b.store.backendCounters.(memoryCounters[bpf.NearlbBackendCounter])[1] = bpf.NearlbBackendCounter{Connections: 5, BytesTo: 7}
+	row := BackendRow{Service: "default/s1", Port: "http", Protocol: "TCP", BackendPort: 8080, Generation: 1}
+	one, two, three := row, row, row
+	one.Address, one.Node, one.Zone, one.Tier, one.State, one.Lists, one.ID = hostAddress(1).Addr(), "n1", "z1", "node", "active", []string{"cluster"}, 1
+	one.Connections, one.BytesTo = 5, 7
+	two.Address, two.Node, two.Zone, two.Tier, two.State, two.Lists, two.ID = hostAddress(2).Addr(), "n2", "z0", "zone", "draining", []string{"cluster"}, 2
+	three.Address, three.Node, three.Zone, three.Tier, three.State, three.Lists, three.ID = hostAddress(3).Addr(), "n3", "z1", "cluster", "quiet", []string{}, 3
+	compare(t, collect(t, b.Reader().Backends()), []BackendRow{one, two, three})
+}
+
+func TestFlowRowsAreSeenFromTheClient(t *testing.T) {
+	b := published(t)
+	client, frontend := netip.MustParseAddr("10.244.9.9"), netip.MustParseAddr("10.96.0.1")
+	flow := bpf.NearlbFlow{Word: flowLive, Touched: b.store.clock.jiffies(), Client: address16(client), Frontend: address16(frontend),
+		Port: swap16(40000), OtherPort: swap16(40000), FrontendPort: swap16(80), Protocol: 6, Backend: 2, Generation: 1, Service: 1,
+		Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)}
+	putFlow(b.store, 0, flow)
+	alias := flow
+	alias.Flags, alias.Port, alias.OtherPort = flowAlias, swap16(50001), swap16(40000)
+	putFlow(b.store, 9, alias)
+	direct := flow
+	direct.Flags, direct.Frontend, direct.FrontendPort, direct.Service, direct.Port = flowDirect, address16(hostAddress(2).Addr()), swap16(8080), 0, swap16(40001)
+	putFlow(b.store, 17, direct)
+	old := flow
+	old.Generation, old.Port = 9, swap16(40002)
+	old.Touched -= 100 * b.store.clock.perSecond()
+	old.Seen = 0
+	putFlow(b.store, 18, old)
+	writing := flow
+	writing.Word = uint32(bpf.NearlbFlowPhaseFLOW_WRITING)
+	putFlow(b.store, 19, writing)
+
+	want := FlowRow{Service: "default/s1", Port: "http", Protocol: "TCP", Client: client, ClientPort: 40000, SourcePort: 40000,
+		Frontend: frontend, FrontendPort: 80, Backend: hostAddress(2).Addr(), BackendPort: 8080, BackendState: "draining",
+		Flags: []string{}, Seen: []string{"reply", "established"}, Node: "n2", Zone: "z0"}
+	wantAlias := want
+	wantAlias.Flags, wantAlias.SourcePort = []string{"alias"}, 50001
+	wantDirect := FlowRow{Protocol: "TCP", Client: client, ClientPort: 40001, SourcePort: 40000, Frontend: hostAddress(2).Addr(), FrontendPort: 8080,
+		Backend: hostAddress(2).Addr(), BackendPort: 8080, Flags: []string{"direct"}, Seen: want.Seen}
+	wantOld := want
+	wantOld.ClientPort, wantOld.Backend, wantOld.BackendPort, wantOld.BackendState = 40002, netip.Addr{}, 0, "stale"
+	wantOld.Node, wantOld.Zone, wantOld.Seen, wantOld.IdleSeconds, wantOld.Expired = "", "", []string{}, 100, true
+	compare(t, collect(t, b.Reader().Flows()), []FlowRow{want, wantAlias, wantDirect, wantOld})
+}
+
+func TestAffinityAndVerdictsAreNamed(t *testing.T) {
+	b := published(t)
+	client := netip.MustParseAddr("fd00::9")
+	key := bpf.NearlbAffinityKey{Client: address16(client), Service: 1}
+	if err := b.store.affinity.put(key, bpf.NearlbAffinityValue{Backend: 1, Generation: 1, Touched: b.store.clock.boot() + 1e12}); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, collect(t, b.Reader().Affinity()), []AffinityRow{{Service: "default/s1", Port: "http", Protocol: "TCP", Client: client,
+		Backend: hostAddress(1).Addr(), BackendPort: 8080, State: "active"}})
+
+	index := uint32(bpf.NearlbHookHOOK_TO_POD)*uint32(bpf.NearlbVerdictVERDICT_MAX) + uint32(bpf.NearlbVerdictVERDICT_TRANSLATE_REPLY)
+	b.store.verdicts.(memoryCounters[bpf.NearlbVerdictCounter])[index] = bpf.NearlbVerdictCounter{Packets: 3, Bytes: 300}
+	compare(t, collect(t, b.Reader().Verdicts()), []VerdictRow{{"to_pod", "translate", "reply", 3, 300}})
+}
+
+func TestFillCountsWhatIsInForce(t *testing.T) {
+	fill := map[string]FillRow{}
+	for _, row := range collect(t, published(t).Reader().Fill()) {
+		fill[row.Table] = row
+	}
+	for table, used := range map[string]uint64{"frontends": 2, "records": 2, "slots": 2, "backends": 3, "flows": 0, "names": 6} {
+		if fill[table].Used != used || fill[table].Limit == 0 {
+			t.Errorf("table %s: %+v, want %d used", table, fill[table], used)
+		}
+	}
+}
+
+func TestSettingsAreDumpedAndKept(t *testing.T) {
+	b := newTables(t, tinySizes())
+	c := Config{ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:10:96::/108")},
+		Loopback4: netip.MustParseAddr("169.254.1.1")}
+	if err := b.Configure(c); err != nil {
+		t.Fatal(err)
+	}
+	want := "service-cidr 10.96.0.0/12\nservice-cidr fd00:10:96::/108\nloopback 169.254.1.1 fd6e:6561:726c:6200::1\n"
+	if got := text(t, b.Tables); got != want {
+		t.Errorf("dump\n%swant\n%s", got, want)
+	}
+	b.store.watch(func() { t.Error("the same settings were written again") })
+	if err := b.Configure(c); err != nil {
+		t.Fatal(err)
+	}
+	b.store.watch(func() {})
+	if err := b.Configure(Config{ServiceCIDRs: make([]netip.Prefix, 9)}); err == nil {
+		t.Error("nine service CIDRs accepted")
+	}
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trace
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/decide"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/tests/privileged"
+)
+
+// sticky is a Service with session affinity and four backends.
+func sticky() lb.Decision {
+	input := lb.Input{Service: lb.Service{
+		Name: lb.ServiceName{Namespace: "default", Name: "sticky"}, Type: lb.TypeClusterIP,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Affinity: time.Hour,
+		Ports: []lb.ServicePort{{Protocol: lb.TCP, Port: 80}}, Internal: lb.PolicyCluster, External: lb.PolicyCluster,
+	}}
+	for _, address := range []string{"10.244.2.1:80", "10.244.2.2:80", "10.244.2.3:80", "10.244.2.4:80"} {
+		input.Endpoints = append(input.Endpoints, lb.Endpoint{
+			Port: lb.PortKey{Protocol: lb.TCP}, Address: netip.MustParseAddrPort(address), Ready: true, Serving: true, Slice: "sticky-1",
+		})
+	}
+	return decide.Decide(input, lb.Node{Name: "n1"})
+}
+
+// A client that live session affinity remembers is answered with its backend, whichever that is, and the live entry stays as it is.
+func TestLiveSessionAffinityDecides(t *testing.T) {
+	pins := privileged.Bpffs(t)
+	live, err := bpf.Load(bpf.Options{PinPath: pins, Sizes: bpf.Sizes{FlowSets: 16, Slots: 1 << 16}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer live.Close()
+	decision := sticky()
+	if _, err := publish(&live.NearlbMaps, []lb.Decision{decision}, maps.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	tracer, err := Live(pins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tracer.Close()
+	request := Request{From: FromPod, Source: netip.MustParseAddrPort("10.244.1.9:0"), To: netip.MustParseAddrPort("10.96.0.10:80"), Protocol: lb.TCP}
+	for id := range uint32(len(decision.Backends)) {
+		backend := remembered(t, live, request.Source.Addr(), id+1)
+		answer, err := tracer.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer.Reason != "affinity" || len(answer.Backends) != 1 || answer.Backends[0].Address != backend {
+			t.Errorf("affinity with %v: got %+v", backend, answer)
+		}
+	}
+}
+
+// remembered writes a live affinity entry for a backend and gives the backend's address.
+func remembered(t *testing.T, live *bpf.Objects, client netip.Addr, id uint32) netip.Addr {
+	t.Helper()
+	var backend bpf.NearlbBackend
+	if err := live.Backends.Lookup(id, &backend); err != nil {
+		t.Fatal(err)
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		t.Fatal(err)
+	}
+	key := bpf.NearlbAffinityKey{Client: bpf.NearlbAddress{Bytes: client.As16()}, Service: backend.Service}
+	value := bpf.NearlbAffinityValue{Backend: id, Generation: backend.Generation, Touched: uint64(now.Nano())}
+	if err := live.Affinity.Put(&key, &value); err != nil {
+		t.Fatal(err)
+	}
+	return netip.AddrFrom16(backend.Address.Bytes).Unmap()
+}

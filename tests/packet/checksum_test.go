@@ -124,6 +124,21 @@ func (p parsed) check(ip []byte) error {
 	return p.checkTransport()
 }
 
+// checkOuter checks an answer without what it quotes: the quoted packet's checksum may have been a partial one.
+func (p parsed) checkOuter(ip []byte) error {
+	start := uint32(0)
+	if p.v6 || p.protocol == lb.TCP {
+		start = p.pseudo()
+	}
+	if !p.v6 && sum(0, ip[:p.header]) != 0xffff {
+		return fmt.Errorf("check IPv4 header: checksum %#04x is wrong", binary.BigEndian.Uint16(ip[10:]))
+	}
+	if sum(start, p.transport) != 0xffff {
+		return fmt.Errorf("check protocol %d: checksum is wrong", p.protocol)
+	}
+	return nil
+}
+
 func (p parsed) pseudo() uint32 {
 	return sum(uint32(p.protocol)+uint32(len(p.transport)), append(append([]byte{}, p.src...), p.dst...))
 }

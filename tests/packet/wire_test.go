@@ -278,3 +278,46 @@ func TestFramesShorterThanAnIPHeaderPass(t *testing.T) {
 		}
 	}, lb.TCP)
 }
+
+// finish does what a device does with a checksum that was left to it.
+func (o offload) finish(frame []byte) []byte {
+	if o.Flags&needsChecksum == 0 {
+		return frame
+	}
+	done := bytes.Clone(frame)
+	binary.BigEndian.PutUint16(done[o.Start+o.Offset:], ^uint16(sum(0, done[o.Start:])))
+	return done
+}
+
+// An answer made of a packet with a partial checksum is whole, whatever a device still does to it.
+func TestAnswersToPacketsWithPartialChecksumsAreWhole(t *testing.T) {
+	forEachWorld(t, func(t *testing.T, w world) {
+		wires := newWires(t)
+		wires.publish(deny(lb.Reject, lb.ReasonNoEndpoints)(w)...)
+		for _, size := range []int{0, 1, 100, 1000} {
+			in, _ := webPackets(w)
+			in.payload = bytes.Repeat([]byte{7}, size)
+			for name, shape := range map[string]func(packet) (offload, []byte){
+				"partial": partial,
+				"whole":   func(p packet) (offload, []byte) { return offload{}, p.bytes() },
+			} {
+				o, frame := shape(in)
+				if !wires.send(fromPod, o, frame) {
+					t.Fatal("the kernel does not take the frame")
+				}
+				left, got := wires.receive(fromPod)
+				got = left.finish(got)
+				answer, ok := parse(got)
+				if !ok || !bytes.Equal(answer.dst, in.src.Addr().AsSlice()) {
+					t.Fatalf("%s, %d bytes: no answer came out (%v)\n%s", name, size, wires.counters(), show(got))
+				}
+				if answer.protocol == in.protocol && answer.protocol != lb.TCP {
+					t.Fatalf("%s: the packet itself came back", name)
+				}
+				if err := answer.checkOuter(got[14:]); err != nil {
+					t.Errorf("%s, %d bytes: %v, left to the device: %+v\n%s", name, size, err, left, show(got))
+				}
+			}
+		}
+	}, lb.TCP, lb.UDP)
+}

@@ -87,7 +87,9 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 
 	if (!settings || settings->disabled || trace_on)
 		return VERDICT_CONTINUE;
-	known = address_known(&packet->destination);
+	known = known_frontend(&packet->destination);
+	if (!known)
+		known = known_backend(&packet->destination, packet->destination_port);
 	if (!known)
 		return fast_unknown(settings, packet);
 	if ((packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
@@ -140,7 +142,7 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 
 	if (!settings || settings->disabled || trace_on)
 		return VERDICT_CONTINUE;
-	if (!(address_known(&packet->source) & KNOWN_BACKEND))
+	if (!known_backend(&packet->source, packet->source_port))
 		return VERDICT_PASS_NOT_SERVICE;
 	if (!flow_find_place(&place, &packet->destination, packet->destination_port, packet->protocol, settings->seed))
 		return VERDICT_CONTINUE;

@@ -16,6 +16,7 @@ enum insert {
 enum eviction {
 	EVICT_NEVER = 0,
 	EVICT_IDLE,
+	EVICT_DIRECT, /* not translated: forgetting it harms nobody now */
 	EVICT_UNANSWERED,
 	EVICT_CLOSED,
 	EVICT_EXPIRED,
@@ -76,6 +77,8 @@ static __always_inline __u64 flow_eviction(const struct flow *flow, __u32 word, 
 		return (__u64)EVICT_CLOSED << 32 | age;
 	if (!seen_answered(flow->protocol, seen))
 		return (__u64)EVICT_UNANSWERED << 32 | age;
+	if (flow->flags == FLOW_DIRECT && flow->other_port == flow->port)
+		return (__u64)EVICT_DIRECT << 32 | age;
 	return age > flow_active_seconds * jiffies_per_second ? (__u64)EVICT_IDLE << 32 | age : EVICT_NEVER;
 }
 

@@ -10,6 +10,7 @@
 #include "rewrite.h"
 #include "settings.h"
 #include "trace.h"
+#include "twin.h"
 
 /* What became of a search in the flow table. No pointers: it is handed to functions that the verifier knows apart. */
 struct found {
@@ -169,6 +170,7 @@ static __always_inline enum verdict forward_established(struct __sk_buff *skb, c
 							struct flow *flow, struct rewrite *to)
 {
 	struct flow *live = found_flow(found);
+	__u32 add;
 
 	if (!live)
 		return VERDICT_CONTINUE;
@@ -176,7 +178,9 @@ static __always_inline enum verdict forward_established(struct __sk_buff *skb, c
 	flow_barrier();
 	if (flow_word(live) != found->word || !forward_target(to, settings, flow, packet))
 		return VERDICT_CONTINUE;
-	flow_note(live, flow_now(), seen_from_client(packet, flow->seen));
+	add = seen_from_client(packet, flow->seen);
+	flow_note(live, flow_now(), add);
+	flow_note_twin(settings, flow, add);
 	if (flow->flags == FLOW_DIRECT && flow->other_port == flow->port)
 		return VERDICT_PASS_DIRECT;
 	return forward_rewrite(skb, packet, flow, to, VERDICT_TRANSLATE_ESTABLISHED);

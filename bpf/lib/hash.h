@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The three hashes. pkg/maps has address_hash again in Go. */
+/* The three hashes. pkg/maps has endpoint_hash again in Go. */
 #pragma once
 
 #include "types.h"
@@ -11,17 +11,24 @@
 
 /* An address as two numbers, each eight bytes of it read as a little-endian word. */
 
-/* Which bit of address_filter an address has: 0 to ADDRESS_FILTER_BITS - 1.
- * x = (low * A) ^ high, where low is bytes 0-7, high bytes 8-15; x ^= x >> 32; x *= B; the top 19 bits. */
-static __always_inline __u32 address_hash(const struct address *address)
+/* Which bit of address_filter an address with a port has: 0 to ADDRESS_FILTER_BITS - 1.
+ * x = (low * A) ^ high ^ port, where low is bytes 0-7, high bytes 8-15 and port its two bytes as they are on the wire, read as a
+ * little-endian word; x ^= x >> 32; x *= B; the top 19 bits. */
+static __always_inline __u32 endpoint_hash(const struct address *address, __be16 port)
 {
-	__u64 x = (address->longs[0] * HASH_A) ^ address->longs[1];
+	__u64 x = (address->longs[0] * HASH_A) ^ address->longs[1] ^ port;
 
 	x ^= x >> 32;
 	x *= HASH_B;
 	return x >> (64 - 19);
 }
-_Static_assert(ADDRESS_FILTER_BITS == 1u << 19, "address_hash gives 19 bits");
+_Static_assert(ADDRESS_FILTER_BITS == 1u << 19, "endpoint_hash gives 19 bits");
+
+/* The bit of an address whatever the port. */
+static __always_inline __u32 address_hash(const struct address *address)
+{
+	return endpoint_hash(address, 0);
+}
 
 /* The set of a flow is the low bits, the way where the search starts the top three. */
 static __always_inline __u64 flow_hash(const struct address *client, __be16 port, __u8 protocol, __u64 seed)

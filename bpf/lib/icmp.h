@@ -27,12 +27,21 @@ static __always_inline bool is_icmp_error(const struct packet *packet, __u8 type
 	return type >= 1 && type <= 4;
 }
 
+/* Reads what the ICMP message still has at offset: the frame may be longer. */
+static __always_inline bool quote_load(struct __sk_buff *skb, const struct icmp *icmp, __u32 offset, void *to,
+				       __u32 size)
+{
+	if (offset + size > icmp->outer.l4 + icmp->outer.l4_length)
+		return false;
+	return bpf_skb_load_bytes(skb, offset, to, size) == 0;
+}
+
 static __always_inline bool quote_parse4(struct __sk_buff *skb, struct icmp *icmp)
 {
 	struct packet *answer = &icmp->answer;
 	struct iphdr ip;
 
-	if (bpf_skb_load_bytes(skb, icmp->quote, &ip, sizeof(ip)) || ip.version != 4 || ip.ihl < 5)
+	if (!quote_load(skb, icmp, icmp->quote, &ip, sizeof(ip)) || ip.version != 4 || ip.ihl < 5)
 		return false;
 	answer->protocol = ip.protocol;
 	answer->l4 = icmp->quote + ip.ihl * 4;
@@ -46,7 +55,7 @@ static __always_inline bool quote_parse6(struct __sk_buff *skb, struct icmp *icm
 	struct packet *answer = &icmp->answer;
 	struct ipv6hdr ip;
 
-	if (bpf_skb_load_bytes(skb, icmp->quote, &ip, sizeof(ip)) || ip.version != 6)
+	if (!quote_load(skb, icmp, icmp->quote, &ip, sizeof(ip)) || ip.version != 6)
 		return false;
 	answer->protocol = ip.nexthdr;
 	answer->l4 = icmp->quote + sizeof(ip);
@@ -61,7 +70,7 @@ static __always_inline void quote_find_check(struct __sk_buff *skb, struct icmp 
 	__u16 check;
 
 	icmp->l4_check = 0;
-	if (!at || bpf_skb_load_bytes(skb, icmp->answer.l4 + at, &check, sizeof(check)))
+	if (!at || !quote_load(skb, icmp, icmp->answer.l4 + at, &check, sizeof(check)))
 		return;
 	if (check || icmp->answer.protocol != IPPROTO_UDP)
 		icmp->l4_check = icmp->answer.l4 + at;
@@ -77,7 +86,7 @@ static __always_inline bool quote_parse(struct __sk_buff *skb, struct icmp *icmp
 	icmp->quote = icmp->outer.l4 + ICMP_HEADER;
 	if (!(answer->family == 4 ? quote_parse4(skb, icmp) : quote_parse6(skb, icmp)))
 		return false;
-	if (!has_ports(answer->protocol) || bpf_skb_load_bytes(skb, answer->l4, ports, sizeof(ports)))
+	if (!has_ports(answer->protocol) || !quote_load(skb, icmp, answer->l4, ports, sizeof(ports)))
 		return false;
 	answer->source_port = ports[1];
 	answer->destination_port = ports[0];

@@ -9,6 +9,7 @@
 #include "rewrite.h"
 #include "settings.h"
 #include "trace.h"
+#include "twin.h"
 
 struct reply {
 	struct flow flow; /* copy */
@@ -31,31 +32,6 @@ static __always_inline void reply_find(struct reply *reply, const struct flow_pl
 			continue;
 		reply->at = flow;
 		return;
-	}
-}
-
-static __always_inline bool flow_is_twin(const struct flow *flow, const struct flow *of)
-{
-	return (flow_word(flow) & FLOW_PHASE_MASK) == FLOW_LIVE &&
-	       flow_is_clients(flow, &of->client, of->other_port, of->protocol) && flow->other_port == of->port &&
-	       (flow->flags ^ of->flags) == FLOW_ALIAS && address_equal(&flow->frontend, &of->frontend);
-}
-
-/* A flow with a translated port has two entries: both live as long as packets come. */
-static __always_inline void flow_note_twin(const struct settings *settings, const struct flow *of, __u32 add)
-{
-	struct flow_place place;
-
-	if (of->port == of->other_port ||
-	    !flow_find_place(&place, &of->client, of->other_port, of->protocol, settings->seed))
-		return;
-	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		struct flow *flow = flow_at(&place, flow_way(&place, i));
-
-		if (flow_is_twin(flow, of)) {
-			flow_note(flow, flow_now(), add);
-			return;
-		}
 	}
 }
 
@@ -126,7 +102,7 @@ static __always_inline enum verdict reply_slow(struct __sk_buff *skb, const stru
 		return VERDICT_PASS_FRAGMENT;
 	if (!has_ports(packet->protocol))
 		return VERDICT_PASS_PROTOCOL;
-	if (!(address_known(&packet->source) & KNOWN_BACKEND))
+	if (!known_backend(&packet->source, packet->source_port))
 		return VERDICT_PASS_NOT_SERVICE;
 	return reply_translate(skb, settings, packet, packet);
 }

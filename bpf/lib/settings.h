@@ -14,20 +14,26 @@ static __always_inline const struct settings *settings_get(void)
 }
 
 enum known {
-	KNOWN_FRONTEND = 1, /* perhaps a frontend's address; surely none without this bit */
-	KNOWN_BACKEND = 2,  /* the same for backends */
+	KNOWN_FRONTEND = 1, /* perhaps a frontend's address; surely none without this */
+	KNOWN_BACKEND = 2,  /* the same for a backend's address and port */
 };
 
-static __always_inline __u32 address_known(const struct address *address)
+static __always_inline __u32 known_frontend(const struct address *address)
 {
 	__u32 hash = address_hash(address);
 	__u32 word = hash >> 6;
 	const struct address_bits *bits = bpf_map_lookup_elem(&address_filter, &word);
 
-	if (!bits)
-		return 0;
-	return ((bits->frontends >> (hash & 63)) & 1) * KNOWN_FRONTEND +
-	       ((bits->backends >> (hash & 63)) & 1) * KNOWN_BACKEND;
+	return bits && (bits->frontends >> (hash & 63)) & 1 ? KNOWN_FRONTEND : 0;
+}
+
+static __always_inline __u32 known_backend(const struct address *address, __be16 port)
+{
+	__u32 hash = endpoint_hash(address, port);
+	__u32 word = hash >> 6;
+	const struct address_bits *bits = bpf_map_lookup_elem(&address_filter, &word);
+
+	return bits && (bits->backends >> (hash & 63)) & 1 ? KNOWN_BACKEND : 0;
 }
 
 static __always_inline bool in_cidr(const struct cidr *cidr, const struct address *address)

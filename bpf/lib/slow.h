@@ -39,13 +39,15 @@ static __always_inline enum verdict slow_ports(struct __sk_buff *skb, struct wor
 {
 	struct packet *packet = &work->packet;
 	bool hairpin = is_hairpin_address(work->settings, packet->family, &packet->destination);
+	bool portless = packet->fragment == FRAGMENT_LATER && !fragment_recall(packet);
 
-	work->known = address_known(&packet->destination);
+	work->known = known_frontend(&packet->destination) |
+		      known_backend(&packet->destination, packet->destination_port);
 	if (!work->known && !hairpin && !service_cidr_has(&packet->destination))
 		return packet->fragment == FRAGMENT_LATER ? VERDICT_PASS_FRAGMENT : VERDICT_PASS_NOT_SERVICE;
 	if (packet->malformed)
 		return slow_is_ours(work) ? VERDICT_DROP_MALFORMED : VERDICT_PASS_MALFORMED;
-	if (packet->fragment == FRAGMENT_LATER && !fragment_recall(packet))
+	if (portless)
 		return slow_is_ours(work) ? VERDICT_DROP_FRAGMENT : VERDICT_PASS_FRAGMENT;
 	if (hairpin) {
 		work->hairpin = true;

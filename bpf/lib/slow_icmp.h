@@ -37,7 +37,7 @@ static __always_inline enum verdict icmp_echo(struct __sk_buff *skb, struct icmp
 {
 	const struct packet *packet = &icmp->outer;
 
-	if (address_known(&packet->destination) & KNOWN_FRONTEND && frontend_find_address(&packet->destination)) {
+	if (known_frontend(&packet->destination) && frontend_find_address(&packet->destination)) {
 		if (packet->fragment != FRAGMENT_NONE)
 			return VERDICT_DROP_FRAGMENT;
 		icmp->back = echo_answer(skb, packet);

@@ -280,10 +280,10 @@ struct fragment_value {
 	__u32 touched; /* jiffies (low 32 bits) of the first fragment */
 };
 
-/* One word of address_filter: bit (hash & 63) of word (hash >> 6), hash as address_hash() in hash.h. */
+/* One word of each of the two filters: bit (hash & 63) of word (hash >> 6), hash as in hash.h. */
 struct address_bits {
-	__u64 frontends; /* some frontend has an address of this hash */
-	__u64 backends;  /* some backend has */
+	__u64 frontends; /* some frontend has an address of this hash (address_hash) */
+	__u64 backends;  /* some backend has an address and port of this hash (endpoint_hash) */
 };
 
 struct verdict_counter {

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The two entries of a flow whose source port is translated: each is seen by one direction. */
+#pragma once
+
+#include "flow.h"
+#include "settings.h"
+
+static __always_inline bool flow_is_twin(const struct flow *flow, const struct flow *of)
+{
+	return (flow_word(flow) & FLOW_PHASE_MASK) == FLOW_LIVE &&
+	       flow_is_clients(flow, &of->client, of->other_port, of->protocol) && flow->other_port == of->port &&
+	       (flow->flags ^ of->flags) == FLOW_ALIAS && address_equal(&flow->frontend, &of->frontend);
+}
+
+/* A flow with a translated port has two entries: both live as long as packets come. */
+static __always_inline void flow_note_twin(const struct settings *settings, const struct flow *of, __u32 add)
+{
+	struct flow_place place;
+
+	if (of->port == of->other_port ||
+	    !flow_find_place(&place, &of->client, of->other_port, of->protocol, settings->seed))
+		return;
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		struct flow *flow = flow_at(&place, flow_way(&place, i));
+
+		if (flow_is_twin(flow, of)) {
+			flow_note(flow, flow_now(), add);
+			return;
+		}
+	}
+}

@@ -32,7 +32,7 @@ func TestAnEntryDeletedByHandIsPutBack(t *testing.T) {
 	}
 	b.store.backends.store(1, wordState, 0)
 	b.store.slots.store(b.frontends[key].value.Sides[0].Tiers[0].First, 0, 77)
-	bitOf(frontendPlane, netip.MustParseAddr("10.96.0.1")).put(b.store.filter, false)
+	frontendBit(netip.MustParseAddr("10.96.0.1")).put(b.store.filter, false)
 
 	found, err := b.Audit(false)
 	if err != nil {

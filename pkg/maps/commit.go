@@ -257,10 +257,11 @@ func (c *change) leaveUnused() {
 		c.t.records = append(c.t.records, retiredRecord{f.record, now})
 	}
 	for _, r := range c.runs {
-		if r.refs > 0 {
-			continue
+		switch {
+		case r.port.runs[r.key] != r: // not written
+			c.t.slots.give(r.span)
+		case r.refs == 0:
+			c.t.retireRun(r, now)
 		}
-		r.port.runs[r.key] = r
-		c.t.retireRun(r, now)
 	}
 }

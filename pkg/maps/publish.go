@@ -91,11 +91,8 @@ func (t *Tables) publish(d *lb.Decision) (Stats, error) {
 		if loser == t.applying {
 			continue // its turn comes
 		}
-		stats, err := t.inherit(loser)
+		stats, _ := t.inherit(loser) // tried again by Reclaim
 		c.stats.add(stats)
-		if err != nil {
-			return c.stats, err
-		}
 	}
 	return c.stats, nil
 }

@@ -51,14 +51,28 @@ func (s *store) watch(wrote func()) {
 	s.affinity.(*memoryHash[bpf.NearlbAffinityKey, bpf.NearlbAffinityValue]).wrote = wrote
 }
 
+// refuseAfter makes the table writes after the first n fail with err.
+func (s *store) refuseAfter(n int, err error) {
+	answer := func() error {
+		if n--; n < 0 {
+			return err
+		}
+		return nil
+	}
+	s.frontends.(*memoryHash[frontendKey, uint32]).refuse = answer
+	s.ranges.(*memoryHash[rangeKey, uint32]).refuse = answer
+	s.names.(*memoryHash[nameKey, string]).refuse = answer
+}
+
 type memoryHash[K comparable, V any] struct {
 	entries map[K]V
 	limit   uint32
 	wrote   func()
+	refuse  func() error // a test's answer in place of the kernel's
 }
 
 func newMemoryHash[K comparable, V any](limit uint32) *memoryHash[K, V] {
-	return &memoryHash[K, V]{entries: map[K]V{}, limit: limit, wrote: func() {}}
+	return &memoryHash[K, V]{entries: map[K]V{}, limit: limit, wrote: func() {}, refuse: func() error { return nil }}
 }
 
 func (h *memoryHash[K, V]) get(key K) (V, bool, error) {
@@ -67,6 +81,9 @@ func (h *memoryHash[K, V]) get(key K) (V, bool, error) {
 }
 
 func (h *memoryHash[K, V]) put(key K, value V) error {
+	if err := h.refuse(); err != nil {
+		return err
+	}
 	if _, found := h.entries[key]; !found && len(h.entries) >= int(h.limit) {
 		return errFull
 	}
@@ -76,6 +93,9 @@ func (h *memoryHash[K, V]) put(key K, value V) error {
 }
 
 func (h *memoryHash[K, V]) remove(key K) error {
+	if err := h.refuse(); err != nil {
+		return err
+	}
 	delete(h.entries, key)
 	h.wrote()
 	return nil

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+	"pgregory.net/rapid"
+)
+
+// What the kernel refuses half-way is told, leaves no torn view, and is made good by the next try.
+func TestARefusedWriteIsMadeGoodByTheNextTry(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		refused := errors.New("out of memory")
+		s := memoryStore(tinySizes())
+		b := newBench(t, s)
+		decisions := map[lb.ServiceName]lb.Decision{}
+		for range rapid.IntRange(1, 5).Draw(t, "steps") {
+			step := drawStep(t, decisions)
+			s.refuseAfter(rapid.IntRange(0, 20).Draw(t, "writes"), refused)
+			err := step(b)
+			s.refuseAfter(math.MaxInt, nil)
+			if err != nil && !errors.Is(err, refused) {
+				t.Fatal(err)
+			}
+			for key, got := range allAnswers(s) {
+				if !shared(key) && got != answers(decisions)[key] && err == nil {
+					t.Fatalf("%s answers %q", keyText(key), got)
+				}
+			}
+			if err != nil {
+				reapply(t, b, decisions)
+			}
+		}
+		b.later()
+		reapply(t, b, decisions)
+		b.later()
+		cold := newBench(t, memoryStore(tinySizes()))
+		reapply(t, cold, decisions)
+		if got, want := text(t, b.Tables), text(t, cold.Tables); got != want {
+			t.Fatalf("after refusals:\n%s\ncold start:\n%s", got, want)
+		}
+		consistent(t, b.Tables)
+		if drift, err := b.Audit(false); err != nil || len(drift) > 0 {
+			t.Fatalf("drift %v (%v)", drift, err)
+		}
+	})
+}

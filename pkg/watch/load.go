@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // standardInput is the argument that stands for it, and its name in errors.
@@ -47,6 +49,20 @@ type loaded struct{ *store }
 func (l loaded) Run(_ context.Context, ev Events) error {
 	ev.Synced()
 	return nil
+}
+
+// Problems are also those of slices whose Service is not among the files: nothing that comes later will want them.
+func (l loaded) Problems() []lb.Problem {
+	out := l.store.Problems()
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for key, slice := range l.slices {
+		if slice.owner.Name != "" && l.services[slice.owner] == nil {
+			out = append(out, lb.Problem{Object: key.String(), Field: "metadata.labels[" + labelServiceName + "]",
+				Message: "no Service " + slice.owner.String() + " is served: these endpoints are of no use"})
+		}
+	}
+	return sortProblems(out)
 }
 
 type loader struct {

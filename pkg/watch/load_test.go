@@ -172,6 +172,11 @@ func TestAnEmptyDirectoryIsWarnedOf(t *testing.T) {
 	same(t, "warnings", warnings, []string{dir + ": no file *.yaml, *.yml or *.json in this directory"})
 }
 
+func TestALoadedSliceWithoutItsServiceIsAProblem(t *testing.T) {
+	same(t, "problems", loadFixture(t, "example-abc.yaml").Problems(), []lb.Problem{{Object: "EndpointSlice default/example-abc",
+		Field: "metadata.labels[kubernetes.io/service-name]", Message: "no Service default/example is served: these endpoints are of no use"}})
+}
+
 // counter counts events, and says that something came.
 type counter struct {
 	services []lb.ServiceName

@@ -136,17 +136,11 @@ func loadBalancerIPs(key objectKey, ingress []corev1.LoadBalancerIngress) (out [
 	return unique(out), problems
 }
 
-// unallocated names what the API server would have allocated and this object has not.
+// unallocated names the node ports that the API server would have allocated and this object has not. A missing ClusterIP is
+// for decide to see.
 func unallocated(key objectKey, svc *corev1.Service) (problems []lb.Problem) {
-	if svc.Spec.ClusterIP == "" {
-		problems = append(problems, lb.Problem{Object: key.String(), Field: "spec.clusterIP",
-			Message: "no address given: the API server would have allocated one; there is no ClusterIP frontend"})
-	}
-	if svc.Spec.Type != corev1.ServiceTypeNodePort {
-		return problems
-	}
 	for i, p := range svc.Spec.Ports {
-		if p.NodePort == 0 {
+		if svc.Spec.Type == corev1.ServiceTypeNodePort && p.NodePort == 0 {
 			problems = append(problems, lb.Problem{Object: key.String(), Field: fmt.Sprintf("spec.ports[%d].nodePort", i),
 				Message: "no port given: the API server would have allocated one; there is no NodePort frontend"})
 		}

@@ -194,6 +194,12 @@ func TestBadMetadataIsRefused(t *testing.T) {
 	}
 }
 
+func TestAMissingNodePortIsAProblem(t *testing.T) {
+	in := input(t, load(t, NodeConfig{}, withSpec("type: NodePort, clusterIP: 10.96.0.10, selector: {a: b}, ports: [{port: 80, name: a, nodePort: 9}, {port: 81, name: b}]")), "default", "web")
+	same(t, "problems", in.Problems, []lb.Problem{{Object: "Service default/web", Field: "spec.ports[1].nodePort",
+		Message: "no port given: the API server would have allocated one; there is no NodePort frontend"}})
+}
+
 // A14: a Service without selector whose Endpoints were not mirrored.
 func TestASelectorlessServiceWithoutSlicesNamesTheLikelyExclusion(t *testing.T) {
 	in := input(t, load(t, NodeConfig{}, withSpec("clusterIP: 10.96.0.10, ports: [{port: 80}]")), "default", "web")

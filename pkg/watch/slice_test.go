@@ -167,7 +167,7 @@ func TestSlicesThatServeNothing(t *testing.T) {
 		{"no port number", webSlice("web-a", "addressType: IPv4, ports: [{name: http}], "+endpoints), "ports[0].port"},
 		{"port 0", webSlice("web-a", "addressType: IPv4, ports: [{name: http, port: 0}], "+endpoints), "ports[0].port"},
 		{"headless", strings.Replace(webSlice("web-a", "addressType: IPv4, ports: [{name: http, port: 80}], "+endpoints), "labels: {", "labels: {service.kubernetes.io/headless: '', ", 1), ""},
-		{"A13: the label of another namespace's Service", strings.Replace(webSlice("web-a", "addressType: IPv4, ports: [{name: http, port: 80}], "+endpoints), "metadata: {", "metadata: {namespace: other, ", 1), ""},
+		{"A13: the label of another namespace's Service", strings.Replace(webSlice("web-a", "addressType: IPv4, ports: [{name: http, port: 80}], "+endpoints), "metadata: {", "metadata: {namespace: other, ", 1), "metadata.labels[kubernetes.io/service-name]"},
 		{"A13: an owner reference does not count", "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-a, ownerReferences: [{apiVersion: v1, kind: Service, name: web, uid: u}]}, addressType: IPv4, ports: [{name: http, port: 80}], " + endpoints + "}", "metadata.labels[kubernetes.io/service-name]"},
 	}
 	for _, row := range rows {

@@ -127,8 +127,8 @@ func (l *live) state(d *demo) []string {
 	total, bad := d.watch.count()
 	return []string{
 		servers, processes,
-		fmt.Sprintf("%s%d new ones, %d lost or wrong; %d held since step 1, %d answers, %d lost", pad(" traffic", 11), total, bad,
-			held.Open, held.Answers, held.Lost),
+		pad(fmt.Sprintf("%s%d new, %d lost or wrong; %d held since step 1, %d answers, %d lost", pad(" traffic", 11), total, bad,
+			held.Open, held.Answers, held.Lost), l.width-1),
 	}
 }
 

@@ -18,6 +18,7 @@ func TestEveryLineOfThePictureFitsTheTerminal(t *testing.T) {
 		{Number: 3, Title: d.steps[2].title, Want: next, Err: errors.New("something that takes many words to be said as it was meant")},
 		{Number: 4, Title: d.steps[3].title, Want: next, Seen: []string{refused, refused, refused}, Requests: 1, Refusal: time.Millisecond},
 	}
+	d.watch.total, d.watch.totals, d.watch.held = 1234567, 12345, Held{Open: 600, Answers: 123456, Lost: 12345}
 	d.running = Result{Number: 5, Title: d.steps[4].title, Want: own}
 	for _, width := range []int{80, 100, 119, 120, 160, 250} {
 		height := 0

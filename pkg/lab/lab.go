@@ -15,6 +15,9 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Options of a lab. The zero value is a lab with the defaults.
@@ -68,7 +71,21 @@ func (l *Lab) build() (err error) {
 	if l.Router, err = newNamespace("router"); err != nil {
 		return err
 	}
-	return l.Router.forward()
+	return l.Router.connectNothingElse()
+}
+
+// connectNothingElse makes a router of the namespace that refuses at once what is for none of its nodes, so that nobody
+// waits for the answer to a packet that was not translated.
+func (ns *Namespace) connectNothingElse() error {
+	if err := ns.forward(); err != nil {
+		return err
+	}
+	for _, a := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		if err := ns.link.RouteAdd(&netlink.Route{Dst: ipNet(everything(a)), Type: unix.RTN_PROHIBIT}); err != nil {
+			return fmt.Errorf("refuse what is for no node: %w", err)
+		}
+	}
+	return nil
 }
 
 // BPFDir is the mount point of the lab's BPF file system. It is empty when looked at from outside the lab's mount

@@ -7,33 +7,57 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 )
 
-// Cleanup takes everything that is pinned under pinPath out of the kernel, links first, so that no program runs on tables
-// that go away. It lists what it removed, deepest first; nothing there is no error. Filters attached by clsact are not
-// pinned: pkg/attach removes those.
+// layoutDirectory is the name of a directory of pins, of this layout or another.
+var layoutDirectory = regexp.MustCompile(`^v[0-9]+$`)
+
+// Cleanup takes what is pinned under pinPath, by this nearlb or one of another layout, out of the kernel: links first, so that
+// no program runs on tables that go away. It lists what it removed, deepest first; nothing there is no error. What is not
+// nearlb's stays, and so does any directory that is not on a bpffs. Filters attached by clsact are not pinned: pkg/attach
+// removes those.
 func Cleanup(pinPath string) ([]string, error) {
-	var removed []string
-	versions, err := os.ReadDir(pinPath)
+	entries, err := os.ReadDir(pinPath)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list pins: %w", err)
 	}
-	for _, v := range versions {
-		for _, part := range []string{"links", "programs", "maps", ""} {
-			gone, err := removeTree(filepath.Join(pinPath, v.Name(), part))
-			removed = append(removed, gone...)
-			if err != nil {
-				return removed, err
-			}
+	if on, err := onBpffs(pinPath); err != nil || !on {
+		return nil, errors.Join(fmt.Errorf("clean up %s: it is not on a bpffs, so nothing is pinned there", pinPath), err)
+	}
+	var removed []string
+	for _, e := range entries {
+		if !e.IsDir() || !layoutDirectory.MatchString(e.Name()) {
+			continue
+		}
+		gone, err := removeLayout(filepath.Join(pinPath, e.Name()))
+		removed = append(removed, gone...)
+		if err != nil {
+			return removed, err
 		}
 	}
-	if err := os.Remove(pinPath); err != nil {
+	if os.Remove(pinPath) == nil { // stays when others pin there too, or when it is a mount point
+		removed = append(removed, pinPath)
+	}
+	return removed, nil
+}
+
+func removeLayout(dir string) ([]string, error) {
+	var removed []string
+	for _, part := range []string{LinkDirectory(""), programDirectory(""), mapDirectory("")} {
+		gone, err := removeTree(filepath.Join(dir, filepath.Base(part)))
+		removed = append(removed, gone...)
+		if err != nil {
+			return removed, err
+		}
+	}
+	if err := os.Remove(dir); err != nil {
 		return removed, fmt.Errorf("remove pins: %w", err)
 	}
-	return append(removed, pinPath), nil
+	return append(removed, dir), nil
 }
 
 // removeTree removes a directory and what is in it, and lists it.

@@ -23,10 +23,8 @@ func explain(action string, err error) error {
 		return fmt.Errorf("%s: %w (needs root, or the capabilities BPF, NET_ADMIN and PERFMON)", action, err)
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.E2BIG):
 		return fmt.Errorf("%s: %w (not enough memory for tables of this size; ask for smaller ones)", action, err)
-	case errors.Is(err, btf.ErrNotSupported), errors.Is(err, btf.ErrNotFound):
-		return fmt.Errorf("%s: %w (the kernel needs BTF: CONFIG_DEBUG_INFO_BTF)", action, err)
-	case errors.Is(err, ebpf.ErrNotSupported):
-		return fmt.Errorf("%s: %w (`nearlb check` lists what the kernel lacks)", action, err)
+	case errors.Is(err, btf.ErrNotFound), errors.Is(err, ebpf.ErrNotSupported):
+		return fmt.Errorf("%s: %w (`nearlb check` lists what the kernel lacks; it must have BTF: CONFIG_DEBUG_INFO_BTF)", action, err)
 	}
 	return fmt.Errorf("%s: %w", action, err)
 }

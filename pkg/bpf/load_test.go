@@ -104,6 +104,30 @@ func TestAnotherLayoutIsRefusedAndCleanupMakesRoom(t *testing.T) {
 	load(t, bpf.Options{Sizes: small(), PinPath: path})
 }
 
+func TestCleanupLeavesAloneWhatIsNotOurs(t *testing.T) {
+	dir := t.TempDir()
+	for _, sub := range []string{"v1/maps", "other"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if removed, err := bpf.Cleanup(dir); err == nil || len(removed) > 0 {
+		t.Errorf("an ordinary directory was cleaned up: %v, %v", removed, err)
+	}
+	path := privileged.Bpffs(t)
+	load(t, bpf.Options{Sizes: small(), PinPath: path})
+	if err := os.Mkdir(filepath.Join(path, "other"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bpf.Cleanup(path); err != nil {
+		t.Error(err)
+	}
+	left, err := os.ReadDir(path)
+	if err != nil || len(left) != 1 || left[0].Name() != "other" {
+		t.Errorf("left after a clean-up: %v (%v)", left, err)
+	}
+}
+
 func TestTablesAreOpenedReadOnlyForTheCommandLine(t *testing.T) {
 	path := privileged.Bpffs(t)
 	if _, err := bpf.OpenMaps(path, true); !errors.Is(err, bpf.ErrNoAgent) {

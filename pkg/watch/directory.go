@@ -27,7 +27,8 @@ const (
 
 // Manifests reads the *.yaml, *.yml and *.json files of a directory, not those of directories in it nor hidden ones, and
 // follows them as they change. A file that cannot be read or breaks a rule is refused as a whole: what it said before stays
-// in force. While the directory itself cannot be read all stays in force.
+// in force. While the directory itself cannot be read all stays in force. To change several objects of a file at once
+// write another and rename it: a file that is written in place may be read half.
 func Manifests(dir string, cfg NodeConfig, log *slog.Logger) Source {
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs

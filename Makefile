@@ -25,8 +25,8 @@ test: root packages ## install what is missing, then run every test, the privile
 	NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -race -count=1 -timeout $(TIMEOUT) ./cmd/... ./pkg/...
 	NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) ./tests/...
 
-bench: build root ## measure the datapath in the kernel and print README's table
-	./$(BIN) bench
+bench: build root ## measure the datapath in the kernel and write README's table (about a minute)
+	tests/bench.sh ./$(BIN) README.md
 
 generate: packages ## compile the BPF programs and write the Go side of their types
 	$(GO) generate ./...

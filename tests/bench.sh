@@ -1,0 +1,17 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Measures the datapath and puts the table between README's bench marks. Arguments: the nearlb binary, the README.
+set -eu
+binary=$1
+readme=$2
+table=$(mktemp)
+new=$(mktemp)
+trap 'rm -f "$table" "$new"' EXIT
+"$binary" bench -o markdown >"$table"
+awk -v table="$table" '
+	/^<!-- bench: / { print; while ((getline line < table) > 0) print line; skip = 1 }
+	/^<!-- \/bench -->/ { skip = 0 }
+	!skip { print }
+' "$readme" >"$new"
+cat "$new" >"$readme"
+cat "$table"

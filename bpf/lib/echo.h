@@ -47,7 +47,12 @@ static __always_inline bool echo_ip6(struct __sk_buff *skb, const struct packet 
 
 static __always_inline bool echo_answer(struct __sk_buff *skb, const struct packet *packet)
 {
+	__u32 end = packet->l4 + packet->l4_length;
+
 	if (!answer_allowed(skb, packet) || !echo_header(skb, packet))
+		return false;
+	/* padding is nobody's business */
+	if (skb->len > end && bpf_skb_change_tail(skb, end, 0))
 		return false;
 	if (!(packet->family == 4 ? echo_ip4(skb, packet) : echo_ip6(skb, packet)))
 		return false;

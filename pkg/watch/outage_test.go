@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+func TestAServerWithoutServiceCIDRsIsNotWaitedFor(t *testing.T) {
+	missing := func(c *fake.Clientset) {
+		c.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewNotFound(schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}, "")
+		})
+	}
+	withAPI(t, missing, func(a *api) {
+		same(t, "syncs", a.synced(), 1)
+		time.Sleep(time.Hour)
+		same(t, "said", a.logged("ServiceCIDR"), 1)
+		same(t, "outages said", a.logged("from the API server"), 0)
+		same(t, "services", names(a.source), "default/web")
+	}, apiService("web"))
+}
+
+func TestAServiceCIDRIsANodeChange(t *testing.T) {
+	withAPI(t, nil, func(a *api) {
+		_, err := a.client.NetworkingV1().ServiceCIDRs().Create(t.Context(), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+			Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}}, metav1.CreateOptions{})
+		must(t, err)
+		synctest.Wait()
+		same(t, "told", a.nodeChanges(), 1)
+		same(t, "ranges", len(a.source.ServiceCIDRs()), 1)
+	})
+}
+
+func TestAServerThatDoesNotAnswerIsSaidOnce(t *testing.T) {
+	var down atomic.Bool
+	down.Store(true)
+	withAPI(t, func(c *fake.Clientset) { failing(c, "*", &down, errors.New("connection refused")) }, func(a *api) {
+		time.Sleep(time.Hour)
+		same(t, "said", len(a.lines), 1)
+		same(t, "outages said", a.logged("objects cannot be read from the API server"), 1)
+		same(t, "syncs", a.synced(), 0)
+		down.Store(false)
+		time.Sleep(5 * time.Minute)
+		same(t, "recovery said", a.logged("can be read from the API server again"), 1)
+		same(t, "syncs", a.synced(), 1)
+		same(t, "services", names(a.source), "default/web")
+	}, apiService("web"))
+}
+
+// A watch that is lost deletes nothing; the list after it tells what went away meanwhile, and syncs again.
+func TestARelistTellsTheDifference(t *testing.T) {
+	var watcher atomic.Pointer[apiwatch.RaceFreeFakeWatcher]
+	own := func(c *fake.Clientset) {
+		c.PrependWatchReactor("endpointslices", func(clienttesting.Action) (bool, apiwatch.Interface, error) {
+			watcher.Store(apiwatch.NewRaceFreeFake())
+			return true, watcher.Load(), nil
+		})
+	}
+	withAPI(t, own, func(a *api) {
+		a.setSlice(apiSlice("other-a", "other", "10.1.1.1", "10.1.1.2"))
+		must(t, a.client.DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "web-a", metav1.DeleteOptions{}))
+		synctest.Wait()
+		a.told("") // the watch says nothing
+		before := watcher.Load()
+		before.Error(&metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: 410, Message: "too old resource version"})
+		synctest.Wait()
+		same(t, "web in between", endpointsOf(a.source, "web"), 1)
+		time.Sleep(5 * time.Minute)
+		if watcher.Load() == before {
+			t.Fatal("no new watch")
+		}
+		a.told("other web")
+		same(t, "web", endpointsOf(a.source, "web"), 0)
+		same(t, "other", endpointsOf(a.source, "other"), 2)
+		same(t, "third", endpointsOf(a.source, "third"), 1)
+		same(t, "syncs", a.synced(), 2)
+		same(t, "outages said", len(a.lines), 0)
+	}, apiService("web"), apiService("other"), apiService("third"), apiSlice("web-a", "web", "10.1.0.1"), apiSlice("other-a", "other", "10.1.1.1"), apiSlice("third-a", "third", "10.1.2.1"))
+}

@@ -44,11 +44,12 @@ type hook struct {
 	priority  uint16
 }
 
-// podHooks are the doors of a pod (ARCHITECTURE.md, Hooks).
+// podHooks are the doors of a pod (ARCHITECTURE.md, Hooks), in the order of attaching: who translates replies comes before
+// who translates requests, so that a new device loses no reply.
 func podHooks(p Programs) []hook {
 	return []hook{
-		{kindPod, "from_pod", ingress, p.FromPod, ebpf.AttachTCXIngress, link.Head(), netlink.HANDLE_MIN_INGRESS, firstPriority},
 		{kindPod, "to_pod", egress, p.ToPod, ebpf.AttachTCXEgress, link.Tail(), netlink.HANDLE_MIN_EGRESS, lastPriority},
+		{kindPod, "from_pod", ingress, p.FromPod, ebpf.AttachTCXIngress, link.Head(), netlink.HANDLE_MIN_INGRESS, firstPriority},
 	}
 }
 

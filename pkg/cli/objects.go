@@ -76,7 +76,7 @@ func (f *objectFlags) add(flags *pflag.FlagSet) {
 }
 
 // load reads the objects once. Every error of it is bad input. Warnings go to warn, one line each.
-func (f *objectFlags) load(in io.Reader, warn func(string)) (watch.Source, error) {
+func (f *objectFlags) load(in io.Reader, warn func(string)) (watch.Loaded, error) {
 	for _, file := range f.files {
 		if file == "" {
 			return nil, usagef("--filename \"\": want a file, a directory, or - for standard input")

@@ -3,7 +3,12 @@
 package cli
 
 import (
+	"slices"
+
 	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch"
 )
 
 func planCommand() *cobra.Command {
@@ -33,7 +38,7 @@ wrong with the objects. Needs neither a kernel nor a cluster.`,
 		if err != nil {
 			return err
 		}
-		doc := newPlanDocument(source.Node(), decided, append(clashing, source.Problems()...))
+		doc := newPlanDocument(source.Node(), withUnserved(decided, source), append(clashing, source.Problems()...))
 		out := cmd.OutOrStdout()
 		switch output.value {
 		case formatJSON:
@@ -44,4 +49,11 @@ wrong with the objects. Needs neither a kernel nor a cluster.`,
 		return writePlan(out, terminalWidth(out), output.value == formatWide, doc)
 	}
 	return cmd
+}
+
+// withUnserved adds the endpoints of slices whose Service is not served, all by name of the Service.
+func withUnserved(decided []lb.Decision, source watch.Loaded) []lb.Decision {
+	all := append(slices.Clone(decided), source.Unserved()...)
+	slices.SortFunc(all, func(a, b lb.Decision) int { return a.Service.Compare(b.Service) })
+	return all
 }

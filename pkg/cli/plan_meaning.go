@@ -39,6 +39,8 @@ func reasonText(reason lb.Reason, node planNode) string {
 		return "the Service has no port of this name and protocol"
 	case lb.ReasonOtherFamily:
 		return "the Service has no address of this family"
+	case lb.ReasonNoService:
+		return "no such Service is served"
 	}
 	return string(reason)
 }

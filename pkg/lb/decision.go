@@ -92,6 +92,7 @@ const (
 	ReasonNoAddress     Reason = "no-address"            // no address or no port number to send to
 	ReasonNoServicePort Reason = "no-service-port"       // no port of the Service has this name and protocol
 	ReasonOtherFamily   Reason = "no-frontend-of-family" // the Service has no frontend of this address family
+	ReasonNoService     Reason = "no-service"            // no Service of the slice's label is served
 )
 
 // List names one of a service port's lists of backends.

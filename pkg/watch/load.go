@@ -23,7 +23,7 @@ const (
 
 // Load reads files and directories once; "-" is stdin. Run of the source it returns says Synced and returns at once.
 // Each warning is one line. A file that is refused is an error, an *ObjectError where an object or its text is to blame.
-func Load(files []string, stdin io.Reader, cfg NodeConfig, warn func(string)) (Source, error) {
+func Load(files []string, stdin io.Reader, cfg NodeConfig, warn func(string)) (Loaded, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -40,6 +40,14 @@ func Load(files []string, stdin io.Reader, cfg NodeConfig, warn func(string)) (S
 		l.warn(fmt.Sprintf("Node %s: no such object: this node has no zone and no addresses", cfg.Name))
 	}
 	return loaded{l.store}, nil
+}
+
+// Loaded is a source of objects that were read once.
+type Loaded interface {
+	Source
+	// Unserved has a decision without frontends for each Service that slices name and that is not served, by name: it
+	// lists their endpoints, so that every endpoint of every slice is accounted for.
+	Unserved() []lb.Decision
 }
 
 // loaded is a store that nothing changes any more.
@@ -63,6 +71,31 @@ func (l loaded) Problems() []lb.Problem {
 		}
 	}
 	return sortProblems(out)
+}
+
+// Unserved orders endpoints as decide does.
+func (l loaded) Unserved() []lb.Decision {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	var out []lb.Decision
+	for owner, owned := range l.owned {
+		if l.services[owner] != nil {
+			continue
+		}
+		d := lb.Decision{Service: owner}
+		for _, slice := range owned {
+			for _, e := range l.appendEndpoints(nil, slice) {
+				d.Endpoints = append(d.Endpoints, lb.EndpointReason{
+					Port:    lb.PortName{Service: owner, Port: e.Port.Name, Protocol: e.Port.Protocol},
+					Address: e.Address, Slice: e.Slice, Node: e.Node, Zone: e.Zone, Reason: lb.ReasonNoService,
+				})
+			}
+		}
+		slices.SortFunc(d.Endpoints, lb.EndpointReason.Compare)
+		out = append(out, d)
+	}
+	slices.SortFunc(out, func(a, b lb.Decision) int { return a.Service.Compare(b.Service) })
+	return out
 }
 
 type loader struct {

@@ -13,7 +13,7 @@
 
 /* Where a frame has what, bytes from its start; set before load, so that they are constants to the verifier. */
 volatile const __u32 address_at;       /* last two bytes of the client's address */
-volatile const __u32 port_at;	       /* the client's port */
+volatile const __u32 port_at;          /* the client's port */
 volatile const __u32 network_fix_at;   /* IPv4 identification: keeps the header checksum right; 0 none */
 volatile const __u32 transport_fix_at; /* first two bytes of data: keep the transport checksum right */
 

@@ -75,8 +75,8 @@ static __always_inline bool answer_ip6(struct __sk_buff *skb, const struct packe
 /* The IP header of an answer to packet, without options, with length bytes behind it. */
 static __always_inline bool answer_ip(struct __sk_buff *skb, const struct packet *packet, __u8 protocol, __u32 length)
 {
-	return packet->family == 4 ? answer_ip4(skb, packet, protocol, length) :
-				     answer_ip6(skb, packet, protocol, length);
+	return packet->family == 4 ? answer_ip4(skb, packet, protocol, length)
+				   : answer_ip6(skb, packet, protocol, length);
 }
 
 /* A sender that may be answered: one host (RFC 1122 3.2.2, RFC 4443 2.4 e). */

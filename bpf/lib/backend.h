@@ -6,7 +6,7 @@
 #include "maps.h"
 
 #define BACKEND_PROBES 8 /* slots of a tier that are looked at when the first has no usable backend */
-#define NANOSECONDS 1000000000ULL
+#define NANOSECONDS    1000000000ULL
 
 /* A backend as a flow will remember it. */
 struct choice {

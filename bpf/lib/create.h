@@ -171,8 +171,8 @@ static __always_inline enum verdict create_balance(struct __sk_buff *skb, struct
 
 	affine = record->affinity && affinity_find(&choice, record, side, &work->packet.source);
 	if (!affine) {
-		hash = record->affinity ? maglev_hash_client(&work->packet.source) :
-					  maglev_hash(&work->packet.source, work->packet.source_port, key);
+		hash = record->affinity ? maglev_hash_client(&work->packet.source)
+					: maglev_hash(&work->packet.source, work->packet.source_port, key);
 		if (!backend_pick(&choice, side, record->service, hash))
 			return VERDICT_DROP_NO_BACKEND;
 		if (record->affinity)

@@ -6,10 +6,10 @@
 #include "frontend.h"
 #include "settings.h"
 
-#define ICMP_ECHO_REPLY 0
-#define ICMP_ECHO_REQUEST 8
+#define ICMP_ECHO_REPLY    0
+#define ICMP_ECHO_REQUEST  8
 #define ICMP6_ECHO_REQUEST 128
-#define ICMP6_ECHO_REPLY 129
+#define ICMP6_ECHO_REPLY   129
 
 static __always_inline bool is_echo_request(const struct packet *packet, __u8 type)
 {

@@ -8,7 +8,7 @@
 #include "maps.h"
 #include "packet.h"
 
-#define FLOW_CLAIM 4 /* one in the claim counter of a flow's word */
+#define FLOW_CLAIM  4 /* one in the claim counter of a flow's word */
 #define FLOW_CLOSED (SEEN_CLIENT_FIN | SEEN_SERVER_FIN)
 
 /* Where a client's flows are. */

@@ -28,12 +28,12 @@ struct insertion {
 	struct flow flow;
 	struct address server; /* where its packets go */
 	__be16 server_port;
-	__be16 wire_port;     /* source port that the server sees under this entry, 0 none */
-	__u32 set;            /* index of the set */
-	__u32 start;          /* of the search in it */
-	__u32 replace;        /* way to take over; FLOW_WAYS: choose one */
-	__u32 replace_word;   /* its word when it was judged */
-	__u32 made;           /* the claimed way */
+	__be16 wire_port;   /* source port that the server sees under this entry, 0 none */
+	__u32 set;          /* index of the set */
+	__u32 start;        /* of the search in it */
+	__u32 replace;      /* way to take over; FLOW_WAYS: choose one */
+	__u32 replace_word; /* its word when it was judged */
+	__u32 made;         /* the claimed way */
 };
 
 static __always_inline __u32 flow_next_word(__u32 word, enum flow_phase phase)

@@ -19,7 +19,7 @@ struct found {
 	__u32 way;   /* of the flow; FLOW_WAYS: nothing */
 	__u32 word;  /* of the flow */
 	__u8 usable;
-	__u8 lost;   /* the flow was alive, its backend is not usable */
+	__u8 lost; /* the flow was alive, its backend is not usable */
 	__u8 pad[2];
 };
 

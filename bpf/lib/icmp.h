@@ -15,9 +15,9 @@ struct icmp {
 	struct packet answer; /* like a packet that answers the quoted one: source and destination exchanged */
 	struct rewrite to;    /* what answer is translated to */
 	struct flow flow;
-	__u16 quote;          /* offset of the quoted IP header */
-	__u16 l4_check;       /* offset of the quoted checksum, 0 when the quote ends before it or it has none */
-	bool back;            /* goes back to the pod that sent it (hairpin) */
+	__u16 quote;    /* offset of the quoted IP header */
+	__u16 l4_check; /* offset of the quoted checksum, 0 when the quote ends before it or it has none */
+	bool back;      /* goes back to the pod that sent it (hairpin) */
 };
 
 static __always_inline bool is_icmp_error(const struct packet *packet, __u8 type)
@@ -150,8 +150,8 @@ static __always_inline void outer_target(const struct icmp *icmp, struct rewrite
 	const struct packet *answer = &icmp->answer;
 
 	to->source = address_equal(&outer->source, &answer->source) ? icmp->to.source : outer->source;
-	to->destination = address_equal(&outer->destination, &answer->destination) ? icmp->to.destination :
-										     outer->destination;
+	to->destination =
+		address_equal(&outer->destination, &answer->destination) ? icmp->to.destination : outer->destination;
 }
 
 /* A function of its own so that the verifier goes through it once. */

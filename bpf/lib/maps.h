@@ -98,7 +98,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
 	__type(value, struct verdict_counter);
-	__uint(max_entries, HOOK_MAX * VERDICT_MAX);
+	__uint(max_entries, HOOK_MAX *VERDICT_MAX);
 } verdicts SEC(".maps");
 
 /* Index: id of the service port. */

@@ -12,10 +12,10 @@
 
 #include "types.h"
 
-#define IPPROTO_ICMP6 58
-#define IP_MORE_FRAGMENTS 0x2000
+#define IPPROTO_ICMP6      58
+#define IP_MORE_FRAGMENTS  0x2000
 #define IP_FRAGMENT_OFFSET 0x1fff
-#define IP_DONT_FRAGMENT 0x4000
+#define IP_DONT_FRAGMENT   0x4000
 
 #define OFFSET_MAX 511 /* no header that is looked at starts farther from the Ethernet header */
 

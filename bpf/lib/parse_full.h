@@ -4,10 +4,10 @@
 
 #include "packet.h"
 
-#define EXTENSION_HEADERS_MAX 8
-#define SCTP_HEADER 12
-#define SCTP_INIT 1
-#define SCTP_ABORT 6
+#define EXTENSION_HEADERS_MAX  8
+#define SCTP_HEADER            12
+#define SCTP_INIT              1
+#define SCTP_ABORT             6
 #define SCTP_SHUTDOWN_COMPLETE 14
 
 /* Start of a hop-by-hop, routing, destination options or authentication header; of a fragment header up to length. */

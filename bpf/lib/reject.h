@@ -5,9 +5,9 @@
 #include "answer.h"
 #include "parse_full.h"
 
-#define QUOTE_CHUNK 64
-#define QUOTE_MAX4 (576 - sizeof(struct iphdr) - 8)    /* RFC 1812 4.3.2.3 */
-#define QUOTE_MAX6 (1280 - sizeof(struct ipv6hdr) - 8) /* RFC 4443 2.4 c */
+#define QUOTE_CHUNK      64
+#define QUOTE_MAX4       (576 - sizeof(struct iphdr) - 8)    /* RFC 1812 4.3.2.3 */
+#define QUOTE_MAX6       (1280 - sizeof(struct ipv6hdr) - 8) /* RFC 4443 2.4 c */
 #define QUOTE_CHUNKS_MAX 20
 
 /* Header of an ICMP or ICMPv6 error. */

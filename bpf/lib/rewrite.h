@@ -100,8 +100,7 @@ static __always_inline void rewrite_l4_by_helper(struct __sk_buff *skb, const st
 }
 
 /* True when the field followed the change, so that the packet's bytes sum up as before. */
-static __always_inline bool rewrite_check(__u16 *check, __u8 protocol, enum summed summed, __u64 addresses,
-					  __u64 ports)
+static __always_inline bool rewrite_check(__u16 *check, __u8 protocol, enum summed summed, __u64 addresses, __u64 ports)
 {
 	__u16 value = *check;
 

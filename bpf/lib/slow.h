@@ -11,8 +11,7 @@ static __always_inline bool slow_is_ours(const struct work *work)
 {
 	const struct address *destination = &work->packet.destination;
 
-	return (work->known & KNOWN_FRONTEND && frontend_find_address(destination)) ||
-	       service_cidr_has(destination);
+	return (work->known & KNOWN_FRONTEND && frontend_find_address(destination)) || service_cidr_has(destination);
 }
 
 static __always_inline enum verdict slow_flow(struct __sk_buff *skb, struct work *work)
@@ -41,8 +40,8 @@ static __always_inline enum verdict slow_ports(struct __sk_buff *skb, struct wor
 	bool hairpin = is_hairpin_address(work->settings, packet->family, &packet->destination);
 	bool portless = packet->fragment == FRAGMENT_LATER && !fragment_recall(packet);
 
-	work->known = known_frontend(&packet->destination) |
-		      known_backend(&packet->destination, packet->destination_port);
+	work->known =
+		known_frontend(&packet->destination) | known_backend(&packet->destination, packet->destination_port);
 	if (!work->known && !hairpin && !service_cidr_has(&packet->destination))
 		return packet->fragment == FRAGMENT_LATER ? VERDICT_PASS_FRAGMENT : VERDICT_PASS_NOT_SERVICE;
 	if (packet->malformed)

@@ -4,10 +4,10 @@
  * network byte order, everything else in the machine's. */
 #pragma once
 
-#define SLOTS_PER_TIER_MAX 65537 /* the largest Maglev table */
-#define TIERS_MAX 3
-#define FLOW_WAYS 8 /* entries of one set of the flow table: 512 bytes */
-#define SERVICE_CIDRS_MAX 8
+#define SLOTS_PER_TIER_MAX  65537 /* the largest Maglev table */
+#define TIERS_MAX           3
+#define FLOW_WAYS           8 /* entries of one set of the flow table: 512 bytes */
+#define SERVICE_CIDRS_MAX   8
 #define ADDRESS_FILTER_BITS (1u << 19) /* twice 64 KiB */
 
 /* What was decided for a packet. Ordered: continue, pass, translate, reject, drop; Go takes the class of a verdict
@@ -16,14 +16,14 @@ enum verdict {
 	VERDICT_CONTINUE = 0, /* not decided yet: never counted */
 
 	/* left as it is */
-	VERDICT_PASS_NOT_IP,           /* ARP, VLAN-tagged frames, anything that is not IPv4 or IPv6 */
-	VERDICT_PASS_NOT_SERVICE,      /* no frontend, no flow */
-	VERDICT_PASS_PROTOCOL,         /* neither TCP, UDP, SCTP nor ICMP */
-	VERDICT_PASS_MALFORMED,        /* headers do not fit the packet; the stack judges it */
-	VERDICT_PASS_FRAGMENT,         /* later fragment of a packet that was not translated */
-	VERDICT_PASS_DIRECT,           /* pod to pod without a service, remembered so that its ports stay apart */
-	VERDICT_PASS_ICMP,             /* ICMP that quotes nothing of ours */
-	VERDICT_PASS_DISABLED,         /* the agent switched the datapath off */
+	VERDICT_PASS_NOT_IP,      /* ARP, VLAN-tagged frames, anything that is not IPv4 or IPv6 */
+	VERDICT_PASS_NOT_SERVICE, /* no frontend, no flow */
+	VERDICT_PASS_PROTOCOL,    /* neither TCP, UDP, SCTP nor ICMP */
+	VERDICT_PASS_MALFORMED,   /* headers do not fit the packet; the stack judges it */
+	VERDICT_PASS_FRAGMENT,    /* later fragment of a packet that was not translated */
+	VERDICT_PASS_DIRECT,      /* pod to pod without a service, remembered so that its ports stay apart */
+	VERDICT_PASS_ICMP,        /* ICMP that quotes nothing of ours */
+	VERDICT_PASS_DISABLED,    /* the agent switched the datapath off */
 
 	/* addresses or ports were rewritten */
 	VERDICT_TRANSLATE_ESTABLISHED, /* a flow was found, towards the backend */
@@ -38,24 +38,24 @@ enum verdict {
 	VERDICT_TRANSLATE_DIRECT,      /* direct pod to pod packet whose source port had to change (port clash) */
 
 	/* answered to the sender at once: TCP RST, ICMP port unreachable, or an echo reply */
-	VERDICT_REJECT_NO_ENDPOINTS,   /* service without any usable endpoint */
-	VERDICT_REJECT_UNKNOWN_PORT,   /* known service address, no such port */
+	VERDICT_REJECT_NO_ENDPOINTS, /* service without any usable endpoint */
+	VERDICT_REJECT_UNKNOWN_PORT, /* known service address, no such port */
 	VERDICT_REJECT_NO_TOPOLOGY_MATCH,
-	VERDICT_REJECT_ECHO,           /* echo request to a service address: answered */
+	VERDICT_REJECT_ECHO, /* echo request to a service address: answered */
 
 	/* gone */
 	VERDICT_DROP_NO_LOCAL_ENDPOINTS, /* traffic policy Local, endpoints elsewhere only */
-	VERDICT_DROP_UNALLOCATED,      /* address inside a service CIDR that no service has */
-	VERDICT_DROP_SOURCE_RANGE,     /* loadBalancerSourceRanges does not name the source */
-	VERDICT_DROP_MALFORMED,        /* would be ours, but its headers contradict each other */
-	VERDICT_DROP_FRAGMENT,         /* later fragment to a service address whose first was not seen */
-	VERDICT_DROP_FLOWS_FULL,       /* the set has no entry that may be evicted */
-	VERDICT_DROP_FLOW_RACE,        /* lost the race for a flow entry several times over */
-	VERDICT_DROP_PORTS_FULL,       /* no free source port towards this backend */
-	VERDICT_DROP_NO_BACKEND,       /* the record names backends, none of them usable */
-	VERDICT_DROP_SCTP_PORT,        /* SCTP whose port would have to change: its checksum cannot be mended here */
-	VERDICT_DROP_REWRITE,          /* the kernel refused to change the packet */
-	VERDICT_DROP_NO_PROGRAM,       /* a tail call failed */
+	VERDICT_DROP_UNALLOCATED,        /* address inside a service CIDR that no service has */
+	VERDICT_DROP_SOURCE_RANGE,       /* loadBalancerSourceRanges does not name the source */
+	VERDICT_DROP_MALFORMED,          /* would be ours, but its headers contradict each other */
+	VERDICT_DROP_FRAGMENT,           /* later fragment to a service address whose first was not seen */
+	VERDICT_DROP_FLOWS_FULL,         /* the set has no entry that may be evicted */
+	VERDICT_DROP_FLOW_RACE,          /* lost the race for a flow entry several times over */
+	VERDICT_DROP_PORTS_FULL,         /* no free source port towards this backend */
+	VERDICT_DROP_NO_BACKEND,         /* the record names backends, none of them usable */
+	VERDICT_DROP_SCTP_PORT,          /* SCTP whose port would have to change: its checksum cannot be mended here */
+	VERDICT_DROP_REWRITE,            /* the kernel refused to change the packet */
+	VERDICT_DROP_NO_PROGRAM,         /* a tail call failed */
 
 	VERDICT_MAX,
 };
@@ -99,11 +99,11 @@ enum reason {
 };
 
 enum backend_state {
-	BACKEND_FREE = 0,  /* nobody's */
-	BACKEND_ACTIVE,    /* new flows and old ones */
-	BACKEND_DRAINING,  /* terminating, still serving: old flows; new ones only where a tier lists it */
-	BACKEND_QUIET,     /* an endpoint that is not serving: established TCP stays, UDP and SYN go elsewhere */
-	BACKEND_GONE,      /* no endpoint any more; kept while flows name it. Treated as BACKEND_QUIET */
+	BACKEND_FREE = 0, /* nobody's */
+	BACKEND_ACTIVE,   /* new flows and old ones */
+	BACKEND_DRAINING, /* terminating, still serving: old flows; new ones only where a tier lists it */
+	BACKEND_QUIET,    /* an endpoint that is not serving: established TCP stays, UDP and SYN go elsewhere */
+	BACKEND_GONE,     /* no endpoint any more; kept while flows name it. Treated as BACKEND_QUIET */
 };
 
 enum tier_name {
@@ -188,7 +188,7 @@ struct backend {
 	__u16 generation; /* grows each time the id is handed to another endpoint; a flow remembers it */
 	__u8 member;      /* enum member, or-ed */
 	__u8 pad;
-	__u32 service;    /* id of the service port */
+	__u32 service; /* id of the service port */
 };
 _Static_assert(sizeof(struct backend) == 32, "layout is shared");
 
@@ -209,7 +209,7 @@ enum flow_flags {
 
 /* What the connection has shown; or-ed in by atomic operations. */
 enum flow_seen {
-	SEEN_REPLY = 1,       /* a packet came back */
+	SEEN_REPLY = 1, /* a packet came back */
 	SEEN_CLIENT_FIN = 2,
 	SEEN_SERVER_FIN = 4,
 	SEEN_RESET = 8,
@@ -225,14 +225,14 @@ struct flow {
 	__u32 backend; /* id */
 	struct address client;
 	struct address frontend;
-	__be16 port;          /* client's port; of an alias: the source port that the backend sees */
-	__be16 other_port;    /* source port that the backend sees; of an alias: the client's own */
+	__be16 port;       /* client's port; of an alias: the source port that the backend sees */
+	__be16 other_port; /* source port that the backend sees; of an alias: the client's own */
 	__be16 frontend_port;
-	__u16 generation;     /* of the backend id */
+	__u16 generation; /* of the backend id */
 	__u8 protocol;
-	__u8 flags;           /* enum flow_flags */
+	__u8 flags; /* enum flow_flags */
 	__u8 pad[2];
-	__u32 service;        /* id of the service port */
+	__u32 service; /* id of the service port */
 };
 _Static_assert(sizeof(struct flow) == 64, "one cache line");
 
@@ -326,11 +326,11 @@ struct cidr {
 
 /* What the agent tells every program; one element, memory-mapped. */
 struct settings {
-	__u32 schema;        /* SCHEMA_VERSION */
-	__u32 disabled;      /* not 0: pass everything */
+	__u32 schema;   /* SCHEMA_VERSION */
+	__u32 disabled; /* not 0: pass everything */
 	__u32 cidr_count;
 	__u32 pad;
-	__u64 seed;          /* of the flow table's hash; drawn once, kept over restarts */
+	__u64 seed; /* of the flow table's hash; drawn once, kept over restarts */
 	__u64 pad2;
 	struct address loopback4; /* source of hairpin flows */
 	struct address loopback6;
@@ -348,10 +348,10 @@ enum event_kind {
 enum program {
 	PROGRAM_FROM_POD_SLOW = 0, /* new flows, options, fragments, everything the fast path leaves */
 	PROGRAM_TO_POD_SLOW,
-	PROGRAM_FROM_POD_HAIRPIN,  /* a pod answers itself */
-	PROGRAM_FROM_POD_ICMP,     /* ICMP and ICMPv6: echo requests, errors that quote a translated packet */
+	PROGRAM_FROM_POD_HAIRPIN, /* a pod answers itself */
+	PROGRAM_FROM_POD_ICMP,    /* ICMP and ICMPv6: echo requests, errors that quote a translated packet */
 	PROGRAM_TO_POD_ICMP,
-	PROGRAM_REJECT,            /* answers TCP RST or port unreachable to the sender */
+	PROGRAM_REJECT, /* answers TCP RST or port unreachable to the sender */
 	PROGRAM_MAX,
 };
 

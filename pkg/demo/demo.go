@@ -30,7 +30,7 @@ type Options struct {
 
 const (
 	defaultWidth = 80
-	defaultDwell = 4 * time.Second
+	defaultDwell = 4500 * time.Millisecond
 	settleLimit  = 15 * time.Second // a change that has not reached the sockets by then is lost
 )
 

@@ -22,7 +22,7 @@ const (
 func (p *probe) run(ctx context.Context, w *watch) {
 	every(ctx, askEvery, func() {
 		began := time.Now()
-		answer, err := p.ask(ctx)
+		answer, err := p.pod.Ask(ctx, p.network, p.to, p.options(w.begun()))
 		if ctx.Err() == nil {
 			w.note(p, began, time.Now(), outcome(answer, err))
 		}
@@ -32,19 +32,19 @@ func (p *probe) run(ctx context.Context, w *watch) {
 // firstPort and lastPort are below those that the kernel hands out.
 const firstPort, lastPort = 2000, 32000
 
-// ask makes one new connection. A datagram from a port that was used a minute ago belongs to an old flow, which keeps its
-// backend: so UDP asks from a port of its own each time. TCP says itself that a connection is new.
-func (p *probe) ask(ctx context.Context) (lab.Answer, error) {
-	if p.network == "tcp" {
-		return p.pod.Ask(ctx, p.network, p.to)
+// options of the next question. A datagram from a port that was used a minute ago belongs to an old flow, which keeps its
+// backend: so UDP asks from a port of its own each time. TCP says itself that a connection is new. Before anything is
+// served, nobody waits for an answer for long.
+func (p *probe) options(begun bool) lab.DialOptions {
+	options := lab.DialOptions{}
+	if !begun {
+		options.Patience = 200 * time.Millisecond
 	}
-	p.asked++
-	conn, err := p.pod.Dial(ctx, p.network, p.to, lab.DialOptions{LocalPort: uint16(firstPort + p.asked%(lastPort-firstPort))})
-	if err != nil {
-		return lab.Answer{}, err
+	if p.network == "udp" {
+		p.asked++
+		options.LocalPort = uint16(firstPort + p.asked%(lastPort-firstPort))
 	}
-	defer conn.Close()
-	return conn.Who()
+	return options
 }
 
 func every(ctx context.Context, period time.Duration, f func()) {

@@ -86,6 +86,13 @@ func (w *watch) settled() bool {
 	return w.ready
 }
 
+// begun says whether the first step's change has arrived, after which every question must be answered.
+func (w *watch) begun() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.before != nil || w.ready
+}
+
 // note takes in one outcome of a probe.
 func (w *watch) note(p *probe, began, ended time.Time, outcome string) {
 	w.mu.Lock()

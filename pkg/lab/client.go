@@ -30,18 +30,23 @@ type Answer struct {
 
 // DialOptions of a client's socket.
 type DialOptions struct {
-	LocalPort uint16 // 0: the kernel chooses
+	LocalPort uint16        // 0: the kernel chooses
+	Patience  time.Duration // with connecting and with each answer; 0 is Patience
 }
 
 // Conn is a client's connection, over TCP or UDP.
 type Conn struct {
 	net.Conn
-	in *bufio.Reader // TCP only
+	in       *bufio.Reader // TCP only
+	patience time.Duration
 }
 
 // Dial connects a socket of the pod. Network is "tcp" or "udp". Local ports may be shared (SO_REUSEADDR, SO_REUSEPORT).
 func (p *Pod) Dial(ctx context.Context, network string, to netip.AddrPort, options DialOptions) (*Conn, error) {
-	dialer := net.Dialer{Timeout: Patience}
+	if options.Patience == 0 {
+		options.Patience = Patience
+	}
+	dialer := net.Dialer{Timeout: options.Patience}
 	dialer.SetMultipathTCP(false)
 	if options.LocalPort != 0 {
 		dialer.Control = sharePort
@@ -55,7 +60,7 @@ func (p *Pod) Dial(ctx context.Context, network string, to netip.AddrPort, optio
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{Conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}, nil
+	return &Conn{Conn: conn, in: bufio.NewReaderSize(conn, 64<<10), patience: options.Patience}, nil
 }
 
 func socketAddress(network string, a netip.AddrPort) net.Addr {
@@ -80,8 +85,8 @@ func sharePort(_, _ string, raw syscall.RawConn) error {
 }
 
 // Ask makes one connection, asks who is there and hangs up.
-func (p *Pod) Ask(ctx context.Context, network string, to netip.AddrPort) (Answer, error) {
-	conn, err := p.Dial(ctx, network, to, DialOptions{})
+func (p *Pod) Ask(ctx context.Context, network string, to netip.AddrPort, options DialOptions) (Answer, error) {
+	conn, err := p.Dial(ctx, network, to, options)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -95,7 +100,7 @@ func (c *Conn) Who() (Answer, error) {
 		answer, _, err := c.Exchange([]byte("who"))
 		return answer, err
 	}
-	if err := c.SetDeadline(time.Now().Add(Patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(c.patience)); err != nil {
 		return Answer{}, err
 	}
 	if _, err := io.WriteString(c, "who\n"); err != nil {
@@ -110,7 +115,7 @@ func (c *Conn) Who() (Answer, error) {
 
 // Exchange sends one UDP datagram and returns the server's answer and its copy of the datagram.
 func (c *Conn) Exchange(datagram []byte) (Answer, []byte, error) {
-	if err := c.SetDeadline(time.Now().Add(Patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(c.patience)); err != nil {
 		return Answer{}, nil, err
 	}
 	if _, err := c.Write(datagram); err != nil {

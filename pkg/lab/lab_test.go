@@ -79,7 +79,7 @@ func checkAsk(t *testing.T, client, server *lab.Pod, six bool) {
 	t.Helper()
 	to := netip.AddrPortFrom(server.Address(six), port)
 	for _, network := range []string{"tcp", "udp"} {
-		answer, err := client.Ask(context.Background(), network, to)
+		answer, err := client.Ask(context.Background(), network, to, lab.DialOptions{})
 		if err != nil {
 			t.Fatalf("ask %s %s: %v", network, to, err)
 		}
@@ -120,7 +120,7 @@ func TestAPortWithoutServerIsRefusedAndAPingAnswered(t *testing.T) {
 	client, server := addPod(t, n, "client"), addPod(t, n, "web-1")
 	for _, six := range []bool{false, true} {
 		for _, network := range []string{"tcp", "udp"} {
-			_, err := client.Ask(context.Background(), network, netip.AddrPortFrom(server.Address(six), port))
+			_, err := client.Ask(context.Background(), network, netip.AddrPortFrom(server.Address(six), port), lab.DialOptions{})
 			if !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("ask %s: %v", network, err)
 			}

@@ -217,7 +217,7 @@ func (s *service) awaitServer(client *lab.Pod, want string) {
 	for _, w := range ways() {
 		s.await(fmt.Sprintf("%s asks %s over %s, wants %s", client.Name, s.Name, w, want), func() bool {
 			for range 5 {
-				if answer, err := s.ask(client, w); err != nil || answer.Server != want {
+				if answer, err := s.try(client, w); err != nil || answer.Server != want {
 					return false
 				}
 			}
@@ -227,7 +227,12 @@ func (s *service) awaitServer(client *lab.Pod, want string) {
 }
 
 func (s *service) ask(client *lab.Pod, w way) (lab.Answer, error) {
-	return client.Ask(context.Background(), w.network, s.address(w.six))
+	return client.Ask(context.Background(), w.network, s.address(w.six), lab.DialOptions{})
+}
+
+// try is ask for those who will ask again: before a Service is served nobody answers, and waiting long is a waste.
+func (s *service) try(client *lab.Pod, w way) (lab.Answer, error) {
+	return client.Ask(context.Background(), w.network, s.address(w.six), lab.DialOptions{Patience: 300 * time.Millisecond})
 }
 
 // dial opens a connection to the service.

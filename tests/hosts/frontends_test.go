@@ -33,7 +33,7 @@ func TestAPodReachesNodePortsAndExternalAddresses(t *testing.T) {
 				netip.AddrPortFrom(external, servicePort),
 				netip.AddrPortFrom(own.Address(w.six), nodePort),
 			} {
-				answer, err := client.Ask(context.Background(), w.network, to)
+				answer, err := client.Ask(context.Background(), w.network, to, lab.DialOptions{})
 				if err != nil || answer.Server != backend.Name || answer.Client.Addr() != client.Address(w.six) {
 					t.Errorf("%s to %s: %+v, %v", w, to, answer, err)
 				}

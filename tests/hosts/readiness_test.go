@@ -80,7 +80,7 @@ func TestSessionAffinityKeepsAClientOnOneBackend(t *testing.T) {
 		for _, w := range ways() {
 			first := ""
 			c.await(w.String()+" is answered", func() bool {
-				answer, err := s.ask(client, w)
+				answer, err := s.try(client, w)
 				first = answer.Server
 				return err == nil
 			})
@@ -106,7 +106,7 @@ func TestSessionAffinityKeepsAClientOnOneBackend(t *testing.T) {
 		s.publish(endpoints...)
 		second := ""
 		c.await("another backend is chosen", func() bool {
-			answer, err := s.ask(client, way{"tcp", false})
+			answer, err := s.try(client, way{"tcp", false})
 			second = answer.Server
 			return err == nil && second != first.Server
 		})
@@ -119,7 +119,7 @@ func (s *service) awaitServerOver(client *lab.Pod, w way, want string) {
 	s.t.Helper()
 	s.await(w.String()+" is answered by "+want, func() bool {
 		for range 30 {
-			if answer, err := s.ask(client, w); err != nil || answer.Server != want {
+			if answer, err := s.try(client, w); err != nil || answer.Server != want {
 				return false
 			}
 		}

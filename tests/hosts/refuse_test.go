@@ -22,7 +22,7 @@ func TestWithoutBackendClientsAreRefusedAtOnce(t *testing.T) {
 		for _, endpoints := range [][]lab.Endpoint{{notReady(backend)}, {}} {
 			s.publish(endpoints...)
 			for _, w := range ways() {
-				c.await(w.String()+" is refused", func() bool { return refused(s.ask(client, w)) })
+				c.await(w.String()+" is refused", func() bool { return refused(s.try(client, w)) })
 				if !refused(s.ask(client, w)) {
 					t.Errorf("%s is not refused any more", w)
 				}
@@ -42,7 +42,7 @@ func TestAnUnknownPortOfAServiceIsRefused(t *testing.T) {
 		s.awaitServer(client, backend.Name)
 		for _, w := range ways() {
 			unknown := netip.AddrPortFrom(s.address(w.six).Addr(), servicePort+1)
-			if answer, err := client.Ask(context.Background(), w.network, unknown); !refused(answer, err) {
+			if answer, err := client.Ask(context.Background(), w.network, unknown, lab.DialOptions{}); !refused(answer, err) {
 				t.Errorf("%s to %s: %+v, %v; want a refusal", w, unknown, answer, err)
 			}
 		}
@@ -72,7 +72,7 @@ func TestARefusalByTheBackendReachesTheClient(t *testing.T) {
 		known.publish(ready(backend)...)
 		known.awaitServer(client, backend.Name)
 		for _, w := range ways() {
-			c.await(w.String()+" is refused by the pod", func() bool { return refused(s.ask(client, w)) })
+			c.await(w.String()+" is refused by the pod", func() bool { return refused(s.try(client, w)) })
 		}
 		c.awaitVerdict(0, "translate_icmp")
 	})

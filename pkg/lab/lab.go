@@ -47,6 +47,9 @@ func New(options Options) (*Lab, error) {
 	if options.MTU == 0 {
 		options.MTU = 1500
 	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("build lab: network namespaces need root")
+	}
 	removeStale(os.TempDir())
 	l := &Lab{options: options}
 	if err := l.build(); err != nil {

@@ -38,6 +38,15 @@ static __always_inline bool backend_choose(struct choice *choice, __u32 id, cons
 	return true;
 }
 
+/* Backend id in a slot; 0, nobody's, past the end of the table. */
+static __always_inline __u32 slot_backend(__u32 slot)
+{
+	__u32 number = slot / SLOTS_PER_LINE;
+	const struct slot_line *line = bpf_map_lookup_elem(&slots, &number);
+
+	return line ? line->ids[slot % SLOTS_PER_LINE] : 0;
+}
+
 static __always_inline bool backend_pick_tier(struct choice *choice, const struct tier *tier, __u32 service, __u32 hash)
 {
 	__u32 count = tier->count;
@@ -45,12 +54,11 @@ static __always_inline bool backend_pick_tier(struct choice *choice, const struc
 	if (!count)
 		return false;
 	for (int i = 0; i < BACKEND_PROBES; i++) {
-		__u32 slot = tier->first + hash % count;
-		const __u32 *id = bpf_map_lookup_elem(&slots, &slot);
-		const struct backend *backend = id ? backend_get(*id) : NULL;
+		__u32 id = slot_backend(tier->first + hash % count);
+		const struct backend *backend = backend_get(id);
 
 		if (backend && backend->service == service && backend_serving(backend))
-			return backend_choose(choice, *id, backend);
+			return backend_choose(choice, id, backend);
 		hash = hash_next(hash);
 	}
 	return false;

@@ -173,8 +173,11 @@ static __always_inline enum verdict create_balance(struct __sk_buff *skb, struct
 	if (!affine) {
 		hash = record->affinity ? maglev_hash_client(&work->packet.source)
 					: maglev_hash(&work->packet.source, work->packet.source_port, key);
-		if (!backend_pick(&choice, side, record->service, hash))
+		if (!backend_pick(&choice, side, record->service, hash)) {
+			/* Its last backend may have gone since the record was found: the one in force has others. */
+			work->again = skb->cb[CB_TRY] == 0;
 			return VERDICT_DROP_NO_BACKEND;
+		}
 		if (record->affinity)
 			affinity_remember(&choice, record, &work->packet.source);
 	}

@@ -28,13 +28,13 @@ struct {
 	__uint(max_entries, 131072);
 } records SEC(".maps");
 
-/* slot -> backend id */
+/* slot / SLOTS_PER_LINE -> backend ids: 16777216 slots in 64 MiB */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, __u32);
-	__uint(max_entries, 8388608);
+	__type(value, struct slot_line);
+	__uint(max_entries, 1048576);
 } slots SEC(".maps");
 
 struct {

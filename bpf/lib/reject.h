@@ -40,13 +40,23 @@ static __always_inline void reject_tcp_header(struct tcphdr *answer, const struc
 	answer->ack_seq = bpf_htonl(bpf_ntohl(tcp->seq) + tcp_sequence_length(tcp, packet));
 }
 
+/* The kernel refuses to cut a packet before the end of a checksum that it has to complete. What is cut off is written anew. */
+static __always_inline bool reject_tcp_partial(struct __sk_buff *skb, const struct packet *packet)
+{
+	enum summed summed = packet_summed(skb);
+
+	if (summed == SUMMED_UNKNOWN)
+		return bpf_skb_change_tail(skb, packet->l4 + offsetof(struct tcphdr, check) + 1, 0) != 0;
+	return summed == SUMMED_PARTIAL;
+}
+
 /* A packet that came with a partial checksum stays one that the kernel completes, at the same offset. */
 static __always_inline __u16 reject_tcp_check(struct __sk_buff *skb, const struct tcphdr *answer,
 					      const struct packet *packet)
 {
 	__u64 sum = csum_pseudo(packet, IPPROTO_TCP, sizeof(*answer));
 
-	if (packet_summed(skb) == SUMMED_PARTIAL && packet->l4 == ETH_HLEN + ip_header_size(packet->family))
+	if (packet->l4 == ETH_HLEN + ip_header_size(packet->family) && reject_tcp_partial(skb, packet))
 		return csum_fold(sum);
 	return ~csum_fold(sum + csum_words((const __u32 *)answer, sizeof(*answer) / 4));
 }
@@ -107,7 +117,7 @@ static __always_inline void reject_icmp_header(struct __sk_buff *skb, struct icm
 
 	icmp->type = packet->family == 4 ? 3 : 1;
 	icmp->code = packet->family == 4 ? 3 : 4;
-	if (packet_summed(skb) == SUMMED_PARTIAL)
+	if (packet_summed(skb) >= SUMMED_PARTIAL) /* or unknown */
 		icmp->unused_low = csum_fold(pseudo);
 	icmp->check = ~csum_fold(sum + pseudo + csum_words((const __u32 *)icmp, sizeof(*icmp) / 4));
 }

@@ -4,7 +4,7 @@
  * network byte order, everything else in the machine's. */
 #pragma once
 
-#define SLOTS_PER_TIER_MAX  65537 /* the largest Maglev table */
+#define SLOTS_PER_LINE      16 /* ids of one element of slots: a cache line */
 #define TIERS_MAX           3
 #define FLOW_WAYS           8 /* entries of one set of the flow table: 512 bytes */
 #define SERVICE_CIDRS_MAX   8
@@ -149,7 +149,7 @@ enum record_flags {
 };
 
 struct tier {
-	__u32 first; /* index into slots */
+	__u32 first; /* slot: its id is in element first / SLOTS_PER_LINE of slots */
 	__u32 count; /* slots of this tier's Maglev table; 0: no such tier */
 };
 
@@ -177,6 +177,12 @@ struct record {
 	__u8 pad2[8];
 };
 _Static_assert(sizeof(struct record) == 128, "layout is shared");
+
+/* Backend ids of neighbouring slots. The kernel strides arrays by 8 bytes at least: single ids would take twice the memory. */
+struct slot_line {
+	__u32 ids[SLOTS_PER_LINE];
+};
+_Static_assert(sizeof(struct slot_line) == 64, "one cache line");
 
 struct backend {
 	struct address address;

@@ -329,6 +329,11 @@ const (
 	NearlbSideIndexSIDE_MAX      NearlbSideIndex = 2
 )
 
+type NearlbSlotLine struct {
+	_   structs.HostLayout
+	Ids [16]uint32
+}
+
 type NearlbSourceRangeKey struct {
 	_          structs.HostLayout
 	PrefixBits uint32

@@ -31,7 +31,9 @@ type model struct {
 // back exactly the addresses that it used.
 func TestRepliesGiveBackExactlyWhatTheClientUsed(t *testing.T) {
 	forEachWorld(t, func(t *testing.T, w world) {
-		r := newRig(t, bpf.Options{})
+		sizes := small()
+		sizes.FlowSets = 16384 // so many that no connection makes another one be forgotten
+		r := newRig(t, bpf.Options{Sizes: sizes})
 		rapid.Check(t, func(rt *rapid.T) {
 			m := &model{rig: r.in(t), world: w, live: map[wire]packet{}, out: map[wire]packet{}}
 			m.publishDrawn(rt)

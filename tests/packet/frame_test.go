@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packet runs the real BPF programs over made packets by BPF_PROG_TEST_RUN: rows of packet in, verdict, packet out.
 package packet
 
 import (

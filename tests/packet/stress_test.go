@@ -3,10 +3,10 @@
 package packet
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"runtime"
 	"sync"
 	"testing"
 
@@ -46,72 +46,172 @@ func TestProcessorsThatShareASetNeverTranslateWrongly(t *testing.T) {
 			t.Run(fmt.Sprintf("%d sets, %s", sets, w), func(t *testing.T) {
 				sizes := small()
 				sizes.FlowSets = sets
-				r := newRig(t, bpf.Options{Sizes: sizes})
-				r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 2, 3, 4, 5, 6))}))
-				backends := map[uint16]netip.AddrPort{}
-				for port := range uint16(64) {
-					_, out := r.pick(w.packet(at(w.pod(1), 41000+port), at(w.vip(10), 80)))
-					backends[41000+port] = out.dst
-					r.evict()
+				// Nothing is protected for longer than a tick, so that entries change owners all the time.
+				r := newRig(t, bpf.Options{Sizes: sizes, Knobs: map[string]any{"flow_active_seconds": uint32(0)}})
+				samples := r.manyFlows(w)
+				before := r.total()
+				for _, tally := range r.gather(samples).run(r, samples[0].before, 500_000) {
+					t.Logf("%d packets translated, %d as they came", tally.Translated, tally.Kept)
+					if tally.Translated == 0 || tally.Kept == 0 {
+						t.Error("no packet of one kind: the test does not test what it should")
+					}
+					if tally.Wrong != 0 {
+						s := samples[tally.WrongSample]
+						t.Errorf("%d packets translated wrongly, the last, %s:\n%s\nbecame:\n%s\nwant:\n%s", tally.Wrong, s.hook,
+							show(s.before.bytes()), show(frameOf(tally.Seen)), show(s.after.bytes()))
+					}
 				}
-				crowd(t, func(random *rand.Rand) error { return r.oneOfMany(w, backends, random) })
-				for _, d := range []string{"drop_flow_race", "drop_flows_full"} {
-					t.Logf("%s: %d of %d packets", d, r.counters()[counter{fromPod, d}].Packets, r.total())
-				}
-				if lost := r.counters()[counter{fromPod, "drop_flow_race"}].Packets; lost*50 > r.total() {
-					t.Errorf("%d of %d packets lost the race for an entry", lost, r.total())
+				lost, all := r.counters()[counter{fromPod, "drop_flow_race"}].Packets, r.total()-before
+				t.Logf("%d of %d packets lost the race for an entry", lost, all)
+				if lost*50 > all {
+					t.Errorf("%d of %d packets lost the race for an entry", lost, all)
 				}
 			})
 		}
 	}
 }
 
-// crowd calls from every processor at once.
-func crowd(t *testing.T, call func(*rand.Rand) error) {
-	t.Helper()
-	var group errgroup.Group
-	for worker := range max(2, runtime.NumCPU()) {
-		random := rand.New(rand.NewPCG(uint64(worker), 7))
-		group.Go(func() error {
-			for range 30_000 {
-				if err := call(random); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
-		t.Error(err)
-	}
+// sampled is a packet, what it is when it was translated, and the program that it goes through.
+type sampled struct {
+	hook          string
+	before, after packet
 }
 
-// oneOfMany sends one packet of one of the connections, forward or back.
-func (r *rig) oneOfMany(w world, backends map[uint16]netip.AddrPort, random *rand.Rand) error {
-	port := uint16(41000 + random.IntN(len(backends)))
-	in := w.packet(at(w.pod(1), port), at(w.vip(10), 80))
-	out := in.to(backends[port])
-	if random.IntN(3) > 0 {
-		in, out = in.with("A", "data"), out.with("A", "data")
+// manyFlows are packets of 64 connections of one client to four services over five backends, forward and back, first ones and
+// later ones.
+func (r *rig) manyFlows(w world) []sampled {
+	r.Helper()
+	for n := range 4 {
+		r.publish(w.decide(service{name: fmt.Sprint("s", n), address: at(w.vip(10+n), 80), tiers: tiersOf(w.tier(8080, 2, 3, 4, 5, 6))}))
 	}
-	hook, want := fromPod, out
-	if random.IntN(3) == 0 {
-		hook, want = toPod, in.reply("A", "answer")
-		in = out.reply("A", "answer")
+	var all []sampled
+	for i := range 64 {
+		in := sized(w.packet(at(w.pod(1), uint16(41000+i)), at(w.vip(10+i%4), 80)))
+		_, out := r.pick(in)
+		r.evict()
+		for _, flags := range []string{"S", "PA", "RA"} {
+			all = append(all, sampled{fromPod, sized(in.with(flags, "")), sized(out.with(flags, ""))})
+		}
+		if answer := sized(out.reply("A", "")); i%4 == 0 {
+			all = append(all, sampled{toPod, answer, answer.from(in.dst)})
+		}
 	}
-	got, err := r.quick(hook, in)
-	if err != nil || got.action == actShot {
-		return err
+	return all
+}
+
+// sized gives a packet so much data that its frame has the size of bpf/stress.c.
+func sized(p packet) packet {
+	p.payload = nil
+	p.payload = make([]byte, len(StressSample{}.Before)*8-len(p.bytes()))
+	return p
+}
+
+func wordsOf(frame []byte) (words [12]uint64) {
+	for i := range words {
+		words[i] = binary.NativeEndian.Uint64(frame[8*i:])
 	}
-	src, dst, err := quickEndpoints(got.frame)
-	if err != nil {
-		return err
+	return words
+}
+
+func frameOf(words [12]uint64) (frame []byte) {
+	for _, w := range words {
+		frame = binary.NativeEndian.AppendUint64(frame, w)
 	}
-	gone := hook == toPod && src == in.src && dst == in.dst
-	if !gone && (src != want.src || dst != want.dst) {
-		return fmt.Errorf("%s: %s to %s became %s to %s, want %s to %s", hook, in.src, in.dst, src, dst, want.src, want.dst)
+	return frame
+}
+
+// crowd is a wrapper of bpf/stress.c for each of two processors.
+type crowd [2]StressObjects
+
+// gather loads the wrappers over the samples.
+func (r *rig) gather(samples []sampled) *crowd {
+	r.Helper()
+	var c crowd
+	for i := range c {
+		check(r, LoadStressObjects(&c[i], nil))
+		r.Cleanup(func() { c[i].Close() })
+		check(r, c[i].Hooks.Put(uint32(bpf.NearlbHookHOOK_FROM_POD), r.objects.FromPod))
+		check(r, c[i].Hooks.Put(uint32(bpf.NearlbHookHOOK_TO_POD), r.objects.ToPod))
+		for n := range c[i].Samples.MaxEntries() {
+			s := samples[int(n)%len(samples)]
+			value := StressSample{Before: wordsOf(s.before.bytes()), After: wordsOf(s.after.bytes())}
+			if s.hook == toPod {
+				value.Hook = uint32(bpf.NearlbHookHOOK_TO_POD)
+			}
+			check(r, c[i].Samples.Put(n, &value))
+		}
 	}
-	return nil
+	return &c
+}
+
+// run runs samples in any order, so many on each processor at once, and says what each found.
+func (c *crowd) run(r *rig, first packet, runs int) (tallies [2]StressTally) {
+	r.Helper()
+	var group errgroup.Group
+	start := make(chan struct{})
+	for i := range c {
+		group.Go(func() error {
+			<-start
+			if _, _, err := c[i].Crowd.Benchmark(first.bytes(), runs, nil); err != nil {
+				return err
+			}
+			return c[i].Tallies.Lookup(uint32(0), &tallies[i])
+		})
+	}
+	close(start)
+	check(r, group.Wait())
+	return tallies
+}
+
+// Connections that clash, started over and over from both processors: whenever they stop, no two entries of the table have the
+// same client's packets, or look alike to a backend.
+func TestTheFlowTableNeverHoldsTwoFlowsThatAreOne(t *testing.T) {
+	forEachWorld(t, func(t *testing.T, w world) {
+		r := newRig(t, bpf.Options{})
+		var samples []sampled
+		for n := range 4 {
+			r.publish(w.decide(service{name: fmt.Sprint("s", n), address: at(w.vip(10+n), 80), tiers: tiersOf(w.tier(8080, 2))}))
+			for i := range 64 {
+				in := sized(w.packet(at(w.pod(1), uint16(41000+i)), at(w.vip(10+n), 80)))
+				samples = append(samples, sampled{fromPod, in, in})
+			}
+		}
+		c := r.gather(samples)
+		for round := range 300 {
+			r.evict()
+			c.run(r, samples[0].before, 1000)
+			if r.checkTable(); t.Failed() {
+				t.Fatalf("in round %d", round)
+			}
+		}
+	}, lb.TCP, lb.UDP)
+}
+
+// checkTable looks at the live entries, all of one backend.
+func (r *rig) checkTable() {
+	r.Helper()
+	type end struct {
+		client   bpf.NearlbAddress
+		port     uint16
+		frontend bpf.NearlbFrontendKey
+	}
+	keys, seen := map[end]bool{}, map[end]bool{}
+	for _, f := range r.liveFlows() {
+		alias := f.Flags&uint8(bpf.NearlbFlowFlagsFLOW_ALIAS) != 0
+		if key := (end{f.Client, f.Port, bpf.NearlbFrontendKey{Address: f.Frontend, Port: f.FrontendPort}}); !alias {
+			if keys[key] {
+				r.Errorf("two entries of %v", key)
+			}
+			keys[key] = true
+		}
+		if alias || f.Port == f.OtherPort {
+			if wire := (end{client: f.Client, port: f.Port}); seen[wire] {
+				r.Errorf("two flows look to the backend like %v", wire)
+			} else {
+				seen[wire] = true
+			}
+		}
+	}
 }
 
 // Both processors start connections that clash, from one client port to two frontends of one backend, in the same moment,

@@ -32,6 +32,7 @@ const (
 	defaultWidth = 80
 	defaultDwell = 4500 * time.Millisecond
 	settleLimit  = 15 * time.Second // a change that has not reached the sockets by then is lost
+	startLimit   = 60 * time.Second // likewise the first, which waits for the agents' start
 )
 
 // Run builds the cluster, performs every step and takes the cluster down. The error is nil only if every step came out
@@ -127,8 +128,12 @@ func (d *demo) step(ctx context.Context, number int, s step) Result {
 		result.Err = err
 	}
 	d.watch.changed(time.Now())
+	limit := settleLimit
+	if number == 0 {
+		limit = startLimit
+	}
 	if result.Err == nil {
-		result.Err = d.await(ctx, settleLimit, d.watch.settled)
+		result.Err = d.await(ctx, limit, d.watch.settled)
 	}
 	if result.Err == nil && s.during != nil {
 		result.Err = s.during(ctx)

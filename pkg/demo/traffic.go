@@ -38,7 +38,7 @@ const firstPort, lastPort = 2000, 32000
 func (p *probe) options(begun bool) lab.DialOptions {
 	options := lab.DialOptions{}
 	if !begun {
-		options.Patience = 200 * time.Millisecond
+		options.Patience = 500 * time.Millisecond
 	}
 	if p.network == "udp" {
 		p.asked++

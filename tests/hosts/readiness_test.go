@@ -22,6 +22,7 @@ func TestReadinessLostAndRegained(t *testing.T) {
 			open[w] = s.dial(client, w)
 			mustBe(t, open[w], near.Name)
 		}
+		before := c.backends(0)
 
 		s.publish(append(ready(far), notReady(near))...)
 		s.awaitServer(client, far.Name) // new connections
@@ -42,6 +43,11 @@ func TestReadinessLostAndRegained(t *testing.T) {
 				want = far.Name // where it moved, it stays
 			}
 			mustBe(t, open[w], want)
+		}
+		for key, row := range c.backends(0) {
+			if was := before[key]; row.ID != was.ID || row.Generation != was.Generation || row.State != was.State {
+				t.Errorf("backend %s is %+v, was %+v", key, row, was)
+			}
 		}
 	})
 }

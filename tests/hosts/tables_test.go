@@ -4,6 +4,7 @@ package hosts
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -48,6 +49,22 @@ func (c *cluster) verdicts(node int) map[string]uint64 {
 				return err
 			}
 			out[row.Verdict+"_"+strings.ReplaceAll(row.Reason, "-", "_")] += row.Packets
+		}
+		return nil
+	})
+	return out
+}
+
+// backends are a node's backends by address:port/protocol.
+func (c *cluster) backends(node int) map[string]maps.BackendRow {
+	c.t.Helper()
+	out := map[string]maps.BackendRow{}
+	c.read(node, func(r *maps.Reader) error {
+		for row, err := range r.Backends() {
+			if err != nil {
+				return err
+			}
+			out[fmt.Sprintf("%s:%d/%s", row.Address, row.BackendPort, row.Protocol)] = row
 		}
 		return nil
 	})

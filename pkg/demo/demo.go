@@ -30,7 +30,7 @@ type Options struct {
 
 const (
 	defaultWidth = 80
-	defaultDwell = 4500 * time.Millisecond
+	defaultDwell = 4200 * time.Millisecond
 	settleLimit  = 15 * time.Second // a change that has not reached the sockets by then is lost
 	startLimit   = 60 * time.Second // likewise the first, which waits for the agents' start
 )

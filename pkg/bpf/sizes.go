@@ -4,6 +4,7 @@ package bpf
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 
 	"github.com/cilium/ebpf"
@@ -14,7 +15,7 @@ import (
 type Sizes struct {
 	Frontends    uint32 // addresses with port and protocol, and one more for each service address
 	Records      uint32 // frontends, and those replaced in the last seconds
-	Slots        uint32 // Maglev slots of all tiers, and of those replaced in the last seconds
+	Slots        uint32 // Maglev slots of all tiers, and of those replaced in the last seconds; rounded up to whole SlotsPerLine
 	Backends     uint32 // endpoints of service ports, and removed ones that connections still name
 	FlowSets     uint32 // sets of 8 connections; a power of two
 	Affinity     uint32 // clients remembered by session affinity
@@ -22,6 +23,17 @@ type Sizes struct {
 	SourceRanges uint32 // loadBalancerSourceRanges of all service ports
 	Services     uint32 // service ports
 	Names        uint32 // names of service ports, nodes and zones
+}
+
+// SlotsPerLine is SLOTS_PER_LINE of bpf/lib/types.h: how many slots one element of the table slots has.
+const SlotsPerLine = uint32(len(NearlbSlotLine{}.Ids))
+
+// perElement is how many of what Sizes counts are in one element of a table.
+func perElement(table string) uint32 {
+	if table == NearlbMapSlots {
+		return SlotsPerLine
+	}
+	return 1
 }
 
 // sized joins each field of Sizes to the tables that have it.
@@ -50,13 +62,13 @@ func DefaultSizes() Sizes {
 	var s Sizes
 	for name, field := range s.sized() {
 		if m := spec.Maps[name]; m != nil {
-			*field = m.MaxEntries
+			*field = m.MaxEntries * perElement(name)
 		}
 	}
 	return s
 }
 
-// WithDefaults fills zero fields from DefaultSizes.
+// WithDefaults fills zero fields from DefaultSizes, and rounds up what is counted in whole elements.
 func (s Sizes) WithDefaults() Sizes {
 	defaults := DefaultSizes()
 	from := defaults.sized()
@@ -64,8 +76,16 @@ func (s Sizes) WithDefaults() Sizes {
 		if *field == 0 {
 			*field = *from[name]
 		}
+		per := perElement(name)
+		*field = elements(name, min(*field, math.MaxUint32-per+1)) * per
 	}
 	return s
+}
+
+// elements is how many elements a table of this size has.
+func elements(table string, size uint32) uint32 {
+	per := perElement(table)
+	return size/per + min(size%per, 1)
 }
 
 // check refuses what the programs cannot work with.
@@ -86,7 +106,7 @@ func (s Sizes) apply(spec *ebpf.CollectionSpec) error {
 		if m == nil {
 			return fmt.Errorf("size table %s: the object has no such table", name)
 		}
-		m.MaxEntries = *field
+		m.MaxEntries = elements(name, *field)
 	}
 	return nil
 }
@@ -97,7 +117,7 @@ func (m *NearlbMaps) Sizes() Sizes {
 	tables := m.ByName()
 	for name, field := range s.sized() {
 		if t := tables[name]; t != nil {
-			*field = t.MaxEntries()
+			*field = t.MaxEntries() * perElement(name)
 		}
 	}
 	return s

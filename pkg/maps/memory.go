@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
 )
 
 // array is a table that is plain memory, shared with the programs: elements of a fixed number of 32-bit words. Each word is
@@ -23,6 +25,14 @@ func strideOf(size uintptr) int { return int((size + 7) / 8 * 2) }
 func newArray[T any](words []uint32, size uint32) *array {
 	var element T
 	return &array{words: words, stride: strideOf(unsafe.Sizeof(element)), size: size}
+}
+
+// packed shows an array of lines of slots as an array of slots.
+func packed(lines *array) *array {
+	if lines == nil { // its table could not be mapped
+		return nil
+	}
+	return &array{words: lines.words, stride: 1, size: lines.size * bpf.SlotsPerLine}
 }
 
 func (a *array) word(index uint32, word int) *uint32 { return &a.words[int(index)*a.stride+word] }

@@ -15,7 +15,7 @@ func memoryStore(sizes bpf.Sizes) *store {
 	sizes = sizes.WithDefaults()
 	s := &store{
 		records:         newMemory[recordValue](sizes.Records),
-		slots:           newMemory[uint32](sizes.Slots),
+		slots:           packed(newMemory[bpf.NearlbSlotLine](sizes.Slots / bpf.SlotsPerLine)),
 		backends:        newMemory[backendRow](sizes.Backends),
 		flows:           newMemory[bpf.NearlbFlowSet](sizes.FlowSets),
 		filter:          newMemory[bpf.NearlbAddressBits](filterBits / 64),

@@ -21,7 +21,7 @@ func kernelStore(m *bpf.NearlbMaps, readOnly bool) (*store, error) {
 	mapped := &mappings{readOnly: readOnly}
 	s := &store{
 		records:         mapArray[recordValue](mapped, m.Records),
-		slots:           mapArray[uint32](mapped, m.Slots),
+		slots:           packed(mapArray[bpf.NearlbSlotLine](mapped, m.Slots)),
 		backends:        mapArray[backendRow](mapped, m.Backends),
 		flows:           mapArray[bpf.NearlbFlowSet](mapped, m.Flows),
 		filter:          mapArray[bpf.NearlbAddressBits](mapped, m.AddressFilter),

@@ -262,7 +262,8 @@ func (p *progress) describe(s *Status) {
 	}
 	s.LastSync, s.LastAudit, s.Drift = p.lastSync, p.audits.last, p.audits.drift
 	s.Services, s.Dirty = len(p.services), len(p.dirty)
-	s.Failing = slices.SortedFunc(maps.Values(p.failing), func(a, b FailingService) int { return a.Service.Compare(b.Service) })
+	byName := func(a, b FailingService) int { return a.Service.Compare(b.Service) }
+	s.Failing = append(s.Failing, slices.SortedFunc(maps.Values(p.failing), byName)...)
 	for _, service := range p.services {
 		s.Problems = append(s.Problems, service.decision.Problems...)
 	}

@@ -13,7 +13,7 @@ import (
 // reader lets status and scrapes read the tables, one after the other.
 type reader struct {
 	mu     sync.Mutex
-	tables *maps.Reader
+	tables *maps.Reader // nil once closed: a scrape may come to its end after the agent
 }
 
 func newReader(m *bpf.NearlbMaps) (*reader, error) {
@@ -29,7 +29,9 @@ func (r *reader) Verdicts() iter.Seq2[maps.VerdictRow, error] {
 	return func(yield func(maps.VerdictRow, error) bool) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.tables.Verdicts()(yield)
+		if r.tables != nil {
+			r.tables.Verdicts()(yield)
+		}
 	}
 }
 
@@ -38,12 +40,15 @@ func (r *reader) Fill() iter.Seq2[maps.FillRow, error] {
 	return func(yield func(maps.FillRow, error) bool) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.tables.Fill()(yield)
+		if r.tables != nil {
+			r.tables.Fill()(yield)
+		}
 	}
 }
 
 func (r *reader) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	defer func() { r.tables = nil }()
 	return r.tables.Close()
 }

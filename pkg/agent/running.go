@@ -57,7 +57,7 @@ func (r *running) status() Status {
 		Source:   r.origin,
 		PinPath:  r.options.PinPath,
 		Failing:  []FailingService{},
-		Devices:  r.devices.Devices(),
+		Devices:  append([]attach.DeviceRow{}, r.devices.Devices()...),
 		Problems: slices.Concat([]lb.Problem{}, r.source.Problems(), r.tables.Problems()),
 		Trouble:  append([]string{}, r.objects.Kept...),
 	}

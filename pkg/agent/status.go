@@ -25,7 +25,8 @@ type Status struct {
 	Version string    `json:"version"`
 	PID     int       `json:"pid"`
 	State   State     `json:"state"`
-	Running bool      `json:"running"` // filled in by ReadStatus
+	Running bool      `json:"running"` // filled in by ReadStatus: its process exists
+	Stale   bool      `json:"stale"`   // filled in by ReadStatus: its process exists and has written nothing for some time
 	Started time.Time `json:"started"`
 	Written time.Time `json:"written"` // renewed every few seconds
 
@@ -74,7 +75,7 @@ type FailingService struct {
 	Attempts int            `json:"attempts"`
 }
 
-// statusEvery is how often the file is renewed; three times as old, it is of an agent that is gone.
+// statusEvery is how often the file is renewed; three times as old, it is of an agent that is gone or hangs.
 const statusEvery = 5 * time.Second
 
 // ErrNoStatus: no agent wrote a status for this pin path.
@@ -103,7 +104,9 @@ func ReadStatus(lockDir, pinPath string) (Status, error) {
 	if err := json.Unmarshal(text, &s); err != nil {
 		return s.Status, fmt.Errorf("read status %s: %w", StatusPath(lockDir, pinPath), err)
 	}
-	s.Running = s.State != Stopped && s.alive(time.Now())
+	now := time.Now()
+	s.Running = s.State != Stopped && s.alive(now)
+	s.Stale = s.Running && s.old(now)
 	return s.Status, nil
 }
 
@@ -118,8 +121,11 @@ func (s statusFile) alive(now time.Time) bool {
 	if own, err := pidNamespace(); err == nil && own == s.PIDNamespace {
 		return !errors.Is(unix.Kill(s.PID, 0), unix.ESRCH)
 	}
-	return now.Sub(s.Written) < 3*statusEvery
+	return !s.old(now)
 }
+
+// old: an agent that works would have renewed it.
+func (s statusFile) old(now time.Time) bool { return now.Sub(s.Written) >= 3*statusEvery }
 
 func pidNamespace() (string, error) { return os.Readlink("/proc/self/ns/pid") }
 

@@ -27,6 +27,11 @@ func TestAStatusReadsBackAndSaysWhetherItsAgentRuns(t *testing.T) {
 		}
 	}
 	check("of this process", true)
+	s.Written = time.Now().Add(-time.Minute)
+	check("of this process, which hangs or is another one of that number", true)
+	if got, _ := ReadStatus(dir, "/sys/fs/bpf/nearlb"); !got.Stale {
+		t.Error("a status that nobody renews does not count as stale")
+	}
 	s.PID = 1 << 30 // no such process
 	check("of a process that is gone", false)
 	s.PID, s.State = os.Getpid(), Stopped

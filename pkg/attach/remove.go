@@ -3,9 +3,11 @@
 package attach
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -22,6 +24,7 @@ func (m *Manager) removeOthers(h *netlink.Handle, devices, pods []device) error 
 	for k := range m.attached {
 		pinned = append(pinned, k)
 	}
+	slices.SortStableFunc(pinned, func(a, b key) int { return -cmp.Compare(a.direction, b.direction) }) // ingress first, as in removeFilters
 	for _, k := range pinned {
 		if !wanted[k.ifindex] {
 			errs = append(errs, m.dropLink(k))
@@ -71,7 +74,7 @@ func pins(dir string) ([]key, error) {
 func removeFilters(h *netlink.Handle, d device, hooks []hook) (bool, error) {
 	removed := false
 	var errs []error
-	for _, hook := range hooks {
+	for _, hook := range slices.Backward(hooks) { // requests stop being translated before replies do
 		filter, err := findFilter(h, d.ifindex, hook)
 		if err == nil && filter != nil {
 			removed = true

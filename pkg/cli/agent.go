@@ -53,7 +53,9 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 		if err := options.Check(); err != nil {
 			return usageError{err}
 		}
-		return start(cmd.Context(), options)
+		ctx, stop := untilSignal(cmd.Context())
+		defer stop()
+		return start(ctx, options)
 	}
 	return cmd
 }

@@ -38,7 +38,9 @@ tables of its own.`,
 			return usagef("--runs %d, --packets %d: want 1 or more of each", options.Runs, options.Packets)
 		}
 		options.Progress = progress(cmd.ErrOrStderr())
-		result, err := bench.Run(cmd.Context(), options)
+		ctx, stop := untilSignal(cmd.Context())
+		defer stop()
+		result, err := bench.Run(ctx, options)
 		if errors.Is(err, context.Canceled) {
 			return errors.New("bench: interrupted")
 		}
@@ -87,7 +89,7 @@ func writeBench(w io.Writer, format string, r bench.Result) error {
 
 func nanoseconds(t float64) string { return strconv.FormatFloat(t, 'f', 1, 64) }
 
-// flowsText leaves out what does not apply.
+// orNothing leaves out what does not apply.
 func orNothing(n int) string {
 	if n == 0 {
 		return ""

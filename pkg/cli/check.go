@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -30,17 +31,21 @@ const (
 )
 
 func checkCommand() *cobra.Command {
+	var pins pinFlags
+	var lockDir string
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Say what this machine lacks, and what else is in the way",
-		Long: `Looks at the kernel, mounts, capabilities and forwarding, and for rules of
-kube-proxy that would handle the same Services. Changes nothing. Ends with 1
-when nearlb cannot run here.`,
+		Long: `Looks at the kernel, mounts, capabilities and forwarding, for rules of
+kube-proxy that would handle the same Services, and at what an agent left under
+the pin path. Changes nothing. Ends with 1 when nearlb cannot run here.`,
 		Args: noArguments,
 	}
+	pins.add(cmd.Flags())
+	addLockDir(cmd.Flags(), &lockDir)
 	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		rows := checkMachine()
+		rows := append(checkMachine(), checkPins(pins.pinPath), checkAgent(lockDir, pins.pinPath, time.Now()))
 		if err := writeCheck(cmd.OutOrStdout(), output.value, rows); err != nil {
 			return err
 		}

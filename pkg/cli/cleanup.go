@@ -58,14 +58,15 @@ func cleanup(pinPath, lockDir string) (removed []string, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	removed, err = bpf.Cleanup(pinPath)
-	if err != nil {
-		return removed, err
-	}
-	devices, err := attach.RemoveFilters()
+	devices, err := attach.RemoveFilters() // before the pins, without which their programs lose their tail calls
 	for _, device := range devices {
 		removed = append(removed, "filters of "+device)
 	}
+	if err != nil {
+		return removed, err
+	}
+	unpinned, err := bpf.Cleanup(pinPath)
+	removed = append(removed, unpinned...)
 	if err != nil {
 		return removed, err
 	}

@@ -28,7 +28,9 @@ with 0 when every step came out as it should.`,
 		options.Width = terminalWidth(options.Out)
 		options.Interactive = options.Width > 0 && os.Getenv("TERM") != "dumb"
 		options.Color = options.Interactive && os.Getenv("NO_COLOR") == ""
-		return demo.Run(cmd.Context(), options)
+		ctx, stop := untilSignal(cmd.Context())
+		defer stop()
+		return demo.Run(ctx, options)
 	}
 	return cmd
 }

@@ -84,6 +84,8 @@ func (f *watchFlags) run(ctx context.Context, out io.Writer, print func(w io.Wri
 	if f.interval < 100*time.Millisecond {
 		return usagef("--interval %v: want 100ms or more", f.interval)
 	}
+	ctx, stop := untilSignal(ctx)
+	defer stop()
 	tick := time.NewTicker(f.interval)
 	defer tick.Stop()
 	for {

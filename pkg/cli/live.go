@@ -29,7 +29,7 @@ func (f *pinFlags) read(use func(*maps.Reader) error) error {
 	}
 	reader, err := maps.NewReader(tables)
 	if err == nil {
-		err = use(reader)
+		err = errors.Join(use(reader), reader.Close())
 	}
 	return errors.Join(err, tables.Close())
 }

@@ -25,12 +25,17 @@ const (
 	exitUsage  = 2 // bad usage or bad input
 )
 
-// Main runs the command line args (without the program's name) and returns the exit status. Interrupt and terminate end
-// the context that commands run in.
+// Main runs the command line args (without the program's name) and returns the exit status.
 func Main(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	return run(ctx, args, os.Stdin, os.Stdout, os.Stderr)
+	return run(context.Background(), args, os.Stdin, os.Stdout, os.Stderr)
+}
+
+// untilSignal is for commands that have something to end in order: interrupt and terminate end the context. A second signal
+// ends the process, as the first does to all other commands.
+func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
 }
 
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {

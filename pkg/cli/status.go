@@ -79,7 +79,7 @@ func readStatus(pins *pinFlags, lockDir string) (statusDocument, error) {
 
 // healthy is what the exit status tells.
 func (d statusDocument) healthy() bool {
-	return d.Agent != nil && d.Agent.Running && d.Agent.State == agent.Serving && len(d.Agent.Failing) == 0
+	return d.Agent != nil && works(*d.Agent) && d.Agent.State == agent.Serving && len(d.Agent.Failing) == 0
 }
 
 func writeStatus(w io.Writer, width int, format string, doc statusDocument) error {
@@ -102,16 +102,26 @@ func writeAgent(w io.Writer, a *agent.Status, now time.Time) {
 		fmt.Fprintln(w, "agent     unknown: no status file (is --lock-dir the agent's?); what is in the kernel goes on serving")
 		return
 	}
-	fmt.Fprintf(w, "agent     %s\n", agentText(a, now))
+	fmt.Fprintf(w, "agent     %s\n", agentText(*a, now))
 	fmt.Fprintf(w, "node      %s, zone %s, addresses %s\n", orDash(a.Node.Name), orDash(a.Node.Zone), orDash(strings.Join(a.Node.Addresses, ",")))
 	fmt.Fprintf(w, "objects   %s\n", printable(a.Source))
 	fmt.Fprintf(w, "services  %d published, %d waiting, last sync %s\n", a.Services, a.Dirty, ago(a.LastSync, now))
 	fmt.Fprintf(w, "audit     %s, %d differences found since the start\n", ago(a.LastAudit, now), a.Drift)
 }
 
-func agentText(a *agent.Status, now time.Time) string {
-	if !a.Running {
-		return fmt.Sprintf("not running (last seen %s, version %s); what it published goes on serving", ago(a.Written, now), printable(a.Version))
+// works says whether there is an agent that follows changes.
+func works(a agent.Status) bool { return a.Running && !a.Stale }
+
+// agentText says how the agent does; without one that works, that traffic does not need it.
+func agentText(a agent.Status, now time.Time) string {
+	version, seen := printable(a.Version), ago(a.Written, now)
+	switch {
+	case a.State == agent.Stopped:
+		return fmt.Sprintf("stopped %s, version %s; what it published goes on serving", seen, version)
+	case !a.Running:
+		return fmt.Sprintf("dead: process %d is gone, last seen %s, version %s; what it published goes on serving", a.PID, seen, version)
+	case a.Stale:
+		return fmt.Sprintf("stale: last seen %s, and process %d hangs or is another program by now; what it published goes on serving", seen, a.PID)
 	}
 	return fmt.Sprintf("%s, process %d, started %s, version %s", a.State, a.PID, ago(a.Started, now), printable(a.Version))
 }

@@ -47,12 +47,11 @@ static __always_inline enum verdict fast_without_flow(const struct packet *packe
 }
 
 static __always_inline enum verdict fast_forward_flow(struct __sk_buff *skb, const struct packet *packet,
-						      struct flow *flow, __u32 word)
+						      const struct headers *headers, struct flow *flow, __u32 word)
 {
 	const struct backend *backend = flow_backend(flow);
 	__u32 id = flow->backend;
 	struct rewrite to;
-	enum verdict verdict;
 
 	if (!backend || (packet->protocol == IPPROTO_UDP && !backend_serving(backend)))
 		return VERDICT_CONTINUE;
@@ -60,18 +59,16 @@ static __always_inline enum verdict fast_forward_flow(struct __sk_buff *skb, con
 	to.destination_port = backend->port;
 	if (!flow_use(flow, word, seen_from_client(packet, flow->seen)))
 		return VERDICT_CONTINUE;
-	verdict = rewrite_packet(skb, packet, &to, CHANGE_DESTINATION | CHANGE_DESTINATION_PORT);
-	if (verdict != VERDICT_CONTINUE)
-		return verdict;
+	rewrite_headers(skb, packet, headers, &to, CHANGE_DESTINATION | CHANGE_DESTINATION_PORT);
 	count_to_backend(id, skb->len);
 	return VERDICT_TRANSLATE_ESTABLISHED;
 }
 
 static __always_inline enum verdict fast_forward_match(struct __sk_buff *skb, const struct packet *packet,
-						       struct flow *flow, __u32 word)
+						       const struct headers *headers, struct flow *flow, __u32 word)
 {
 	if (flow_is_plain(flow))
-		return fast_forward_flow(skb, packet, flow, word);
+		return fast_forward_flow(skb, packet, headers, flow, word);
 	if (flow->flags == FLOW_DIRECT && flow->other_port == flow->port &&
 	    flow_use(flow, word, seen_from_client(packet, flow->seen)))
 		return VERDICT_PASS_DIRECT;
@@ -79,7 +76,8 @@ static __always_inline enum verdict fast_forward_match(struct __sk_buff *skb, co
 }
 
 /* packet: parsed, its family a constant here. */
-static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const struct packet *packet)
+static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const struct packet *packet,
+						 const struct headers *headers)
 {
 	const struct settings *settings = settings_get();
 	struct flow_place place;
@@ -102,40 +100,38 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 
 		flow_barrier();
 		if ((word & FLOW_PHASE_MASK) == FLOW_LIVE && flow_matches_forward(flow, packet))
-			return fast_forward_match(skb, packet, flow, word);
+			return fast_forward_match(skb, packet, headers, flow, word);
 	}
 	return fast_without_flow(packet, known);
 }
 
 static __always_inline enum verdict fast_reply_flow(struct __sk_buff *skb, const struct packet *packet,
-						    struct flow *flow, __u32 word)
+						    const struct headers *headers, struct flow *flow, __u32 word)
 {
 	__u32 id = flow->backend;
 	struct rewrite to;
-	enum verdict verdict;
 
 	to.source = flow->frontend;
 	to.source_port = flow->frontend_port;
 	if (!flow_use(flow, word, seen_from_server(packet)))
 		return VERDICT_CONTINUE;
-	verdict = rewrite_packet(skb, packet, &to, CHANGE_SOURCE | CHANGE_SOURCE_PORT);
-	if (verdict != VERDICT_CONTINUE)
-		return verdict;
+	rewrite_headers(skb, packet, headers, &to, CHANGE_SOURCE | CHANGE_SOURCE_PORT);
 	count_from_backend(id, skb->len);
 	return VERDICT_TRANSLATE_REPLY;
 }
 
 static __always_inline enum verdict fast_reply_match(struct __sk_buff *skb, const struct packet *packet,
-						     struct flow *flow, __u32 word)
+						     const struct headers *headers, struct flow *flow, __u32 word)
 {
 	if (flow_is_plain(flow))
-		return fast_reply_flow(skb, packet, flow, word);
+		return fast_reply_flow(skb, packet, headers, flow, word);
 	if (flow->flags == FLOW_DIRECT && flow_use(flow, word, seen_from_server(packet)))
 		return VERDICT_PASS_DIRECT;
 	return VERDICT_CONTINUE;
 }
 
-static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const struct packet *packet)
+static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const struct packet *packet,
+					       const struct headers *headers)
 {
 	const struct settings *settings = settings_get();
 	struct flow_place place;
@@ -152,7 +148,7 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 
 		flow_barrier();
 		if ((word & FLOW_PHASE_MASK) == FLOW_LIVE && flow_matches_reply(flow, packet))
-			return fast_reply_match(skb, packet, flow, word);
+			return fast_reply_match(skb, packet, headers, flow, word);
 	}
 	return VERDICT_PASS_NOT_SERVICE;
 }
@@ -160,25 +156,27 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 static __always_inline enum verdict fast_from_pod(struct __sk_buff *skb)
 {
 	struct packet packet = { .hook = HOOK_FROM_POD };
+	struct headers headers;
 
 	if (skb->vlan_present)
 		return VERDICT_PASS_NOT_IP;
-	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(skb, &packet))
-		return fast_forward(skb, &packet);
-	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(skb, &packet))
-		return fast_forward(skb, &packet);
+	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(skb, &packet, &headers))
+		return fast_forward(skb, &packet, &headers);
+	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(skb, &packet, &headers))
+		return fast_forward(skb, &packet, &headers);
 	return VERDICT_CONTINUE;
 }
 
 static __always_inline enum verdict fast_to_pod(struct __sk_buff *skb)
 {
 	struct packet packet = { .hook = HOOK_TO_POD };
+	struct headers headers;
 
 	if (skb->vlan_present)
 		return VERDICT_PASS_NOT_IP;
-	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(skb, &packet))
-		return fast_reply(skb, &packet);
-	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(skb, &packet))
-		return fast_reply(skb, &packet);
+	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(skb, &packet, &headers))
+		return fast_reply(skb, &packet, &headers);
+	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(skb, &packet, &headers))
+		return fast_reply(skb, &packet, &headers);
 	return VERDICT_CONTINUE;
 }

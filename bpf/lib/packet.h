@@ -49,6 +49,14 @@ struct packet {
 	__u32 fragment_id;
 };
 
+/* Where the parts of a packet that a rewrite changes are. The verifier keeps what it knows of them while the program
+ * calls nothing that could move the packet. */
+struct headers {
+	void *ip;
+	__be16 *ports; /* source and destination; NULL: later fragment */
+	__u16 *check;  /* of the transport header; NULL: none that knows the addresses (SCTP) */
+};
+
 static __always_inline void address_from4(struct address *address, __be32 ip)
 {
 	address->longs[0] = 0;

@@ -4,7 +4,7 @@
 
 #include "packet.h"
 
-static __always_inline bool parse_plain_tcp(struct __sk_buff *skb, struct packet *packet)
+static __always_inline bool parse_plain_tcp(struct __sk_buff *skb, struct packet *packet, struct headers *headers)
 {
 	struct tcphdr *tcp = packet_at(skb, packet->l4, sizeof(*tcp));
 
@@ -13,10 +13,12 @@ static __always_inline bool parse_plain_tcp(struct __sk_buff *skb, struct packet
 	packet->source_port = tcp->source;
 	packet->destination_port = tcp->dest;
 	packet->tcp_flags = ((__u8 *)tcp)[13];
+	headers->ports = &tcp->source;
+	headers->check = &tcp->check;
 	return true;
 }
 
-static __always_inline bool parse_plain_udp(struct __sk_buff *skb, struct packet *packet)
+static __always_inline bool parse_plain_udp(struct __sk_buff *skb, struct packet *packet, struct headers *headers)
 {
 	struct udphdr *udp = packet_at(skb, packet->l4, sizeof(*udp));
 
@@ -25,21 +27,23 @@ static __always_inline bool parse_plain_udp(struct __sk_buff *skb, struct packet
 	packet->source_port = udp->source;
 	packet->destination_port = udp->dest;
 	packet->tcp_flags = 0;
+	headers->ports = &udp->source;
+	headers->check = &udp->check;
 	return true;
 }
 
-static __always_inline bool parse_plain_l4(struct __sk_buff *skb, struct packet *packet)
+static __always_inline bool parse_plain_l4(struct __sk_buff *skb, struct packet *packet, struct headers *headers)
 {
 	packet->fragment = FRAGMENT_NONE;
 	if (packet->protocol == IPPROTO_TCP)
-		return parse_plain_tcp(skb, packet);
+		return parse_plain_tcp(skb, packet, headers);
 	if (packet->protocol == IPPROTO_UDP)
-		return parse_plain_udp(skb, packet);
+		return parse_plain_udp(skb, packet, headers);
 	return false;
 }
 
 /* False: not plain, or not linear, or contradictory; the slow path looks closer. */
-static __always_inline bool parse_plain4(struct __sk_buff *skb, struct packet *packet)
+static __always_inline bool parse_plain4(struct __sk_buff *skb, struct packet *packet, struct headers *headers)
 {
 	struct iphdr *ip = packet_at(skb, ETH_HLEN, sizeof(*ip));
 	__u32 total;
@@ -49,16 +53,17 @@ static __always_inline bool parse_plain4(struct __sk_buff *skb, struct packet *p
 	total = bpf_ntohs(ip->tot_len);
 	if (total < sizeof(*ip) || total + ETH_HLEN > skb->len)
 		return false;
+	headers->ip = ip;
 	packet->family = 4;
 	packet->protocol = ip->protocol;
 	packet->l4 = ETH_HLEN + sizeof(*ip);
 	packet->l4_length = total - sizeof(*ip);
 	address_from4(&packet->source, ip->saddr);
 	address_from4(&packet->destination, ip->daddr);
-	return parse_plain_l4(skb, packet);
+	return parse_plain_l4(skb, packet, headers);
 }
 
-static __always_inline bool parse_plain6(struct __sk_buff *skb, struct packet *packet)
+static __always_inline bool parse_plain6(struct __sk_buff *skb, struct packet *packet, struct headers *headers)
 {
 	struct ipv6hdr *ip = packet_at(skb, ETH_HLEN, sizeof(*ip));
 
@@ -67,10 +72,11 @@ static __always_inline bool parse_plain6(struct __sk_buff *skb, struct packet *p
 	packet->l4_length = bpf_ntohs(ip->payload_len);
 	if (packet->l4_length + ETH_HLEN + sizeof(*ip) > skb->len)
 		return false;
+	headers->ip = ip;
 	packet->family = 6;
 	packet->protocol = ip->nexthdr;
 	packet->l4 = ETH_HLEN + sizeof(*ip);
 	address_from6(&packet->source, &ip->saddr);
 	address_from6(&packet->destination, &ip->daddr);
-	return parse_plain_l4(skb, packet);
+	return parse_plain_l4(skb, packet, headers);
 }

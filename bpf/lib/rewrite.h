@@ -45,30 +45,25 @@ static __always_inline __u64 rewrite_ports_sum(const struct packet *packet, cons
 	return sum;
 }
 
-static __always_inline bool rewrite_l3(struct __sk_buff *skb, const struct packet *packet, const struct rewrite *to,
-				       __u32 what, __u64 change)
+static __always_inline void rewrite_l3(void *l3, const struct packet *packet, const struct rewrite *to, __u32 what,
+				       __u64 change)
 {
 	if (packet->family == 4) {
-		struct iphdr *ip = packet_at(skb, ETH_HLEN, sizeof(*ip));
+		struct iphdr *ip = l3;
 
-		if (!ip)
-			return false;
 		if (what & CHANGE_SOURCE)
 			ip->saddr = address_to4(&to->source);
 		if (what & CHANGE_DESTINATION)
 			ip->daddr = address_to4(&to->destination);
 		ip->check = csum_after(ip->check, change);
-		return true;
+		return;
 	}
-	struct ipv6hdr *ip = packet_at(skb, ETH_HLEN, sizeof(*ip));
+	struct ipv6hdr *ip = l3;
 
-	if (!ip)
-		return false;
 	if (what & CHANGE_SOURCE)
 		address_to6(&to->source, &ip->saddr);
 	if (what & CHANGE_DESTINATION)
 		address_to6(&to->destination, &ip->daddr);
-	return true;
 }
 
 static __always_inline void rewrite_ports(__be16 *ports, const struct rewrite *to, __u32 what)
@@ -134,53 +129,62 @@ static __always_inline __u32 l4_touched(const struct packet *packet)
 	return packet->protocol == IPPROTO_TCP ? 18 : 8;
 }
 
-static __always_inline enum verdict rewrite_l4(struct __sk_buff *skb, const struct packet *packet,
-					       const struct rewrite *to, __u32 what, __u64 addresses, __u64 ports)
+static __always_inline void rewrite_l4(struct __sk_buff *skb, const struct packet *packet,
+				       const struct headers *headers, const struct rewrite *to, __u32 what,
+				       __u64 addresses)
 {
+	__u64 ports = rewrite_ports_sum(packet, to, what);
 	enum summed summed = packet_summed(skb);
-	__u32 at = l4_check_offset(packet->protocol);
 	bool followed = false;
-	__be16 *l4_ports = packet_at(skb, packet->l4, 2 * sizeof(*l4_ports));
-	__u16 *check;
 
-	if (!l4_ports)
-		return VERDICT_DROP_REWRITE;
-	rewrite_ports(l4_ports, to, what);
+	rewrite_ports(headers->ports, to, what);
 	if (summed == SUMMED_UNKNOWN) {
-		if (at)
+		if (headers->check)
 			rewrite_l4_by_helper(skb, packet, addresses, ports);
-		return VERDICT_CONTINUE;
+		return;
 	}
-	if (at) {
-		check = packet_at(skb, packet->l4 + at, sizeof(*check));
-		if (!check)
-			return VERDICT_DROP_REWRITE;
-		followed = rewrite_check(check, packet->protocol, summed, addresses, ports);
-	}
+	if (headers->check)
+		followed = rewrite_check(headers->check, packet->protocol, summed, addresses, ports);
 	if (summed == SUMMED_COMPLETE)
 		rewrite_complete(skb, packet->family, followed, addresses, ports);
-	return VERDICT_CONTINUE;
 }
 
-/* VERDICT_CONTINUE: done. SCTP keeps its checksum over an address, not over a port: the caller has refused that. */
-static __always_inline enum verdict rewrite_packet(struct __sk_buff *skb, const struct packet *packet,
-						   const struct rewrite *to, __u32 what)
+/* SCTP keeps its checksum over an address, not over a port: the caller has refused that. */
+static __always_inline void rewrite_headers(struct __sk_buff *skb, const struct packet *packet,
+					    const struct headers *headers, const struct rewrite *to, __u32 what)
 {
 	__u64 addresses = rewrite_addresses_sum(packet, to, what);
 
-	if (!rewrite_l3(skb, packet, to, what, addresses))
-		return VERDICT_DROP_REWRITE;
-	if (packet->fragment != FRAGMENT_LATER)
-		return rewrite_l4(skb, packet, to, what, addresses, rewrite_ports_sum(packet, to, what));
-	if (packet->family == 6 && packet_summed(skb) == SUMMED_COMPLETE)
+	rewrite_l3(headers->ip, packet, to, what, addresses);
+	if (headers->ports)
+		rewrite_l4(skb, packet, headers, to, what, addresses);
+	else if (packet->family == 6 && packet_summed(skb) == SUMMED_COMPLETE)
 		csum_complete(skb, addresses);
-	return VERDICT_CONTINUE;
 }
 
-/* The same for the slow path, with every field of to. A function of its own so that the verifier goes through it once. */
+static __always_inline bool headers_find(struct __sk_buff *skb, const struct packet *packet, struct headers *headers)
+{
+	__u32 at = l4_check_offset(packet->protocol);
+
+	headers->ip = packet_at(skb, ETH_HLEN, packet->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	headers->ports = NULL;
+	headers->check = NULL;
+	if (packet->fragment == FRAGMENT_LATER)
+		return headers->ip;
+	headers->ports = packet_at(skb, packet->l4, 2 * sizeof(*headers->ports));
+	if (at)
+		headers->check = packet_at(skb, packet->l4 + at, sizeof(*headers->check));
+	return headers->ip && headers->ports && (headers->check || !at);
+}
+
+/* Of the slow path; every field of to is taken. VERDICT_CONTINUE: done. A function of its own so that the verifier goes
+ * through it once. */
 __noinline int rewrite_any(struct __sk_buff *skb, const struct packet *packet, const struct rewrite *to)
 {
-	if (!packet || !to)
+	struct headers headers;
+
+	if (!packet || !to || !headers_find(skb, packet, &headers))
 		return VERDICT_DROP_REWRITE;
-	return rewrite_packet(skb, packet, to, CHANGE_ALL);
+	rewrite_headers(skb, packet, &headers, to, CHANGE_ALL);
+	return VERDICT_CONTINUE;
 }

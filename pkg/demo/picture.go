@@ -127,7 +127,7 @@ func (l *live) state(d *demo) []string {
 	total, bad := d.watch.count()
 	return []string{
 		servers, processes,
-		pad(fmt.Sprintf("%s%d new, %d lost or wrong; %d held since step 1, %d answers, %d lost", pad(" traffic", 11), total, bad,
+		pad(fmt.Sprintf("%s%d new, %d lost or wrong; %d held open, %d answers, %d lost", pad(" traffic", 11), total, bad,
 			held.Open, held.Answers, held.Lost), l.width-1),
 	}
 }

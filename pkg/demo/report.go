@@ -144,8 +144,9 @@ func (d *demo) invitation() []string {
 	return []string{
 		"The cluster is kept until Ctrl-C. As root, in another terminal:",
 		"",
-		"n1's tables (also: backends, flows, verdicts, devices, status)",
+		"n1's tables (also: backends, flows, verdicts, devices), and how it does",
 		"  " + read + " services " + pin,
+		"  " + read + " status " + pin + " --lock-dir " + d.lab.LockDir(),
 		"what happens to a packet of n1's client",
 		fmt.Sprintf("  %s trace --from pod --src %s --dst %s:%d --proto tcp -o json %s", read, d.clients[0].V4, clusterIP4, servicePort, pin),
 		"a shell in n1's client pod, and a request from it",

@@ -6,8 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
+	"path"
+	"strconv"
 	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -85,7 +90,42 @@ func (o Options) Check() error {
 	case o.Debounce < 0:
 		return errors.New("--debounce: want a time of zero or more")
 	}
-	return o.nodeConfig().Validate()
+	return errors.Join(checkAddress("--health-address", o.HealthAddress), checkAddress("--metrics-address", o.MetricsAddress),
+		checkPatterns(o.PodDevices), checkKubeconfig(o.Kubeconfig), o.nodeConfig().Validate())
+}
+
+// checkAddress refuses what no server could ever listen on; "" is no server.
+func checkAddress(flag, address string) error {
+	if address == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %q: want an address with a port, as :10256 or 127.0.0.1:10249", flag, address)
+	}
+	return nil
+}
+
+func checkPatterns(patterns []string) error {
+	for _, pattern := range patterns {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			return fmt.Errorf("--pod-devices %q: want shell patterns, as veth*,lxc*", pattern)
+		}
+	}
+	return nil
+}
+
+func checkKubeconfig(file string) error {
+	if file == "" {
+		return nil
+	}
+	if _, err := clientcmd.LoadFromFile(file); err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	return nil
 }
 
 // nodeConfig is what the source wants to know.

@@ -5,6 +5,7 @@ package agent
 import (
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"time"
 )
@@ -59,20 +60,24 @@ func TestOptionsThatCannotWorkAreRefusedByTheirFlag(t *testing.T) {
 		t.Fatal(err)
 	}
 	for flag, spoil := range map[string]func(*Options){
-		"--node-name":      func(o *Options) { o.NodeName = "" },
-		"--manifests":      func(o *Options) { o.Manifests, o.Kubeconfig = "m", "k" },
-		"--pin-path":       func(o *Options) { o.PinPath = "" },
-		"--lock-dir":       func(o *Options) { o.LockDir = "" },
-		"--loopback4":      func(o *Options) { o.Loopback4 = good4in6 },
-		"--loopback6":      func(o *Options) { o.Loopback6 = good4in6 },
-		"--audit-interval": func(o *Options) { o.AuditEvery = 0 },
-		"--debounce":       func(o *Options) { o.Debounce = -1 },
-		"nodeport":         func(o *Options) { o.NodePortAddresses = []string{"primary", "10.0.0.0/8"} },
+		"--node-name":       func(o *Options) { o.NodeName = "" },
+		"--manifests":       func(o *Options) { o.Manifests, o.Kubeconfig = "m", "k" },
+		"--pin-path":        func(o *Options) { o.PinPath = "" },
+		"--lock-dir":        func(o *Options) { o.LockDir = "" },
+		"--loopback4":       func(o *Options) { o.Loopback4 = good4in6 },
+		"--loopback6":       func(o *Options) { o.Loopback6 = good4in6 },
+		"--audit-interval":  func(o *Options) { o.AuditEvery = 0 },
+		"--debounce":        func(o *Options) { o.Debounce = -1 },
+		"--health-address":  func(o *Options) { o.HealthAddress = "10256" },
+		"--metrics-address": func(o *Options) { o.MetricsAddress = "127.0.0.1:70000" },
+		"--pod-devices":     func(o *Options) { o.PodDevices = []string{"veth["} },
+		"--kubeconfig":      func(o *Options) { o.Kubeconfig = "/nonexistent" },
+		"nodeport":          func(o *Options) { o.NodePortAddresses = []string{"primary", "10.0.0.0/8"} },
 	} {
 		o := good
 		spoil(&o)
-		if err := o.Check(); err == nil {
-			t.Errorf("%s: no error", flag)
+		if err := o.Check(); err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s: got error %v", flag, err)
 		}
 	}
 }

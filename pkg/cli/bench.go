@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -37,6 +38,11 @@ tables of its own.`,
 		if options.Runs < 1 || options.Packets < 1 {
 			return usagef("--runs %d, --packets %d: want 1 or more of each", options.Runs, options.Packets)
 		}
+		for _, flows := range options.Flows {
+			if flows < 1 {
+				return usagef("--flows %d: want 1 or more", flows)
+			}
+		}
 		options.Progress = progress(cmd.ErrOrStderr())
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
@@ -46,6 +52,9 @@ tables of its own.`,
 		}
 		if err != nil {
 			return err
+		}
+		if len(result.Paths) == 0 {
+			return usagef("--path %s: no path has that in its name", strings.Join(options.Paths, ","))
 		}
 		return writeBench(cmd.OutOrStdout(), output.value, result)
 	}

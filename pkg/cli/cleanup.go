@@ -18,7 +18,8 @@ import (
 
 // addLockDir adds the flag of the commands that ask for a running agent.
 func addLockDir(flags *pflag.FlagSet, dir *string) {
-	flags.StringVar(dir, "lock-dir", bpf.DefaultLockDir, "`directory` of the agent's lock and status file")
+	*dir = bpf.DefaultLockDir
+	flags.Var((*directoryFlag)(dir), "lock-dir", "`directory` of the agent's lock and status file")
 }
 
 func cleanupCommand() *cobra.Command {

@@ -18,7 +18,22 @@ type pinFlags struct {
 }
 
 func (f *pinFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.pinPath, "pin-path", bpf.DefaultPinPath, "`directory` of the agent's pinned tables")
+	f.pinPath = bpf.DefaultPinPath
+	flags.Var((*directoryFlag)(&f.pinPath), "pin-path", "`directory` of the agent's pinned tables")
+}
+
+// directoryFlag is a directory, which an empty variable of a script is not.
+type directoryFlag string
+
+func (f *directoryFlag) Type() string   { return "directory" }
+func (f *directoryFlag) String() string { return string(*f) }
+
+func (f *directoryFlag) Set(text string) error {
+	if text == "" {
+		return errors.New("want a directory")
+	}
+	*f = directoryFlag(text)
+	return nil
 }
 
 // read opens the live tables read-only for as long as use runs. No agent need run; one must have run.

@@ -65,12 +65,14 @@ commands read and explain them.`),
 		Example: `  nearlb demo                              see it at work on this machine
   nearlb plan -f objects.yaml --node n1    what a node would do, and why
   nearlb services                          what the live kernel does`,
+		Version:       versionText(),
 		Args:          noSuchCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetVersionTemplate("nearlb {{.Version}}\n")
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run:"}, &cobra.Group{ID: groupRead, Title: "Read the live kernel:"},
 		&cobra.Group{ID: groupExplain, Title: "Explain and measure:"})
@@ -142,6 +144,9 @@ func guardBuiltins(root *cobra.Command) {
 		case "completion":
 			cmd.Args = noSuchCommand
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			for _, shell := range cmd.Commands() {
+				shell.Args = noArguments
+			}
 		}
 	}
 }

@@ -199,12 +199,34 @@ func TestOneFailingDeviceDoesNotKeepTheOthers(t *testing.T) {
 		if diff := cmp.Diff(want, places(rows)); diff != "" {
 			t.Error(diff)
 		}
-		if rows[1].Error == "" || rows[3].Error != "" {
-			t.Errorf("errors are %q and %q, want one of pod1 alone", rows[1].Error, rows[3].Error)
+		if rows[0].Error == "" || rows[1].Error == "" || rows[2].Error != "" || rows[3].Error != "" {
+			t.Errorf("the rows are %v, want errors of pod1 alone", rows)
 		}
 		n.must(netlink.QdiscDel(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
 			LinkIndex: n.link("pod1").Attrs().Index, Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0)}}))
 		n.must(m.Sync())
+	})
+}
+
+func TestWithoutTheRepliesProgramTheRequestsIsNotAttached(t *testing.T) {
+	methods(t, func(n *node, force Method) {
+		n.pod("pod1", 0)
+		m := n.manager(func(o *Options) {
+			o.Force = force
+			broken, err := o.Programs.ToPod.Clone()
+			n.must(err)
+			n.must(broken.Close())
+			o.Programs.ToPod = broken
+		})
+		if err := m.Sync(); err == nil {
+			t.Error("no error")
+		}
+		if rows := n.rows(); len(rows) != 0 {
+			t.Errorf("the kernel has %v", rows)
+		}
+		if rows := m.Devices(); len(rows) != 2 || rows[0].Error == "" || rows[1].Error == "" {
+			t.Errorf("the manager says %v, want an error for each program", rows)
+		}
 	})
 }
 

@@ -12,6 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// openLinks lists the devices of the namespace. The caller closes the handle.
+func openLinks() (*netlink.Handle, []netlink.Link, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open netlink: %w", err)
+	}
+	links, err := complete(h.LinkList)
+	if err != nil {
+		h.Close()
+		return nil, nil, fmt.Errorf("list devices: %w", err)
+	}
+	return h, links, nil
+}
+
 // listDevices reads the devices of the namespace with what the choice of pod devices looks at.
 func listDevices(h *netlink.Handle) ([]device, error) {
 	links, err := complete(h.LinkList)

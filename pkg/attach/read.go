@@ -15,15 +15,11 @@ import (
 // List reads from the kernel what is attached to the devices of this namespace, without an agent: TCX links pinned under
 // linkDir, and clsact filters. A pinned link whose device is gone is left out.
 func List(linkDir string) ([]DeviceRow, error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	h, links, err := openLinks()
 	if err != nil {
-		return nil, fmt.Errorf("open netlink: %w", err)
+		return nil, err
 	}
 	defer h.Close()
-	links, err := complete(h.LinkList)
-	if err != nil {
-		return nil, fmt.Errorf("list devices: %w", err)
-	}
 	pinned, err := pins(linkDir)
 	if err != nil {
 		return nil, err

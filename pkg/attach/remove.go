@@ -88,15 +88,11 @@ func removeFilters(h *netlink.Handle, d device, hooks []hook) (bool, error) {
 // RemoveFilters takes our clsact filters off all devices, and the clsact qdiscs that nobody uses after that. It lists the
 // devices it took them from. TCX links go with their pins (bpf.Cleanup).
 func RemoveFilters() ([]string, error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	h, links, err := openLinks()
 	if err != nil {
-		return nil, fmt.Errorf("open netlink: %w", err)
+		return nil, err
 	}
 	defer h.Close()
-	links, err := complete(h.LinkList)
-	if err != nil {
-		return nil, fmt.Errorf("list devices: %w", err)
-	}
 	var cleaned []string
 	var errs []error
 	for _, l := range links {

@@ -47,10 +47,10 @@ func (m *Manager) ensureAll(h *netlink.Handle, pods []device) error {
 	var rows []DeviceRow
 	failing := map[key]string{}
 	for _, d := range pods {
-		for _, hook := range m.hooks {
+		for i, hook := range m.hooks {
 			row, err := m.ensure(h, d, hook)
 			if err != nil && vanished(h, d) {
-				continue // it went while we looked
+				break // it went while we looked
 			}
 			if err != nil {
 				err = fmt.Errorf("attach %s to %s: %w", hook.program, d.name, err)
@@ -60,11 +60,27 @@ func (m *Manager) ensureAll(h *netlink.Handle, pods []device) error {
 				errs = append(errs, err)
 			}
 			rows = append(rows, row)
+			if err != nil {
+				rows = append(rows, waiting(d, m.hooks[i+1:], hook)...)
+				break
+			}
 		}
 	}
 	m.failing = failing
 	m.setRows(rows)
 	return errors.Join(errs...)
+}
+
+// waiting are the rows of the places after one that failed: requests translated where replies are not would be worse than
+// neither.
+func waiting(d device, later []hook, failed hook) []DeviceRow {
+	var rows []DeviceRow
+	for _, hook := range later {
+		row := hook.row(d.name, d.ifindex)
+		row.Error = fmt.Sprintf("attach %s to %s: left as it is until %s is attached", hook.program, d.name, failed.program)
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // sayFailure logs a failure when it is new or another one than before.

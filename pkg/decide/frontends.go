@@ -117,12 +117,11 @@ func servicePorts(svc lb.Service) map[lb.PortKey]bool {
 	return set
 }
 
-// eachKeyOnce settles which frontend has a key that several claim. The first kind wins of ClusterIP, LoadBalancer,
-// ExternalIP, NodePort, the order in which packets are matched; LoadBalancer comes before ExternalIP because an address
-// that is both is guarded by the source ranges in kube-proxy too. Of one kind, the lower port name wins.
+// eachKeyOnce settles which frontend has a key that several claim: by kind (lb.Kind.Precedence); of one kind, the lower port
+// name wins.
 func (d *doorway) eachKeyOnce() []lb.Frontend {
 	slices.SortFunc(d.doors, func(a, b lb.Frontend) int {
-		return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(precedence(a.Kind), precedence(b.Kind)), a.Port.Compare(b.Port))
+		return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Kind.Precedence(), b.Kind.Precedence()), a.Port.Compare(b.Port))
 	})
 	out := d.doors[:0]
 	for _, f := range d.doors {
@@ -131,25 +130,9 @@ func (d *doorway) eachKeyOnce() []lb.Frontend {
 			continue
 		}
 		if winner := out[len(out)-1]; winner.Port != f.Port || winner.Kind == lb.KindClusterIP {
-			d.problem(fieldOf(f.Kind), "%v of port %v is also %s of port %v and served as that",
+			d.problem(f.Kind.Field(), "%v of port %v is also %s of port %v and served as that",
 				f.Key, f.Port.Key(), winner.Kind, winner.Port.Key())
 		}
 	}
 	return out
-}
-
-func precedence(k lb.Kind) int {
-	return slices.Index([]lb.Kind{lb.KindClusterIP, lb.KindLoadBalancer, lb.KindExternalIP, lb.KindNodePort}, k)
-}
-
-func fieldOf(k lb.Kind) string {
-	switch k {
-	case lb.KindClusterIP:
-		return "spec.clusterIPs"
-	case lb.KindNodePort:
-		return "spec.ports.nodePort"
-	case lb.KindExternalIP:
-		return "spec.externalIPs"
-	}
-	return "status.loadBalancer.ingress"
 }

@@ -86,7 +86,7 @@ func TestOneKeyHasOneFrontend(t *testing.T) {
 			func(s *lb.Service) {
 				s.ExternalIPs = ips("192.0.2.1")
 				s.Ports = append(s.Ports, lb.ServicePort{Name: "other", Protocol: lb.TCP, Port: 30080})
-			}, "192.0.2.1:30080/TCP", lb.KindExternalIP, "other", "spec.ports.nodePort"},
+			}, "192.0.2.1:30080/TCP", lb.KindExternalIP, "other", "spec.ports[].nodePort"},
 		{"addresses given twice", func(s *lb.Service) { s.ExternalIPs = append(s.ExternalIPs, s.ExternalIPs...) },
 			"198.51.100.7:80/TCP", lb.KindExternalIP, "http", ""},
 	} {

@@ -51,6 +51,26 @@ func (k Kind) Compare(o Kind) int {
 	return cmp.Or(cmp.Compare(k.rank(), o.rank()), strings.Compare(string(k), string(o)))
 }
 
+// Precedence orders the kinds that claim one key: the lowest has it. ClusterIP, LoadBalancer, ExternalIP, NodePort, the order
+// in which kube-proxy matches packets; LoadBalancer comes before ExternalIP because an address that is both is guarded by the
+// source ranges there too.
+func (k Kind) Precedence() int {
+	return slices.Index([]Kind{KindClusterIP, KindLoadBalancer, KindExternalIP, KindNodePort}, k)
+}
+
+// Field is the field of a Service that makes frontends of the kind.
+func (k Kind) Field() string {
+	switch k {
+	case KindClusterIP:
+		return "spec.clusterIPs"
+	case KindNodePort:
+		return "spec.ports[].nodePort"
+	case KindExternalIP:
+		return "spec.externalIPs"
+	}
+	return "status.loadBalancer.ingress"
+}
+
 func (k Kind) rank() int {
 	return slices.Index([]Kind{KindClusterIP, KindNodePort, KindExternalIP, KindLoadBalancer}, k)
 }

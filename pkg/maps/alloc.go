@@ -65,6 +65,9 @@ func (s *spans) take(count uint32) (uint32, bool) {
 	for i, f := range s.free {
 		if f.count >= count && (best < 0 || f.count < s.free[best].count) {
 			best = i
+			if f.count == count {
+				break
+			}
 		}
 	}
 	if best < 0 || count == 0 {

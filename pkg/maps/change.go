@@ -3,8 +3,10 @@
 package maps
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -25,6 +27,7 @@ type change struct {
 	planned   map[*port]map[endpoint]*backend // fresh backends, before they are registered
 	tiers     map[*port][]plannedTier
 	runs      []*run // fresh
+	held      []*run // published before; kept from Reclaim until the change is over
 	slots     map[*run][]uint32
 	frontends []*frontend // with a new record
 	drops     []*frontend
@@ -55,6 +58,21 @@ func (c *change) abandon() {
 	for i := len(c.undo) - 1; i >= 0; i-- {
 		c.undo[i]()
 	}
+	c.letGo()
+}
+
+// hold keeps a run that this change will name: it may be waiting for its grace, and room may be made for another tier.
+func (c *change) hold(r *run) {
+	r.refs++
+	c.held = append(c.held, r)
+}
+
+// letGo ends all holds.
+func (c *change) letGo() {
+	for _, r := range c.held {
+		c.t.unref(r)
+	}
+	c.held = nil
 }
 
 // named puts the Service's name to an error.
@@ -118,7 +136,19 @@ func (c *change) prepareFrontends() error {
 			}
 		}
 	}
+	inOrder := func(a, b *frontend) int { return cmp.Compare(addressLast(a), addressLast(b)) }
+	slices.SortFunc(c.frontends, inOrder)
+	slices.SortFunc(c.drops, func(a, b *frontend) int { return inOrder(b, a) })
 	return nil
+}
+
+// addressLast orders entries that come: that of an address alone rejects unknown ports, so it follows the known ones. They go
+// in the reverse order.
+func addressLast(f *frontend) int {
+	if isAddressKey(f.key) {
+		return 1
+	}
+	return 0
 }
 
 // goes says whether an entry of this Service is to be deleted: nobody asks for it, or its new owner did not fit. One whose new

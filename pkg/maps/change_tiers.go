@@ -121,6 +121,9 @@ func (c *change) run(p *port, members []*backend) (*run, error) {
 	all := idsOf(members)
 	key := runKey(all)
 	old := p.runs[key]
+	if old != nil {
+		c.hold(old)
+	}
 	if old != nil && old.verified {
 		return old, nil
 	}

@@ -19,14 +19,9 @@ type claim struct {
 	frontend *lb.Frontend // nil: the address only
 }
 
-// precedence is the order in which kube-proxy looks frontends up.
-func precedence(k lb.Kind) int {
-	return slices.Index([]lb.Kind{lb.KindClusterIP, lb.KindExternalIP, lb.KindLoadBalancer, lb.KindNodePort}, k)
-}
-
 // compare orders the claims of one key: the first one has it. Kind, then name: whatever the order of events.
 func (c claim) compare(o claim) int {
-	return cmp.Or(cmp.Compare(precedence(c.kind), precedence(o.kind)), c.service.Compare(o.service), c.port.Compare(o.port))
+	return cmp.Or(cmp.Compare(c.kind.Precedence(), o.kind.Precedence()), c.service.Compare(o.service), c.port.Compare(o.port))
 }
 
 // claims are the wishes of all Services. A key is unique in the tables; who comes second in the order above waits until the
@@ -112,25 +107,12 @@ func (c *claims) problems(service lb.ServiceName) []lb.Problem {
 			continue
 		}
 		all = append(all, lb.Problem{
-			Object: "Service " + service.String(),
-			Field:  fieldOf(wish.kind),
+			Object: service.Object(),
+			Field:  wish.kind.Field(),
 			Message: fmt.Sprintf("%s %s belongs to Service %s (%s); served there until that one goes",
 				wish.kind, keyText(key), owner.service, owner.kind),
 		})
 	}
 	slices.SortFunc(all, func(a, b lb.Problem) int { return strings.Compare(a.Message, b.Message) })
 	return all
-}
-
-// fieldOf is the field of a Service that made a frontend of this kind.
-func fieldOf(k lb.Kind) string {
-	switch k {
-	case lb.KindClusterIP:
-		return "spec.clusterIPs"
-	case lb.KindExternalIP:
-		return "spec.externalIPs"
-	case lb.KindLoadBalancer:
-		return "status.loadBalancer.ingress"
-	}
-	return "spec.ports[].nodePort"
 }

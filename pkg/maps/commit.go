@@ -51,6 +51,7 @@ func (c *change) writeNames() error {
 			continue
 		}
 		if err := c.zero(c.t.store.serviceCounters.zero, n.id); err != nil {
+			c.unname(c.names[i+1:])
 			return err
 		}
 	}
@@ -132,6 +133,9 @@ func (c *change) putFrontends() error {
 			c.needBit(frontendBit(addrOf(f.key.Address)))
 		}
 		if err := c.t.store.frontends.put(f.key, f.record); err != nil {
+			if old == nil {
+				c.t.release(frontendBit(addrOf(f.key.Address)))
+			}
 			return fmt.Errorf("put frontend %s: %w", keyText(f.key), err)
 		}
 		c.stats.Frontends++
@@ -261,7 +265,8 @@ func (c *change) leaveUnused() {
 		case r.port.runs[r.key] != r: // not written
 			c.t.slots.give(r.span)
 		case r.refs == 0:
-			c.t.retireRun(r, now)
+			c.t.retireRun(r)
 		}
 	}
+	c.letGo()
 }

@@ -38,11 +38,8 @@ func (t *Tables) apply(d *lb.Decision) (Stats, error) {
 	defer func() { t.applying = lb.ServiceName{} }()
 	before, after := t.claims.byService[d.Service], wishes(d)
 	var all Stats
-	var inherited error
 	for _, heir := range t.claims.set(d.Service, after) {
-		stats, err := t.inherit(heir)
-		all.add(stats)
-		inherited = errors.Join(inherited, err)
+		all.add(t.inherit(heir))
 	}
 	stats, err := t.publish(d)
 	all.add(stats)
@@ -50,7 +47,7 @@ func (t *Tables) apply(d *lb.Decision) (Stats, error) {
 	if err != nil {
 		t.claims.set(d.Service, both(before, after))
 	}
-	return all, errors.Join(err, inherited)
+	return all, err
 }
 
 // both are the claims of the old decision that the new one has too: what a Service that does not fit goes on having.
@@ -64,35 +61,39 @@ func both(before, after map[frontendKey]claim) map[frontendKey]claim {
 	return kept
 }
 
-// inherit publishes a Service again that came into a frontend. What does not fit now is tried again by Reclaim.
-func (t *Tables) inherit(name lb.ServiceName) (Stats, error) {
+// inherit publishes a Service again that came into a frontend or lost one. That it does not fit is no failure of the Service
+// whose change this comes of: it is one of Problems, and tried again by Reclaim.
+func (t *Tables) inherit(name lb.ServiceName) Stats {
+	delete(t.behind, name)
 	s := t.services[name]
 	if s == nil || s.decision == nil {
-		return Stats{}, nil
+		return Stats{}
 	}
 	stats, err := t.publish(s.decision)
-	delete(t.behind, name)
 	if err != nil {
-		t.behind[name] = true
+		t.behind[name] = err
 	}
-	return stats, err
+	return stats
 }
 
 func (t *Tables) publish(d *lb.Decision) (Stats, error) {
 	c, err := t.prepare(d)
+	if full := (*FullError)(nil); errors.As(err, &full) {
+		return Stats{Backends: t.settleStates(d)}, err
+	}
 	if err != nil {
 		return Stats{}, err
 	}
 	if err := c.commit(); err != nil {
 		return c.stats, c.named(err)
 	}
+	delete(t.behind, d.Service)
 	slices.SortFunc(c.displaced, lb.ServiceName.Compare)
 	for _, loser := range slices.Compact(c.displaced) {
 		if loser == t.applying {
 			continue // its turn comes
 		}
-		stats, _ := t.inherit(loser) // tried again by Reclaim
-		c.stats.add(stats)
+		c.stats.add(t.inherit(loser))
 	}
 	return c.stats, nil
 }
@@ -131,7 +132,8 @@ func (s *service) live() bool {
 	return false
 }
 
-// Problems are the frontends that a Service asks for and another one has, of all Services.
+// Problems are the frontends that a Service asks for and another one has, of all Services, and those that it could not take
+// over for want of room.
 func (t *Tables) Problems() []lb.Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,6 +145,9 @@ func (t *Tables) Problems() []lb.Problem {
 	problems := []lb.Problem{}
 	for _, name := range names {
 		problems = append(problems, t.claims.problems(name)...)
+		if err := t.behind[name]; err != nil {
+			problems = append(problems, lb.Problem{Object: name.Object(), Message: err.Error()})
+		}
 	}
 	return problems
 }

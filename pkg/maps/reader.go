@@ -47,11 +47,11 @@ type view struct {
 }
 
 func (r *Reader) view() (*view, error) {
-	v := &view{store: r.store, texts: map[nameKey]string{}, tiers: map[span][]TierBackendRow{}}
-	for key, text := range r.store.names.all() {
+	v := &view{store: r.store.again(), texts: map[nameKey]string{}, tiers: map[span][]TierBackendRow{}}
+	for key, text := range v.names.all() {
 		v.texts[key] = text
 	}
-	if err := r.store.names.err(); err != nil {
+	if err := v.names.err(); err != nil {
 		return nil, fmt.Errorf("read table names: %w", err)
 	}
 	return v, nil

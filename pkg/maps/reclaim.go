@@ -3,6 +3,8 @@
 package maps
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -21,10 +23,8 @@ func (t *Tables) Reclaim(now time.Time) int {
 	freed += t.reclaimRanges(now)
 	freed += t.reclaimIDs(now)
 	freed += t.reclaimNames(now)
-	for name := range t.behind {
-		if _, err := t.inherit(name); err == nil {
-			freed++
-		}
+	for _, name := range slices.Collect(maps.Keys(t.behind)) {
+		t.inherit(name)
 	}
 	return freed
 }
@@ -176,9 +176,9 @@ func (t *Tables) freeBackend(b *backend) {
 	write(t.store.backends, b.id, b.value, wordState)
 	delete(t.gone, b.id)
 	b.dropNames()
+	t.release(backendBit(addrPortOf(b.value)))
 	if b.port != nil {
 		delete(b.port.backends, b.endpoint())
-		t.release(backendBit(addrPortOf(b.value)))
 	}
 	t.backendIDs.give(b.id)
 }

@@ -30,7 +30,7 @@ func open(s *store) (*Tables, error) {
 	}
 	t := &Tables{
 		store: s, now: time.Now, tableSize: decide.TableSize, services: map[lb.ServiceName]*service{}, claims: newClaims(),
-		frontends: map[frontendKey]*frontend{}, behind: map[lb.ServiceName]bool{}, names: newRegistry(s.sizes),
+		frontends: map[frontendKey]*frontend{}, behind: map[lb.ServiceName]error{}, names: newRegistry(s.sizes),
 		slots: newSpans(s.sizes.Slots), gone: map[uint32]*backend{}, bits: map[filterBit]int{}, stale: map[filterBit]*staleMark{},
 		strays: strays{map[uint32]*backend{}, map[rangeKey]bool{}, map[nameKey]string{}, map[uint32]bool{}},
 	}
@@ -108,6 +108,7 @@ func (r *restorer) backends() error {
 		}
 		taken[id] = true
 		b := &backend{id: id, value: read[backendRow](t.store.backends, id), port: r.ports[t.store.backends.load(id, wordService)]}
+		t.bits[backendBit(addrPortOf(b.value))]++ // a stray's connections need their replies translated, too
 		if b.port == nil || b.value.State > stateGone || b.port.backends[b.endpoint()] != nil {
 			b.port = nil
 			t.strays.backends[id] = b
@@ -125,7 +126,6 @@ func (r *restorer) backend(b *backend) {
 	b.port.backends[b.endpoint()] = b
 	b.node, b.value.Node = r.place(nodeName, b.value.Node)
 	b.zone, b.value.Zone = r.place(zoneName, b.value.Zone)
-	t.bits[backendBit(addrPortOf(b.value))]++
 	if b.value.State == stateGone {
 		b.since = t.now()
 		t.gone[b.id] = b

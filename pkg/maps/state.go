@@ -26,7 +26,7 @@ type Tables struct {
 	claims    *claims
 	frontends map[frontendKey]*frontend // every entry of the table, strays too
 	applying  lb.ServiceName            // whose decision is being published
-	behind    map[lb.ServiceName]bool   // heirs of a key that did not fit; tried again by Reclaim
+	behind    map[lb.ServiceName]error  // heirs of a key, and why they could not take it over; tried again by Reclaim
 
 	names      *registry
 	recordIDs  *ids
@@ -117,7 +117,7 @@ type run struct {
 	port     *port
 	key      string
 	ids      []uint32  // its backends, by address
-	refs     int       // tiers of records in force
+	refs     int       // tiers of records in force, and changes that are to name it
 	verified bool      // slots are known to be what they should be
 	sum      uint64    // of the slots, once verified
 	since    time.Time // when the last reference went
@@ -126,19 +126,23 @@ type run struct {
 
 // retire gives a record up, and those of its runs that nothing else uses.
 func (t *Tables) retire(f *frontend) {
-	now := t.now()
 	if f.record != 0 { // a stray may have none
-		t.records = append(t.records, retiredRecord{f.record, now})
+		t.records = append(t.records, retiredRecord{f.record, t.now()})
 	}
 	for _, r := range f.runs {
-		if r.refs--; r.refs == 0 {
-			t.retireRun(r, now)
-		}
+		t.unref(r)
 	}
 }
 
-func (t *Tables) retireRun(r *run, now time.Time) {
-	r.since = now
+// unref takes one reference from a run; without any it waits for its grace.
+func (t *Tables) unref(r *run) {
+	if r.refs--; r.refs == 0 {
+		t.retireRun(r)
+	}
+}
+
+func (t *Tables) retireRun(r *run) {
+	r.since = t.now()
 	if !r.waiting {
 		r.waiting = true
 		t.runs = append(t.runs, r)

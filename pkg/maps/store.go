@@ -46,7 +46,16 @@ type hash[K comparable, V any] interface {
 	put(K, V) error // errFull when it has no room
 	remove(K) error // absent is no error
 	all() iter.Seq2[K, V]
-	err() error // of the last walk by all, nil if it came to its end
+	err() error        // of the last walk by all, nil if it came to its end
+	again() hash[K, V] // the same table, with an err of its own
+}
+
+// again is the same store for another goroutine.
+func (s *store) again() *store {
+	other := *s
+	other.frontends, other.affinity = s.frontends.again(), s.affinity.again()
+	other.ranges, other.names = s.ranges.again(), s.names.again()
+	return &other
 }
 
 // counters is a per-processor array: read gives the sum.

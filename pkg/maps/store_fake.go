@@ -113,6 +113,8 @@ func (h *memoryHash[K, V]) all() iter.Seq2[K, V] {
 
 func (h *memoryHash[K, V]) err() error { return nil }
 
+func (h *memoryHash[K, V]) again() hash[K, V] { return h }
+
 type memoryCounters[T any] map[uint32]T
 
 func (c memoryCounters[T]) read(index uint32) (T, error) { return c[index], nil }

@@ -115,6 +115,8 @@ func (h *kernelHash[K, V]) remove(key K) error {
 
 func (h *kernelHash[K, V]) err() error { return h.last }
 
+func (h *kernelHash[K, V]) again() hash[K, V] { return &kernelHash[K, V]{table: h.table} }
+
 // all walks in batches where the table can, else key by key. A walk of a table that others change may miss their changes.
 func (h *kernelHash[K, V]) all() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
@@ -171,6 +173,10 @@ func (n *kernelNames) get(key nameKey) (string, bool, error) {
 
 func (n *kernelNames) put(key nameKey, text string) error {
 	return n.kernelHash.put(key, nameValue(text))
+}
+
+func (n *kernelNames) again() hash[nameKey, string] {
+	return &kernelNames{kernelHash[nameKey, bpf.NearlbNameValue]{table: n.table}}
 }
 
 func (n *kernelNames) all() iter.Seq2[nameKey, string] {

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// A change may name slots that wait for their grace and make room for others in the same breath.
+func TestRoomIsNotMadeOfSlotsThatTheChangeItselfNames(t *testing.T) {
+	sizes := tinySizes()
+	sizes.Slots = 16 // runs of 1 and 5, and 10 free ones behind
+	b := newTables(t, sizes)
+	b.apply(t, made(1, active(9)...))
+	b.apply(t, made(1, active(1, 2)...))
+	b.apply(t, made(1, active(9)...))
+	b.time = b.time.Add(2 * grace)
+	mixed := made(1, ep{1, lb.Active, lb.TierNode}, ep{2, lb.Active, lb.TierNode}, ep{3, lb.Active, lb.TierZone}, ep{4, lb.Active, lb.TierZone},
+		ep{5, lb.Active, lb.TierZone}, ep{6, lb.Active, lb.TierZone})
+	_, err := b.Apply(mixed) // the run of 5 is wanted again, one of 11 does not fit beside it
+	if full, ok := asFull(err); !ok || full.Table != bpf.NearlbMapSlots {
+		key := keyOf(mixed.Frontends[0].Key)
+		t.Errorf("error %v, answers %q, want full slots", err, look(b.store, key))
+	}
+}
+
+// A decision that does not fit leaves the answers as they were, but new connections leave those backends that do not serve.
+func TestBackendsOfAnAnswerThatCannotBeReplacedGoQuiet(t *testing.T) {
+	sizes := tinySizes()
+	sizes.Backends = 5
+	b := newTables(t, sizes)
+	b.apply(t, made(1, active(1, 2, 3)...))
+	state := func(host int) string {
+		for _, w := range b.services[serviceNumber(1)].ports {
+			return bpf.StateName(read[backendRow](b.store.backends, w.backends[endpointOf(hostAddress(host))].id).State)
+		}
+		return ""
+	}
+	tooMany := append(active(1, 4, 5, 6), ep{2, lb.Quiet, lb.TierCluster})
+	if _, err := b.Apply(made(1, tooMany...)); err == nil {
+		t.Fatal("fits")
+	}
+	if state(1) != "active" || state(2) != "quiet" || state(3) != "quiet" {
+		t.Errorf("states %s, %s, %s, want active, quiet, quiet", state(1), state(2), state(3))
+	}
+	if _, err := b.Apply(made(1, active(1, 2, 4, 5, 6)...)); err == nil {
+		t.Fatal("fits")
+	}
+	if state(2) != "active" {
+		t.Errorf("a backend that is ready again is %s", state(2))
+	}
+	if _, err := b.Apply(made(1, active(4, 5, 6, 7)...)); err == nil {
+		t.Fatal("fits")
+	}
+	if state(1) != "active" {
+		t.Error("the last backend was taken away, with nothing in its place")
+	}
+	if drift, err := b.Audit(false); err != nil || len(drift) > 0 {
+		t.Errorf("drift %v (%v)", drift, err)
+	}
+}
+
+// The entry of an address alone rejects every port that has none of its own: it comes last and goes first, so that no client of
+// a Service that comes or goes is told that the port is unknown.
+func TestAnAddressEntryComesAfterItsPortsAndGoesBeforeThem(t *testing.T) {
+	for range 20 { // the order of entries is drawn anew each time
+		b := newTables(t, tinySizes())
+		d := made(1, active(1)...)
+		address := d.Frontends[0].Key.Address.Addr()
+		for port := range uint16(5) {
+			addFrontend(&d, d.Frontends[0].Internal, lb.KindClusterIP, netip.AddrPortFrom(address, 8000+port))
+		}
+		b.store.watch(func() {
+			if _, found, _ := b.store.frontends.get(addressKey(address)); found && count(b.store.frontends) < 7 {
+				t.Fatalf("the address is there with %d entries of 7", count(b.store.frontends))
+			}
+		})
+		b.apply(t, d)
+		if _, err := b.Remove(d.Service); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

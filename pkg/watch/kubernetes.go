@@ -134,6 +134,7 @@ func (c *cluster) failed(k kind, err error) {
 		c.outage.failed(k, err)
 		return
 	}
+	c.outage.worked(k) // it answers: an outage before is over
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.waiting[k] {

@@ -34,6 +34,26 @@ func TestAServerWithoutServiceCIDRsIsNotWaitedFor(t *testing.T) {
 	}, apiService("web"))
 }
 
+// A kind that the server does not have must not keep an outage of the whole server open: the next one would go unsaid.
+func TestAnOutageEndsOnAServerWithoutServiceCIDRs(t *testing.T) {
+	var down atomic.Bool
+	broken := func(c *fake.Clientset) {
+		c.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}, "", nil)
+		})
+		failing(c, "*", &down, errors.New("connection refused"))
+	}
+	down.Store(true)
+	withAPI(t, broken, func(a *api) {
+		time.Sleep(time.Hour)
+		down.Store(false)
+		time.Sleep(5 * time.Minute)
+		same(t, "outages said", a.logged("objects cannot be read from the API server"), 1)
+		same(t, "recoveries said", a.logged("can be read from the API server again"), 1)
+		same(t, "syncs", a.synced(), 1)
+	}, apiService("web"))
+}
+
 func TestAServiceCIDRIsANodeChange(t *testing.T) {
 	withAPI(t, nil, func(a *api) {
 		_, err := a.client.NetworkingV1().ServiceCIDRs().Create(t.Context(), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},

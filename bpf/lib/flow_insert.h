@@ -172,6 +172,9 @@ static __always_inline enum insert flow_clash(struct flow *flow, const struct in
 		return INSERT_AGAIN;
 	if (flow_is_dead(flow, now))
 		return flow_swap_word(flow, word, flow_next_word(word, FLOW_FREE)) ? INSERT_DONE : INSERT_AGAIN;
+	flow_barrier();
+	if (flow_word(flow) != word)
+		return INSERT_AGAIN; /* it was another flow's in part */
 	return same_key ? INSERT_AGAIN : INSERT_PORT;
 }
 

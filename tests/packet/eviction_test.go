@@ -43,9 +43,7 @@ func TestAFullSetGivesUpTheRightFlow(t *testing.T) {
 		{"then the one that was idle longest", [8]flow{busy, idle, busy, busy, idler, busy, idle, busy}, 4},
 		{"never one that is in use", [8]flow{busy, busy, busy, busy, busy, busy, busy, busy}, -1},
 	}
-	sizes := small()
-	sizes.FlowSets = 1
-	r := newRig(t, bpf.Options{Sizes: sizes})
+	r := newRig(t, withSets(1))
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
 			for _, w := range worlds(lb.TCP) {
@@ -88,10 +86,7 @@ func TestAFullSetGivesUpTheRightFlow(t *testing.T) {
 
 // A flood of ten times the table's size in first packets leaves established connections alone.
 func TestAFloodLeavesEstablishedConnectionsAlone(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		sizes := small()
-		sizes.FlowSets = 16
-		r := newRig(t, bpf.Options{Sizes: sizes})
+	forEachWorld(t, withSets(16), func(t *testing.T, r *rig, w world) {
 		r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 2, 3, 4))}))
 		var kept []talk
 		for i := range uint16(48) {

@@ -91,8 +91,7 @@ func TestLaterFragmentsFollowTheFirst(t *testing.T) {
 }
 
 func TestFragmentsOfAClashingFlowKeepApart(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		r := newRig(t, bpf.Options{})
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(twins(w)...)
 		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
 		r.start(in)
@@ -112,8 +111,7 @@ func TestFragmentsOfAClashingFlowKeepApart(t *testing.T) {
 }
 
 func TestFragmentsOfAPodThatReachesItself(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		r := newRig(t, bpf.Options{})
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 1))}))
 		in := long(w.packet(at(w.pod(1), 41000), at(w.vip(10), 80)))
 		looped := in.from(at(w.loopback(), 41000)).to(at(w.pod(1), 8080)).back()

@@ -82,8 +82,7 @@ func TestALostHairpinFlowIsMadeAgain(t *testing.T) {
 
 // A pod that does not listen says so to itself: its error about the looped packet becomes one about the packet it sent.
 func TestErrorsOfAPodThatReachesItself(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		r := newRig(t, bpf.Options{})
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 1))}))
 		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
 		looped := in.from(at(w.loopback(), 41000)).to(at(w.pod(1), 8080)).back()

@@ -198,8 +198,7 @@ func TestSCTPIsTranslatedWhereItsPortStays(t *testing.T) {
 
 // Bytes that a frame has behind its IP packet stay.
 func TestEthernetPaddingStays(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		r := newRig(t, bpf.Options{})
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		in, out := webPackets(w)
 		padding := []byte("padding that a switch put there")

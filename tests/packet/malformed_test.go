@@ -38,8 +38,7 @@ func samples(w world) map[string][]packet {
 // Every sample cut at every byte, with the lengths in its headers as they were and mended, with a flow and without one:
 // counted once, nothing translated whose headers do not fit, no checksum made worse. try checks all that.
 func TestPacketsCutAtEveryByte(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		r := newRig(t, bpf.Options{})
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(deny(lb.Reject, lb.ReasonNoEndpoints)(w)...)
 		for _, p := range samples(w)[fromPod] {
 			for n := 14; n <= min(200, len(p.bytes())); n++ {
@@ -147,8 +146,7 @@ func TestHeadersThatContradictEachOther(t *testing.T) {
 }
 
 func TestADisabledDatapathPassesEverything(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		r := newRig(t, bpf.Options{})
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		in, out := webPackets(w)
 		r.pick(in)

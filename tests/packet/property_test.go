@@ -30,10 +30,8 @@ type model struct {
 // backends themselves: each keeps its backend and source port, no two look alike to a backend, and a reply gives the client
 // back exactly the addresses that it used.
 func TestRepliesGiveBackExactlyWhatTheClientUsed(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		sizes := small()
-		sizes.FlowSets = 16384 // so many that no connection makes another one be forgotten
-		r := newRig(t, bpf.Options{Sizes: sizes})
+	plenty := withSets(16384) // so many that no connection makes another one be forgotten
+	forEachWorld(t, plenty, func(t *testing.T, r *rig, w world) {
 		rapid.Check(t, func(rt *rapid.T) {
 			m := &model{rig: r.in(t), world: w, live: map[wire]packet{}, out: map[wire]packet{}}
 			m.publishDrawn(rt)

@@ -85,8 +85,7 @@ func checkReset(t *testing.T, in packet, got outcome, flags string, seq, ack uin
 }
 
 func TestAServiceWithoutEndpointsRefusesTheRestByPortUnreachable(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		r := newRig(t, bpf.Options{})
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(deny(lb.Reject, lb.ReasonNoEndpoints)(w)...)
 		for _, size := range []int{0, 1, 2, 100, 600, 1400, 3000} {
 			in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))

@@ -41,6 +41,13 @@ func small() bpf.Sizes {
 	}
 }
 
+// withSets asks for a small flow table.
+func withSets(n uint32) bpf.Options {
+	sizes := small()
+	sizes.FlowSets = n
+	return bpf.Options{Sizes: sizes}
+}
+
 func newRig(t testing.TB, o bpf.Options) *rig {
 	t.Helper()
 	privileged.Require(t)

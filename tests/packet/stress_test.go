@@ -166,8 +166,7 @@ func (c *crowd) run(r *rig, first packet, runs int) (tallies [2]StressTally) {
 // Connections that clash, started over and over from both processors: whenever they stop, no two entries of the table have the
 // same client's packets, or look alike to a backend.
 func TestTheFlowTableNeverHoldsTwoFlowsThatAreOne(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		r := newRig(t, bpf.Options{})
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		var samples []sampled
 		for n := range 4 {
 			r.publish(w.decide(service{name: fmt.Sprint("s", n), address: at(w.vip(10+n), 80), tiers: tiersOf(w.tier(8080, 2))}))
@@ -217,8 +216,7 @@ func (r *rig) checkTable() {
 // Both processors start connections that clash, from one client port to two frontends of one backend, in the same moment,
 // and each its own copy of the same first packet: every connection leaves under a port of its own, the copies under one.
 func TestProcessorsThatStartClashingFlowsKeepThemApart(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		r := newRig(t, bpf.Options{})
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		const frontends = 3
 		for n := range frontends {
 			r.publish(w.decide(service{name: fmt.Sprint("s", n), address: at(w.vip(10+n), 80), tiers: tiersOf(w.tier(8080, 2))}))

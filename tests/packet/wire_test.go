@@ -39,9 +39,9 @@ func (wires) other(hook string) string {
 }
 
 // newWires builds the pair in a network namespace of its own, which goes when the test ends.
-func newWires(t *testing.T) wires {
+func newWires(t *testing.T, r *rig) wires {
 	t.Helper()
-	w := wires{rig: newRig(t, bpf.Options{}), ends: map[string]int{}}
+	w := wires{rig: r, ends: map[string]int{}}
 	inNewNamespace(t, func() {
 		check(t, os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0))
 		check(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0))
@@ -183,8 +183,8 @@ func TestPartialChecksumsAndSegmentsStayTheDevicesAffair(t *testing.T) {
 		"partial checksum": func(_ world, p packet) (offload, []byte) { return partial(p) },
 		"segments":         segmented,
 	}
-	forEachWorld(t, func(t *testing.T, w world) {
-		wires := newWires(t)
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		wires := newWires(t, r)
 		wires.publish(twins(w)...)
 		for name, shape := range shapes {
 			wires.evict()
@@ -223,8 +223,8 @@ func (w wires) compare(name, hook string, world world, shape func(world, packet)
 
 // The kernel keeps most of a large packet outside the linear part, and may keep all but the Ethernet header there.
 func TestHeadersOutsideTheLinearPartAreFound(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		wires := newWires(t)
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		wires := newWires(t, r)
 		wires.publish(web(w)...)
 		in, out := webPackets(w)
 		data := string(bytes.Repeat([]byte("0123456789abcdef"), 500))
@@ -257,8 +257,8 @@ func (w wires) compareData(name, hook string, world world, shape func(world, pac
 
 // Frames shorter than an IP header pass as they are, each counted once.
 func TestFramesShorterThanAnIPHeaderPass(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		wires := newWires(t)
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		wires := newWires(t, r)
 		wires.publish(web(w)...)
 		in, _ := webPackets(w)
 		header := map[bool]int{false: 34, true: 54}[w.v6]
@@ -291,8 +291,8 @@ func (o offload) finish(frame []byte) []byte {
 
 // An answer made of a packet with a partial checksum is whole, whatever a device still does to it.
 func TestAnswersToPacketsWithPartialChecksumsAreWhole(t *testing.T) {
-	forEachWorld(t, func(t *testing.T, w world) {
-		wires := newWires(t)
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		wires := newWires(t, r)
 		wires.publish(deny(lb.Reject, lb.ReasonNoEndpoints)(w)...)
 		for _, size := range []int{0, 1, 100, 1000} {
 			in, _ := webPackets(w)

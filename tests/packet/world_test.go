@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
@@ -161,9 +162,11 @@ func (w world) tier(port uint16, pods ...int) []netip.AddrPort {
 // tiersOf is for services with one tier.
 func tiersOf(backends ...[]netip.AddrPort) [][]netip.AddrPort { return backends }
 
-// forEachWorld runs a test for both families of each protocol.
-func forEachWorld(t *testing.T, test func(*testing.T, world), protocols ...lb.Protocol) {
+// forEachWorld runs a test for both families of each protocol, one rig for all of them.
+func forEachWorld(t *testing.T, o bpf.Options, test func(*testing.T, *rig, world), protocols ...lb.Protocol) {
+	t.Helper()
+	r := newRig(t, o)
 	for _, w := range worlds(protocols...) {
-		t.Run(w.String(), func(t *testing.T) { test(t, w) })
+		t.Run(w.String(), func(t *testing.T) { test(t, r.in(t), w) })
 	}
 }

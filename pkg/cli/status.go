@@ -19,7 +19,8 @@ import (
 
 // statusDocument is what the agent says of itself and what the kernel says, side by side.
 type statusDocument struct {
-	Agent   *agent.Status      `json:"agent"` // null: it wrote no status file that we can see
+	Agent   *agent.Status      `json:"agent"`             // null: it wrote no status file that we can read
+	Unknown string             `json:"unknown,omitempty"` // why agent is null
 	Tables  []maps.FillRow     `json:"tables"`
 	Devices []attach.DeviceRow `json:"devices"`
 }
@@ -55,15 +56,17 @@ and can publish every Service.`,
 	return cmd
 }
 
-// readStatus fails where no agent ever ran. A missing status file alone is shown.
+// readStatus fails where no agent ever ran. A status file that is missing or cannot be read is shown, beside the kernel's part.
 func readStatus(pins *pinFlags, lockDir string) (statusDocument, error) {
 	var doc statusDocument
 	status, err := agent.ReadStatus(lockDir, pins.pinPath)
 	switch {
 	case err == nil:
 		doc.Agent = &status
-	case !errors.Is(err, agent.ErrNoStatus):
-		return doc, err
+	case errors.Is(err, agent.ErrNoStatus):
+		doc.Unknown = "no status file (is --lock-dir the agent's?)"
+	default:
+		doc.Unknown = err.Error()
 	}
 	err = pins.read(func(reader *maps.Reader) (err error) {
 		doc.Tables, err = collect(reader.Fill(), func(maps.FillRow) bool { return true })
@@ -89,7 +92,11 @@ func writeStatus(w io.Writer, width int, format string, doc statusDocument) erro
 	case formatYAML:
 		return writeYAML(w, doc)
 	}
-	writeAgent(w, doc.Agent, time.Now())
+	if doc.Agent == nil {
+		fmt.Fprintf(w, "agent     unknown: %s; what is in the kernel goes on serving\n", oneLine(doc.Unknown))
+	} else {
+		writeAgent(w, *doc.Agent, time.Now())
+	}
 	fmt.Fprintf(w, "devices   %s\n\n", attachedText(doc.Devices))
 	if err := writeTable(w, width, format == formatWide, fillColumns(), doc.Tables); err != nil {
 		return err
@@ -97,12 +104,8 @@ func writeStatus(w io.Writer, width int, format string, doc statusDocument) erro
 	return writeComplaints(w, width, doc.Agent)
 }
 
-func writeAgent(w io.Writer, a *agent.Status, now time.Time) {
-	if a == nil {
-		fmt.Fprintln(w, "agent     unknown: no status file (is --lock-dir the agent's?); what is in the kernel goes on serving")
-		return
-	}
-	fmt.Fprintf(w, "agent     %s\n", agentText(*a, now))
+func writeAgent(w io.Writer, a agent.Status, now time.Time) {
+	fmt.Fprintf(w, "agent     %s\n", agentText(a, now))
 	fmt.Fprintf(w, "node      %s, zone %s, addresses %s\n", orDash(a.Node.Name), orDash(a.Node.Zone), orDash(strings.Join(a.Node.Addresses, ",")))
 	fmt.Fprintf(w, "objects   %s\n", printable(a.Source))
 	fmt.Fprintf(w, "services  %d published, %d waiting, last sync %s\n", a.Services, a.Dirty, ago(a.LastSync, now))

@@ -64,7 +64,7 @@ func (o *Objects) reuse(spec *ebpf.CollectionSpec, pinPath string) (map[string]*
 		}
 		if m.MaxEntries() != want.MaxEntries {
 			o.Kept = append(o.Kept, fmt.Sprintf("table %s keeps its %d entries (asked for %d); `nearlb cleanup` makes room for another size",
-				name, m.MaxEntries(), want.MaxEntries))
+				name, m.MaxEntries()*perElement(name), want.MaxEntries*perElement(name)))
 		}
 	}
 	slices.Sort(o.Kept)

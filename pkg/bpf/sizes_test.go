@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// Slots are counted one by one, though the table has them in lines: people get whole lines, at least what they asked for.
+func TestSlotsAreRoundedUpToWholeLines(t *testing.T) {
+	for asked, want := range map[uint32]uint32{0: 16777216, 1: 16, 16: 16, 17: 32, 1 << 20: 1 << 20, math.MaxUint32: math.MaxUint32 - 15} {
+		if got := (bpf.Sizes{Slots: asked}).WithDefaults().Slots; got != want {
+			t.Errorf("%d slots asked for, %d given, want %d", asked, got, want)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 )
 
 // layoutDirectory is the name of a directory of pins, of this layout or another.
@@ -60,7 +61,8 @@ func removeLayout(dir string) ([]string, error) {
 	return append(removed, dir), nil
 }
 
-// removeTree removes a directory and what is in it, and lists it.
+// removeTree removes a directory and what is in it, and lists it. Last names go first: of the links of a device that is
+// ingress, so that requests stop being translated before replies do.
 func removeTree(path string) ([]string, error) {
 	entries, err := os.ReadDir(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -70,7 +72,7 @@ func removeTree(path string) ([]string, error) {
 		return nil, fmt.Errorf("list pins: %w", err)
 	}
 	var removed []string
-	for _, e := range entries {
+	for _, e := range slices.Backward(entries) {
 		child := filepath.Join(path, e.Name())
 		if e.IsDir() {
 			gone, err := removeTree(child)

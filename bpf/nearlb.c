@@ -93,10 +93,11 @@ SEC("tc")
 int from_pod_icmp(struct __sk_buff *skb)
 {
 	struct icmp icmp = { .outer.hook = HOOK_FROM_POD };
+	__u32 length = skb->len;
 	enum verdict verdict = icmp_from_pod(skb, &icmp);
 
 	event_refused(skb, &icmp.outer, verdict);
-	return finish_turned(skb, HOOK_FROM_POD, verdict, skb->len, icmp.back);
+	return finish_turned(skb, HOOK_FROM_POD, verdict, length, icmp.back);
 }
 
 SEC("tc")

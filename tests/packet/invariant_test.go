@@ -205,7 +205,7 @@ func checkAnswer(in []byte, o outcome) error {
 	if !bytes.Equal(answer.dst, question.src) || !bytes.Equal(answer.src, question.dst) {
 		return fmt.Errorf("%s: answer from %x to %x", o.verdict, answer.src, answer.dst)
 	}
-	if end := 14 + answer.header + len(answer.transport); end != len(o.frame) && o.verdict != "reject_echo" { // made in place, padding and all
+	if end := 14 + answer.header + len(answer.transport); end != len(o.frame) {
 		return fmt.Errorf("%s: %d bytes behind the packet's end", o.verdict, len(o.frame)-end)
 	}
 	if checkChecksums(in) != nil {

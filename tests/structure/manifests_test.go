@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// A5, A12: slices are the source of truth, and nothing is ever written.
+// A5, A12, C9: slices are the source of truth, Endpoints are never read, and nothing is ever written.
 func TestTheAgentReadsNoEndpointsAndWritesNothing(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root(t), "manifests", "rbac.yaml"))
 	if err != nil {

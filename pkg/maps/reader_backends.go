@@ -50,7 +50,7 @@ func (v *view) backendRow(id uint32, b *backendRow, c *bpf.NearlbBackendCounter)
 // stale is the state of a backend whose id serves another endpoint now.
 const stale = "stale"
 
-// named is an id of a flow or an affinity entry, with the generation that it had then.
+// remembered reads the backend of a flow or an affinity entry, with the generation that it had then.
 func (v *view) remembered(id uint32, generation uint16) (b backendRow, where netip.AddrPort, state string) {
 	b, ok := v.backend(id)
 	if !ok || b.Generation != generation {

@@ -19,7 +19,7 @@ import (
 func (r *Reader) Frontends() iter.Seq2[FrontendRow, error] {
 	return rows(r, collectFrontends, func(a, b *FrontendRow) int {
 		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol),
-			cmp.Compare(lb.Kind(a.Kind).Precedence(), lb.Kind(b.Kind).Precedence()), a.Address.Compare(b.Address),
+			lb.Kind(a.Kind).Compare(lb.Kind(b.Kind)), a.Address.Compare(b.Address),
 			cmp.Compare(a.FrontendPort, b.FrontendPort))
 	})
 }

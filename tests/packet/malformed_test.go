@@ -4,6 +4,7 @@ package packet
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -169,4 +170,35 @@ func (r *rig) disable(value uint32) {
 	check(r, r.objects.Config.Lookup(uint32(0), &s))
 	s.Disabled = value
 	check(r, r.objects.Config.Put(uint32(0), &s))
+}
+
+// Samples with bytes changed here and there, with a flow and without one. FuzzPacket goes on from here.
+func TestPacketsWithChangedBytes(t *testing.T) {
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		none := w.decide(service{name: "none", address: at(w.vip(12), 80), action: lb.Reject, reason: lb.ReasonNoEndpoints})
+		self := w.decide(service{name: "self", address: at(w.vip(13), 80), tiers: tiersOf(w.tier(w.target(), 1))})
+		r.publish(append(web(w), none, self)...)
+		in, _ := webPackets(w)
+		random := rand.New(rand.NewPCG(1, uint64(w.protocol)))
+		all := samples(w)
+		all[fromPod] = append(all[fromPod], in.to(at(w.vip(12), 80)), in.to(at(w.vip(13), 80)))
+		for round := range 30 {
+			r.evict()
+			if round%2 == 0 {
+				r.pick(in)
+			}
+			for hook, packets := range all {
+				for _, p := range packets {
+					frame := p.bytes()
+					for range 1 + random.IntN(4) {
+						frame[14+random.IntN(min(106, len(frame)-14))] = byte(random.Uint32())
+					}
+					r.try(hook, frame)
+				}
+			}
+			if t.Failed() {
+				return
+			}
+		}
+	}, lb.TCP, lb.UDP, lb.SCTP)
 }

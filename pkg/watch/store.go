@@ -49,6 +49,8 @@ func newStore(cfg NodeConfig) *store {
 type changes struct {
 	services map[lb.ServiceName]bool
 	node     bool
+	placed   map[string]bool     // Nodes whose zone or region is another
+	moved    map[netip.Addr]bool // addresses whose Node, or its place, is another
 }
 
 func (c *changes) service(name lb.ServiceName) {
@@ -80,6 +82,7 @@ func (s *store) apply(puts []object, drops []objectKey, c *changes) {
 		delete(s.refusals, key)
 		s.set(object{key: key}, c)
 	}
+	s.touchSlices(c)
 }
 
 // refuse notes that the newest state of an object is bad. The last good one stays in force. Result: whether that is news.

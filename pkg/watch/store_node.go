@@ -27,7 +27,7 @@ func (s *store) setNode(name string, now *node, c *changes) {
 	if name == s.cfg.Name {
 		c.node = true
 	}
-	s.touchEndpointsOf(name, old, now, c)
+	c.noteNode(name, old, now)
 }
 
 func (s *store) hold(name string, addresses []netip.Addr) {
@@ -48,9 +48,9 @@ func (s *store) release(name string, addresses []netip.Addr) {
 	}
 }
 
-// touchEndpointsOf looks at every slice: new zones and addresses of Nodes are rare, an index of all endpoints by node is
-// large.
-func (s *store) touchEndpointsOf(name string, old, now *node, c *changes) {
+// noteNode notes what a change of a Node means for the slices: touchSlices looks at them once for all Nodes of an update, as
+// an index of all endpoints by node is large and a first list has thousands of Nodes.
+func (c *changes) noteNode(name string, old, now *node) {
 	var before, after node
 	if old != nil {
 		before = *old
@@ -58,14 +58,28 @@ func (s *store) touchEndpointsOf(name string, old, now *node, c *changes) {
 	if now != nil {
 		after = *now
 	}
-	place := before.zone != after.zone || before.region != after.region
+	if c.moved == nil {
+		c.moved, c.placed = map[netip.Addr]bool{}, map[string]bool{}
+	}
 	moved := slices.Concat(without(before.addresses, after.addresses), without(after.addresses, before.addresses))
-	if place {
+	if before.zone != after.zone || before.region != after.region {
+		c.placed[name] = true
 		moved = append(moved, after.addresses...)
 	}
+	for _, addr := range moved {
+		c.moved[addr] = true
+	}
+}
+
+// touchSlices marks the Services of slices that the noted Nodes concern.
+func (s *store) touchSlices(c *changes) {
+	if len(c.placed)+len(c.moved) == 0 {
+		return
+	}
+	placed := func(name string) bool { return c.placed[name] }
+	moved := func(addr netip.Addr) bool { return c.moved[addr] }
 	for _, slice := range s.slices {
-		_, named := slices.BinarySearch(slice.nodes, name)
-		if place && named || slices.ContainsFunc(slice.nodeless, func(a netip.Addr) bool { return slices.Contains(moved, a) }) {
+		if slices.ContainsFunc(slice.nodes, placed) || slices.ContainsFunc(slice.nodeless, moved) {
 			s.touch(slice.owner, c)
 		}
 	}

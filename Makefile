@@ -33,7 +33,7 @@ generate: packages ## compile the BPF programs and write the Go side of their ty
 
 verify: generate ## fail when a generated file or go.mod is not fresh
 	$(GO) mod tidy -diff
-	@test -z "$$(git status --porcelain -- pkg bpf)" || { git status --porcelain -- pkg bpf; echo "generated files are not fresh: run make generate and commit"; exit 1; }
+	@test -z "$$(git status --porcelain -- pkg bpf tests)" || { git status --porcelain -- pkg bpf tests; echo "generated files are not fresh: run make generate and commit"; exit 1; }
 
 lint: packages ## formatting, vet, staticcheck, shellcheck
 	@unformatted=$$(gofmt -l cmd pkg tests); test -z "$$unformatted" || { echo "gofmt -w $$unformatted"; exit 1; }

@@ -17,7 +17,8 @@
 #define IP_FRAGMENT_OFFSET 0x1fff
 #define IP_DONT_FRAGMENT   0x4000
 
-#define OFFSET_MAX 511 /* no header that is looked at starts farther from the Ethernet header */
+#define OFFSET_MAX    511 /* nothing that is looked at starts farther from the Ethernet header */
+#define L4_OFFSET_MAX (OFFSET_MAX - offsetof(struct tcphdr, check)) /* of a transport header */
 
 enum tcp_flag {
 	TCP_FIN = 1,

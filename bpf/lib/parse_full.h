@@ -167,7 +167,7 @@ static __always_inline enum verdict parse_extension(struct __sk_buff *skb, struc
 		return VERDICT_PASS_PROTOCOL;
 	packet->protocol = header.next;
 	packet->l4 += kind == IPPROTO_AH ? (header.length + 2) * 4 : (header.length + 1) * 8;
-	return packet->l4 > OFFSET_MAX ? VERDICT_PASS_PROTOCOL : VERDICT_CONTINUE;
+	return VERDICT_CONTINUE;
 }
 
 static __always_inline enum verdict parse_extensions(struct __sk_buff *skb, struct packet *packet)
@@ -180,6 +180,8 @@ static __always_inline enum verdict parse_extensions(struct __sk_buff *skb, stru
 		verdict = parse_extension(skb, packet);
 		if (verdict != VERDICT_CONTINUE)
 			return verdict;
+		if (packet->l4 > L4_OFFSET_MAX)
+			return VERDICT_PASS_PROTOCOL;
 	}
 	return is_extension(packet->protocol) ? VERDICT_PASS_PROTOCOL : VERDICT_CONTINUE;
 }

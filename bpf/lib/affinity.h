@@ -27,15 +27,19 @@ static __always_inline bool affinity_find(struct choice *choice, const struct re
 	return backend_choose(choice, value->backend, backend);
 }
 
-static __always_inline void affinity_remember(const struct choice *choice, const struct record *record,
-					      const struct address *client)
+/* A function of its own for the sake of the stack. */
+__noinline int affinity_remember(const struct choice *choice, const struct address *client, __u32 service)
 {
-	struct affinity_key key = { .client = *client, .service = record->service };
-	struct affinity_value value = {
-		.backend = choice->backend,
-		.generation = choice->generation,
-		.touched = bpf_ktime_get_boot_ns(),
-	};
+	struct affinity_key key = {};
+	struct affinity_value value = {};
 
+	if (!choice || !client)
+		return 0;
+	key.client = *client;
+	key.service = service;
+	value.backend = choice->backend;
+	value.generation = choice->generation;
+	value.touched = bpf_ktime_get_boot_ns();
 	bpf_map_update_elem(&affinity, &key, &value, BPF_ANY);
+	return 0;
 }

@@ -5,6 +5,7 @@
 #include "affinity.h"
 #include "flow_insert.h"
 #include "forward.h"
+#include "refuse.h"
 #include "tail.h"
 
 /* What the slow path knows about a packet. */
@@ -13,8 +14,6 @@ struct work {
 	const struct settings *settings;
 	struct found found;
 	struct insertion in;
-	struct rewrite to;
-	__u32 known;   /* enum known, of the destination */
 	__u32 service; /* id of the service port, 0 none */
 	bool again;    /* begin anew by a tail call */
 	bool clash;    /* ... and with another source port */
@@ -149,16 +148,16 @@ static __always_inline enum verdict create_to_backend(struct __sk_buff *skb, str
 	in->flow.generation = choice->generation;
 	in->flow.service = record->service;
 	in->flow.flags = address_equal(&choice->address, &packet->source) ? FLOW_HAIRPIN : 0;
-	in->server = choice->address;
-	in->server_port = choice->port;
+	in->to.destination = choice->address;
+	in->to.destination_port = choice->port;
 	result = create_flow(skb, work, in);
 	if (result != VERDICT_CONTINUE)
 		return result;
 	if (verdict != VERDICT_TRANSLATE_RECOVER)
 		count_connection(record->service, choice->backend);
-	if (!forward_target(&work->to, work->settings, &in->flow, packet))
+	if (!forward_target(&in->to, work->settings, &in->flow, packet))
 		return VERDICT_DROP_NO_BACKEND;
-	return forward_rewrite(skb, packet, &in->flow, &work->to, verdict);
+	return forward_rewrite(skb, packet, &in->flow, &in->to, verdict);
 }
 
 static __always_inline enum verdict create_balance(struct __sk_buff *skb, struct work *work,
@@ -179,7 +178,7 @@ static __always_inline enum verdict create_balance(struct __sk_buff *skb, struct
 			return VERDICT_DROP_NO_BACKEND;
 		}
 		if (record->affinity)
-			affinity_remember(&choice, record, &work->packet.source);
+			affinity_remember(&choice, &work->packet.source, record->service);
 	}
 	return create_to_backend(skb, work, record, &choice, create_verdict(work, affine));
 }
@@ -224,12 +223,12 @@ static __always_inline enum verdict create_direct(struct __sk_buff *skb, struct 
 	struct insertion *in = &work->in;
 	enum verdict verdict;
 
-	if (!(work->known & KNOWN_BACKEND) || !opens_connection(packet) || packet->fragment == FRAGMENT_LATER)
+	if (!known_backend(&packet->destination, packet->destination_port) || !opens_connection(packet))
 		return VERDICT_PASS_NOT_SERVICE;
 	create_describe(in, packet);
 	in->flow.flags = FLOW_DIRECT;
-	in->server = packet->destination;
-	in->server_port = packet->destination_port;
+	in->to.destination = packet->destination;
+	in->to.destination_port = packet->destination_port;
 	verdict = create_flow(skb, work, in);
 	if (verdict == VERDICT_DROP_FLOWS_FULL)
 		return VERDICT_PASS_DIRECT;
@@ -237,21 +236,17 @@ static __always_inline enum verdict create_direct(struct __sk_buff *skb, struct 
 		return verdict;
 	if (in->flow.other_port == in->flow.port)
 		return VERDICT_PASS_DIRECT;
-	if (!forward_target(&work->to, work->settings, &in->flow, packet))
+	if (!forward_target(&in->to, work->settings, &in->flow, packet))
 		return VERDICT_DROP_NO_BACKEND;
-	return forward_rewrite(skb, packet, &in->flow, &work->to, VERDICT_TRANSLATE_DIRECT);
+	return forward_rewrite(skb, packet, &in->flow, &in->to, VERDICT_TRANSLATE_DIRECT);
 }
 
 /* No frontend of this port. */
 static __always_inline enum verdict create_unknown(struct __sk_buff *skb, struct work *work)
 {
-	const struct record *record = frontend_find_address(&work->packet.destination);
+	enum verdict verdict = refuse_unknown(&work->packet.destination);
 
-	if (record && record->kind == KIND_CLUSTER_IP)
-		return VERDICT_REJECT_UNKNOWN_PORT;
-	if (!record && service_cidr_has(&work->packet.destination))
-		return VERDICT_DROP_UNALLOCATED;
-	return create_direct(skb, work);
+	return verdict == VERDICT_CONTINUE ? create_direct(skb, work) : verdict;
 }
 
 static __always_inline enum verdict forward_create(struct __sk_buff *skb, struct work *work)

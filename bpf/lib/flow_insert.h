@@ -4,6 +4,7 @@
 #pragma once
 
 #include "flow.h"
+#include "rewrite.h"
 
 enum insert {
 	INSERT_DONE = 0,
@@ -26,8 +27,7 @@ enum eviction {
 /* A flow that is to be inserted. */
 struct insertion {
 	struct flow flow;
-	struct address server; /* where its packets go */
-	__be16 server_port;
+	struct rewrite to;  /* where its packets go: of the writer, destination and its port alone are asked for here */
 	__be16 wire_port;   /* source port that the server sees under this entry, 0 none */
 	__u32 set;          /* index of the set */
 	__u32 start;        /* of the search in it */
@@ -146,7 +146,7 @@ static __always_inline bool flow_same_key(const struct flow *flow, const struct 
 static __always_inline bool flow_same_wire(const struct flow *flow, const struct insertion *in)
 {
 	return in->wire_port && flow_wire_port(flow) == in->wire_port &&
-	       flow_leads_to(flow, &in->server, in->server_port);
+	       flow_leads_to(flow, &in->to.destination, in->to.destination_port);
 }
 
 /* Nobody may use it: timed out, or its backend's id was handed on. */

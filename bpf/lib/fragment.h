@@ -19,20 +19,20 @@ static __always_inline void fragment_key_of(struct fragment_key *key, const stru
 	key->pad[1] = 0;
 }
 
-/* Of a first fragment that is translated. The packet still as it came. */
-static __always_inline void fragment_remember(const struct packet *packet)
+/* Of a first fragment that is translated. The packet still as it came. A function of its own for the sake of the stack. */
+__noinline int fragment_remember(const struct packet *packet)
 {
 	struct fragment_key key;
-	struct fragment_value value = {
-		.source_port = packet->source_port,
-		.destination_port = packet->destination_port,
-		.touched = bpf_jiffies64(),
-	};
+	struct fragment_value value;
 
-	if (packet->fragment != FRAGMENT_FIRST)
-		return;
+	if (!packet || packet->fragment != FRAGMENT_FIRST)
+		return 0;
 	fragment_key_of(&key, packet);
+	value.source_port = packet->source_port;
+	value.destination_port = packet->destination_port;
+	value.touched = bpf_jiffies64();
 	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
+	return 0;
 }
 
 /* Gives a later fragment the ports of its first. */

@@ -6,14 +6,6 @@
 #include "parse_full.h"
 #include "reply.h"
 
-/* Is this an address of services? Asked only of packets that are in disorder. */
-static __always_inline bool slow_is_ours(const struct work *work)
-{
-	const struct address *destination = &work->packet.destination;
-
-	return (work->known & KNOWN_FRONTEND && frontend_find_address(destination)) || service_cidr_has(destination);
-}
-
 static __always_inline enum verdict slow_flow(struct __sk_buff *skb, struct work *work)
 {
 	struct packet *packet = &work->packet;
@@ -22,13 +14,13 @@ static __always_inline enum verdict slow_flow(struct __sk_buff *skb, struct work
 	if (!forward_find(&work->found, packet))
 		return VERDICT_PASS_NOT_SERVICE;
 	if (work->found.usable) {
-		verdict = forward_established(skb, work->settings, packet, &work->found, &work->in.flow, &work->to);
+		verdict = forward_established(skb, work->settings, packet, &work->found, &work->in.flow, &work->in.to);
 		if (verdict != VERDICT_CONTINUE)
 			return verdict;
 		return create_again(work, INSERT_AGAIN);
 	}
 	if (packet->fragment == FRAGMENT_LATER)
-		return slow_is_ours(work) ? VERDICT_DROP_FRAGMENT : VERDICT_PASS_FRAGMENT;
+		return is_service_address(&packet->destination) ? VERDICT_DROP_FRAGMENT : VERDICT_PASS_FRAGMENT;
 	if (skb->cb[CB_LOST])
 		work->found.lost = 1;
 	return forward_create(skb, work);
@@ -40,19 +32,28 @@ static __always_inline enum verdict slow_ports(struct __sk_buff *skb, struct wor
 	bool hairpin = is_hairpin_address(work->settings, packet->family, &packet->destination);
 	bool portless = packet->fragment == FRAGMENT_LATER && !fragment_recall(packet);
 
-	work->known =
-		known_frontend(&packet->destination) | known_backend(&packet->destination, packet->destination_port);
-	if (!work->known && !hairpin && !service_cidr_has(&packet->destination))
+	if (!known_frontend(&packet->destination) && !hairpin &&
+	    !known_backend(&packet->destination, packet->destination_port) && !service_cidr_has(&packet->destination))
 		return packet->fragment == FRAGMENT_LATER ? VERDICT_PASS_FRAGMENT : VERDICT_PASS_NOT_SERVICE;
 	if (packet->malformed)
-		return slow_is_ours(work) ? VERDICT_DROP_MALFORMED : VERDICT_PASS_MALFORMED;
+		return is_service_address(&packet->destination) ? VERDICT_DROP_MALFORMED : VERDICT_PASS_MALFORMED;
 	if (portless)
-		return slow_is_ours(work) ? VERDICT_DROP_FRAGMENT : VERDICT_PASS_FRAGMENT;
+		return is_service_address(&packet->destination) ? VERDICT_DROP_FRAGMENT : VERDICT_PASS_FRAGMENT;
 	if (hairpin) {
 		work->hairpin = true;
 		return VERDICT_PASS_NOT_SERVICE;
 	}
 	return slow_flow(skb, work);
+}
+
+/* A protocol that no service has. */
+static __always_inline enum verdict slow_other(const struct packet *packet)
+{
+	enum verdict verdict = refuse_unknown(&packet->destination);
+
+	if (packet->malformed)
+		return verdict == VERDICT_CONTINUE ? VERDICT_PASS_MALFORMED : VERDICT_DROP_MALFORMED;
+	return verdict == VERDICT_CONTINUE ? VERDICT_PASS_PROTOCOL : verdict;
 }
 
 static __always_inline enum verdict slow_from_pod(struct __sk_buff *skb, struct work *work)
@@ -70,9 +71,7 @@ static __always_inline enum verdict slow_from_pod(struct __sk_buff *skb, struct 
 		work->icmp = true;
 		return VERDICT_PASS_ICMP;
 	}
-	if (!has_ports(work->packet.protocol))
-		return work->packet.malformed ? VERDICT_PASS_MALFORMED : VERDICT_PASS_PROTOCOL;
-	return slow_ports(skb, work);
+	return has_ports(work->packet.protocol) ? slow_ports(skb, work) : slow_other(&work->packet);
 }
 
 /* Packets to the hairpin address; the packet is no fragment without ports any more. */

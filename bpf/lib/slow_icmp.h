@@ -4,6 +4,7 @@
 
 #include "echo.h"
 #include "icmp.h"
+#include "refuse.h"
 
 /* VERDICT_CONTINUE: type is set, the packet is whole. */
 static __always_inline enum verdict icmp_parse(struct __sk_buff *skb, struct icmp *icmp, __u8 *type)
@@ -37,13 +38,12 @@ static __always_inline enum verdict icmp_echo(struct __sk_buff *skb, struct icmp
 {
 	const struct packet *packet = &icmp->outer;
 
-	if (known_frontend(&packet->destination) && frontend_find_address(&packet->destination)) {
-		if (packet->fragment != FRAGMENT_NONE)
-			return VERDICT_DROP_FRAGMENT;
-		icmp->back = echo_answer(skb, packet);
-		return VERDICT_REJECT_ECHO;
-	}
-	return service_cidr_has(&packet->destination) ? VERDICT_DROP_UNALLOCATED : VERDICT_PASS_ICMP;
+	if (!known_frontend(&packet->destination) || !frontend_find_address(&packet->destination))
+		return service_cidr_has(&packet->destination) ? VERDICT_DROP_UNALLOCATED : VERDICT_PASS_ICMP;
+	if (packet->fragment != FRAGMENT_NONE)
+		return VERDICT_DROP_FRAGMENT;
+	icmp->back = echo_answer(skb, packet);
+	return VERDICT_REJECT_ECHO;
 }
 
 static __always_inline enum verdict icmp_from_pod(struct __sk_buff *skb, struct icmp *icmp)
@@ -55,6 +55,8 @@ static __always_inline enum verdict icmp_from_pod(struct __sk_buff *skb, struct 
 	if (!settings)
 		return VERDICT_PASS_DISABLED;
 	verdict = icmp_parse(skb, icmp, &type);
+	if (verdict == VERDICT_PASS_FRAGMENT && is_service_address(&icmp->outer.destination))
+		return VERDICT_DROP_FRAGMENT;
 	if (verdict != VERDICT_CONTINUE)
 		return verdict;
 	if (is_echo_request(&icmp->outer, type))

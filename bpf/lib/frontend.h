@@ -21,10 +21,13 @@ static __always_inline const struct record *record_get(__u32 number)
  * it is read here: then the record repeats another key. A function of its own so that the verifier goes through it once. */
 __noinline int frontend_number(const struct frontend_key *key)
 {
+	struct frontend_key own;
+
 	if (!key)
 		return 0;
+	own = *key; /* the stack, as kernels before 6.2 take no argument's memory for a map's key */
 	for (int i = 0; i < FRONTEND_TRIES; i++) {
-		const __u32 *number = bpf_map_lookup_elem(&frontends, key);
+		const __u32 *number = bpf_map_lookup_elem(&frontends, &own);
 		const struct record *record;
 		__u32 found;
 

@@ -51,11 +51,13 @@ struct packet {
 };
 
 /* Where the parts of a packet that a rewrite changes are. The verifier keeps what it knows of them while the program
- * calls nothing that could move the packet. */
+ * calls nothing that could move the packet. One pointer for both IP headers would not do: before Linux 6.4 the verifier
+ * forgets which size of it goes with which family. */
 struct headers {
-	void *ip;
-	__be16 *ports; /* source and destination; NULL: later fragment */
-	__u16 *check;  /* of the transport header; NULL: none that knows the addresses (SCTP) */
+	struct iphdr *ip4;   /* NULL: IPv6 */
+	struct ipv6hdr *ip6; /* NULL: IPv4 */
+	__be16 *ports;       /* source and destination; NULL: later fragment */
+	__u16 *check;        /* of the transport header; NULL: none that knows the addresses (SCTP) */
 };
 
 static __always_inline void address_from4(struct address *address, __be32 ip)

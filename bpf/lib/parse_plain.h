@@ -53,7 +53,8 @@ static __always_inline bool parse_plain4(struct __sk_buff *skb, struct packet *p
 	total = bpf_ntohs(ip->tot_len);
 	if (total < sizeof(*ip) || total + ETH_HLEN > skb->len)
 		return false;
-	headers->ip = ip;
+	headers->ip4 = ip;
+	headers->ip6 = NULL;
 	packet->family = 4;
 	packet->protocol = ip->protocol;
 	packet->l4 = ETH_HLEN + sizeof(*ip);
@@ -72,7 +73,8 @@ static __always_inline bool parse_plain6(struct __sk_buff *skb, struct packet *p
 	packet->l4_length = bpf_ntohs(ip->payload_len);
 	if (packet->l4_length + ETH_HLEN + sizeof(*ip) > skb->len)
 		return false;
-	headers->ip = ip;
+	headers->ip4 = NULL;
+	headers->ip6 = ip;
 	packet->family = 6;
 	packet->protocol = ip->nexthdr;
 	packet->l4 = ETH_HLEN + sizeof(*ip);

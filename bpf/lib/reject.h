@@ -80,11 +80,14 @@ static __always_inline bool reject_tcp(struct __sk_buff *skb, const struct packe
 static __always_inline bool quote_chunk(struct __sk_buff *skb, __u32 from, __u32 to, __u32 size, __u64 *sum)
 {
 	__u32 chunk[QUOTE_CHUNK / 4] = {};
+	__u32 last = size - 1;
 
-	/* the caller's bounds, which the verifier does not carry over from at < size */
-	asm volatile("" : "+r"(size));
-	if (size < 1 || size > QUOTE_CHUNK)
+	/* the caller's bounds, which the verifier does not carry over from at < size; one comparison gives both, as before
+	 * Linux 6.8 it learns nothing from size != 0 */
+	asm volatile("" : "+r"(last));
+	if (last >= QUOTE_CHUNK)
 		return false;
+	size = last + 1;
 	if (bpf_skb_load_bytes(skb, from, chunk, size) || !answer_store(skb, to, chunk, size))
 		return false;
 	*sum += csum_words(chunk, QUOTE_CHUNK / 4);

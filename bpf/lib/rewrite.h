@@ -45,25 +45,24 @@ static __always_inline __u64 rewrite_ports_sum(const struct packet *packet, cons
 	return sum;
 }
 
-static __always_inline void rewrite_l3(void *l3, const struct packet *packet, const struct rewrite *to, __u32 what,
+static __always_inline void rewrite_l3(const struct headers *headers, const struct rewrite *to, __u32 what,
 				       __u64 change)
 {
-	if (packet->family == 4) {
-		struct iphdr *ip = l3;
+	struct ipv6hdr *ip6 = headers->ip6;
+	struct iphdr *ip4 = headers->ip4;
 
+	if (ip4) {
 		if (what & CHANGE_SOURCE)
-			ip->saddr = address_to4(&to->source);
+			ip4->saddr = address_to4(&to->source);
 		if (what & CHANGE_DESTINATION)
-			ip->daddr = address_to4(&to->destination);
-		ip->check = csum_after(ip->check, change);
-		return;
+			ip4->daddr = address_to4(&to->destination);
+		ip4->check = csum_after(ip4->check, change);
+	} else if (ip6) {
+		if (what & CHANGE_SOURCE)
+			address_to6(&to->source, &ip6->saddr);
+		if (what & CHANGE_DESTINATION)
+			address_to6(&to->destination, &ip6->daddr);
 	}
-	struct ipv6hdr *ip = l3;
-
-	if (what & CHANGE_SOURCE)
-		address_to6(&to->source, &ip->saddr);
-	if (what & CHANGE_DESTINATION)
-		address_to6(&to->destination, &ip->daddr);
 }
 
 static __always_inline void rewrite_ports(__be16 *ports, const struct rewrite *to, __u32 what)
@@ -155,26 +154,39 @@ static __always_inline void rewrite_headers(struct __sk_buff *skb, const struct 
 {
 	__u64 addresses = rewrite_addresses_sum(packet, to, what);
 
-	rewrite_l3(headers->ip, packet, to, what, addresses);
+	rewrite_l3(headers, to, what, addresses);
 	if (headers->ports)
 		rewrite_l4(skb, packet, headers, to, what, addresses);
 	else if (packet->family == 6 && packet_summed(skb) == SUMMED_COMPLETE)
 		csum_complete(skb, addresses);
 }
 
+static __always_inline bool headers_find_ip(struct __sk_buff *skb, __u8 family, struct headers *headers)
+{
+	headers->ip4 = NULL;
+	headers->ip6 = NULL;
+	if (family == 4) {
+		headers->ip4 = packet_at(skb, ETH_HLEN, sizeof(*headers->ip4));
+		return headers->ip4;
+	}
+	headers->ip6 = packet_at(skb, ETH_HLEN, sizeof(*headers->ip6));
+	return headers->ip6;
+}
+
 static __always_inline bool headers_find(struct __sk_buff *skb, const struct packet *packet, struct headers *headers)
 {
 	__u32 at = l4_check_offset(packet->protocol);
 
-	headers->ip = packet_at(skb, ETH_HLEN, packet->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 	headers->ports = NULL;
 	headers->check = NULL;
+	if (!headers_find_ip(skb, packet->family, headers))
+		return false;
 	if (packet->fragment == FRAGMENT_LATER)
-		return headers->ip;
+		return true;
 	headers->ports = packet_at(skb, packet->l4, 2 * sizeof(*headers->ports));
 	if (at)
 		headers->check = packet_at(skb, packet->l4 + at, sizeof(*headers->check));
-	return headers->ip && headers->ports && (headers->check || !at);
+	return headers->ports && (headers->check || !at);
 }
 
 /* Of the slow path; every field of to is taken. VERDICT_CONTINUE: done. A function of its own so that the verifier goes

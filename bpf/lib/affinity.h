@@ -4,6 +4,8 @@
 
 #include "backend.h"
 
+#define NANOSECONDS 1000000000ULL
+
 /* True: the remembered backend still is in the side's list and may be used. The window slides. */
 static __always_inline bool affinity_find(struct choice *choice, const struct record *record, const struct side *side,
 					  const struct address *client)

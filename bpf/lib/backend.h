@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Picks a backend for a new flow: session affinity, then the tiers in order, each by its Maglev table. */
+/* Backends, and the choice of one for a new flow: the tiers in order, each by its Maglev table. */
 #pragma once
 
 #include "hash.h"
 #include "maps.h"
 
 #define BACKEND_PROBES 8 /* slots of a tier that are looked at when the first has no usable backend */
-#define NANOSECONDS    1000000000ULL
 
 /* A backend as a flow will remember it. */
 struct choice {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "affinity.h"
+#include "filter.h"
 #include "flow_insert.h"
 #include "forward.h"
 #include "refuse.h"
@@ -85,6 +86,8 @@ static __always_inline enum insert create_entries(struct insertion *in, const st
 		return result;
 	if (in->flow.other_port != in->flow.port)
 		result = create_alias(in, work->settings->seed);
+	if (result == INSERT_FULL)
+		result = INSERT_PORT; /* another port is in another set */
 	in->set = work->found.set;
 	in->start = work->found.start;
 	in->made = made;
@@ -232,6 +235,10 @@ static __always_inline enum verdict create_direct(struct __sk_buff *skb, struct 
 	verdict = create_flow(skb, work, in);
 	if (verdict == VERDICT_DROP_FLOWS_FULL)
 		return VERDICT_PASS_DIRECT;
+	if (verdict == VERDICT_DROP_FLOW_RACE && skb->cb[CB_TRY] >= TRIES_MAX) {
+		work->again = false;
+		return VERDICT_PASS_DIRECT;
+	}
 	if (verdict != VERDICT_CONTINUE)
 		return verdict;
 	if (in->flow.other_port == in->flow.port)

@@ -4,7 +4,6 @@
 
 #include "answer.h"
 #include "frontend.h"
-#include "settings.h"
 
 #define ICMP_ECHO_REPLY    0
 #define ICMP_ECHO_REQUEST  8

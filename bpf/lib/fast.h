@@ -4,6 +4,7 @@
 #pragma once
 
 #include "count.h"
+#include "filter.h"
 #include "flow.h"
 #include "parse_plain.h"
 #include "rewrite.h"

@@ -14,10 +14,10 @@ struct icmp {
 	struct packet outer;
 	struct packet answer; /* like a packet that answers the quoted one: source and destination exchanged */
 	struct rewrite to;    /* what answer is translated to */
-	struct flow flow;
-	__u16 quote;    /* offset of the quoted IP header */
-	__u16 l4_check; /* offset of the quoted checksum, 0 when the quote ends before it or it has none */
-	bool back;      /* goes back to the pod that sent it (hairpin) */
+	struct reply match;   /* the connection of the quoted packet, in either direction */
+	__u16 quote;          /* offset of the quoted IP header */
+	__u16 l4_check;       /* offset of the quoted checksum, 0 when the quote ends before it or it has none */
+	bool back;            /* goes back to the pod that sent it (hairpin) */
 };
 
 static __always_inline bool is_icmp_error(const struct packet *packet, __u8 type)
@@ -187,9 +187,9 @@ static __always_inline bool icmp_find_forward(struct icmp *icmp, const struct se
 	live = found_flow(&found);
 	if (!live)
 		return false;
-	icmp->flow = *live;
+	icmp->match.flow = *live;
 	flow_barrier();
-	return flow_word(live) == found.word && forward_target(&icmp->to, settings, &icmp->flow, answer);
+	return flow_word(live) == found.word && forward_target(&icmp->to, settings, &icmp->match.flow, answer);
 }
 
 /* The quoted packet went to a server, as that saw it; the error goes to the client. */
@@ -198,28 +198,26 @@ static __always_inline bool icmp_find_reply(struct icmp *icmp, const struct sett
 	struct packet *answer = &icmp->answer;
 	struct address destination = answer->destination;
 	struct flow_place place;
-	struct reply reply = {};
 
 	if (is_hairpin_address(settings, answer->family, &destination))
 		answer->destination = answer->source;
 	if (!flow_find_place(&place, &answer->destination, answer->destination_port, answer->protocol, settings->seed))
 		return false;
-	reply_find(&reply, &place, answer);
+	reply_find(&icmp->match, &place, answer);
 	answer->destination = destination;
-	if (!reply.at)
+	if (!icmp->match.at)
 		return false;
-	icmp->flow = reply.flow;
-	reply_target(&icmp->to, &icmp->flow, answer);
+	reply_target(&icmp->to, &icmp->match.flow, answer);
 	return true;
 }
 
 static __always_inline enum verdict icmp_translate(struct __sk_buff *skb, struct icmp *icmp)
 {
-	__u8 swap = icmp->flow.flags & FLOW_HAIRPIN;
+	__u8 swap = icmp->match.flow.flags & FLOW_HAIRPIN;
 
-	if (icmp->flow.flags == FLOW_DIRECT && icmp->flow.port == icmp->flow.other_port)
+	if (icmp->match.flow.flags == FLOW_DIRECT && icmp->match.flow.port == icmp->match.flow.other_port)
 		return VERDICT_PASS_ICMP;
-	trace_flow(&icmp->flow);
+	trace_flow(&icmp->match.flow);
 	icmp->back = swap;
 	if (swap && !(packet_pull(skb, ETH_HLEN) && swap_macs(skb)))
 		return VERDICT_DROP_REWRITE;

@@ -2,6 +2,7 @@
 /* Packets to service addresses that no frontend takes. */
 #pragma once
 
+#include "filter.h"
 #include "frontend.h"
 #include "settings.h"
 

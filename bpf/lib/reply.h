@@ -3,6 +3,7 @@
 #pragma once
 
 #include "count.h"
+#include "filter.h"
 #include "flow.h"
 #include "fragment.h"
 #include "hairpin.h"

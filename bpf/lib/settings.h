@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What the agent tells every program, and the filter of known addresses. */
+/* What the agent tells every program: service CIDRs, the hairpin addresses. */
 #pragma once
 
-#include "hash.h"
 #include "maps.h"
 #include "packet.h"
 
@@ -11,29 +10,6 @@ static __always_inline const struct settings *settings_get(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&config, &zero);
-}
-
-enum known {
-	KNOWN_FRONTEND = 1, /* perhaps a frontend's address; surely none without this */
-	KNOWN_BACKEND = 2,  /* the same for a backend's address and port */
-};
-
-static __always_inline __u32 known_frontend(const struct address *address)
-{
-	__u32 hash = address_hash(address);
-	__u32 word = hash >> 6;
-	const struct address_bits *bits = bpf_map_lookup_elem(&address_filter, &word);
-
-	return bits && (bits->frontends >> (hash & 63)) & 1 ? KNOWN_FRONTEND : 0;
-}
-
-static __always_inline __u32 known_backend(const struct address *address, __be16 port)
-{
-	__u32 hash = endpoint_hash(address, port);
-	__u32 word = hash >> 6;
-	const struct address_bits *bits = bpf_map_lookup_elem(&address_filter, &word);
-
-	return bits && (bits->backends >> (hash & 63)) & 1 ? KNOWN_BACKEND : 0;
 }
 
 static __always_inline bool in_cidr(const struct cidr *cidr, const struct address *address)

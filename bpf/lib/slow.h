@@ -3,6 +3,7 @@
 #pragma once
 
 #include "create.h"
+#include "filter.h"
 #include "parse_full.h"
 #include "reply.h"
 

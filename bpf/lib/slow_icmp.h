@@ -3,6 +3,7 @@
 #pragma once
 
 #include "echo.h"
+#include "filter.h"
 #include "icmp.h"
 #include "refuse.h"
 

@@ -81,7 +81,8 @@ static __always_inline __u32 l4_check_offset(__u8 protocol)
 	return protocol == IPPROTO_UDP ? offsetof(struct udphdr, check) : 0;
 }
 
-/* Before Linux 6.2: the helpers look at ip_summed. */
+/* Before Linux 6.2: the helpers look at ip_summed. The first one takes the addresses for IPv4's, whose header has a
+ * checksum of its own, and takes them from skb->csum: for IPv6 they have to come back (BPF_F_IPV6 is too new to ask for). */
 static __always_inline void rewrite_l4_by_helper(struct __sk_buff *skb, const struct packet *packet, __u64 addresses,
 						 __u64 ports)
 {
@@ -91,6 +92,8 @@ static __always_inline void rewrite_l4_by_helper(struct __sk_buff *skb, const st
 	bpf_l4_csum_replace(skb, at, 0, csum_fold(addresses), flags | BPF_F_PSEUDO_HDR);
 	if (ports)
 		bpf_l4_csum_replace(skb, at, 0, csum_fold(ports), flags);
+	if (packet->family == 6)
+		csum_complete(skb, addresses);
 }
 
 /* True when the field followed the change, so that the packet's bytes sum up as before. */
@@ -138,8 +141,10 @@ static __always_inline void rewrite_l4(struct __sk_buff *skb, const struct packe
 
 	rewrite_ports(headers->ports, to, what);
 	if (summed == SUMMED_UNKNOWN) {
-		if (headers->check)
+		if (headers->check && (packet->protocol != IPPROTO_UDP || *headers->check))
 			rewrite_l4_by_helper(skb, packet, addresses, ports);
+		else
+			rewrite_complete(skb, packet->family, false, addresses, ports);
 		return;
 	}
 	if (headers->check)
@@ -157,7 +162,7 @@ static __always_inline void rewrite_headers(struct __sk_buff *skb, const struct 
 	rewrite_l3(headers, to, what, addresses);
 	if (headers->ports)
 		rewrite_l4(skb, packet, headers, to, what, addresses);
-	else if (packet->family == 6 && packet_summed(skb) == SUMMED_COMPLETE)
+	else if (packet->family == 6)
 		csum_complete(skb, addresses);
 }
 

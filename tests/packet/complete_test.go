@@ -17,9 +17,16 @@ import (
 // of it, and the kernel refuses the run with EBADMSG when that sum does not fit the packet that the program left.
 const summed = 1 << 2
 
-// A packet whose sum the card has computed keeps a true sum, whatever is rewritten in it.
+// A packet whose sum the card has computed keeps a true sum, whatever is rewritten in it, and whoever mends the checksums.
 func TestASumOfTheWholePacketFollowsEveryChange(t *testing.T) {
-	r := newRig(t, bpf.Options{})
+	for name, helpers := range map[string]uint8{"programs": 0, "helpers": 1} {
+		t.Run(name, func(t *testing.T) {
+			testSumOfTheWholePacket(t, newRig(t, bpf.Options{Knobs: map[string]any{"checksum_helpers": helpers}}))
+		})
+	}
+}
+
+func testSumOfTheWholePacket(t *testing.T, r *rig) {
 	in, _ := webPackets(worlds(lb.TCP)[0])
 	if err := r.runSummed(fromPod, in.bytes()); errors.Is(err, unix.EINVAL) {
 		t.Skip("this kernel cannot make packets with a complete checksum (Linux 6.15)")
@@ -38,6 +45,8 @@ func TestASumOfTheWholePacketFollowsEveryChange(t *testing.T) {
 				{fromPod, in.with("A", "some data").bytes()},
 				{toPod, out.reply("SA", "an answer").bytes()},
 				{toPod, hop.bytes()},
+				{fromPod, withoutSum(in).bytes()},
+				{toPod, withoutSum(out.reply("SA", "an answer")).bytes()},
 			} {
 				if err := r.runSummed(step.hook, step.frame); err != nil {
 					t.Errorf("%s: %v\n%s", step.hook, err, show(step.frame))
@@ -59,4 +68,10 @@ func (r *rig) runSummed(hook string, frame []byte) error {
 	}
 	_, err := program.Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+512), Flags: summed})
 	return err
+}
+
+// withoutSum is the packet without a checksum, where its protocol allows that.
+func withoutSum(p packet) packet {
+	p.noChecksum = true
+	return p
 }

@@ -40,7 +40,7 @@ func newNamespace(name string) (*Namespace, error) {
 }
 
 func (ns *Namespace) prepare() (err error) {
-	if ns.link, err = netlink.NewHandleAt(netns.NsHandle(ns.file.Fd())); err != nil {
+	if ns.link, err = netlink.NewHandleAt(netns.NsHandle(ns.file.Fd()), unix.NETLINK_ROUTE); err != nil {
 		return err
 	}
 	lo, err := ns.link.LinkByName("lo")

@@ -155,6 +155,14 @@ static __always_inline bool flow_is_dead(const struct flow *flow, __u32 now)
 	return flow_expired(flow, now) || (!(flow->flags & FLOW_DIRECT) && !flow_backend(flow));
 }
 
+/* The second entry of a flow that lost its first: the writer has shown a new first one, there is no other. */
+static __always_inline bool flow_is_orphan(const struct flow *flow, const struct flow *other)
+{
+	return flow->flags & FLOW_ALIAS && flow->flags == other->flags && flow->port == other->port &&
+	       flow->other_port == other->other_port && flow->frontend_port == other->frontend_port &&
+	       address_equal(&flow->frontend, &other->frontend);
+}
+
 static __always_inline enum insert flow_clash(struct flow *flow, const struct insertion *in, __u32 now)
 {
 	__u32 word = flow_word(flow);
@@ -170,7 +178,7 @@ static __always_inline enum insert flow_clash(struct flow *flow, const struct in
 		return INSERT_DONE;
 	if (phase == FLOW_CLAIMED)
 		return INSERT_AGAIN;
-	if (flow_is_dead(flow, now))
+	if (flow_is_dead(flow, now) || flow_is_orphan(flow, &in->flow))
 		return flow_swap_word(flow, word, flow_next_word(word, FLOW_FREE)) ? INSERT_DONE : INSERT_AGAIN;
 	flow_barrier();
 	if (flow_word(flow) != word)

@@ -52,11 +52,18 @@ static __always_inline bool forward_backend_usable(const struct flow *flow, cons
 	return true;
 }
 
-static __always_inline void forward_judge(struct found *found, const struct flow *flow, const struct packet *packet)
+/* Without its second entry no reply finds a flow: it is made again. */
+static __always_inline bool forward_complete(const struct settings *settings, const struct flow *flow)
+{
+	return flow->port == flow->other_port || flow_twin(settings, flow);
+}
+
+static __always_inline void forward_judge(struct found *found, const struct settings *settings, const struct flow *flow,
+					  const struct packet *packet)
 {
 	bool opens = (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 
-	if (flow_expired(flow, flow_now()) || (opens && seen_closed(flow->seen)))
+	if (flow_expired(flow, flow_now()) || (opens && seen_closed(flow->seen)) || !forward_complete(settings, flow))
 		return;
 	if (flow->flags & FLOW_DIRECT || forward_backend_usable(flow, packet))
 		found->usable = 1;
@@ -64,8 +71,8 @@ static __always_inline void forward_judge(struct found *found, const struct flow
 		found->lost = 1;
 }
 
-static __always_inline void forward_search(struct found *found, const struct flow_place *place,
-					   const struct packet *packet)
+static __always_inline void forward_search(struct found *found, const struct settings *settings,
+					   const struct flow_place *place, const struct packet *packet)
 {
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
 		__u32 way = flow_way(place, i);
@@ -77,7 +84,7 @@ static __always_inline void forward_search(struct found *found, const struct flo
 			continue;
 		found->way = way;
 		found->word = word;
-		forward_judge(found, flow, packet);
+		forward_judge(found, settings, flow, packet);
 		return;
 	}
 }
@@ -96,7 +103,7 @@ __noinline int forward_find(struct found *found, const struct packet *packet)
 	found->way = FLOW_WAYS;
 	found->usable = 0;
 	found->lost = 0;
-	forward_search(found, &place, packet);
+	forward_search(found, settings, &place, packet);
 	return true;
 }
 

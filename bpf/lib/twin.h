@@ -12,20 +12,28 @@ static __always_inline bool flow_is_twin(const struct flow *flow, const struct f
 	       (flow->flags ^ of->flags) == FLOW_ALIAS && address_equal(&flow->frontend, &of->frontend);
 }
 
-/* A flow with a translated port has two entries: both live as long as packets come. */
-static __always_inline void flow_note_twin(const struct settings *settings, const struct flow *of, __u32 add)
+/* NULL: evicted, or of is the only entry of its flow. */
+static __always_inline struct flow *flow_twin(const struct settings *settings, const struct flow *of)
 {
 	struct flow_place place;
 
 	if (of->port == of->other_port ||
 	    !flow_find_place(&place, &of->client, of->other_port, of->protocol, settings->seed))
-		return;
+		return NULL;
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
 		struct flow *flow = flow_at(&place, flow_way(&place, i));
 
-		if (flow_is_twin(flow, of)) {
-			flow_note(flow, flow_now(), add);
-			return;
-		}
+		if (flow_is_twin(flow, of))
+			return flow;
 	}
+	return NULL;
+}
+
+/* A flow with a translated port has two entries: both live as long as packets come. */
+static __always_inline void flow_note_twin(const struct settings *settings, const struct flow *of, __u32 add)
+{
+	struct flow *flow = flow_twin(settings, of);
+
+	if (flow)
+		flow_note(flow, flow_now(), add);
 }

@@ -115,20 +115,19 @@ const (
 	wordService    = 7
 )
 
-// before writes what must be there before any record names the backend: all of a new one, its state last; of an old one a
-// state that takes connections, and of its memberships those that it keeps. So no reader of the old records sees a
-// backend that these do not list, and a reader of the new ones finds all of theirs in service.
-func (w *backendChange) before(a *array) bool {
+// before is what must be there before any record names the backend, and the order in which its words are written: all of a
+// new one, its state last; of an old one a state that takes connections, and of its memberships those that it keeps. So no
+// reader of the old records sees a backend that these do not list, and a reader of the new ones finds all of theirs in service.
+func (w *backendChange) before() (row backendRow, order []int) {
 	if w.fresh {
-		return write(a, w.b.id, w.to, 0, 1, 2, 3, wordPlace, wordMembership, 7, wordState)
+		return w.to, []int{0, 1, 2, 3, wordPlace, wordMembership, wordService, wordState}
 	}
-	kept := w.to
-	kept.Member &= w.b.value.Member
-	order := []int{wordPlace, wordMembership}
-	if usable(w.to.State) {
-		order = append(order, wordState)
+	row = w.to
+	row.Member &= w.b.value.Member
+	if !usable(w.to.State) {
+		row.State, row.Tier = w.b.value.State, w.b.value.Tier
 	}
-	return write(a, w.b.id, kept, order...)
+	return row, []int{wordPlace, wordMembership, wordState}
 }
 
 // after writes the rest once the new records are in force: a state that takes no more connections, new memberships.
@@ -136,21 +135,18 @@ func (w *backendChange) after(a *array) bool {
 	return write(a, w.b.id, w.to, wordMembership, wordState)
 }
 
-// register makes the mirror agree with what was written.
-func (t *Tables) register(w *backendChange) {
+// register makes the mirror agree with what was written: a commit may end after any step, and an endpoint that records name
+// must not pass for a removed one.
+func (t *Tables) register(w *backendChange, written backendRow) {
 	b := w.b
 	for _, n := range []*named{w.node, w.zone} {
 		if n != nil {
 			n.refs++
 		}
 	}
-	if !w.fresh {
-		b.dropNames()
-	}
-	b.node, b.zone, b.value = w.node, w.zone, w.to
-	if w.fresh {
-		b.port.backends[b.endpoint()] = b
-	}
+	b.dropNames()
+	b.node, b.zone, b.value = w.node, w.zone, written
+	b.port.backends[b.endpoint()] = b
 	delete(t.gone, b.id)
 	if b.value.State == stateGone {
 		b.since = t.now()

@@ -85,10 +85,9 @@ func (c *change) writeBackends() error {
 				return err
 			}
 		}
-		w.wrote = w.before(c.t.store.backends)
-		if w.fresh {
-			c.t.register(w)
-		}
+		row, order := w.before()
+		w.wrote = write(c.t.store.backends, w.b.id, row, order...)
+		c.t.register(w, row)
 	}
 	return nil
 }
@@ -193,7 +192,7 @@ func (c *change) settleBackends() error {
 	for _, w := range c.backends {
 		if !w.fresh {
 			w.wrote = w.after(c.t.store.backends) || w.wrote
-			c.t.register(w)
+			c.t.register(w, w.to)
 		}
 		if w.wrote {
 			c.stats.Backends++

@@ -5,6 +5,7 @@ package maps
 import (
 	"errors"
 	"math"
+	"net/netip"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -48,4 +49,28 @@ func TestARefusedWriteIsMadeGoodByTheNextTry(t *testing.T) {
 			t.Fatalf("drift %v (%v)", drift, err)
 		}
 	})
+}
+
+// An endpoint that came back stays when the commit that brought it back is refused half-way: the records that name it by then
+// are in force, also when nobody tries again within the grace.
+func TestAnEndpointThatComesBackInARefusedChangeStays(t *testing.T) {
+	b := newTables(t, tinySizes())
+	b.apply(t, made(1, active(1, 2)...))
+	b.apply(t, made(1, active(2)...))
+	back := made(1, active(1, 2)...)
+	addFrontend(&back, back.Frontends[0].Internal, lb.KindExternalIP, netip.MustParseAddrPort("192.0.2.1:80"))
+	refused := errors.New("out of memory")
+	b.store.refuseAfter(2, refused) // both frontends are put, the external address is not
+	if _, err := b.Apply(back); !errors.Is(err, refused) {
+		t.Fatalf("error %v, want %v", err, refused)
+	}
+	b.store.refuseAfter(math.MaxInt, nil)
+	if drift, err := b.Audit(false); err != nil || len(drift) > 0 {
+		t.Errorf("drift %v (%v): the mirror is not what was written", drift, err)
+	}
+	b.later()
+	key := keyOf(back.Frontends[0].Key)
+	if got, want := look(b.store, key), answers(map[lb.ServiceName]lb.Decision{back.Service: back})[key]; got != want {
+		t.Errorf("%s answers %q, want %q", keyText(key), got, want)
+	}
 }

@@ -44,10 +44,26 @@ func (t *Tables) apply(d *lb.Decision) (Stats, error) {
 	stats, err := t.publish(d)
 	all.add(stats)
 	all.Problems = t.claims.problems(d.Service)
-	if err != nil {
-		t.claims.set(d.Service, both(before, after))
+	if err != nil { // what it took over before that goes back
+		for _, heir := range t.claims.set(d.Service, both(before, after)) {
+			if t.lacks(heir) {
+				all.add(t.inherit(heir))
+			}
+		}
 	}
 	return all, err
+}
+
+// lacks says whether another Service, or none, is served at a frontend that is this one's.
+func (t *Tables) lacks(name lb.ServiceName) bool {
+	for key := range t.claims.byService[name] {
+		owner, _ := t.claims.owner(key)
+		f := t.frontends[key]
+		if owner.service == name && (f == nil || f.port == nil || f.port.service.name != name) {
+			return true
+		}
+	}
+	return false
 }
 
 // both are the claims of the old decision that the new one has too: what a Service that does not fit goes on having.

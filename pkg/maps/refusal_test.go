@@ -74,3 +74,36 @@ func TestAnEndpointThatComesBackInARefusedChangeStays(t *testing.T) {
 		t.Errorf("%s answers %q, want %q", keyText(key), got, want)
 	}
 }
+
+// A Service that lost a frontend to one whose change is then refused gets it back, whether that one comes again or goes.
+func TestAFrontendGoesBackWhenItsNewOwnersChangeIsRefused(t *testing.T) {
+	contested := func(n int) lb.Decision {
+		d := made(n, active(n)...)
+		addFrontend(&d, d.Frontends[0].Internal, lb.KindExternalIP, netip.MustParseAddrPort("192.0.2.1:80"))
+		return d
+	}
+	b := newTables(t, tinySizes())
+	second := contested(2)
+	b.apply(t, second)
+	key := keyOf(second.Frontends[1].Key)
+	want := answers(map[lb.ServiceName]lb.Decision{second.Service: second})[key]
+	refused := errors.New("out of memory")
+	b.store.refuseAfter(5, refused) // three names and both frontends are put, the addresses are not
+	if _, err := b.Apply(contested(1)); !errors.Is(err, refused) {
+		t.Fatalf("error %v, want %v", err, refused)
+	}
+	if got := look(b.store, key); got == want {
+		t.Fatalf("%s answers %q: the change was refused too early to show anything", keyText(key), got)
+	}
+	b.store.refuseAfter(math.MaxInt, nil)
+	b.later()
+	if got := look(b.store, key); got != want {
+		t.Errorf("%s answers %q, want %q", keyText(key), got, want)
+	}
+	if _, err := b.Remove(serviceNumber(1)); err != nil {
+		t.Fatal(err)
+	}
+	if got := look(b.store, key); got != want {
+		t.Errorf("after the other one's removal %s answers %q, want %q", keyText(key), got, want)
+	}
+}

@@ -23,7 +23,7 @@ const (
 	Drop      Class = "drop"
 )
 
-// Verdict is one value of enum verdict of bpf/lib/types.h.
+// Verdict is one value of enum verdict of bpf/lib/verdicts.h.
 type Verdict struct {
 	Number uint32
 	Name   string // "translate_established"

@@ -246,3 +246,16 @@ func (r *rig) liveFlows() []bpf.NearlbFlow {
 	r.editFlows(func(f *bpf.NearlbFlow) { all = append(all, *f) })
 	return all
 }
+
+// seed fixes the hash of the flow table.
+func (r *rig) seed(seed uint64) {
+	r.Helper()
+	var settings bpf.NearlbSettings
+	if err := r.objects.Config.Lookup(uint32(0), &settings); err != nil {
+		r.Fatalf("read the settings: %v", err)
+	}
+	settings.Seed = seed
+	if err := r.objects.Config.Put(uint32(0), &settings); err != nil {
+		r.Fatalf("write the settings: %v", err)
+	}
+}

@@ -119,7 +119,7 @@ func (t *Tables) due(now time.Time) *search {
 		return now.Sub(since) >= grace && now.Sub(searched) >= searchEvery
 	}
 	for id, b := range t.gone {
-		if isDue(b.since, b.searched) {
+		if isDue(b.since, b.searched) && !b.inForce() {
 			s.backends[id], b.searched = false, now
 		}
 	}
@@ -129,6 +129,20 @@ func (t *Tables) due(now time.Time) *search {
 		}
 	}
 	return s
+}
+
+// inForce says whether some record in force names the endpoint though its Service does not: one that was refused half-way, or
+// a frontend that waits for its new owner.
+func (b *backend) inForce() bool {
+	if b.port == nil {
+		return false
+	}
+	for _, r := range b.port.runs {
+		if r.refs > 0 && slices.Contains(r.ids, b.id) {
+			return true
+		}
+	}
+	return false
 }
 
 // searchFlows marks what some connection names. An entry that is being written now names nothing removed: its writer took the

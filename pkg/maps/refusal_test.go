@@ -107,3 +107,44 @@ func TestAFrontendGoesBackWhenItsNewOwnersChangeIsRefused(t *testing.T) {
 		t.Errorf("after the other one's removal %s answers %q, want %q", keyText(key), got, want)
 	}
 }
+
+// The id of an endpoint is not given back while a record in force names it: here that of a frontend which waited for a new
+// owner that was refused, after a change of its own had been.
+func TestAnEndpointThatARecordInForceNamesKeepsItsID(t *testing.T) {
+	decision := func(n, host int, external ...string) lb.Decision {
+		d := made(n, active(host)...)
+		for _, where := range external {
+			addFrontend(&d, d.Frontends[0].Internal, lb.KindExternalIP, netip.MustParseAddrPort(where))
+		}
+		return d
+	}
+	b := newTables(t, tinySizes())
+	refuse := func(writes int, d lb.Decision) {
+		t.Helper()
+		refused := errors.New("out of memory")
+		b.store.refuseAfter(writes, refused)
+		if _, err := b.Apply(d); !errors.Is(err, refused) {
+			t.Fatalf("error %v, want %v", err, refused)
+		}
+		b.store.refuseAfter(math.MaxInt, nil)
+	}
+	b.apply(t, decision(1, 1, "192.0.2.2:80"))
+	b.apply(t, decision(2, 2, "192.0.2.1:80", "192.0.2.2:80"))
+	refuse(4, decision(2, 3, "192.0.2.1:80", "192.0.2.2:80", "192.0.2.3:80")) // a name and three frontends are written
+	refuse(4, decision(1, 4, "192.0.2.1:80"))                                 // the heir has tidied up; nothing of this one is written
+	id := b.ids(t)["10.244.0.3:8080 gone"]
+	number, _, _ := b.store.frontends.get(keyOf(lb.FrontendKey{Address: netip.MustParseAddrPort("192.0.2.1:80"), Protocol: lb.TCP}))
+	first := read[recordValue](b.store.records, number).Sides[0].Tiers[0].First
+	if id == 0 || b.store.slots.load(first, 0) != id {
+		t.Fatalf("slot %d names %d, not the removed endpoint %d: the changes were refused elsewhere", first, b.store.slots.load(first, 0), id)
+	}
+	b.later()
+	if got := b.ids(t)["10.244.0.3:8080 gone"]; got != id {
+		t.Errorf("id %d was given back though a record in force names it", id)
+	}
+	b.apply(t, decision(2, 2, "192.0.2.1:80"))
+	b.later()
+	if len(b.gone) > 0 {
+		t.Errorf("%d removed endpoints are left", len(b.gone))
+	}
+}

@@ -32,6 +32,7 @@ type model struct {
 func TestRepliesGiveBackExactlyWhatTheClientUsed(t *testing.T) {
 	plenty := withSets(16384) // so many that no connection makes another one be forgotten
 	forEachWorld(t, plenty, func(t *testing.T, r *rig, w world) {
+		r.seed(1) // by a seed of chance two of the clients' ports could share a set, which is full then
 		rapid.Check(t, func(rt *rapid.T) {
 			m := &model{rig: r.in(t), world: w, live: map[wire]packet{}, out: map[wire]packet{}}
 			m.publishDrawn(rt)

@@ -17,7 +17,8 @@ func kernelRelease() string {
 	if unix.Uname(&u) != nil {
 		return ""
 	}
-	return unix.ByteSliceToString(u.Release[:])
+	version, _, _ := strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")
+	return version
 }
 
 // cpuModel is the processor's name, or the architecture's where /proc/cpuinfo has none.

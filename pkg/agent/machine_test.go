@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -74,25 +73,11 @@ func inMachine(t *testing.T, test func(m *machine)) {
 		SourceRanges: 64, Services: 64, Names: 256}
 	o.HealthAddress, o.MetricsAddress = "127.0.0.1:0", "127.0.0.1:0"
 	m := &machine{T: t, options: o}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the namespace ends with the thread
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			t.Errorf("make network namespace: %v", err)
-			return
-		}
-		own, err := os.Open("/proc/thread-self/ns/net")
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer own.Close()
+	privileged.Namespace(t, func(own *os.File) {
 		m.own = own
 		m.up("lo")
 		test(m)
-	}()
-	<-done
+	})
 }
 
 func (m *machine) must(err error) {

@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -24,25 +23,11 @@ func inNode(t *testing.T, test func(n *node)) {
 	t.Helper()
 	privileged.Require(t)
 	n := &node{T: t, linkDir: bpf.LinkDirectory(privileged.Bpffs(t))}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and the namespace with it
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			t.Errorf("make network namespace: %v", err)
-			return
-		}
-		own, err := os.Open("/proc/thread-self/ns/net")
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer own.Close()
+	privileged.Namespace(t, func(own *os.File) {
 		n.own = own
 		n.programs, n.counter = countingPrograms(t, nil)
 		test(n)
-	}()
-	<-done
+	})
 }
 
 // node is the namespace of the calling thread.

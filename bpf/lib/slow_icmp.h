@@ -35,7 +35,7 @@ static __always_inline enum verdict icmp_error_from_pod(struct __sk_buff *skb, s
 	return icmp_translate(skb, icmp);
 }
 
-static __always_inline enum verdict icmp_echo(struct __sk_buff *skb, struct icmp *icmp, const struct settings *settings)
+static __always_inline enum verdict icmp_echo(struct __sk_buff *skb, struct icmp *icmp)
 {
 	const struct packet *packet = &icmp->outer;
 
@@ -61,7 +61,7 @@ static __always_inline enum verdict icmp_from_pod(struct __sk_buff *skb, struct 
 	if (verdict != VERDICT_CONTINUE)
 		return verdict;
 	if (is_echo_request(&icmp->outer, type))
-		return icmp_echo(skb, icmp, settings);
+		return icmp_echo(skb, icmp);
 	return is_icmp_error(&icmp->outer, type) ? icmp_error_from_pod(skb, icmp, settings) : VERDICT_PASS_ICMP;
 }
 

@@ -8,12 +8,15 @@ TIMEOUT  ?= 20m
 FUZZTIME ?= 30s
 
 # What building the BPF objects and running every test wants from Debian; the program itself needs none of it.
-PACKAGES := clang-19 llvm-19 clang-format-19 libbpf-dev linux-libc-dev gcc libc6-dev iproute2 nftables shellcheck
+PACKAGES := clang-19 llvm-19 clang-format-19 libbpf-dev linux-libc-dev gcc libc6-dev iproute2 nftables iptables shellcheck
 
-.PHONY: help build demo test bench generate verify lint fuzz packages clean root
+# What booting other kernels wants beside: the kernels themselves are downloaded, not installed.
+KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
+
+.PHONY: help build demo test test-kernels oracle cluster manifests monitoring bench generate verify lint fuzz packages clean root
 
 help: ## print these targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/nearlb (needs Go alone: BPF objects are committed)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X github.com/nearlb/nearlb/pkg/cli.version=$(VERSION)" -o $(BIN) ./cmd/nearlb
@@ -21,9 +24,25 @@ build: ## build bin/nearlb (needs Go alone: BPF objects are committed)
 demo: build root ## a small cluster on this machine: watch traffic follow the endpoints (about 40 s)
 	./$(BIN) demo $(DEMOFLAGS)
 
-test: root packages ## install what is missing, then run every test, the privileged ones included
+test: root packages oracle cluster manifests monitoring ## install what is missing, then run every test, the privileged ones included
 	NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -race -count=1 -timeout $(TIMEOUT) ./cmd/... ./pkg/...
-	NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) ./tests/...
+	NEARLB_REQUIRE_PRIVILEGED=1 CGO_ENABLED=0 $(GO) test -count=1 -timeout $(TIMEOUT) ./tests/... # as the program is built: agents drop capabilities
+
+oracle: ## compare decisions with kube-proxy's own code; WORLDS=N for another number of worlds than 2 x 50000
+	cd tests/oracle && $(GO) test -count=1 -timeout $(TIMEOUT) . $(if $(WORLDS),-rapid.checks=$(WORLDS))
+
+cluster: root packages ## agents on a real control plane: real API server and controllers over etcd (the first time builds them, minutes)
+	cd tests/cluster && NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) ./...
+
+manifests: ## render every way to install, hold them together, build the image's program for each architecture
+	cd tests/manifests && $(GO) test -count=1 -timeout $(TIMEOUT) ./...
+
+test-kernels: root ## boot Debian's Linux 6.1 and 6.12 under qemu and run the packet tables and real sockets there (minutes)
+	@tests/packages.sh $(KERNEL_PACKAGES)
+	$(GO) run ./tests/kernels
+
+monitoring: root ## hold dashboard, alerts and table of metrics to what real agents tell, with Prometheus' own engine
+	cd tests/monitoring && NEARLB_REQUIRE_PRIVILEGED=1 CGO_ENABLED=0 $(GO) test -count=1 -timeout $(TIMEOUT) ./...
 
 bench: build root ## measure the datapath in the kernel and write README's table (about a minute)
 	tests/bench.sh ./$(BIN) README.md
@@ -33,6 +52,10 @@ generate: packages ## compile the BPF programs and write the Go side of their ty
 
 verify: generate ## fail when a generated file or go.mod is not fresh
 	$(GO) mod tidy -diff
+	cd tests/oracle && $(GO) mod tidy -diff
+	cd tests/cluster && $(GO) mod tidy -diff
+	cd tests/manifests && $(GO) mod tidy -diff
+	cd tests/monitoring && $(GO) mod tidy -diff
 	@test -z "$$(git status --porcelain -- pkg bpf tests)" || { git status --porcelain -- pkg bpf tests; echo "generated files are not fresh: run make generate and commit"; exit 1; }
 
 lint: packages ## formatting, vet, staticcheck, shellcheck
@@ -40,7 +63,11 @@ lint: packages ## formatting, vet, staticcheck, shellcheck
 	clang-format-19 --dry-run --Werror bpf/*.c bpf/lib/*.h
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	shellcheck .ci/run tests/*.sh
+	cd tests/oracle && $(GO) vet ./...
+	cd tests/cluster && $(GO) vet ./...
+	cd tests/manifests && $(GO) vet ./...
+	cd tests/monitoring && $(GO) vet ./...
+	shellcheck .ci/run tests/*.sh tests/monitoring/*.sh
 
 fuzz: root ## run every fuzz target for FUZZTIME each
 	tests/fuzz.sh $(FUZZTIME)

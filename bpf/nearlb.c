@@ -16,12 +16,18 @@
 #include "lib/reject.h"
 #include "lib/slow.h"
 #include "lib/slow_icmp.h"
+#include "lib/snat_reply.h"
+#include "lib/sock_call.h"
+#include "lib/sock_explain.h"
+#include "lib/sock_list.h"
 #include "lib/tail.h"
+#include "lib/too_big.h"
 
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
 {
-	enum verdict verdict = fast_from_pod(skb);
+	struct packet packet = { .hook = HOOK_FROM_POD };
+	enum verdict verdict = fast_path(skb, &packet);
 
 	if (verdict == VERDICT_CONTINUE) {
 		tail_begin(skb);
@@ -34,7 +40,8 @@ int from_pod(struct __sk_buff *skb)
 SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {
-	enum verdict verdict = fast_to_pod(skb);
+	struct packet packet = { .hook = HOOK_TO_POD };
+	enum verdict verdict = fast_path(skb, &packet);
 
 	if (verdict == VERDICT_CONTINUE) {
 		bpf_tail_call(skb, &programs, PROGRAM_TO_POD_SLOW);
@@ -44,10 +51,37 @@ int to_pod(struct __sk_buff *skb)
 }
 
 SEC("tc")
+int from_net(struct __sk_buff *skb)
+{
+	struct packet packet = { .hook = HOOK_FROM_NET };
+	enum verdict verdict = for_this_host(skb) ? fast_path(skb, &packet) : VERDICT_PASS_NOT_SERVICE;
+
+	if (verdict == VERDICT_CONTINUE) {
+		tail_begin(skb);
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_SLOW);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	return finish(skb, HOOK_FROM_NET, verdict);
+}
+
+SEC("tc")
+int to_net(struct __sk_buff *skb)
+{
+	struct packet packet = { .hook = HOOK_TO_NET };
+	enum verdict verdict = fast_path(skb, &packet);
+
+	if (verdict == VERDICT_CONTINUE) {
+		bpf_tail_call(skb, &programs, PROGRAM_TO_NET_SLOW);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	return finish(skb, HOOK_TO_NET, verdict);
+}
+
+SEC("tc")
 int from_pod_slow(struct __sk_buff *skb)
 {
 	struct work work = {};
-	enum verdict verdict = slow_from_pod(skb, &work);
+	enum verdict verdict = slow_forward(skb, &work, HOOK_FROM_POD);
 
 	if (work.again && tail_again(skb, work.clash, work.found.lost))
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_SLOW);
@@ -59,28 +93,57 @@ int from_pod_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_HAIRPIN);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	if (work.service)
-		count_refused(work.service, verdict);
-	event_refused(skb, &work.packet, verdict);
-	if (verdict_is_reject(verdict)) {
-		tail_reject(skb, HOOK_FROM_POD, verdict);
-		bpf_tail_call(skb, &programs, PROGRAM_REJECT);
+	return slow_finish(skb, &work, HOOK_FROM_POD, verdict);
+}
+
+SEC("tc")
+int from_net_slow(struct __sk_buff *skb)
+{
+	struct work work = {};
+	enum verdict verdict = slow_forward(skb, &work, HOOK_FROM_NET);
+
+	if (work.again && tail_again(skb, work.clash, work.found.lost))
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_SLOW);
+	if (work.icmp) {
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_ICMP);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	return finish(skb, HOOK_FROM_POD, verdict);
+	if (work.reply) {
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_REPLY);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	if (work.in.flow.flags & FLOW_SNAT && verdict_is_translate(verdict)) {
+		tail_route(skb, verdict, skb->len, work.in.flow.service, WAY_FORWARD);
+		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	return slow_finish(skb, &work, HOOK_FROM_NET, verdict);
 }
 
 SEC("tc")
 int to_pod_slow(struct __sk_buff *skb)
 {
 	bool icmp = false;
-	enum verdict verdict = slow_to_pod(skb, &icmp);
+	enum verdict verdict = slow_reply(skb, HOOK_TO_POD, &icmp);
 
 	if (icmp) {
 		bpf_tail_call(skb, &programs, PROGRAM_TO_POD_ICMP);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
 	return finish(skb, HOOK_TO_POD, verdict);
+}
+
+SEC("tc")
+int to_net_slow(struct __sk_buff *skb)
+{
+	bool icmp = false;
+	enum verdict verdict = slow_reply(skb, HOOK_TO_NET, &icmp);
+
+	if (icmp) {
+		bpf_tail_call(skb, &programs, PROGRAM_TO_NET_ICMP);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	return finish(skb, HOOK_TO_NET, verdict);
 }
 
 SEC("tc")
@@ -94,19 +157,97 @@ int from_pod_icmp(struct __sk_buff *skb)
 {
 	struct icmp icmp = { .outer.hook = HOOK_FROM_POD };
 	__u32 length = skb->len;
-	enum verdict verdict = icmp_from_pod(skb, &icmp);
+	enum verdict verdict = icmp_forward(skb, &icmp, HOOK_FROM_POD);
 
 	event_refused(skb, &icmp.outer, verdict);
 	return finish_turned(skb, HOOK_FROM_POD, verdict, length, icmp.back);
 }
 
 SEC("tc")
+int from_net_icmp(struct __sk_buff *skb)
+{
+	struct icmp icmp = { .outer.hook = HOOK_FROM_NET };
+	__u32 length = skb->len;
+	enum verdict verdict = icmp_forward(skb, &icmp, HOOK_FROM_NET);
+
+	if (icmp.match.flow.flags & FLOW_SNAT && verdict == VERDICT_TRANSLATE_ICMP) {
+		tail_route(skb, verdict, length, icmp.match.flow.service, WAY_ERROR);
+		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	event_refused(skb, &icmp.outer, verdict);
+	return finish_turned(skb, HOOK_FROM_NET, verdict, length, icmp.back);
+}
+
+SEC("tc")
 int to_pod_icmp(struct __sk_buff *skb)
 {
 	struct icmp icmp = { .outer.hook = HOOK_TO_POD };
-	enum verdict verdict = icmp_to_pod(skb, &icmp);
+	enum verdict verdict = icmp_reply(skb, &icmp);
 
 	return finish_turned(skb, HOOK_TO_POD, verdict, skb->len, icmp.back);
+}
+
+SEC("tc")
+int to_net_icmp(struct __sk_buff *skb)
+{
+	struct icmp icmp = { .outer.hook = HOOK_TO_NET };
+	enum verdict verdict = icmp_reply(skb, &icmp);
+
+	return finish_turned(skb, HOOK_TO_NET, verdict, skb->len, icmp.back);
+}
+
+SEC("tc")
+int from_net_reply(struct __sk_buff *skb)
+{
+	struct packet packet = { .hook = HOOK_FROM_NET };
+	struct reply reply = {};
+	enum verdict verdict = snat_reply(skb, &packet, &reply);
+
+	if (verdict_is_translate(verdict)) {
+		tail_route(skb, verdict, skb->len, reply.flow.service, WAY_BACK);
+		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	if (verdict == VERDICT_DROP_UNKNOWN_REPLY)
+		bpf_tail_call(skb, &programs, PROGRAM_FORMER);
+	event_refused(skb, &packet, verdict);
+	return finish(skb, HOOK_FROM_NET, verdict);
+}
+
+SEC("tc")
+int route(struct __sk_buff *skb)
+{
+	struct route route = { .packet.hook = HOOK_FROM_NET };
+	enum verdict verdict = skb->cb[CB_VERDICT];
+	__u32 length = skb->cb[CB_LENGTH];
+	enum verdict result = route_packet(skb, &route);
+
+	if (result == VERDICT_CONTINUE)
+		return finish_routed(skb, verdict, length, &route);
+	if (!verdict_is_translate(verdict)) /* an answer, whose packet is counted as answered */
+		return finish_turned(skb, HOOK_FROM_NET, verdict, length, false);
+	if (!verdict_is_drop(result) && skb->cb[CB_WAY] != WAY_ERROR) {
+		tail_too_big(skb, result, route.mtu);
+		bpf_tail_call(skb, &programs, PROGRAM_TOO_BIG);
+		result = VERDICT_DROP_NO_PROGRAM;
+	}
+	count_refused(skb->cb[CB_SERVICE], result);
+	event_refused(skb, &route.packet, result);
+	return finish_turned(skb, HOOK_FROM_NET, result, length, false);
+}
+
+SEC("tc")
+int too_big(struct __sk_buff *skb)
+{
+	enum verdict verdict = skb->cb[CB_VERDICT];
+	__u32 length = skb->cb[CB_LENGTH];
+
+	if (too_big_answer(skb, verdict, skb->cb[CB_MTU], skb->cb[CB_WAY] == WAY_BACK)) {
+		skb->cb[CB_WAY] = WAY_ERROR;
+		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
+	}
+	return finish_turned(skb, HOOK_FROM_NET, verdict, length, false);
 }
 
 SEC("tc")
@@ -117,6 +258,67 @@ int reject(struct __sk_buff *skb)
 	__u32 length = skb->len;
 
 	return finish_turned(skb, hook, verdict, length, reject_answer(skb));
+}
+
+SEC("cgroup/connect4")
+int sock_connect4(struct bpf_sock_addr *ctx)
+{
+	return sock_connect(ctx, false);
+}
+
+SEC("cgroup/connect6")
+int sock_connect6(struct bpf_sock_addr *ctx)
+{
+	return sock_connect(ctx, true);
+}
+
+SEC("cgroup/sendmsg4")
+int sock_sendmsg4(struct bpf_sock_addr *ctx)
+{
+	return sock_send(ctx, false);
+}
+
+SEC("cgroup/sendmsg6")
+int sock_sendmsg6(struct bpf_sock_addr *ctx)
+{
+	return sock_send(ctx, true);
+}
+
+SEC("cgroup/recvmsg4")
+int sock_recvmsg4(struct bpf_sock_addr *ctx)
+{
+	return sock_receive(ctx, false);
+}
+
+SEC("cgroup/recvmsg6")
+int sock_recvmsg6(struct bpf_sock_addr *ctx)
+{
+	return sock_receive(ctx, true);
+}
+
+SEC("cgroup/getpeername4")
+int sock_getpeername4(struct bpf_sock_addr *ctx)
+{
+	return sock_peer_name(ctx, false);
+}
+
+SEC("cgroup/getpeername6")
+int sock_getpeername6(struct bpf_sock_addr *ctx)
+{
+	return sock_peer_name(ctx, true);
+}
+
+SEC("tc")
+int sock_explain(struct __sk_buff *skb)
+{
+	return finish(skb, HOOK_SOCK, sock_explain_packet(skb));
+}
+
+SEC("iter/bpf_sk_storage_map")
+int sock_peers(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	sock_list(ctx);
+	return 0;
 }
 
 char __license[] SEC("license") = "Dual BSD/GPL";

@@ -6,15 +6,21 @@
 
 #define NANOSECONDS 1000000000ULL
 
-/* True: the remembered backend still is in the side's list and may be used. The window slides. */
-static __always_inline bool affinity_find(struct choice *choice, const struct record *record, const struct side *side,
-					  const struct address *client)
+/* Not 0: the remembered backend still is in the side's list and may be used. The window slides. A function of its own for
+ * the sake of the stack. */
+__noinline int affinity_find(struct choice *choice, const struct record *record, const struct side *side,
+			     const struct address *client)
 {
-	struct affinity_key key = { .client = *client, .service = record->service };
-	struct affinity_value *value = bpf_map_lookup_elem(&affinity, &key);
+	struct affinity_key key = {};
+	struct affinity_value *value;
 	const struct backend *backend;
 	__u64 now;
 
+	if (!choice || !record || !side || !client)
+		return false;
+	key.client = *client;
+	key.service = record->service;
+	value = bpf_map_lookup_elem(&affinity, &key);
 	if (!value)
 		return false;
 	now = bpf_ktime_get_boot_ns();

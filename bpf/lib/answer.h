@@ -14,7 +14,7 @@ static __always_inline __u32 ip_header_size(__u8 family)
 	return family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 }
 
-/* Behind the Ethernet header; skb->csum follows. */
+/* From the IP header on; skb->csum follows. */
 static __always_inline bool answer_store(struct __sk_buff *skb, __u32 offset, const void *from, __u32 size)
 {
 	return bpf_skb_store_bytes(skb, offset, from, size, BPF_F_RECOMPUTE_CSUM) == 0;
@@ -55,7 +55,7 @@ static __always_inline bool answer_ip4(struct __sk_buff *skb, const struct packe
 	};
 
 	ip.check = ~csum_fold(csum_words((__u32 *)&ip, sizeof(ip) / 4));
-	return answer_store(skb, ETH_HLEN, &ip, sizeof(ip));
+	return answer_store(skb, link_header, &ip, sizeof(ip));
 }
 
 static __always_inline bool answer_ip6(struct __sk_buff *skb, const struct packet *packet, __u8 protocol, __u32 length)
@@ -69,7 +69,7 @@ static __always_inline bool answer_ip6(struct __sk_buff *skb, const struct packe
 
 	address_to6(&packet->destination, &ip.saddr);
 	address_to6(&packet->source, &ip.daddr);
-	return answer_store(skb, ETH_HLEN, &ip, sizeof(ip));
+	return answer_store(skb, link_header, &ip, sizeof(ip));
 }
 
 /* The IP header of an answer to packet, without options, with length bytes behind it. */
@@ -83,11 +83,11 @@ static __always_inline bool answer_ip(struct __sk_buff *skb, const struct packet
 static __always_inline bool answer_allowed(struct __sk_buff *skb, const struct packet *packet)
 {
 	__u8 first = packet->source.bytes[packet->family == 4 ? 12 : 0];
-	__u8 mac;
+	__u8 mac = 0;
 
-	if (packet->fragment == FRAGMENT_LATER || bpf_skb_load_bytes(skb, 0, &mac, 1) || mac & 1)
+	if (packet->fragment == FRAGMENT_LATER || (link_header && bpf_skb_load_bytes(skb, 0, &mac, 1)) || mac & 1)
 		return false;
 	if (packet->family == 4)
 		return first != 0 && first != 127 && first < 224;
-	return first != 0xff && (packet->source.longs[0] || packet->source.longs[1]);
+	return first != 0xff && !address_zero(&packet->source);
 }

@@ -28,6 +28,14 @@ static __always_inline bool backend_serving(const struct backend *backend)
 	return state == BACKEND_ACTIVE || state == BACKEND_DRAINING;
 }
 
+/* Its packets need no way over the network. */
+static __always_inline bool backend_is_local(__u32 id)
+{
+	const struct backend *backend = backend_get(id);
+
+	return backend && backend->tier == TIER_NODE;
+}
+
 static __always_inline bool backend_choose(struct choice *choice, __u32 id, const struct backend *backend)
 {
 	choice->backend = id;

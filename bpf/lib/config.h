@@ -20,8 +20,14 @@ volatile const __u32 udp_unanswered_timeout = 30;
 /* A flow with a packet in this time is never evicted for another one: seconds. */
 volatile const __u32 flow_active_seconds = 60;
 
+/* The same for UDP: most of it is a question and an answer, and who goes on is given its backend again by hash. */
+volatile const __u32 udp_active_seconds = 5;
+
 /* Not 0: every packet takes the slow path and fills the map trace (nearlb trace). */
 volatile const __u8 trace_on = 0;
+
+/* Not 0: sockets of every network namespace are served as they connect, not the host's alone (--socket-lb=all). */
+volatile const __u8 every_namespace = 0;
 
 /* Not 0: the processor may reorder loads and stores as arm64 does, so readers of the flow table fence. 0 on x86. */
 #if defined(__TARGET_ARCH_arm64)
@@ -35,3 +41,16 @@ volatile const __u32 events_per_second = 10;
 
 /* Not 0: mend checksums by the kernel's helpers, as kernels before 6.2 make us do anyway. */
 volatile const __u8 checksum_helpers = 0;
+
+/* Bytes in front of the IP header: 14, or 0 for devices that have no Ethernet header. */
+volatile const __u32 link_header = 14;
+
+/* Not 0: ask the kernel's routing table where a packet leaves. 0 (nearlb trace with objects from files): there is none,
+ * SNAT takes node4 and node6. */
+volatile const __u8 route_lookup = 1;
+
+/* Not 0: the routing table also says which address of the node is the source there (Linux 6.7). */
+volatile const __u8 fib_source = 0;
+
+/* Not 0: connection tracking can be asked (bpf_skb_ct_lookup). */
+volatile const __u8 conntrack_lookup = 0;

@@ -3,103 +3,18 @@
 #pragma once
 
 #include "affinity.h"
+#include "create_snat.h"
 #include "filter.h"
-#include "flow_insert.h"
-#include "forward.h"
+#include "leave.h"
 #include "refuse.h"
-#include "tail.h"
-
-/* What the slow path knows about a packet. */
-struct work {
-	struct packet packet;
-	const struct settings *settings;
-	struct found found;
-	struct insertion in;
-	__u32 service; /* id of the service port, 0 none */
-	bool again;    /* begin anew by a tail call */
-	bool clash;    /* ... and with another source port */
-	bool icmp;     /* the ICMP program goes on */
-	bool hairpin;  /* the hairpin program goes on */
-};
-
-static __always_inline enum verdict create_again(struct work *work, enum insert result)
-{
-	work->again = true;
-	work->clash = result == INSERT_PORT;
-	return work->clash ? VERDICT_DROP_PORTS_FULL : VERDICT_DROP_FLOW_RACE;
-}
-
-/* A source port to try where the client's own is taken. Not a well-known one; another in each try. */
-static __always_inline __be16 create_port(__be16 port, __u32 try)
-{
-	__u32 hash = hash_next(port * 64 + try);
-
-	return bpf_htons(1024 + hash % (65536 - 1024));
-}
-
-/* What tells the two entries of a flow with another source port apart. */
-static __always_inline void create_turn(struct insertion *in)
-{
-	__be16 port = in->flow.port;
-
-	in->flow.port = in->flow.other_port;
-	in->flow.other_port = port;
-	in->flow.flags ^= FLOW_ALIAS;
-}
-
-/* The second entry, found by the port that the server sees. It is shown before the first packet leaves. */
-static __always_inline enum insert create_alias(struct insertion *in, __u64 seed)
-{
-	struct flow_place place;
-	enum insert result;
-
-	create_turn(in);
-	if (!flow_find_place(&place, &in->flow.client, in->flow.port, in->flow.protocol, seed))
-		return INSERT_FULL;
-	in->set = place.index;
-	in->start = place.start;
-	in->replace = FLOW_WAYS;
-	in->wire_port = in->flow.port;
-	result = flow_insert(in);
-	if (result == INSERT_DONE)
-		flow_publish(in, FLOW_LIVE);
-	create_turn(in);
-	return result;
-}
-
-static __always_inline enum insert create_main(struct insertion *in, const struct work *work)
-{
-	in->set = work->found.set;
-	in->start = work->found.start;
-	in->replace = work->found.way;
-	in->replace_word = work->found.word;
-	in->wire_port = flow_wire_port(&in->flow);
-	return flow_insert(in);
-}
-
-static __always_inline enum insert create_entries(struct insertion *in, const struct work *work)
-{
-	enum insert result = create_main(in, work);
-	__u32 made = in->made;
-
-	if (result != INSERT_DONE)
-		return result;
-	if (in->flow.other_port != in->flow.port)
-		result = create_alias(in, work->settings->seed);
-	if (result == INSERT_FULL)
-		result = INSERT_PORT; /* another port is in another set */
-	in->set = work->found.set;
-	in->start = work->found.start;
-	in->made = made;
-	flow_publish(in, result == INSERT_DONE ? FLOW_LIVE : FLOW_FREE);
-	return result;
-}
 
 static __always_inline enum verdict create_flow(struct __sk_buff *skb, struct work *work, struct insertion *in)
 {
 	bool translated = skb->cb[CB_TRANSLATE];
 	enum insert result;
 
+	if (in->flow.flags & FLOW_SNAT)
+		return create_snat(skb, work, in);
 	if (translated)
 		in->flow.other_port = create_port(in->flow.port, skb->cb[CB_TRY]);
 	result = create_entries(in, work);
@@ -122,11 +37,6 @@ static __always_inline void create_describe(struct insertion *in, const struct p
 	in->flow.seen = packet->tcp_flags & TCP_RST ? SEEN_RESET : 0;
 }
 
-static __always_inline bool opens_connection(const struct packet *packet)
-{
-	return packet->protocol == IPPROTO_UDP || (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
-}
-
 static __always_inline enum verdict create_verdict(const struct work *work, bool affine)
 {
 	if (work->found.lost && opens_connection(&work->packet))
@@ -137,8 +47,8 @@ static __always_inline enum verdict create_verdict(const struct work *work, bool
 }
 
 static __always_inline enum verdict create_to_backend(struct __sk_buff *skb, struct work *work,
-						      const struct record *record, const struct choice *choice,
-						      enum verdict verdict)
+						      const struct record *record, enum side_index side,
+						      const struct choice *choice, enum verdict verdict)
 {
 	struct packet *packet = &work->packet;
 	struct insertion *in = &work->in;
@@ -150,10 +60,13 @@ static __always_inline enum verdict create_to_backend(struct __sk_buff *skb, str
 	in->flow.backend = choice->backend;
 	in->flow.generation = choice->generation;
 	in->flow.service = record->service;
-	in->flow.flags = address_equal(&choice->address, &packet->source) ? FLOW_HAIRPIN : 0;
+	if (side == SIDE_INTERNAL && address_equal(&choice->address, &packet->source))
+		in->flow.flags = FLOW_HAIRPIN;
 	in->to.destination = choice->address;
 	in->to.destination_port = choice->port;
-	result = create_flow(skb, work, in);
+	result = side == SIDE_EXTERNAL ? create_external(skb, work, choice) : VERDICT_CONTINUE;
+	if (result == VERDICT_CONTINUE)
+		result = create_flow(skb, work, in);
 	if (result != VERDICT_CONTINUE)
 		return result;
 	if (verdict != VERDICT_TRANSLATE_RECOVER)
@@ -163,18 +76,33 @@ static __always_inline enum verdict create_to_backend(struct __sk_buff *skb, str
 	return forward_rewrite(skb, packet, &in->flow, &in->to, verdict);
 }
 
-static __always_inline enum verdict create_balance(struct __sk_buff *skb, struct work *work,
-						   const struct record *record, const struct side *side,
-						   const struct frontend_key *key)
+/* The flow is there but for its second entry: it stays with its backend. */
+static __always_inline bool create_keep(struct choice *choice, const struct work *work)
 {
+	struct flow *flow = found_flow(&work->found);
+	const struct backend *backend;
+
+	if (!work->found.port || !flow || flow_word(flow) != work->found.word ||
+	    !forward_backend_usable(flow, &work->packet))
+		return false;
+	backend = flow_backend(flow);
+	return backend && backend_choose(choice, flow->backend, backend);
+}
+
+static __always_inline enum verdict create_balance(struct __sk_buff *skb, struct work *work,
+						   const struct record *record, enum side_index side_index)
+{
+	const struct side *side = &record->sides[side_index];
 	struct choice choice = {}; /* kernels before 6.3 want what is handed to a function to be written */
 	bool affine;
 	__u32 hash;
 
+	if (create_keep(&choice, work))
+		return create_to_backend(skb, work, record, side_index, &choice, create_verdict(work, false));
 	affine = record->affinity && affinity_find(&choice, record, side, &work->packet.source);
 	if (!affine) {
 		hash = record->affinity ? maglev_hash_client(&work->packet.source)
-					: maglev_hash(&work->packet.source, work->packet.source_port, key);
+					: maglev_hash(&work->packet.source, work->packet.source_port, &record->key);
 		if (!backend_pick(&choice, side, record->service, hash)) {
 			/* Its last backend may have gone since the record was found: the one in force has others. */
 			work->again = skb->cb[CB_TRY] == 0;
@@ -183,17 +111,18 @@ static __always_inline enum verdict create_balance(struct __sk_buff *skb, struct
 		if (record->affinity)
 			affinity_remember(&choice, &work->packet.source, record->service);
 	}
-	return create_to_backend(skb, work, record, &choice, create_verdict(work, affine));
+	return create_to_backend(skb, work, record, side_index, &choice, create_verdict(work, affine));
 }
 
-static __always_inline bool source_allowed(const struct record *record, const struct address *source)
+/* A function of its own for the sake of the stack. */
+__noinline int source_allowed(const struct record *record, const struct address *source)
 {
-	struct source_range_key key = {
-		.prefix_bits = 32 + 128,
-		.service = bpf_htonl(record->service),
-		.source = *source,
-	};
+	struct source_range_key key = { .prefix_bits = 32 + 128 };
 
+	if (!record || !source)
+		return false;
+	key.service = bpf_htonl(record->service);
+	key.source = *source;
 	return !(record->flags & RECORD_SOURCE_RANGES) || bpf_map_lookup_elem(&source_ranges, &key);
 }
 
@@ -203,22 +132,26 @@ static __always_inline enum verdict reject_verdict(__u8 reason)
 }
 
 static __always_inline enum verdict create_by_record(struct __sk_buff *skb, struct work *work,
-						     const struct record *record, const struct frontend_key *key)
+						     const struct record *record, enum side_index side_index)
 {
-	const struct side *side = &record->sides[SIDE_INTERNAL];
+	const struct side *side = &record->sides[side_index];
+	enum verdict verdict;
 
+	trace_frontend(record, side_index);
+	verdict = work->found.port ? VERDICT_CONTINUE : leave(skb, &work->packet);
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
 	work->service = record->service;
-	trace_frontend(record, SIDE_INTERNAL);
 	if (!source_allowed(record, &work->packet.source))
 		return VERDICT_DROP_SOURCE_RANGE;
 	if (side->action == ACTION_REJECT)
 		return reject_verdict(side->reason);
 	if (side->action == ACTION_DROP)
 		return VERDICT_DROP_NO_LOCAL_ENDPOINTS;
-	return create_balance(skb, work, record, side, key);
+	return create_balance(skb, work, record, side_index);
 }
 
-/* Pod to pod. Remembered where the destination may be a backend, so that a service flow from the same port to the
+/* Straight to a server. Remembered where the destination may be a backend, so that a service flow from the same port to the
  * same backend gets another one, and the other way round. */
 static __always_inline enum verdict create_direct(struct __sk_buff *skb, struct work *work)
 {
@@ -256,14 +189,11 @@ static __always_inline enum verdict create_unknown(struct __sk_buff *skb, struct
 	return verdict == VERDICT_CONTINUE ? create_direct(skb, work) : verdict;
 }
 
-static __always_inline enum verdict forward_create(struct __sk_buff *skb, struct work *work)
+static __always_inline enum verdict forward_create(struct __sk_buff *skb, struct work *work, enum side_index side)
 {
-	struct frontend_key key;
-	const struct record *record;
+	const struct record *record = frontend_of(&work->packet);
 
-	frontend_key_of(&key, &work->packet);
-	record = frontend_find(&key);
 	if (record && !(record->flags & RECORD_ADDRESS))
-		return create_by_record(skb, work, record, &key);
+		return create_by_record(skb, work, record, side);
 	return create_unknown(skb, work);
 }

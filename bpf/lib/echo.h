@@ -34,14 +34,14 @@ static __always_inline bool echo_ip4(struct __sk_buff *skb, const struct packet 
 {
 	__be32 addresses[2] = { address_to4(&packet->destination), address_to4(&packet->source) };
 
-	return answer_store(skb, ETH_HLEN + offsetof(struct iphdr, saddr), addresses, sizeof(addresses));
+	return answer_store(skb, link_header + offsetof(struct iphdr, saddr), addresses, sizeof(addresses));
 }
 
 static __always_inline bool echo_ip6(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct address addresses[2] = { packet->destination, packet->source };
 
-	return answer_store(skb, ETH_HLEN + offsetof(struct ipv6hdr, saddr), addresses, sizeof(addresses));
+	return answer_store(skb, link_header + offsetof(struct ipv6hdr, saddr), addresses, sizeof(addresses));
 }
 
 static __always_inline bool echo_answer(struct __sk_buff *skb, const struct packet *packet)

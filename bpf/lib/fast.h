@@ -3,12 +3,15 @@
  * inlines array lookups and jiffies), one cache line of the flow table. VERDICT_CONTINUE leaves a packet to the slow path. */
 #pragma once
 
+#include <linux/if_packet.h>
+
 #include "count.h"
 #include "filter.h"
 #include "flow.h"
 #include "parse_plain.h"
 #include "rewrite.h"
 #include "settings.h"
+#include "snat_range.h"
 
 /* A flow whose packets keep their source port and leave by the usual way. */
 static __always_inline bool flow_is_plain(const struct flow *flow)
@@ -30,11 +33,11 @@ static __always_inline bool flow_use(struct flow *flow, __u32 word, __u32 add)
 	return true;
 }
 
-/* No bit of the filter: for nobody that is known here, but for service CIDRs and the hairpin address. */
+/* No bit of the filter: for nobody that is known here, but for service CIDRs and, from a pod, the hairpin address. */
 static __always_inline enum verdict fast_unknown(const struct settings *settings, const struct packet *packet)
 {
 	if (in_service_cidr(settings, &packet->destination) ||
-	    is_hairpin_address(settings, packet->family, &packet->destination))
+	    (packet->hook == HOOK_FROM_POD && is_hairpin_address(settings, packet->family, &packet->destination)))
 		return VERDICT_CONTINUE;
 	return VERDICT_PASS_NOT_SERVICE;
 }
@@ -76,7 +79,7 @@ static __always_inline enum verdict fast_forward_match(struct __sk_buff *skb, co
 	return VERDICT_CONTINUE;
 }
 
-/* packet: parsed, its family a constant here. */
+/* packet: parsed, its family and hook constants here. */
 static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const struct packet *packet,
 						 const struct headers *headers)
 {
@@ -86,9 +89,9 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 
 	if (!settings || settings->disabled || trace_on)
 		return VERDICT_CONTINUE;
-	known = known_frontend(&packet->destination);
-	if (!known)
-		known = known_backend(&packet->destination, packet->destination_port);
+	if (packet->hook == HOOK_FROM_NET && is_snat_reply(settings, packet))
+		return VERDICT_CONTINUE;
+	known = known_destination(&packet->destination, packet->destination_port);
 	if (!known)
 		return fast_unknown(settings, packet);
 	if ((packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
@@ -154,30 +157,36 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 	return VERDICT_PASS_NOT_SERVICE;
 }
 
-static __always_inline enum verdict fast_from_pod(struct __sk_buff *skb)
+static __always_inline enum verdict fast_decide(struct __sk_buff *skb, const struct packet *packet,
+						const struct headers *headers)
 {
-	struct packet packet = { .hook = HOOK_FROM_POD };
+	if (packet->hook == HOOK_FROM_POD || packet->hook == HOOK_FROM_NET)
+		return fast_forward(skb, packet, headers);
+	return fast_reply(skb, packet, headers);
+}
+
+/* A network device in promiscuous mode also shows what the switch sends to others. The kernel forwards none of it either. */
+static __always_inline bool for_this_host(const struct __sk_buff *skb)
+{
+	return !link_header || skb->pkt_type == PACKET_HOST;
+}
+
+static __always_inline enum verdict fast_from(struct __sk_buff *skb, __u32 start, struct packet *packet)
+{
 	struct headers headers;
 
 	if (skb->vlan_present)
 		return VERDICT_PASS_NOT_IP;
-	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(skb, &packet, &headers))
-		return fast_forward(skb, &packet, &headers);
-	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(skb, &packet, &headers))
-		return fast_forward(skb, &packet, &headers);
+	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(skb, start, packet, &headers))
+		return fast_decide(skb, packet, &headers);
+	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(skb, start, packet, &headers))
+		return fast_decide(skb, packet, &headers);
 	return VERDICT_CONTINUE;
 }
 
-static __always_inline enum verdict fast_to_pod(struct __sk_buff *skb)
+/* packet: says the hook, is parsed here. The verifier leaves one of the two; offsets that are constants to the compiler as well
+ * save it registers. */
+static __always_inline enum verdict fast_path(struct __sk_buff *skb, struct packet *packet)
 {
-	struct packet packet = { .hook = HOOK_TO_POD };
-	struct headers headers;
-
-	if (skb->vlan_present)
-		return VERDICT_PASS_NOT_IP;
-	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(skb, &packet, &headers))
-		return fast_reply(skb, &packet, &headers);
-	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(skb, &packet, &headers))
-		return fast_reply(skb, &packet, &headers);
-	return VERDICT_CONTINUE;
+	return link_header ? fast_from(skb, ETH_HLEN, packet) : fast_from(skb, 0, packet);
 }

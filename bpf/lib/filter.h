@@ -6,15 +6,22 @@
 #include "maps.h"
 
 enum known {
-	KNOWN_FRONTEND = 1, /* perhaps a frontend's address; surely none without this */
-	KNOWN_BACKEND = 2,  /* the same for a backend's address and port */
+	KNOWN_FRONTEND = 1, /* perhaps a frontend's; surely none without this */
+	KNOWN_BACKEND = 2,  /* the same for a backend's */
 };
 
+static __always_inline const struct address_bits *filter_word(__u32 hash)
+{
+	__u32 word = hash >> 6;
+
+	return bpf_map_lookup_elem(&address_filter, &word);
+}
+
+/* An address that belongs to a service, whatever the port. */
 static __always_inline __u32 known_frontend(const struct address *address)
 {
 	__u32 hash = address_hash(address);
-	__u32 word = hash >> 6;
-	const struct address_bits *bits = bpf_map_lookup_elem(&address_filter, &word);
+	const struct address_bits *bits = filter_word(hash);
 
 	return bits && (bits->frontends >> (hash & 63)) & 1 ? KNOWN_FRONTEND : 0;
 }
@@ -22,8 +29,31 @@ static __always_inline __u32 known_frontend(const struct address *address)
 static __always_inline __u32 known_backend(const struct address *address, __be16 port)
 {
 	__u32 hash = endpoint_hash(address, port);
-	__u32 word = hash >> 6;
-	const struct address_bits *bits = bpf_map_lookup_elem(&address_filter, &word);
+	const struct address_bits *bits = filter_word(hash);
 
 	return bits && (bits->backends >> (hash & 63)) & 1 ? KNOWN_BACKEND : 0;
+}
+
+/* Addresses of a node serve with their NodePorts alone: such frontends are known by address and port. */
+static __always_inline __u32 known_endpoint(const struct address *address, __be16 port)
+{
+	__u32 hash = endpoint_hash(address, port);
+	const struct address_bits *bits = filter_word(hash);
+	__u32 known = 0;
+
+	if (!bits)
+		return 0;
+	if ((bits->frontends >> (hash & 63)) & 1)
+		known |= KNOWN_FRONTEND;
+	if ((bits->backends >> (hash & 63)) & 1)
+		known |= KNOWN_BACKEND;
+	return known;
+}
+
+/* Of a destination. */
+static __always_inline __u32 known_destination(const struct address *address, __be16 port)
+{
+	__u32 known = known_frontend(address);
+
+	return known ? known : known_endpoint(address, port);
 }

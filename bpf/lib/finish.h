@@ -5,6 +5,10 @@
 #include <linux/pkt_cls.h>
 
 #include "count.h"
+#include "create.h"
+#include "event.h"
+#include "route.h"
+#include "tail.h"
 #include "trace.h"
 
 /* length: of the packet as it came. turned: it now goes back through its device. TC_ACT_UNSPEC lets other programs of the hook see the packet;
@@ -21,7 +25,32 @@ static __always_inline int finish_turned(struct __sk_buff *skb, enum hook hook, 
 	return verdict >= VERDICT_REJECT_NO_ENDPOINTS ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
+/* Counts the packet with what was decided before it was routed, and lets it go. */
+static __always_inline int finish_routed(struct __sk_buff *skb, enum verdict verdict, __u32 length, struct route *route)
+{
+	if (route->stack)
+		return finish_turned(skb, HOOK_FROM_NET, verdict, length, false);
+	trace_verdict(verdict);
+	count_verdict(HOOK_FROM_NET, verdict, length);
+	return route_send(route);
+}
+
 static __always_inline int finish(struct __sk_buff *skb, enum hook hook, enum verdict verdict)
 {
 	return finish_turned(skb, hook, verdict, skb->len, verdict == VERDICT_TRANSLATE_HAIRPIN);
+}
+
+/* Of the slow path: also says which service did not get the packet, and answers what is rejected. */
+static __always_inline int slow_finish(struct __sk_buff *skb, const struct work *work, enum hook hook,
+				       enum verdict verdict)
+{
+	if (work->service)
+		count_refused(work->service, verdict);
+	event_refused(skb, &work->packet, verdict);
+	if (verdict_is_reject(verdict)) {
+		tail_reject(skb, hook, verdict);
+		bpf_tail_call(skb, &programs, PROGRAM_REJECT);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	return finish(skb, hook, verdict);
 }

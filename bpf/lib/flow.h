@@ -88,10 +88,16 @@ static __always_inline struct flow *flow_at(const struct flow_place *place, __u3
 	return &place->set->ways[way & (FLOW_WAYS - 1)];
 }
 
+/* The flow has a second entry. */
+static __always_inline bool flow_has_twin(const struct flow *flow)
+{
+	return flow->flags & FLOW_SNAT || flow->other_port != flow->port;
+}
+
 /* Source port that the backend sees under this entry, 0 none: the other one of the two entries has it. */
 static __always_inline __be16 flow_wire_port(const struct flow *flow)
 {
-	return flow->flags & FLOW_ALIAS || flow->other_port == flow->port ? flow->port : 0;
+	return flow->flags & FLOW_ALIAS || !flow_has_twin(flow) ? flow->port : 0;
 }
 
 static __always_inline bool flow_is_clients(const struct flow *flow, const struct address *client, __be16 port,
@@ -129,11 +135,27 @@ static __always_inline bool flow_leads_to(const struct flow *flow, const struct 
 	return backend && backend->port == port && address_equal(&backend->address, address);
 }
 
-/* A packet of the server towards the client. */
+/* A packet of the server towards the client, whose address it knows. */
 static __always_inline bool flow_matches_reply(const struct flow *flow, const struct packet *packet)
 {
 	return flow_is_clients(flow, &packet->destination, packet->destination_port, packet->protocol) &&
-	       flow_wire_port(flow) && flow_leads_to(flow, &packet->source, packet->source_port);
+	       !(flow->flags & FLOW_SNAT) && flow_wire_port(flow) &&
+	       flow_leads_to(flow, &packet->source, packet->source_port);
+}
+
+static __always_inline const struct address *snat_address(const struct settings *settings, const struct flow *flow)
+{
+	return &settings->sources[flow->source & (SOURCES_MAX - 1)];
+}
+
+/* A packet of the server towards the address of this node that it takes for the client's. */
+static __always_inline bool flow_matches_snat_reply(const struct flow *flow, const struct settings *settings,
+						    const struct packet *packet)
+{
+	return flow->port == packet->destination_port && flow->protocol == packet->protocol &&
+	       (flow->flags & (FLOW_SNAT | FLOW_ALIAS)) == (FLOW_SNAT | FLOW_ALIAS) &&
+	       address_equal(snat_address(settings, flow), &packet->destination) &&
+	       flow_leads_to(flow, &packet->source, packet->source_port);
 }
 
 /* What a packet of the client adds to what the flow has seen. */

@@ -17,6 +17,7 @@ enum insert {
 enum eviction {
 	EVICT_NEVER = 0,
 	EVICT_IDLE,
+	EVICT_QUIET,  /* UDP */
 	EVICT_DIRECT, /* not translated: forgetting it harms nobody now */
 	EVICT_UNANSWERED,
 	EVICT_CLOSED,
@@ -79,6 +80,8 @@ static __always_inline __u64 flow_eviction(const struct flow *flow, __u32 word, 
 		return (__u64)EVICT_UNANSWERED << 32 | age;
 	if (flow->flags == FLOW_DIRECT && flow->other_port == flow->port)
 		return (__u64)EVICT_DIRECT << 32 | age;
+	if (flow->protocol == IPPROTO_UDP)
+		return age > udp_active_seconds * jiffies_per_second ? (__u64)EVICT_QUIET << 32 | age : EVICT_NEVER;
 	return age > flow_active_seconds * jiffies_per_second ? (__u64)EVICT_IDLE << 32 | age : EVICT_NEVER;
 }
 
@@ -134,18 +137,33 @@ static __always_inline void flow_fill(struct flow *to, const struct flow *from, 
 	to->generation = from->generation;
 	to->protocol = from->protocol;
 	to->flags = from->flags;
+	to->source = from->source;
 	to->service = from->service;
+}
+
+/* Of one client to one frontend. */
+static __always_inline bool flow_same_ends(const struct flow *flow, const struct flow *other)
+{
+	return flow->frontend_port == other->frontend_port && address_equal(&flow->frontend, &other->frontend) &&
+	       address_equal(&flow->client, &other->client);
 }
 
 static __always_inline bool flow_same_key(const struct flow *flow, const struct flow *other)
 {
-	return !((flow->flags | other->flags) & FLOW_ALIAS) && flow->port == other->port &&
-	       flow->frontend_port == other->frontend_port && address_equal(&flow->frontend, &other->frontend);
+	return !((flow->flags | other->flags) & FLOW_ALIAS) && flow->port == other->port && flow_same_ends(flow, other);
+}
+
+/* A server takes both for packets of one host. */
+static __always_inline bool flow_same_source(const struct flow *flow, const struct flow *other)
+{
+	if ((flow->flags ^ other->flags) & FLOW_SNAT)
+		return false;
+	return flow->flags & FLOW_SNAT ? flow->source == other->source : address_equal(&flow->client, &other->client);
 }
 
 static __always_inline bool flow_same_wire(const struct flow *flow, const struct insertion *in)
 {
-	return in->wire_port && flow_wire_port(flow) == in->wire_port &&
+	return in->wire_port && flow_wire_port(flow) == in->wire_port && flow_same_source(flow, &in->flow) &&
 	       flow_leads_to(flow, &in->to.destination, in->to.destination_port);
 }
 
@@ -159,8 +177,7 @@ static __always_inline bool flow_is_dead(const struct flow *flow, __u32 now)
 static __always_inline bool flow_is_orphan(const struct flow *flow, const struct flow *other)
 {
 	return flow->flags & FLOW_ALIAS && flow->flags == other->flags && flow->port == other->port &&
-	       flow->other_port == other->other_port && flow->frontend_port == other->frontend_port &&
-	       address_equal(&flow->frontend, &other->frontend);
+	       flow->other_port == other->other_port && flow_same_ends(flow, other);
 }
 
 static __always_inline enum insert flow_clash(struct flow *flow, const struct insertion *in, __u32 now)
@@ -170,8 +187,7 @@ static __always_inline enum insert flow_clash(struct flow *flow, const struct in
 	bool same_key;
 
 	flow_barrier();
-	if (phase < FLOW_CLAIMED || flow->protocol != in->flow.protocol ||
-	    !address_equal(&flow->client, &in->flow.client))
+	if (phase < FLOW_CLAIMED || flow->protocol != in->flow.protocol)
 		return INSERT_DONE;
 	same_key = flow_same_key(flow, &in->flow);
 	if (!same_key && !flow_same_wire(flow, in))

@@ -9,6 +9,7 @@
 #include "hairpin.h"
 #include "rewrite.h"
 #include "settings.h"
+#include "source.h"
 #include "trace.h"
 #include "twin.h"
 
@@ -19,8 +20,8 @@ struct found {
 	__u32 way;   /* of the flow; FLOW_WAYS: nothing */
 	__u32 word;  /* of the flow */
 	__u8 usable;
-	__u8 lost; /* the flow was alive, its backend is not usable */
-	__u8 pad[2];
+	__u8 lost;   /* the flow was alive, its backend is not usable */
+	__be16 port; /* that the server sees of a flow whose second entry is gone, 0: it is not */
 };
 
 /* A new connection may go to this backend: it is active, or terminating and still in the list that is in force. */
@@ -35,7 +36,7 @@ static __always_inline bool backend_takes_new(const struct backend *backend, con
 		return false;
 	frontend_key_of(&key, packet);
 	record = frontend_find(&key);
-	return record && backend->member & record->sides[SIDE_INTERNAL].member;
+	return record && backend->member & record->sides[packet_side(packet)].member;
 }
 
 /* TCP stays with its backend whatever becomes of it; a new connection and UDP do not. */
@@ -55,7 +56,7 @@ static __always_inline bool forward_backend_usable(const struct flow *flow, cons
 /* Without its second entry no reply finds a flow: it is made again. */
 static __always_inline bool forward_complete(const struct settings *settings, const struct flow *flow)
 {
-	return flow->port == flow->other_port || flow_twin(settings, flow);
+	return !flow_has_twin(flow) || flow_twin(settings, flow);
 }
 
 static __always_inline void forward_judge(struct found *found, const struct settings *settings, const struct flow *flow,
@@ -63,8 +64,12 @@ static __always_inline void forward_judge(struct found *found, const struct sett
 {
 	bool opens = (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 
-	if (flow_expired(flow, flow_now()) || (opens && seen_closed(flow->seen)) || !forward_complete(settings, flow))
+	if (flow_expired(flow, flow_now()) || (opens && seen_closed(flow->seen)))
 		return;
+	if (!forward_complete(settings, flow)) {
+		found->port = flow->other_port;
+		return;
+	}
 	if (flow->flags & FLOW_DIRECT || forward_backend_usable(flow, packet))
 		found->usable = 1;
 	else
@@ -103,6 +108,7 @@ __noinline int forward_find(struct found *found, const struct packet *packet)
 	found->way = FLOW_WAYS;
 	found->usable = 0;
 	found->lost = 0;
+	found->port = 0;
 	forward_search(found, settings, &place, packet);
 	return true;
 }
@@ -122,7 +128,7 @@ static __always_inline bool forward_target(struct rewrite *to, const struct sett
 {
 	const struct backend *backend;
 
-	to->source = flow->flags & FLOW_HAIRPIN ? *hairpin_address(settings, packet->family) : packet->source;
+	to->source = *flow_source(settings, flow, packet->family);
 	to->source_port = flow->other_port;
 	if (flow->flags & FLOW_DIRECT) {
 		to->destination = packet->destination;
@@ -147,13 +153,14 @@ static __always_inline enum verdict forward_verdict(const struct packet *packet,
 	return packet->fragment == FRAGMENT_LATER ? VERDICT_TRANSLATE_FRAGMENT : verdict;
 }
 
-/* Rewrites a packet by a flow that this processor has read whole. */
-static __always_inline enum verdict forward_rewrite(struct __sk_buff *skb, const struct packet *packet,
-						    const struct flow *flow, const struct rewrite *to,
-						    enum verdict verdict)
+/* Rewrites a packet by a flow that this processor has read whole. A function of its own for the sake of the stack. */
+__noinline int forward_rewrite(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow,
+			       const struct rewrite *to, enum verdict verdict)
 {
 	enum verdict result;
 
+	if (!packet || !flow || !to)
+		return VERDICT_DROP_REWRITE;
 	trace_flow(flow);
 	if (packet->protocol == IPPROTO_SCTP && packet->fragment != FRAGMENT_LATER &&
 	    (to->source_port != packet->source_port || to->destination_port != packet->destination_port))

@@ -35,12 +35,14 @@ __noinline int fragment_remember(const struct packet *packet)
 	return 0;
 }
 
-/* Gives a later fragment the ports of its first. */
-static __always_inline bool fragment_recall(struct packet *packet)
+/* Gives a later fragment the ports of its first. Not 0: done. A function of its own for the sake of the stack. */
+__noinline int fragment_recall(struct packet *packet)
 {
 	struct fragment_key key;
 	const struct fragment_value *value;
 
+	if (!packet)
+		return false;
 	fragment_key_of(&key, packet);
 	value = bpf_map_lookup_elem(&fragments, &key);
 	if (!value || (__u32)bpf_jiffies64() - value->touched > FRAGMENT_SECONDS * jiffies_per_second)

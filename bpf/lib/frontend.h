@@ -56,6 +56,24 @@ static __always_inline void frontend_key_of(struct frontend_key *key, const stru
 	__builtin_memset(key->pad, 0, sizeof(key->pad));
 }
 
+/* The record of a packet's destination. Its number is found in a function of its own for the sake of the stack. */
+__noinline int frontend_number_of(const struct packet *packet)
+{
+	struct frontend_key key;
+
+	if (!packet)
+		return 0;
+	frontend_key_of(&key, packet);
+	return frontend_number(&key);
+}
+
+static __always_inline const struct record *frontend_of(const struct packet *packet)
+{
+	__u32 number = frontend_number_of(packet);
+
+	return number ? record_get(number) : NULL;
+}
+
 /* The entry that says an address belongs to a service, whatever the port. */
 static __always_inline const struct record *frontend_find_address(const struct address *address)
 {

@@ -4,13 +4,15 @@
 
 #include "packet.h"
 
-/* The pod gets it as sent to its own MAC address. */
+/* Whoever sent it gets it as sent to its own MAC address, where the device knows any. */
 static __always_inline bool swap_macs(struct __sk_buff *skb)
 {
 	struct ethhdr *eth = packet_at(skb, 0, sizeof(*eth));
 	__u16 *words = (__u16 *)eth;
 	__u16 saved;
 
+	if (!link_header)
+		return true;
 	if (!eth)
 		return false;
 	for (int i = 0; i < 3; i++) {

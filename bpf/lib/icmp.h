@@ -143,12 +143,17 @@ static __always_inline bool quote_rewrite(struct __sk_buff *skb, const struct ic
 	return store_check(skb, icmp->l4_check, addresses + of_ports);
 }
 
-/* The outer addresses change where they are the quoted connection's own: routers keep theirs. */
+/* The outer addresses change where they are the quoted connection's own: routers keep theirs. With SNAT neither side may know
+ * the other's routers, and would take their addresses for forged. */
 static __always_inline void outer_target(const struct icmp *icmp, struct rewrite *to)
 {
 	const struct packet *outer = &icmp->outer;
 	const struct packet *answer = &icmp->answer;
 
+	if (icmp->match.flow.flags & FLOW_SNAT) {
+		*to = icmp->to;
+		return;
+	}
 	to->source = address_equal(&outer->source, &answer->source) ? icmp->to.source : outer->source;
 	to->destination =
 		address_equal(&outer->destination, &answer->destination) ? icmp->to.destination : outer->destination;
@@ -168,21 +173,22 @@ __noinline int icmp_rewrite(struct __sk_buff *skb, const struct icmp *icmp)
 	if (icmp->outer.family == 6)
 		change += addresses;
 	if (!store_check(skb, icmp->outer.l4 + 2, change) ||
-	    !store_addresses(skb, ETH_HLEN, icmp->outer.family, &to.source, &to.destination))
+	    !store_addresses(skb, link_header, icmp->outer.family, &to.source, &to.destination))
 		return VERDICT_DROP_REWRITE;
-	if (icmp->outer.family == 4 && !store_check(skb, ETH_HLEN + offsetof(struct iphdr, check), addresses))
+	if (icmp->outer.family == 4 && !store_check(skb, link_header + offsetof(struct iphdr, check), addresses))
 		return VERDICT_DROP_REWRITE;
 	return VERDICT_TRANSLATE_ICMP;
 }
 
-/* The quoted packet came from a server, as the client saw it; the error goes to that server. */
+/* The quoted packet came from a server, as the client saw it; the error goes to that server. Of an entry that has expired, or has
+ * lost the other one, the server may know the port as another connection's. */
 static __always_inline bool icmp_find_forward(struct icmp *icmp, const struct settings *settings)
 {
 	const struct packet *answer = &icmp->answer;
 	struct found found = {};
 	struct flow *live;
 
-	if (!forward_find(&found, answer))
+	if (!forward_find(&found, answer) || !(found.usable | found.lost))
 		return false;
 	live = found_flow(&found);
 	if (!live)
@@ -203,8 +209,23 @@ static __always_inline bool icmp_find_reply(struct icmp *icmp, const struct sett
 		answer->destination = answer->source;
 	if (!flow_find_place(&place, &answer->destination, answer->destination_port, answer->protocol, settings->seed))
 		return false;
-	reply_find(&icmp->match, &place, answer);
+	reply_find(&icmp->match, &place, answer, NULL);
 	answer->destination = destination;
+	if (!icmp->match.at)
+		return false;
+	reply_target(&icmp->to, &icmp->match.flow, answer);
+	return true;
+}
+
+/* The quoted packet left this node by SNAT; the error goes to the client. */
+static __always_inline bool icmp_find_snat(struct icmp *icmp, const struct settings *settings)
+{
+	const struct packet *answer = &icmp->answer;
+	struct flow_place place;
+
+	if (!flow_find_place(&place, &answer->destination, answer->destination_port, answer->protocol, settings->seed))
+		return false;
+	reply_find(&icmp->match, &place, answer, settings);
 	if (!icmp->match.at)
 		return false;
 	reply_target(&icmp->to, &icmp->match.flow, answer);

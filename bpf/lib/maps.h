@@ -11,6 +11,13 @@ int from_pod_hairpin(struct __sk_buff *skb);
 int from_pod_icmp(struct __sk_buff *skb);
 int to_pod_icmp(struct __sk_buff *skb);
 int reject(struct __sk_buff *skb);
+int from_net_slow(struct __sk_buff *skb);
+int to_net_slow(struct __sk_buff *skb);
+int from_net_icmp(struct __sk_buff *skb);
+int to_net_icmp(struct __sk_buff *skb);
+int from_net_reply(struct __sk_buff *skb);
+int route(struct __sk_buff *skb);
+int too_big(struct __sk_buff *skb);
 
 /* frontend -> number of the record in force */
 struct {
@@ -93,6 +100,30 @@ struct {
 	__uint(max_entries, 1);
 } config SEC(".maps");
 
+/* ifindex of a network device -> what SNAT uses there */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, __u32);
+	__type(value, struct device);
+	__uint(max_entries, 1024);
+} devices SEC(".maps");
+
+/* What the sock programs remember of unconnected sockets: for each datagram's way back, and to keep them on their backend. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__type(key, struct sock_key);
+	__type(value, struct sock_value);
+	__uint(max_entries, 65536);
+} socks SEC(".maps");
+
+/* A connected socket's own: found by the socket, gone with it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct sock_peer);
+} peers SEC(".maps");
+
 /* Index: hook * VERDICT_MAX + verdict. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -161,5 +192,12 @@ struct {
 		[PROGRAM_FROM_POD_ICMP] = (void *)&from_pod_icmp,
 		[PROGRAM_TO_POD_ICMP] = (void *)&to_pod_icmp,
 		[PROGRAM_REJECT] = (void *)&reject,
+		[PROGRAM_FROM_NET_SLOW] = (void *)&from_net_slow,
+		[PROGRAM_TO_NET_SLOW] = (void *)&to_net_slow,
+		[PROGRAM_FROM_NET_ICMP] = (void *)&from_net_icmp,
+		[PROGRAM_TO_NET_ICMP] = (void *)&to_net_icmp,
+		[PROGRAM_FROM_NET_REPLY] = (void *)&from_net_reply,
+		[PROGRAM_ROUTE] = (void *)&route,
+		[PROGRAM_TOO_BIG] = (void *)&too_big,
 	},
 };

@@ -10,6 +10,7 @@
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 
+#include "config.h"
 #include "types.h"
 
 #define IPPROTO_ICMP6      58
@@ -17,7 +18,7 @@
 #define IP_FRAGMENT_OFFSET 0x1fff
 #define IP_DONT_FRAGMENT   0x4000
 
-#define OFFSET_MAX    511 /* nothing that is looked at starts farther from the Ethernet header */
+#define OFFSET_MAX    511 /* nothing that is looked at starts farther from the start of the frame */
 #define L4_OFFSET_MAX (OFFSET_MAX - offsetof(struct tcphdr, check)) /* of a transport header */
 
 enum tcp_flag {
@@ -33,7 +34,7 @@ enum fragment {
 	FRAGMENT_LATER, /* has no transport header; ports come from the map fragments */
 };
 
-/* Offsets count from the Ethernet header. */
+/* Offsets count from the start of the frame: from the Ethernet header where there is one. */
 struct packet {
 	struct address source;
 	struct address destination;
@@ -81,6 +82,11 @@ static __always_inline __be32 address_to4(const struct address *address)
 	return address->longs[1] >> 32;
 }
 
+static __always_inline __u8 address_family(const struct address *address)
+{
+	return address->longs[0] == 0 && (__u32)address->longs[1] == 0xffff0000 ? 4 : 6;
+}
+
 static __always_inline void address_to6(const struct address *address, struct in6_addr *ip)
 {
 	__be32 *words = ip->in6_u.u6_addr32;
@@ -94,6 +100,11 @@ static __always_inline void address_to6(const struct address *address, struct in
 static __always_inline bool address_equal(const struct address *a, const struct address *b)
 {
 	return a->longs[1] == b->longs[1] && a->longs[0] == b->longs[0];
+}
+
+static __always_inline bool address_zero(const struct address *address)
+{
+	return !(address->longs[0] | address->longs[1]);
 }
 
 /* The bytes at offset, or NULL when they are not in the linear part of the packet. The mask is for the verifier:
@@ -113,6 +124,17 @@ static __always_inline bool packet_pull(struct __sk_buff *skb, __u32 size)
 	if ((void *)(long)skb->data + size <= (void *)(long)skb->data_end)
 		return true;
 	return bpf_skb_pull_data(skb, size) == 0;
+}
+
+/* Whose client the sender of a packet that is translated forward is. */
+static __always_inline enum side_index packet_side(const struct packet *packet)
+{
+	return packet->hook == HOOK_FROM_NET ? SIDE_EXTERNAL : SIDE_INTERNAL;
+}
+
+static __always_inline bool opens_connection(const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_UDP || (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
 static __always_inline bool has_ports(__u8 protocol)

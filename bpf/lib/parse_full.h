@@ -97,7 +97,7 @@ static __always_inline enum verdict parse_full_l4(struct __sk_buff *skb, struct 
 static __always_inline __u32 parse_length(struct __sk_buff *skb, __u32 said, __u32 header)
 {
 	if (said == 0 && skb->gso_segs)
-		return skb->len - ETH_HLEN - header;
+		return skb->len - link_header - header;
 	return said;
 }
 
@@ -107,13 +107,13 @@ static __always_inline enum verdict parse_full4(struct __sk_buff *skb, struct pa
 	__u32 header;
 	__u32 total;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.version != 4 || ip.ihl < 5)
+	if (bpf_skb_load_bytes(skb, link_header, &ip, sizeof(ip)) || ip.version != 4 || ip.ihl < 5)
 		return VERDICT_PASS_MALFORMED;
 	header = ip.ihl * 4;
 	total = parse_length(skb, bpf_ntohs(ip.tot_len), 0);
 	packet->family = 4;
 	packet->protocol = ip.protocol;
-	packet->l4 = ETH_HLEN + header;
+	packet->l4 = link_header + header;
 	packet->fragment_id = ip.id;
 	address_from4(&packet->source, ip.saddr);
 	address_from4(&packet->destination, ip.daddr);
@@ -121,7 +121,7 @@ static __always_inline enum verdict parse_full4(struct __sk_buff *skb, struct pa
 		packet->fragment = FRAGMENT_LATER;
 	else if (ip.frag_off & bpf_htons(IP_MORE_FRAGMENTS))
 		packet->fragment = FRAGMENT_FIRST;
-	if (total < header || total + ETH_HLEN > skb->len) {
+	if (total < header || total + link_header > skb->len) {
 		packet->malformed = 1;
 		return VERDICT_CONTINUE;
 	}
@@ -192,12 +192,12 @@ static __always_inline enum verdict parse_full6(struct __sk_buff *skb, struct pa
 	enum verdict verdict;
 	__u32 end;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.version != 6)
+	if (bpf_skb_load_bytes(skb, link_header, &ip, sizeof(ip)) || ip.version != 6)
 		return VERDICT_PASS_MALFORMED;
-	end = ETH_HLEN + sizeof(ip) + parse_length(skb, bpf_ntohs(ip.payload_len), sizeof(ip));
+	end = link_header + sizeof(ip) + parse_length(skb, bpf_ntohs(ip.payload_len), sizeof(ip));
 	packet->family = 6;
 	packet->protocol = ip.nexthdr;
-	packet->l4 = ETH_HLEN + sizeof(ip);
+	packet->l4 = link_header + sizeof(ip);
 	address_from6(&packet->source, &ip.saddr);
 	address_from6(&packet->destination, &ip.daddr);
 	if (end > skb->len) {

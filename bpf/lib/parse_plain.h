@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The parser of the fast path: TCP and UDP right behind an IP header without options. All offsets are constants. */
+/* The parser of the fast path: TCP and UDP right behind an IP header without options. All offsets are constants: start, that of
+ * the IP header, is one at every call. */
 #pragma once
 
 #include "packet.h"
@@ -43,41 +44,43 @@ static __always_inline bool parse_plain_l4(struct __sk_buff *skb, struct packet 
 }
 
 /* False: not plain, or not linear, or contradictory; the slow path looks closer. */
-static __always_inline bool parse_plain4(struct __sk_buff *skb, struct packet *packet, struct headers *headers)
+static __always_inline bool parse_plain4(struct __sk_buff *skb, __u32 start, struct packet *packet,
+					 struct headers *headers)
 {
-	struct iphdr *ip = packet_at(skb, ETH_HLEN, sizeof(*ip));
+	struct iphdr *ip = packet_at(skb, start, sizeof(*ip));
 	__u32 total;
 
 	if (!ip || *(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET))
 		return false;
 	total = bpf_ntohs(ip->tot_len);
-	if (total < sizeof(*ip) || total + ETH_HLEN > skb->len)
+	if (total < sizeof(*ip) || total + start > skb->len)
 		return false;
 	headers->ip4 = ip;
 	headers->ip6 = NULL;
 	packet->family = 4;
 	packet->protocol = ip->protocol;
-	packet->l4 = ETH_HLEN + sizeof(*ip);
+	packet->l4 = start + sizeof(*ip);
 	packet->l4_length = total - sizeof(*ip);
 	address_from4(&packet->source, ip->saddr);
 	address_from4(&packet->destination, ip->daddr);
 	return parse_plain_l4(skb, packet, headers);
 }
 
-static __always_inline bool parse_plain6(struct __sk_buff *skb, struct packet *packet, struct headers *headers)
+static __always_inline bool parse_plain6(struct __sk_buff *skb, __u32 start, struct packet *packet,
+					 struct headers *headers)
 {
-	struct ipv6hdr *ip = packet_at(skb, ETH_HLEN, sizeof(*ip));
+	struct ipv6hdr *ip = packet_at(skb, start, sizeof(*ip));
 
 	if (!ip || ip->version != 6)
 		return false;
 	packet->l4_length = bpf_ntohs(ip->payload_len);
-	if (packet->l4_length + ETH_HLEN + sizeof(*ip) > skb->len)
+	if (packet->l4_length + start + sizeof(*ip) > skb->len)
 		return false;
 	headers->ip4 = NULL;
 	headers->ip6 = ip;
 	packet->family = 6;
 	packet->protocol = ip->nexthdr;
-	packet->l4 = ETH_HLEN + sizeof(*ip);
+	packet->l4 = start + sizeof(*ip);
 	address_from6(&packet->source, &ip->saddr);
 	address_from6(&packet->destination, &ip->daddr);
 	return parse_plain_l4(skb, packet, headers);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Packets to service addresses that no frontend takes. */
+/* Packets to service addresses that no frontend takes. While the node drains nothing is refused. */
 #pragma once
 
 #include "filter.h"
@@ -10,7 +10,7 @@
  * through it once. */
 __noinline int is_service_address(const struct address *address)
 {
-	if (!address)
+	if (!address || node_drains())
 		return false;
 	return (known_frontend(address) && frontend_find_address(address)) || service_cidr_has(address);
 }
@@ -21,7 +21,7 @@ __noinline int refuse_unknown(const struct address *address)
 {
 	const struct record *record;
 
-	if (!address)
+	if (!address || node_drains())
 		return VERDICT_CONTINUE;
 	record = known_frontend(address) ? frontend_find_address(address) : NULL;
 	if (record)

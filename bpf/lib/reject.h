@@ -56,14 +56,14 @@ static __always_inline __u16 reject_tcp_check(struct __sk_buff *skb, const struc
 {
 	__u64 sum = csum_pseudo(packet, IPPROTO_TCP, sizeof(*answer));
 
-	if (packet->l4 == ETH_HLEN + ip_header_size(packet->family) && reject_tcp_partial(skb, packet))
+	if (packet->l4 == link_header + ip_header_size(packet->family) && reject_tcp_partial(skb, packet))
 		return csum_fold(sum);
 	return ~csum_fold(sum + csum_words((const __u32 *)answer, sizeof(*answer) / 4));
 }
 
 static __always_inline bool reject_tcp(struct __sk_buff *skb, const struct packet *packet)
 {
-	__u32 l4 = ETH_HLEN + ip_header_size(packet->family);
+	__u32 l4 = link_header + ip_header_size(packet->family);
 	struct tcphdr answer = {};
 	struct tcphdr tcp;
 
@@ -105,7 +105,7 @@ static __always_inline bool quote_move(struct __sk_buff *skb, __u32 size, __u32 
 			continue;
 		if (left > QUOTE_CHUNK)
 			left = QUOTE_CHUNK;
-		if (!quote_chunk(skb, ETH_HLEN + at, ETH_HLEN + room + at, left, sum))
+		if (!quote_chunk(skb, link_header + at, link_header + room + at, left, sum))
 			return false;
 	}
 	return true;
@@ -129,20 +129,20 @@ static __always_inline bool reject_icmp(struct __sk_buff *skb, const struct pack
 {
 	__u32 header = ip_header_size(packet->family);
 	__u32 max = packet->family == 4 ? QUOTE_MAX4 : QUOTE_MAX6;
-	__u32 size = packet->l4 - ETH_HLEN + packet->l4_length;
+	__u32 size = packet->l4 - link_header + packet->l4_length;
 	__u32 room = header + sizeof(struct icmp_error);
 	struct icmp_error icmp = {};
 	__u64 sum = 0;
 
 	if (size > max)
 		size = max;
-	if (bpf_skb_change_tail(skb, ETH_HLEN + size, 0) || bpf_skb_change_tail(skb, ETH_HLEN + room + size, 0))
+	if (bpf_skb_change_tail(skb, link_header + size, 0) || bpf_skb_change_tail(skb, link_header + room + size, 0))
 		return false;
 	if (!quote_move(skb, size, room, &sum))
 		return false;
 	reject_icmp_header(skb, &icmp, packet, size, sum);
 	return answer_ip(skb, packet, packet->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMP6, sizeof(icmp) + size) &&
-	       answer_store(skb, ETH_HLEN + header, &icmp, sizeof(icmp)) && swap_macs(skb);
+	       answer_store(skb, link_header + header, &icmp, sizeof(icmp)) && swap_macs(skb);
 }
 
 /* False: there is no answer to such a packet. */

@@ -17,14 +17,22 @@ struct reply {
 	struct flow *at;  /* NULL: nothing */
 };
 
-static __always_inline void reply_find(struct reply *reply, const struct flow_place *place, const struct packet *packet)
+/* snat: NULL, or the settings, for a reply to SNAT. */
+static __always_inline bool reply_matches(const struct flow *flow, const struct packet *packet,
+					  const struct settings *snat)
+{
+	return snat ? flow_matches_snat_reply(flow, snat, packet) : flow_matches_reply(flow, packet);
+}
+
+static __always_inline void reply_find(struct reply *reply, const struct flow_place *place, const struct packet *packet,
+				       const struct settings *snat)
 {
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
 		struct flow *flow = flow_at(place, flow_way(place, i));
 		__u32 word = flow_word(flow);
 
 		flow_barrier();
-		if ((word & FLOW_PHASE_MASK) != FLOW_LIVE || !flow_matches_reply(flow, packet) ||
+		if ((word & FLOW_PHASE_MASK) != FLOW_LIVE || !reply_matches(flow, packet, snat) ||
 		    flow_expired(flow, flow_now()))
 			continue;
 		reply->flow = *flow;
@@ -83,7 +91,7 @@ static __always_inline enum verdict reply_translate(struct __sk_buff *skb, const
 
 	if (!flow_find_place(&place, &seen->destination, seen->destination_port, seen->protocol, settings->seed))
 		return VERDICT_PASS_NOT_SERVICE;
-	reply_find(&reply, &place, seen);
+	reply_find(&reply, &place, seen, NULL);
 	if (!reply.at)
 		return VERDICT_PASS_NOT_SERVICE;
 	flow_note(reply.at, flow_now(), add);

@@ -171,10 +171,10 @@ static __always_inline bool headers_find_ip(struct __sk_buff *skb, __u8 family, 
 	headers->ip4 = NULL;
 	headers->ip6 = NULL;
 	if (family == 4) {
-		headers->ip4 = packet_at(skb, ETH_HLEN, sizeof(*headers->ip4));
+		headers->ip4 = packet_at(skb, link_header, sizeof(*headers->ip4));
 		return headers->ip4;
 	}
-	headers->ip6 = packet_at(skb, ETH_HLEN, sizeof(*headers->ip6));
+	headers->ip6 = packet_at(skb, link_header, sizeof(*headers->ip6));
 	return headers->ip6;
 }
 

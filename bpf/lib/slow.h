@@ -6,8 +6,20 @@
 #include "filter.h"
 #include "parse_full.h"
 #include "reply.h"
+#include "snat_range.h"
 
-static __always_inline enum verdict slow_flow(struct __sk_buff *skb, struct work *work)
+/* Of a packet whose first fragment has no flow. */
+static __always_inline enum verdict slow_later_fragment(struct __sk_buff *skb, const struct packet *packet)
+{
+	enum verdict verdict;
+
+	if (!is_service_address(&packet->destination))
+		return VERDICT_PASS_FRAGMENT;
+	verdict = leave(skb, packet);
+	return verdict == VERDICT_CONTINUE ? VERDICT_DROP_FRAGMENT : verdict;
+}
+
+static __always_inline enum verdict slow_flow(struct __sk_buff *skb, struct work *work, enum hook hook)
 {
 	struct packet *packet = &work->packet;
 	enum verdict verdict;
@@ -21,20 +33,26 @@ static __always_inline enum verdict slow_flow(struct __sk_buff *skb, struct work
 		return create_again(work, INSERT_AGAIN);
 	}
 	if (packet->fragment == FRAGMENT_LATER)
-		return is_service_address(&packet->destination) ? VERDICT_DROP_FRAGMENT : VERDICT_PASS_FRAGMENT;
+		return slow_later_fragment(skb, packet);
 	if (skb->cb[CB_LOST])
 		work->found.lost = 1;
-	return forward_create(skb, work);
+	return forward_create(skb, work, hook == HOOK_FROM_NET ? SIDE_EXTERNAL : SIDE_INTERNAL);
 }
 
-static __always_inline enum verdict slow_ports(struct __sk_buff *skb, struct work *work)
+static __always_inline enum verdict slow_ports(struct __sk_buff *skb, struct work *work, enum hook hook)
 {
 	struct packet *packet = &work->packet;
-	bool hairpin = is_hairpin_address(work->settings, packet->family, &packet->destination);
+	bool hairpin =
+		hook == HOOK_FROM_POD && is_hairpin_address(work->settings, packet->family, &packet->destination);
 	bool portless = packet->fragment == FRAGMENT_LATER && !fragment_recall(packet);
 
-	if (!known_frontend(&packet->destination) && !hairpin &&
-	    !known_backend(&packet->destination, packet->destination_port) && !service_cidr_has(&packet->destination))
+	if (hook == HOOK_FROM_NET && !packet->malformed && !portless && is_snat_reply(work->settings, packet) &&
+	    (packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN && snat_source_index(&packet->destination)) {
+		work->reply = true;
+		return VERDICT_DROP_UNKNOWN_REPLY;
+	}
+	if (!known_destination(&packet->destination, packet->destination_port) && !hairpin &&
+	    !service_cidr_has(&packet->destination))
 		return packet->fragment == FRAGMENT_LATER ? VERDICT_PASS_FRAGMENT : VERDICT_PASS_NOT_SERVICE;
 	if (packet->malformed)
 		return is_service_address(&packet->destination) ? VERDICT_DROP_MALFORMED : VERDICT_PASS_MALFORMED;
@@ -44,7 +62,7 @@ static __always_inline enum verdict slow_ports(struct __sk_buff *skb, struct wor
 		work->hairpin = true;
 		return VERDICT_PASS_NOT_SERVICE;
 	}
-	return slow_flow(skb, work);
+	return slow_flow(skb, work, hook);
 }
 
 /* A protocol that no service has. */
@@ -57,14 +75,15 @@ static __always_inline enum verdict slow_other(const struct packet *packet)
 	return verdict == VERDICT_CONTINUE ? VERDICT_PASS_PROTOCOL : verdict;
 }
 
-static __always_inline enum verdict slow_from_pod(struct __sk_buff *skb, struct work *work)
+/* hook: a constant, the door of a client. */
+static __always_inline enum verdict slow_forward(struct __sk_buff *skb, struct work *work, enum hook hook)
 {
 	enum verdict verdict;
 
 	work->settings = settings_get();
 	if (!work->settings || work->settings->disabled)
 		return VERDICT_PASS_DISABLED;
-	work->packet.hook = HOOK_FROM_POD;
+	work->packet.hook = hook;
 	verdict = parse_full(skb, &work->packet);
 	if (verdict != VERDICT_CONTINUE)
 		return verdict;
@@ -72,7 +91,7 @@ static __always_inline enum verdict slow_from_pod(struct __sk_buff *skb, struct 
 		work->icmp = true;
 		return VERDICT_PASS_ICMP;
 	}
-	return has_ports(work->packet.protocol) ? slow_ports(skb, work) : slow_other(&work->packet);
+	return has_ports(work->packet.protocol) ? slow_ports(skb, work, hook) : slow_other(&work->packet);
 }
 
 /* Packets to the hairpin address; the packet is no fragment without ports any more. */
@@ -92,10 +111,10 @@ static __always_inline enum verdict slow_hairpin(struct __sk_buff *skb)
 	return reply_hairpin(skb, settings, &packet);
 }
 
-static __always_inline enum verdict slow_to_pod(struct __sk_buff *skb, bool *icmp)
+static __always_inline enum verdict slow_reply(struct __sk_buff *skb, enum hook hook, bool *icmp)
 {
 	const struct settings *settings = settings_get();
-	struct packet packet = { .hook = HOOK_TO_POD };
+	struct packet packet = { .hook = hook };
 	enum verdict verdict;
 
 	if (!settings || settings->disabled)

@@ -11,9 +11,22 @@ enum cb {
 	CB_TRY = 0,       /* how often it has begun anew */
 	CB_TRANSLATE = 1, /* not 0: the client's source port is taken, choose another */
 	CB_LOST = 2,      /* not 0: there was a flow, and its backend is not usable */
+	CB_PORT = 3,      /* number of the next port that SNAT tries, and one; 0: none was tried */
 	/* reject */
 	CB_VERDICT = 0,
 	CB_HOOK = 1,
+	/* route, too big */
+	CB_LENGTH = 1, /* of the packet as it came */
+	CB_SERVICE = 2,
+	CB_WAY = 3, /* enum way */
+	CB_MTU = 4,
+};
+
+/* What is routed. */
+enum way {
+	WAY_FORWARD = 0, /* a packet to a server, */
+	WAY_BACK,        /* to a client, */
+	WAY_ERROR,       /* an ICMP error: no other is made of it */
 };
 
 static __always_inline void tail_begin(struct __sk_buff *skb)
@@ -21,6 +34,7 @@ static __always_inline void tail_begin(struct __sk_buff *skb)
 	skb->cb[CB_TRY] = 0;
 	skb->cb[CB_TRANSLATE] = 0;
 	skb->cb[CB_LOST] = 0;
+	skb->cb[CB_PORT] = 0;
 }
 
 /* False: often enough. */
@@ -34,6 +48,21 @@ static __always_inline bool tail_again(struct __sk_buff *skb, bool translate, bo
 	if (lost)
 		skb->cb[CB_LOST] = 1;
 	return true;
+}
+
+static __always_inline void tail_route(struct __sk_buff *skb, enum verdict verdict, __u32 length, __u32 service,
+				       enum way way)
+{
+	skb->cb[CB_VERDICT] = verdict;
+	skb->cb[CB_LENGTH] = length;
+	skb->cb[CB_SERVICE] = service;
+	skb->cb[CB_WAY] = way;
+}
+
+static __always_inline void tail_too_big(struct __sk_buff *skb, enum verdict verdict, __u32 mtu)
+{
+	skb->cb[CB_VERDICT] = verdict;
+	skb->cb[CB_MTU] = mtu;
 }
 
 static __always_inline void tail_reject(struct __sk_buff *skb, enum hook hook, enum verdict verdict)

@@ -4,6 +4,7 @@
 
 #include "config.h"
 #include "maps.h"
+#include "source.h"
 
 static __always_inline struct trace_result *trace_get(void)
 {
@@ -28,8 +29,9 @@ static __always_inline void trace_frontend(const struct record *record, enum sid
 static __always_inline void trace_flow(const struct flow *flow)
 {
 	struct trace_result *result = trace_get();
+	const struct settings *settings = settings_get();
 
-	if (!result || flow->flags & FLOW_DIRECT)
+	if (!result || !settings || flow->flags & FLOW_DIRECT)
 		return;
 	result->frontend_found = 1;
 	result->service = flow->service;
@@ -38,7 +40,8 @@ static __always_inline void trace_flow(const struct flow *flow)
 	result->frontend.protocol = flow->protocol;
 	result->backend_found = 1;
 	result->backend = flow->backend;
-	result->snat = flow->flags & FLOW_HAIRPIN ? 1 : 0;
+	result->snat = flow->flags & (FLOW_HAIRPIN | FLOW_SNAT) ? 1 : 0;
+	result->source = *flow_source(settings, flow, address_family(&flow->client));
 }
 
 static __always_inline void trace_verdict(enum verdict verdict)

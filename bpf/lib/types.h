@@ -10,6 +10,7 @@
 #define TIERS_MAX           3
 #define FLOW_WAYS           8 /* entries of one set of the flow table: 512 bytes */
 #define SERVICE_CIDRS_MAX   8
+#define SOURCES_MAX         64         /* the node's addresses that SNAT may use; index 0 is nobody's */
 #define ADDRESS_FILTER_BITS (1u << 19) /* twice 64 KiB */
 
 /* Policy sides of a record. */
@@ -37,7 +38,22 @@ enum reason {
 	REASON_NO_ENDPOINTS,
 	REASON_NO_LOCAL_ENDPOINTS,
 	REASON_NO_TOPOLOGY_MATCH,
+	REASON_SAME_REGION,
+	REASON_SAME_LABEL,
+	REASON_LOCAL_FALLBACK,
 	REASON_MAX,
+};
+
+/* Why a side's preference for near endpoints, which was asked for, is not in force. For people; names as those of reasons. */
+enum note {
+	NOTE_NONE = 0,
+	NOTE_NO_HINTS,
+	NOTE_ENDPOINT_WITHOUT_HINT,
+	NOTE_NODE_WITHOUT_ZONE,
+	NOTE_NO_ENDPOINT_IN_ZONE,
+	NOTE_NO_ENDPOINT_ON_NODE,
+	NOTE_NO_KEY_MATCHED,
+	NOTE_MAX,
 };
 
 enum backend_state {
@@ -96,10 +112,10 @@ struct tier {
 };
 
 struct side {
-	__u8 action; /* enum action */
-	__u8 reason; /* enum reason */
-	__u8 member; /* enum member: the list that the tiers are made of */
-	__u8 pad[1];
+	__u8 action;    /* enum action */
+	__u8 reason;    /* enum reason */
+	__u8 member;    /* enum member: the list that the tiers are made of */
+	__u8 note;      /* enum note */
 	__u32 backends; /* distinct backends over all tiers, for people */
 	struct tier tiers[TIERS_MAX];
 	__u8 tier_names[4]; /* enum tier_name of each tier, for people */
@@ -153,6 +169,7 @@ enum flow_flags {
 	FLOW_ALIAS = 1,   /* found by the source port that the backend sees; other_port is the client's own */
 	FLOW_DIRECT = 2,  /* client speaks to frontend address itself: no backend, kept so that ports stay apart */
 	FLOW_HAIRPIN = 4, /* client and backend are one pod: the backend sees the service loopback address */
+	FLOW_SNAT = 8,    /* the backend sees one of sources and other_port; an alias is found by both */
 };
 
 /* What the connection has shown; or-ed in by atomic operations. */
@@ -178,8 +195,9 @@ struct flow {
 	__be16 frontend_port;
 	__u16 generation; /* of the backend id */
 	__u8 protocol;
-	__u8 flags; /* enum flow_flags */
-	__u8 pad[2];
+	__u8 flags;  /* enum flow_flags */
+	__u8 source; /* FLOW_SNAT: index in sources of settings */
+	__u8 pad;
 	__u32 service; /* id of the service port */
 };
 _Static_assert(sizeof(struct flow) == 64, "one cache line");
@@ -272,20 +290,94 @@ struct cidr {
 	struct address mask;
 };
 
-/* What the agent tells every program; one element, memory-mapped. */
-struct settings {
-	__u32 schema;   /* SCHEMA_VERSION */
-	__u32 disabled; /* not 0: pass everything */
-	__u32 cidr_count;
-	__u32 pad;
-	__u64 seed; /* of the flow table's hash; drawn once, kept over restarts */
-	__u64 pad2;
-	struct address loopback4; /* source of hairpin flows */
-	struct address loopback6;
-	struct cidr cidrs[SERVICE_CIDRS_MAX];
+/* Which packets without a flow are looked up in connection tracking first. */
+enum yield {
+	YIELD_OLD = 1, /* packets in the middle of a connection: some NAT is at work */
+	YIELD_NEW = 2, /* SYN and datagrams too: kube-proxy's rules are here */
 };
 
-#define SCHEMA_VERSION 1
+/* What the agent tells every program; one element, memory-mapped. */
+struct settings {
+	__u32 schema;  /* SCHEMA_VERSION */
+	__u8 disabled; /* not 0: pass everything */
+	__u8 draining; /* not 0: new connections are left to kube-proxy; those that have a flow go on. Written by nearlb handover */
+	__u8 yield; /* enum yield, or-ed: whether the kernel's NAT may have connections to frontends */
+	__u8 pad;
+	__u32 cidr_count;
+	__u16 snat_first;         /* first port, in the machine's byte order, that SNAT may use */
+	__u16 snat_count;         /* of ports; 0: no SNAT */
+	__u64 seed;               /* of the flow table's hash; drawn once, kept over restarts */
+	__u64 netns;              /* cookie of the host's network namespace, as its sockets tell it; 0: not known */
+	struct address loopback4; /* source of hairpin flows */
+	struct address loopback6;
+	struct address node4; /* the node's first address of the family; zero: none */
+	struct address node6;
+	struct address node_port4; /* answers NodePorts: what loopback addresses stand for; zero: none */
+	struct address node_port6;
+	struct cidr cidrs[SERVICE_CIDRS_MAX];
+	/* Addresses that SNAT may use. An index keeps its address while a flow may name it; zero: free. */
+	struct address sources[SOURCES_MAX];
+};
+
+/* Raised when an agent that does not know of the change would misread the tables. The next agent carries them over by the names of
+ * fields (pkg/bpf conversion): so a field whose meaning changes gets another name, and zero means "nothing of the kind". */
+enum schema {
+	SCHEMA_VERSION = 2,
+};
+
+/* What SNAT uses towards a network device whose route names no source; key: ifindex. */
+struct device {
+	__u8 source4; /* index in sources, 0 none */
+	__u8 source6;
+	__u8 pad[2];
+};
+
+/* A socket that sends datagrams here and there, and one it speaks with: as it names it (frontend) or as it is (backend). */
+struct sock_key {
+	__u64 cookie; /* of the socket */
+	struct address address;
+	__be16 port;
+	__u8 protocol;
+	__u8 side; /* enum sock_side: what address and port are */
+	__u8 pad[4];
+};
+_Static_assert(sizeof(struct sock_key) == 32, "layout is shared");
+
+enum sock_side {
+	SOCK_FRONTEND = 0, /* what the client named */
+	SOCK_BACKEND,      /* what answers it */
+};
+
+struct sock_value {
+	struct address address; /* the other side */
+	__be16 port;
+	__u16 generation; /* of the backend id */
+	__u32 backend;    /* id */
+	__u32 service;    /* id of the service port */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct sock_value) == 32, "layout is shared");
+
+/* Whom a connected socket speaks with. Kept with the socket itself, as long as it lives. */
+struct sock_peer {
+	struct address frontend; /* that it named */
+	struct address address;  /* of the backend */
+	__be16 frontend_port;
+	__be16 port;
+	__u16 generation; /* of the backend id */
+	__u8 protocol;    /* IANA number */
+	__u8 pad;
+	__u32 backend; /* id */
+	__u32 service; /* id of the service port */
+};
+_Static_assert(sizeof(struct sock_peer) == 48, "layout is shared");
+
+/* What the program sock_peers lists of a socket. */
+struct sock_row {
+	__u64 cookie; /* of the socket */
+	struct sock_peer peer;
+};
+_Static_assert(sizeof(struct sock_row) == 56, "layout is shared");
 
 enum event_kind {
 	EVENT_DROP = 1,
@@ -300,6 +392,14 @@ enum program {
 	PROGRAM_FROM_POD_ICMP,    /* ICMP and ICMPv6: echo requests, errors that quote a translated packet */
 	PROGRAM_TO_POD_ICMP,
 	PROGRAM_REJECT, /* answers TCP RST or port unreachable to the sender */
+	PROGRAM_FROM_NET_SLOW,
+	PROGRAM_TO_NET_SLOW,
+	PROGRAM_FROM_NET_REPLY, /* replies to SNAT */
+	PROGRAM_FROM_NET_ICMP,
+	PROGRAM_TO_NET_ICMP,
+	PROGRAM_ROUTE,   /* sends a translated packet out by itself, past the host's stack */
+	PROGRAM_TOO_BIG, /* answers packet too big, or time exceeded, for a translated packet */
+	PROGRAM_FORMER,  /* from_net of the layout that is being left, while it is: it may know whose reply this is */
 	PROGRAM_MAX,
 };
 
@@ -333,4 +433,5 @@ struct trace_result {
 	__u8 snat; /* the backend sees another source address than the client's */
 	__u8 side;
 	struct frontend_key frontend;
+	struct address source; /* that the backend sees, valid if backend_found */
 };

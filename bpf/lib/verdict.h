@@ -4,6 +4,12 @@
 
 #include "types.h"
 
+static __always_inline bool verdict_is_translate(enum verdict verdict)
+{
+	return verdict >= VERDICT_TRANSLATE_ESTABLISHED && verdict < VERDICT_REJECT_NO_ENDPOINTS;
+}
+
+/* A service refuses the packet. Echo replies and what a router answers are no refusals. */
 static __always_inline bool verdict_is_reject(enum verdict verdict)
 {
 	return verdict >= VERDICT_REJECT_NO_ENDPOINTS && verdict < VERDICT_REJECT_ECHO;

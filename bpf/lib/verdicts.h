@@ -16,6 +16,8 @@ enum verdict {
 	VERDICT_PASS_DIRECT,      /* pod to pod without a service, remembered so that its ports stay apart */
 	VERDICT_PASS_ICMP,        /* ICMP that quotes nothing of ours */
 	VERDICT_PASS_DISABLED,    /* the agent switched the datapath off */
+	VERDICT_PASS_DRAINING,    /* new, and the node's connections are being handed over to kube-proxy */
+	VERDICT_PASS_OTHER_NAT,   /* of a connection that the kernel's NAT translates, for kube-proxy */
 
 	/* addresses or ports were rewritten */
 	VERDICT_TRANSLATE_ESTABLISHED, /* a flow was found, towards the backend */
@@ -33,7 +35,9 @@ enum verdict {
 	VERDICT_REJECT_NO_ENDPOINTS, /* service without any usable endpoint */
 	VERDICT_REJECT_UNKNOWN_PORT, /* known service address, no such port */
 	VERDICT_REJECT_NO_TOPOLOGY_MATCH,
-	VERDICT_REJECT_ECHO, /* echo request to a service address: answered */
+	VERDICT_REJECT_ECHO,          /* echo request to a service address: answered */
+	VERDICT_REJECT_TOO_BIG,       /* does not fit the device it would leave by; the sender is told the MTU */
+	VERDICT_REJECT_TIME_EXCEEDED, /* its TTL or hop limit ends here; the sender is told */
 
 	/* gone */
 	VERDICT_DROP_NO_LOCAL_ENDPOINTS, /* traffic policy Local, endpoints elsewhere only */
@@ -48,6 +52,10 @@ enum verdict {
 	VERDICT_DROP_SCTP_PORT,          /* SCTP whose port would have to change: its checksum cannot be mended here */
 	VERDICT_DROP_REWRITE,            /* the kernel refused to change the packet */
 	VERDICT_DROP_NO_PROGRAM,         /* a tail call failed */
+	VERDICT_DROP_NO_ROUTE,           /* the routing table has no way to the backend or the client */
+	VERDICT_DROP_FORWARDING_OFF,     /* the kernel may not forward from this device (ip_forward) */
+	VERDICT_DROP_NO_SOURCE,          /* no address of this node for SNAT on the device towards the backend */
+	VERDICT_DROP_UNKNOWN_REPLY,      /* from a backend to a port of SNAT that no flow has */
 
 	VERDICT_MAX,
 };

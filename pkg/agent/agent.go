@@ -10,13 +10,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/health"
 	tables "github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/metrics"
 )
@@ -27,7 +30,8 @@ import (
 // The order of the start keeps traffic whole. Tables found pinned are restored and verified first. If they hold Services, an
 // earlier agent's programs serve from them: the new programs take their place at once, link by link, and devices are
 // followed from then on, whether or not the objects can be read. If they are empty, programs are attached after the first
-// complete publication, so that no packet meets half of it. Errors of the start are returned; later ones are tried again.
+// complete publication, so that no packet meets half of it. Tables of another layout are carried over first, connections and
+// all (see upgrade). Errors of the start are returned; later ones are tried again.
 func Run(ctx context.Context, o Options) (err error) {
 	if err := o.Check(); err != nil {
 		return err
@@ -40,12 +44,19 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer lock.Close()
+	if err := bpf.Permitted(); err != nil { // the kernel would say so late: some of the work can be done with less
+		return fmt.Errorf("start agent: %w", err)
+	}
 	r, err := start(o)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	r.log.Info("agent started", "version", o.Version, "node", o.NodeName, "source", r.origin, "services", len(r.tables.Published()))
+	if err := r.dropPrivileges(); err != nil {
+		return err
+	}
+	r.log.Info("agent started", "version", o.Version, "node", o.NodeName, "source", r.origin, "services", len(r.tables.Published()),
+		"capabilities", strings.Join(r.may, ","))
 	err = r.run(ctx)
 	r.log.Info("agent stopped; programs and tables go on serving")
 	return err
@@ -62,29 +73,60 @@ func start(o Options) (_ *running, err error) {
 	if r.source, r.origin, err = source(o); err != nil {
 		return nil, err
 	}
-	if r.objects, err = bpf.Load(bpf.Options{Sizes: o.Sizes, PinPath: o.PinPath}); err != nil {
+	if err := r.load(); err != nil {
 		return nil, err
 	}
+	r.removeUnattachedPrograms()
 	for _, sentence := range r.objects.Kept {
 		r.log.Warn("kept table size", "problem", sentence)
 	}
 	if r.tables, err = tables.Open(&r.objects.NearlbMaps); err != nil {
 		return nil, err
 	}
-	r.warm = len(r.tables.Published()) > 0
+	if o.Wrote != nil {
+		r.tables.Watch(o.Wrote)
+	}
+	guard := o.MassDeletion
+	guard.Published = r.tables.Serving()
+	r.source.Guard(guard)
+	if r.warm = len(guard.Published) > 0; r.warm {
+		if err := r.takeOver(); err != nil {
+			return nil, err
+		}
+	}
 	if r.reader, err = newReader(&r.objects.NearlbMaps); err != nil {
 		return nil, err
 	}
 	if r.devices, err = attach.New(r.attachOptions()); err != nil {
 		return nil, err
 	}
+	if r.sockets, err = attach.NewSockets(r.socketOptions()); err != nil {
+		return nil, err
+	}
+	namespace, err := bpf.NamespaceCookie()
+	if err != nil {
+		return nil, err
+	}
+	r.checks = health.New(r.checkOptions())
 	r.loop = newLoop(r.source, r.tables, r.metrics, r.log, loopOptions{
 		loopback4: o.Loopback4, loopback6: o.Loopback6,
 		auditEvery: o.AuditEvery, reclaimEvery: o.ReclaimEvery, debounce: o.Debounce,
-		nodeChanged: r.devices.Changed,
+		namespace: namespace, snatPorts: o.SNATPorts, nodeConfig: o.nodeConfig(),
+		nodeChanged: func() { r.devices.Changed(); r.checks.Look() },
+		checks:      r.checks,
 	})
+	r.tellOfSockets()
+	told, err := r.tables.Config()
+	if err != nil {
+		return nil, err
+	}
+	r.setYield(told.Yield) // as long as nothing else is known
+	if err := r.devices.Look(); err != nil {
+		return nil, err
+	}
+	r.lookAtRules()
 	r.metrics.Follow(r.count)
-	r.metrics.Read(r.reader)
+	r.metrics.Read(metrics.Reading{Tables: r.reader, Fill: r.lastFill, Zone: func() string { return r.source.Node().Zone }, Limits: o.SeriesLimits})
 	return r, nil
 }
 
@@ -92,12 +134,44 @@ func (r *running) attachOptions() attach.Options {
 	var once sync.Once
 	return attach.Options{
 		Pods:          r.options.PodDevices,
+		Networks:      r.options.NetDevices,
+		Network:       func(n attach.Network) { r.networkChanged(n); r.checks.Look() },
 		NodeAddresses: func() []netip.Addr { return r.source.Node().Addresses },
 		LinkDir:       bpf.LinkDirectory(r.options.PinPath),
-		Programs:      attach.Programs{FromPod: r.objects.FromPod, ToPod: r.objects.ToPod},
-		Force:         r.options.AttachMethod,
-		Log:           r.log,
-		Synced:        func() { r.tell(); once.Do(r.removeOldPrograms) },
+		Programs: attach.Programs{FromPod: r.objects.FromPod, ToPod: r.objects.ToPod, FromNet: r.objects.FromNet, ToNet: r.objects.ToNet,
+			Layer3: r.objects.Layer3},
+		Former:   r.formerLinks,
+		Carry:    r.carryConnections,
+		QdiscDir: bpf.QdiscDirectory(r.options.PinPath),
+		Ours:     func() (map[ebpf.ProgramID]bool, error) { return bpf.PinnedPrograms(r.options.PinPath) },
+		Force:    r.options.AttachMethod,
+		Log:      r.log,
+		Synced:   func() { r.tell(); once.Do(r.removeOldPrograms); r.leaveFormer() },
+	}
+}
+
+func (r *running) checkOptions() health.Options {
+	return health.Options{
+		Addresses: func() []netip.Addr { return r.node().NodePortIPs },
+		Fresh:     func() bool { return !r.stale(time.Now()) },
+		Answered:  func(code int) { r.metrics.Answered("service", code) },
+		Changed:   func() { r.tell() },
+		Log:       r.log,
+	}
+}
+
+// removeUnattachedPrograms keeps agents that end again and again before they attach anything from piling up programs.
+func (r *running) removeUnattachedPrograms() {
+	rows, err := attach.List(bpf.LinkDirectory(r.options.PinPath))
+	attached := map[ebpf.ProgramID]bool{}
+	for _, row := range rows {
+		attached[ebpf.ProgramID(row.ID)] = true
+	}
+	if err == nil {
+		err = r.objects.RemoveUnattachedPrograms(attached)
+	}
+	if err != nil {
+		r.log.Warn("remove programs that were never attached", "error", err)
 	}
 }
 
@@ -114,7 +188,10 @@ func (r *running) run(ctx context.Context) error {
 	group.Go(func() error { return r.follow(ctx) })
 	group.Go(func() error { return r.loop.run(ctx) })
 	group.Go(func() error { return r.attach(ctx) })
+	group.Go(func() error { return r.serveSockets(ctx) })
+	group.Go(func() error { return r.leaveBackends(ctx) })
 	group.Go(func() error { return r.report(ctx) })
+	group.Go(func() error { return r.answerChecks(ctx) })
 	for _, s := range r.servers() {
 		group.Go(func() error { return s.run(ctx) })
 	}
@@ -132,21 +209,45 @@ func (r *running) follow(ctx context.Context) error {
 
 // attach keeps devices attached; when it begins, see Run.
 func (r *running) attach(ctx context.Context) error {
-	if !r.warm {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.first:
-		}
+	if published, err := r.published(ctx); !published {
+		return err
 	}
 	return r.devices.Run(ctx)
+}
+
+// answerChecks answers health check node ports as soon as the programs serve: a load balancer that is told of endpoints sends
+// connections, which the host would refuse.
+func (r *running) answerChecks(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-r.devices.Tried():
+		r.tell()
+		return r.checks.Run(ctx)
+	}
+}
+
+// published waits for the first complete publication unless the tables held Services before, and tells the programs what they
+// need; false when ctx ended.
+func (r *running) published(ctx context.Context) (bool, error) {
+	if r.warm {
+		return true, nil
+	}
+	select {
+	case <-ctx.Done():
+		return false, nil
+	case <-r.first:
+		_ = r.configure() // the loop does, too, and tries again
+		err := r.takeOver()
+		return err == nil, err
+	}
 }
 
 func (r *running) servers() []server {
 	var all []server
 	if r.options.HealthAddress != "" {
-		h := health{progress: r.progress, eligible: func() bool { return nodeKnown(r.source, r.listed) }, now: time.Now}
-		all = append(all, server{"health", r.options.HealthAddress, h.handler(), r})
+		a := answers{progress: r.progress, eligible: r.source.NodeEligible, answered: r.metrics.Answered, now: time.Now}
+		all = append(all, server{"health", r.options.HealthAddress, a.handler(), r})
 	}
 	if r.options.MetricsAddress != "" {
 		all = append(all, server{"metrics", r.options.MetricsAddress, r.metrics.Handler(), r})
@@ -160,11 +261,17 @@ func (r *running) close() error {
 	if r.devices != nil {
 		errs = append(errs, r.devices.Close())
 	}
+	if r.sockets != nil {
+		errs = append(errs, r.sockets.Close())
+	}
 	if r.reader != nil {
 		errs = append(errs, r.reader.close())
 	}
 	if r.tables != nil {
 		errs = append(errs, r.tables.Close())
+	}
+	if r.carrier != nil {
+		errs = append(errs, r.carrier.Close())
 	}
 	if r.objects != nil {
 		errs = append(errs, r.objects.Close())

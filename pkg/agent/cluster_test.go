@@ -59,7 +59,7 @@ func TestObjectsOfAnAPIServerReachTheTables(t *testing.T) {
 		source := watch.Kubernetes(client, watch.NodeConfig{Name: "n1"}, log)
 		tables := newWitnessed()
 		l := newLoop(source, tables, metrics.New("test"), log,
-			loopOptions{auditEvery: testAudit, reclaimEvery: testReclaim, debounce: testDebounce})
+			loopOptions{auditEvery: testAudit, reclaimEvery: testReclaim, debounce: testDebounce, checks: asked{}})
 		ended := make(chan error, 2)
 		go func() { ended <- source.Run(ctx, l) }()
 		go func() { ended <- l.run(ctx) }()

@@ -3,7 +3,10 @@
 package agent
 
 import (
+	"maps"
+
 	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/health"
 	"github.com/nearlb/nearlb/pkg/metrics"
 )
 
@@ -13,15 +16,23 @@ func (p *progress) count() metrics.State {
 	defer p.mu.Unlock()
 	s := metrics.State{
 		Services: len(p.services), Dirty: len(p.dirty), Failing: len(p.failing),
-		Backends: map[string]int{}, Devices: map[string]int{},
+		Frontends: p.tally.frontends, Backends: maps.Clone(p.tally.backends), Devices: map[string]int{},
+		Reasons: maps.Clone(p.tally.reasons), WithoutLocal: maps.Clone(p.tally.withoutLocal),
 	}
-	for _, service := range p.services {
-		s.Frontends += len(service.decision.Frontends)
-		for _, b := range service.decision.Backends {
-			s.Backends[string(b.State)]++
+	s.Topology, s.Omitted = p.tally.topology()
+	return s
+}
+
+// countChecks adds the health check node ports.
+func countChecks(s *metrics.State, rows []health.Row) {
+	s.Checks = map[string]int{"answered": 0, "failed": 0}
+	for _, row := range rows {
+		if row.Error != "" {
+			s.Checks["failed"]++
+		} else {
+			s.Checks["answered"]++
 		}
 	}
-	return s
 }
 
 // countDevices adds what is attached.

@@ -6,69 +6,65 @@ import (
 	"encoding/json"
 	"net/http"
 	"time"
-
-	"github.com/nearlb/nearlb/pkg/watch"
 )
 
-// health answers /healthz and /livez as kube-proxy does: 503 when changes wait although nothing was tried for a minute.
-// An agent that starts is healthy. A Service that fails again and again is not the node's ill health: it is in the
-// status and in the metrics.
-type health struct {
+// answers are those of /healthz and /livez, kube-proxy's: 503 when a change has waited for a minute. An agent that starts is
+// healthy. A Service that fails again and again is not the node's ill health: it is in the status and in the metrics.
+type answers struct {
 	progress *progress
 	eligible func() bool
+	answered func(endpoint string, code int)
 	now      func() time.Time
 }
 
-// healthBody has the names of kube-proxy's answer.
+// healthBody has the names of kube-proxy's answer. Healthy leaves out whether the node is eligible, as there.
 type healthBody struct {
-	LastUpdated  time.Time `json:"lastUpdated"`
-	CurrentTime  time.Time `json:"currentTime"`
-	NodeEligible *bool     `json:"nodeEligible,omitempty"`
-	Healthy      bool      `json:"healthy"`
+	LastUpdated  time.Time               `json:"lastUpdated"`
+	CurrentTime  time.Time               `json:"currentTime"`
+	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
+	Healthy      bool                    `json:"healthy"`
+	Status       map[string]familyHealth `json:"status,omitempty"` // by family; absent before the first publication
+}
+
+// familyHealth is the part of one family. Both are published together.
+type familyHealth struct {
+	LastUpdated time.Time `json:"lastUpdated"`
+	Healthy     bool      `json:"healthy"`
 }
 
 // handler serves /healthz, which load balancers ask whether to send traffic here, and /livez, which the kubelet asks
 // whether to restart the agent. Whether the node is eligible counts for the first only.
-func (h health) handler() http.Handler {
+func (a answers) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		eligible := h.eligible()
-		h.answer(w, eligible, &eligible)
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		eligible := a.eligible()
+		a.answer(w, "healthz", eligible, &eligible)
 	})
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { h.answer(w, true, nil) })
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, "livez", true, nil) })
 	return mux
 }
 
-func (h health) answer(w http.ResponseWriter, eligible bool, shown *bool) {
-	now := h.now()
-	body := healthBody{
-		LastUpdated:  h.progress.updated(now),
-		CurrentTime:  now,
-		NodeEligible: shown,
-		Healthy:      eligible && !h.progress.stale(now),
+func (a answers) answer(w http.ResponseWriter, endpoint string, eligible bool, shown *bool) {
+	body := a.body()
+	body.NodeEligible = shown
+	code := http.StatusServiceUnavailable
+	if body.Healthy && eligible {
+		code = http.StatusOK
+		body.LastUpdated = body.CurrentTime // nothing waited for too long: what is published is of now
 	}
+	a.answered(endpoint, code)
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	if !body.Healthy {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
+	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(body) // the client went away
 }
 
-// updated is when the tables were last what they should be: now, when nothing waits.
-func (p *progress) updated(now time.Time) time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.dirty) == 0 && p.begun {
-		return now
+func (a answers) body() healthBody {
+	now := a.now()
+	body := healthBody{LastUpdated: a.progress.published(), CurrentTime: now, Healthy: !a.progress.stale(now)}
+	if !body.LastUpdated.IsZero() {
+		family := familyHealth{body.LastUpdated, body.Healthy}
+		body.Status = map[string]familyHealth{"IPv4": family, "IPv6": family}
 	}
-	return p.lastSync
-}
-
-// nodeKnown is whether the own Node may get traffic. A source that knows more of the Node than lb.Node says tells itself.
-func nodeKnown(source watch.Source, listed <-chan struct{}) bool {
-	if s, ok := source.(interface{ NodeEligible() bool }); ok {
-		return s.NodeEligible()
-	}
-	return !closed(listed) || len(source.Node().Addresses) > 0
+	return body
 }

@@ -13,14 +13,16 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/nearlb/nearlb/pkg/decide"
+	"github.com/nearlb/nearlb/pkg/health"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/metrics"
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
-// publisher is what the loop writes to: *maps.Tables. One goroutine uses it.
+// publisher is what the loop writes to: *maps.Tables. Configuring apart, one goroutine uses it.
 type publisher interface {
+	Config() (maps.Config, error)
 	Configure(maps.Config) error
 	Apply(lb.Decision) (maps.Stats, error)
 	Remove(lb.ServiceName) (maps.Stats, error)
@@ -41,7 +43,18 @@ const (
 type loopOptions struct {
 	loopback4, loopback6               netip.Addr
 	auditEvery, reclaimEvery, debounce time.Duration
+	namespace                          uint64 // cookie of the host's network namespace
+	snatPorts                          maps.PortRange
+	nodeConfig                         watch.NodeConfig
 	nodeChanged                        func() // told when the node's addresses may have changed; may be nil
+	checks                             checks
+}
+
+// checks are the health check node ports: *health.Servers.
+type checks interface {
+	Set(name lb.ServiceName, port uint16, endpoints health.Endpoints)
+	Lower(name lb.ServiceName, port uint16, endpoints health.Endpoints)
+	Remove(name lb.ServiceName)
 }
 
 // loop takes what changed from a queue and publishes it, one Service at a time, in one goroutine. It implements
@@ -54,7 +67,9 @@ type loop struct {
 	log     *slog.Logger
 	queue   workqueue.TypedRateLimitingInterface[task]
 	*progress
+	network network
 
+	left      chan struct{}                // gets something when UDP clients may have been left with a backend that serves no more
 	triggered map[lb.ServiceName]time.Time // changes handed out by the source and not published yet
 }
 
@@ -84,7 +99,9 @@ func newLoop(source watch.Source, tables publisher, m *metrics.Metrics, log *slo
 		log:         log,
 		queue:       workqueue.NewTypedRateLimitingQueue(limiter),
 		progress:    newProgress(),
+		left:        make(chan struct{}, 1),
 		triggered:   map[lb.ServiceName]time.Time{},
+		network:     network{minds: map[lb.ServiceName]bool{}},
 	}
 }
 
@@ -167,9 +184,21 @@ func (l *loop) do(t task) error {
 	case audit:
 		return l.audit()
 	case reclaim:
-		l.tables.Reclaim(time.Now())
+		if l.tables.Reclaim(time.Now()) > 0 {
+			l.retry()
+		}
 	}
 	return nil
+}
+
+// retryAtOnce is how many Services are tried before their back-off ends: a few seconds' work next to changes of others.
+const retryAtOnce = 100
+
+// retry has Services that found a table full tried again at once, as something was freed.
+func (l *loop) retry() {
+	for _, name := range l.short(retryAtOnce) {
+		l.queue.Add(task{publish, name})
+	}
 }
 
 // enqueueAll marks every Service there is, and every one that the tables still have.
@@ -192,6 +221,14 @@ func (l *loop) firstDone() {
 	l.log.Info("published all services", "services", len(l.tables.Published()))
 	l.queue.Add(task{kind: configure})
 	l.queue.Add(task{kind: audit})
+	l.leave() // while no agent ran, backends may have stopped serving
+}
+
+func (l *loop) leave() {
+	select {
+	case l.left <- struct{}{}:
+	default:
+	}
 }
 
 // publish brings one Service's part of the tables up to date, if it is marked.
@@ -206,6 +243,9 @@ func (l *loop) publish(name lb.ServiceName) error {
 	l.say(name, result, err)
 	if result.first {
 		l.firstDone()
+	}
+	if leavesClients(result.old, result.new) {
+		l.leave()
 	}
 	if err != nil {
 		l.metrics.Failed(cause(err))
@@ -233,18 +273,50 @@ func (l *loop) say(name lb.ServiceName, r result, err error) {
 	}
 }
 
-// serve decides and writes. Without the Service in the source, it is removed.
+// serve decides and writes. Without the Service in the source, it is removed, unless the source holds that.
 func (l *loop) serve(name lb.ServiceName) (outcome, error) {
+	if l.source.Holds(name) {
+		return outcome{held: true}, nil
+	}
 	in, exists := l.source.Input(name)
 	if !exists {
 		delete(l.triggered, name)
+		l.checks.Remove(name)
+		l.noteMinding(name, false)
 		stats, err := l.tables.Remove(name)
 		return outcome{stats: stats}, err
 	}
 	l.pending(name, in.Triggered)
-	decision := decide.Decide(in, l.source.Node())
+	l.noteMinding(name, mindsHost(in.Service))
+	node := l.node()
+	decision := decide.Decide(in, node)
+	decision.Problems = append(decision.Problems, l.portProblems(in.Service)...)
 	stats, err := l.tables.Apply(decision)
+	l.check(in, node, err == nil)
 	return outcome{exists: true, decision: decision, stats: stats}, err
+}
+
+// check tells what the Service's health check node port answers now. Only a load balancer's Service with traffic policy Local has
+// one: all nodes are alike for the others.
+func (l *loop) check(in lb.Input, node lb.Node, published bool) {
+	s := in.Service
+	if s.HealthCheckPort == 0 || s.Type != lb.TypeLoadBalancer || s.External != lb.PolicyLocal {
+		l.checks.Remove(s.Name)
+		return
+	}
+	v4, served4 := decide.LocalReady(in, node, true)
+	v6, served6 := decide.LocalReady(in, node, false)
+	switch { // a Service of one family is asked for on the addresses of both
+	case !served4:
+		v4 = v6
+	case !served6:
+		v6 = v4
+	}
+	if published {
+		l.checks.Set(s.Name, s.HealthCheckPort, health.Endpoints{V4: v4, V6: v6})
+	} else {
+		l.checks.Lower(s.Name, s.HealthCheckPort, health.Endpoints{V4: v4, V6: v6})
+	}
 }
 
 // pending keeps the oldest change that is not published yet: the source hands each out once, and a publication may fail.
@@ -267,18 +339,26 @@ func (l *loop) programmed(name lb.ServiceName) {
 	}
 }
 
+// tableFull is the cause that goes by itself when something is freed.
+const tableFull = "table_full"
+
 // cause is one of a few words, for a metric's label.
 func cause(err error) string {
 	var full *maps.FullError
 	if errors.As(err, &full) {
-		return "table_full"
+		return tableFull
 	}
 	return "kernel"
 }
 
 // configure tells the programs what does not belong to one Service.
 func (l *loop) configure() error {
-	err := l.tables.Configure(maps.Config{ServiceCIDRs: l.source.ServiceCIDRs(), Loopback4: l.loopback4, Loopback6: l.loopback6})
+	l.network.configuring.Lock()
+	defer l.network.configuring.Unlock()
+	c, err := l.config()
+	if err == nil {
+		err = l.tables.Configure(c)
+	}
 	if l.trouble("configure programs", err) {
 		l.log.Error("configure programs", "error", err)
 	}

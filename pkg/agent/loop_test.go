@@ -268,27 +268,6 @@ func histogramCount(t *testing.T, b *bench) int {
 	return int(sample(t, b.metrics, "nearlb_network_programming_duration_seconds_count"))
 }
 
-func TestAnAgentThatHangsIsUnhealthy(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		b.tables.block = make(chan struct{})
-		b.source.set(1, 1)
-		b.Synced()
-		b.after(staleAfter)
-		if b.stale(time.Now()) {
-			t.Error("ill too early")
-		}
-		b.after(time.Second)
-		if !b.stale(time.Now()) {
-			t.Error("healthy although a change waits for a minute")
-		}
-		close(b.tables.block)
-		b.settle()
-		if b.stale(time.Now()) {
-			t.Error("ill after it went on")
-		}
-	})
-}
-
 // A17, A18: whatever happened before, the tables hold what the objects say.
 func TestAnyOrderOfEventsEndsInTheSameTables(t *testing.T) {
 	for seed := range uint64(20) {

@@ -67,7 +67,7 @@ func inMachine(t *testing.T, test func(m *machine)) {
 	t.Helper()
 	o := DefaultOptions()
 	o.NodeName = "n1"
-	o.PinPath = privileged.Bpffs(t)
+	o.PinPath, o.Cgroup = privileged.Bpffs(t), privileged.Cgroup(t)
 	o.LockDir, o.Manifests = t.TempDir(), t.TempDir()
 	o.Sizes = bpf.Sizes{Frontends: 256, Records: 256, Slots: 1 << 16, Backends: 256, FlowSets: 64, Affinity: 64, Fragments: 64,
 		SourceRanges: 64, Services: 64, Names: 256}
@@ -178,8 +178,18 @@ func (p *process) await(what string, wanted func(Status) bool) Status {
 func (p *process) serving(programs int) Status {
 	p.m.Helper()
 	return p.await("serving", func(s Status) bool {
-		return s.State == Serving && s.Dirty == 0 && len(s.Devices) == programs && !s.LastAudit.IsZero()
+		return s.State == Serving && s.Dirty == 0 && onDevices(s) == programs && !s.LastAudit.IsZero()
 	})
+}
+
+// onDevices counts the programs of devices, those of sockets left out.
+func onDevices(s Status) (count int) {
+	for _, row := range s.Devices {
+		if row.Ifindex != 0 {
+			count++
+		}
+	}
+	return count
 }
 
 func (m *machine) dump() string {

@@ -16,6 +16,9 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/metrics"
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
@@ -23,19 +26,29 @@ import (
 type Options struct {
 	NodeName string // --node-name: metadata.name of the Node, nodeName of its endpoints
 
-	Kubeconfig string // --kubeconfig; "" and no Manifests: in-cluster configuration
-	Manifests  string // --manifests: directory of objects, instead of an API server
+	Kubeconfig string   // --kubeconfig; "" and no Manifests: in-cluster configuration
+	APIServers []string // --api-server: addresses instead of the one that the kubeconfig or the environment has
+	Manifests  string   // --manifests: directory of objects, instead of an API server
 
 	PinPath string // --pin-path, on a bpffs
 	LockDir string // --lock-dir: lock and status file
 
 	PodDevices   []string      // --pod-devices: shell patterns; empty: found by themselves
+	NetDevices   []string      // --net-devices: shell patterns; empty: found by themselves
 	AttachMethod attach.Method // --attach: tcx, clsact, or "" for the best there is
 
-	Zone              string         // --zone, instead of the Node's label
-	NodeIPs           []netip.Addr   // --node-ip, instead of the Node's addresses
-	NodePortAddresses []string       // --nodeport-addresses: CIDRs or "primary"
-	ServiceCIDRs      []netip.Prefix // --service-cidr, instead of ServiceCIDR objects
+	SocketLB attach.SocketMode // --socket-lb: whose sockets are served as they connect
+	Cgroup   string            // --cgroup: directory of the cgroup that those sockets are in; "": the whole cgroup2 hierarchy
+
+	SNATPorts maps.PortRange // --snat-ports: source ports of external clients' connections to backends on other nodes
+
+	Zone              string              // --zone, instead of the Node's label
+	NodeIPs           []netip.Addr        // --node-ip, instead of the Node's addresses
+	NodePortAddresses []string            // --nodeport-addresses: CIDRs or "primary"
+	ExternalIPs       lb.ExternalIPPolicy // --external-ips: which of Services' external IPs are served
+	KeepNodeless      bool                // --infer-nodes=false: endpoints without nodeName are on no node
+	ServiceCIDRs      []netip.Prefix      // --service-cidr, instead of ServiceCIDR objects
+	ProxyName         string              // --service-proxy-name: only Services with this label are served, beside another proxy
 
 	Sizes     bpf.Sizes  // --size-...: capacities of tables that do not exist yet
 	Loopback4 netip.Addr // --loopback4: source of hairpin connections; zero: the default of package maps
@@ -44,15 +57,24 @@ type Options struct {
 	HealthAddress  string // --health-address: /healthz and /livez; "": none
 	MetricsAddress string // --metrics-address: /metrics; "": none
 
+	SeriesLimits metrics.Limits // --metrics-services, --metrics-backends: how many of them have series of their own
+
 	AuditEvery   time.Duration // --audit-interval: how often live tables are compared with what was published
 	ReclaimEvery time.Duration // how often what nobody uses any more is freed
 	Debounce     time.Duration // --debounce: the least time between two publications of one Service
 
+	// DropPrivileges has the process give away, for good, the capabilities that only the start wants. The command line sets it.
+	DropPrivileges bool
+
+	MassDeletion watch.Guard // --mass-deletion-grace, --mass-deletion-percent: how long objects that an API server suddenly lacks stay in force
+
 	Version string
 	Log     *slog.Logger
 
-	// Source is read instead of an API server or a directory: for tests.
-	Source watch.Source
+	// For tests.
+	Source watch.Source                            // read instead of an API server or a directory
+	Load   func(bpf.Options) (*bpf.Objects, error) `json:"-"` // instead of bpf.Load
+	Wrote  func()                                  `json:"-"` // see maps.Tables.Watch
 }
 
 // DefaultOptions are the defaults of all flags but NodeName.
@@ -60,12 +82,16 @@ func DefaultOptions() Options {
 	return Options{
 		PinPath:        bpf.DefaultPinPath,
 		LockDir:        bpf.DefaultLockDir,
+		SocketLB:       attach.HostSockets,
+		SNATPorts:      maps.DefaultSNATPorts(),
 		Sizes:          bpf.DefaultSizes(),
 		HealthAddress:  ":10256",
 		MetricsAddress: "127.0.0.1:10249",
+		SeriesLimits:   metrics.DefaultLimits(),
 		AuditEvery:     30 * time.Minute,
 		ReclaimEvery:   5 * time.Second,
 		Debounce:       100 * time.Millisecond,
+		MassDeletion:   watch.Guard{Grace: 5 * time.Minute, Percent: 50},
 		Version:        "unknown",
 	}
 }
@@ -77,6 +103,8 @@ func (o Options) Check() error {
 		return errors.New("--node-name: want the name of this node, as in the EndpointSlices' nodeName")
 	case o.Kubeconfig != "" && o.Manifests != "":
 		return errors.New("--manifests and --kubeconfig: want one source of objects")
+	case len(o.APIServers) > 0 && o.Manifests != "":
+		return errors.New("--manifests and --api-server: want one source of objects")
 	case o.PinPath == "":
 		return errors.New("--pin-path: want a directory on a bpffs")
 	case o.LockDir == "":
@@ -85,13 +113,17 @@ func (o Options) Check() error {
 		return fmt.Errorf("--loopback4 %v: want an IPv4 address", o.Loopback4)
 	case o.Loopback6.IsValid() && (!o.Loopback6.Is6() || o.Loopback6.Is4In6()):
 		return fmt.Errorf("--loopback6 %v: want an IPv6 address", o.Loopback6)
+	case o.SNATPorts.Count() == 0:
+		return fmt.Errorf("--snat-ports %s: want FIRST-LAST, as 61000-65535", o.SNATPorts)
 	case o.AuditEvery <= 0 || o.ReclaimEvery <= 0:
 		return errors.New("--audit-interval: want a time above zero")
+	case o.SeriesLimits.Services < 0 || o.SeriesLimits.Backends < 0:
+		return errors.New("--metrics-services, --metrics-backends: want a number of zero or more")
 	case o.Debounce < 0:
 		return errors.New("--debounce: want a time of zero or more")
 	}
-	return errors.Join(checkAddress("--health-address", o.HealthAddress), checkAddress("--metrics-address", o.MetricsAddress),
-		checkPatterns(o.PodDevices), checkKubeconfig(o.Kubeconfig), o.nodeConfig().Validate())
+	return errors.Join(o.MassDeletion.Check(), checkAddress("--health-address", o.HealthAddress), checkAddress("--metrics-address", o.MetricsAddress),
+		checkPatterns("--pod-devices", "veth*,lxc*", o.PodDevices), checkPatterns("--net-devices", "eth*,vxlan*", o.NetDevices), checkKubeconfig(o.Kubeconfig), checkServers(o.APIServers), o.nodeConfig().Validate())
 }
 
 // checkAddress refuses what no server could ever listen on; "" is no server.
@@ -109,10 +141,10 @@ func checkAddress(flag, address string) error {
 	return nil
 }
 
-func checkPatterns(patterns []string) error {
+func checkPatterns(flag, example string, patterns []string) error {
 	for _, pattern := range patterns {
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-			return fmt.Errorf("--pod-devices %q: want shell patterns, as veth*,lxc*", pattern)
+			return fmt.Errorf("%s %q: want shell patterns, as %s", flag, pattern, example)
 		}
 	}
 	return nil
@@ -128,6 +160,13 @@ func checkKubeconfig(file string) error {
 	return nil
 }
 
+func checkServers(texts []string) error {
+	if _, err := watch.ParseServers(texts); err != nil {
+		return fmt.Errorf("--api-server %w", err)
+	}
+	return nil
+}
+
 // nodeConfig is what the source wants to know.
 func (o Options) nodeConfig() watch.NodeConfig {
 	return watch.NodeConfig{
@@ -135,6 +174,9 @@ func (o Options) nodeConfig() watch.NodeConfig {
 		Zone:              o.Zone,
 		IPs:               o.NodeIPs,
 		NodePortAddresses: o.NodePortAddresses,
+		KeepNodeless:      o.KeepNodeless,
+		ExternalIPs:       o.ExternalIPs,
 		ServiceCIDRs:      o.ServiceCIDRs,
+		ProxyName:         o.ProxyName,
 	}
 }

@@ -28,17 +28,17 @@ type progress struct {
 	initial  map[lb.ServiceName]struct{} // of the first list, not tried yet
 	dirty    map[lb.ServiceName]mark
 	services map[lb.ServiceName]service // published
+	tally    *tally                     // of services
 	failing  map[lb.ServiceName]FailingService
 	troubles map[string]string // of the agent itself, by what it was doing
 	lastSync time.Time
-	lastTry  time.Time // last time that something was tried, or that there was nothing to do
 	audits   auditing
 }
 
 // mark says that a Service waits to be published.
 type mark struct {
-	version int // grows with every change
-	since   time.Time
+	version int       // grows with every change
+	waits   time.Time // since when nothing was done about it
 }
 
 // service is what we keep of a published Service.
@@ -55,6 +55,7 @@ type auditing struct {
 // outcome is what came of one publication.
 type outcome struct {
 	exists   bool
+	held     bool // nothing was touched
 	decision lb.Decision
 	stats    tables.Stats
 }
@@ -67,9 +68,9 @@ func newProgress() *progress {
 		news:     make(chan struct{}, 1),
 		dirty:    map[lb.ServiceName]mark{},
 		services: map[lb.ServiceName]service{},
+		tally:    newTally(),
 		failing:  map[lb.ServiceName]FailingService{},
 		troubles: map[string]string{},
-		lastTry:  time.Now(),
 	}
 }
 
@@ -88,7 +89,6 @@ func (p *progress) startedListing() bool {
 	if closed(p.listed) {
 		return false
 	}
-	p.lastTry = time.Now()
 	close(p.listed)
 	return true
 }
@@ -140,10 +140,7 @@ func (p *progress) mark(name lb.ServiceName, debounce time.Duration) time.Durati
 	now := time.Now()
 	m, waiting := p.dirty[name]
 	if !waiting {
-		m.since = now
-	}
-	if len(p.dirty) == 0 {
-		p.lastTry = now
+		m.waits = now
 	}
 	m.version++
 	p.dirty[name] = m
@@ -154,8 +151,11 @@ func (p *progress) mark(name lb.ServiceName, debounce time.Duration) time.Durati
 func (p *progress) start(name lb.ServiceName) (int, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lastTry = time.Now()
 	m, marked := p.dirty[name]
+	if marked {
+		m.waits = time.Now()
+		p.dirty[name] = m
+	}
 	return m.version, marked
 }
 
@@ -177,7 +177,6 @@ func (p *progress) finish(name lb.ServiceName, version int, o outcome, err error
 	defer p.mu.Unlock()
 	defer p.tell()
 	now := time.Now()
-	p.lastTry = now
 	_, failed := p.failing[name]
 	r := result{recovered: failed && err == nil, old: p.services[name].decision, new: o.decision}
 	if err != nil {
@@ -199,7 +198,7 @@ func (p *progress) noteFailure(name lb.ServiceName, err error, now time.Time) bo
 	}
 	news := f.Error != err.Error()
 	f.Attempts++
-	f.Error = err.Error()
+	f.Error, f.Cause = err.Error(), cause(err)
 	p.failing[name] = f
 	return news
 }
@@ -214,12 +213,33 @@ func (p *progress) noteSuccess(name lb.ServiceName, version int, o outcome, now 
 	if len(p.dirty) == 0 {
 		p.lastSync = now
 	}
+	if o.held {
+		return
+	}
+	var before *lb.Decision
+	if old, known := p.services[name]; known {
+		before = &old.decision
+	}
 	if !o.exists {
+		p.tally.replace(name, before, nil)
 		delete(p.services, name)
 		return
 	}
 	o.decision.Endpoints = nil // the largest part, and nobody asks for it
+	p.tally.replace(name, before, &o.decision)
 	p.services[name] = service{at: now, decision: o.decision}
+}
+
+// short names some of the Services that found a table full, others each time: at most limit of them.
+func (p *progress) short(limit int) (names []lb.ServiceName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, f := range p.failing { // in no order
+		if f.Cause == tableFull && len(names) < limit {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // trouble notes what the agent itself could not do, or with nil that it could, and tells whether that is news.
@@ -244,11 +264,27 @@ func (p *progress) audited(drift int) {
 	p.tell()
 }
 
-// stale tells whether changes wait although nothing was tried for too long. Before everything was listed nothing may be tried.
+// stale tells whether some change has waited for too long without a try. An agent that never published everything starts up,
+// which is no ill health.
 func (p *progress) stale(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return closed(p.listed) && len(p.dirty) > 0 && now.Sub(p.lastTry) > staleAfter
+	if !p.done() {
+		return false
+	}
+	for _, m := range p.dirty {
+		if now.Sub(m.waits) > staleAfter {
+			return true
+		}
+	}
+	return false
+}
+
+// published is when everything that had changed was last published; zero: never.
+func (p *progress) published() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lastSync
 }
 
 // describe fills in the status.
@@ -264,8 +300,8 @@ func (p *progress) describe(s *Status) {
 	s.Services, s.Dirty = len(p.services), len(p.dirty)
 	byName := func(a, b FailingService) int { return a.Service.Compare(b.Service) }
 	s.Failing = append(s.Failing, slices.SortedFunc(maps.Values(p.failing), byName)...)
-	for _, service := range p.services {
-		s.Problems = append(s.Problems, service.decision.Problems...)
+	for _, problems := range p.tally.problems {
+		s.Problems = append(s.Problems, problems...)
 	}
 	s.Trouble = append(s.Trouble, slices.SortedFunc(maps.Values(p.troubles), strings.Compare)...)
 }

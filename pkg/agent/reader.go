@@ -4,6 +4,7 @@ package agent
 
 import (
 	"iter"
+	"net/netip"
 	"sync"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -42,6 +43,53 @@ func (r *reader) Fill() iter.Seq2[maps.FillRow, error] {
 		defer r.mu.Unlock()
 		if r.tables != nil {
 			r.tables.Fill()(yield)
+		}
+	}
+}
+
+// draining is maps.Reader's Draining.
+func (r *reader) draining() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tables != nil && r.tables.Draining()
+}
+
+// abandoned is maps.Reader's Abandoned.
+func (r *reader) abandoned(remote netip.AddrPort, peer maps.Peer) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tables != nil && r.tables.Abandoned(remote, peer)
+}
+
+// Traffic is maps.Reader's.
+func (r *reader) Traffic() iter.Seq2[maps.TrafficRow, error] {
+	return func(yield func(maps.TrafficRow, error) bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.tables != nil {
+			r.tables.Traffic()(yield)
+		}
+	}
+}
+
+// ServiceTraffic is maps.Reader's.
+func (r *reader) ServiceTraffic() iter.Seq2[maps.ServiceTrafficRow, error] {
+	return func(yield func(maps.ServiceTrafficRow, error) bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.tables != nil {
+			r.tables.ServiceTraffic()(yield)
+		}
+	}
+}
+
+// Failed is maps.Reader's.
+func (r *reader) Failed(once *maps.FailedOnce) iter.Seq[maps.FailedRow] {
+	return func(yield func(maps.FailedRow) bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.tables != nil {
+			r.tables.Failed(once)(yield)
 		}
 	}
 }

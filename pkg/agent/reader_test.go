@@ -34,6 +34,9 @@ func TestAScrapeThatOutlivesTheAgentReadsNothing(t *testing.T) {
 	for row := range r.Fill() {
 		t.Errorf("read %v after the end", row)
 	}
+	for row := range r.Traffic() {
+		t.Errorf("read %v after the end", row)
+	}
 	for row := range r.Verdicts() {
 		t.Errorf("read %v after the end", row)
 	}

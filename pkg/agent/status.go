@@ -16,8 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/health"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/watch"
 )
 
 // Status is what a running agent says of itself, written as JSON to a file that the CLI reads.
@@ -31,8 +33,10 @@ type Status struct {
 	Written time.Time `json:"written"` // renewed every few seconds
 
 	Node    NodeStatus `json:"node"`
-	Source  string     `json:"source"` // "kubernetes" or "manifests DIR"
+	Source  string     `json:"source"`                     // "kubernetes" or "manifests DIR"
+	Proxy   string     `json:"serviceProxyName,omitempty"` // label of the Services that alone are served; "": those without
 	PinPath string     `json:"pinPath"`
+	May     []string   `json:"capabilities"` // of the process, which dropped the others: CAP_NET_ADMIN
 
 	LastSync  time.Time `json:"lastSync"`  // last time that every change was published; zero: never
 	LastAudit time.Time `json:"lastAudit"` // zero: never
@@ -42,11 +46,16 @@ type Status struct {
 	Dirty    int              `json:"dirty"`    // waiting to be published
 	Failing  []FailingService `json:"failing"`
 
+	Held watch.Held `json:"held"` // what stays in force although the API server suddenly lists it no more
+
 	Tables   []maps.FillRow     `json:"tables"`
 	Devices  []attach.DeviceRow `json:"devices"`
-	Problems []lb.Problem       `json:"problems"` // of objects, sorted
-	Listen   map[string]string  `json:"listen"`   // server (health, metrics) -> address
-	Trouble  []string           `json:"trouble"`  // of the agent itself: servers that cannot listen, kept table sizes
+	Checks   []health.Row       `json:"healthChecks"` // health check node ports
+	Problems []lb.Problem       `json:"problems"`     // of objects, sorted
+	Listen   map[string]string  `json:"listen"`       // server (health, metrics) -> address
+	Trouble  []string           `json:"trouble"`      // of the agent itself: servers that cannot listen, kept table sizes
+
+	here []lb.Problem // those of Problems that are of this node alone
 }
 
 // State is how far the agent got.
@@ -54,7 +63,7 @@ type State string
 
 // The states of an agent.
 const (
-	Starting State = "starting" // objects are not all listed, or not all published; what earlier agents published serves
+	Starting State = "starting" // objects are not all listed or published, or programs not attached; what earlier agents published serves
 	Serving  State = "serving"
 	Stopped  State = "stopped" // ended on purpose; what it published goes on serving
 )
@@ -65,12 +74,15 @@ type NodeStatus struct {
 	Zone      string   `json:"zone"`
 	Region    string   `json:"region"`
 	Addresses []string `json:"addresses"`
+	NodePorts []string `json:"nodePortAddresses"` // addresses that answer NodePorts
+	Eligible  bool     `json:"eligible"`          // load balancers off the cluster may send traffic here
 }
 
 // FailingService is a Service whose last publication failed. What was published before goes on serving.
 type FailingService struct {
 	Service  lb.ServiceName `json:"service"`
 	Error    string         `json:"error"`
+	Cause    string         `json:"cause"` // of the error, in a word: table_full, kernel
 	Since    time.Time      `json:"since"`
 	Attempts int            `json:"attempts"`
 }

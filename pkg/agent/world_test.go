@@ -25,6 +25,7 @@ import (
 type scripted struct {
 	mu     sync.Mutex
 	inputs map[lb.ServiceName]lb.Input
+	held   map[lb.ServiceName]bool
 	node   lb.Node
 	cidrs  []netip.Prefix
 }
@@ -69,8 +70,18 @@ func (s *scripted) Node() lb.Node {
 	return s.node
 }
 
+func (s *scripted) NodeEligible() bool           { return true }
 func (s *scripted) ServiceCIDRs() []netip.Prefix { return s.cidrs }
 func (s *scripted) Problems() []lb.Problem       { return nil }
+func (s *scripted) Guard(watch.Guard)            {}
+func (s *scripted) Announce([]watch.Trouble)     {}
+func (s *scripted) Health() watch.Health         { return watch.Health{} }
+
+func (s *scripted) Holds(name lb.ServiceName) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[name]
+}
 
 // set gives a Service as many ready endpoints, on nodes n1, n2 ...; the address is made of its number.
 func (s *scripted) set(number, endpoints int) lb.ServiceName {
@@ -199,6 +210,7 @@ type bench struct {
 	*loop
 	source *scripted
 	tables *witnessed
+	asked  asked
 	stop   func() // ends the loop and waits for it
 }
 
@@ -219,8 +231,9 @@ func inBubble(t *testing.T, test func(b *bench)) {
 }
 
 func newBench(t *testing.T, source *scripted, tables *witnessed) *bench {
+	asked := asked{}
 	l := newLoop(source, tables, metrics.New("test"), slog.New(slog.DiscardHandler),
-		loopOptions{auditEvery: testAudit, reclaimEvery: testReclaim, debounce: testDebounce})
+		loopOptions{auditEvery: testAudit, reclaimEvery: testReclaim, debounce: testDebounce, checks: asked})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- l.run(ctx) }()
@@ -230,7 +243,7 @@ func newBench(t *testing.T, source *scripted, tables *witnessed) *bench {
 			t.Errorf("run: %v", err)
 		}
 	})
-	return &bench{T: t, loop: l, source: source, tables: tables, stop: stop}
+	return &bench{T: t, loop: l, source: source, tables: tables, asked: asked, stop: stop}
 }
 
 // settle lets everything happen that needs no more time.

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package attach decides which devices get which programs and keeps them there: it finds pod devices, follows them as they
-// come, go and are renamed, attaches by TCX links (Linux 6.6), else by clsact filters, and puts new programs in the place of
-// old ones without a packet in between.
+// Package attach decides which devices get which programs and keeps them there: it finds pod devices and network devices,
+// follows them and their addresses as they come, go and are renamed, attaches by TCX links (Linux 6.6), else by clsact
+// filters, and puts new programs in the place of old ones without a packet in between. Sockets does the same for the cgroup
+// of the node's own clients.
 //
-// Among several TCX programs of one device ours are the outermost towards the pod: from_pod is the first at ingress and
-// to_pod the last at egress, so that the programs of a CNI see plain pod-to-pod traffic on both ways. TCX programs run
-// before all clsact filters. A program that runs before to_pod and ends the chain (TCX_PASS) keeps to_pod from seeing the
-// packet: DeviceRow.Others lists such neighbours.
+// Among several TCX programs of one device ours are the outermost towards the pod or the network: from_pod and from_net are
+// the first at ingress, to_pod and to_net the last at egress, so that the programs of a CNI see plain pod-to-pod traffic on
+// both ways. TCX programs run before all clsact filters. A program that runs before to_pod and ends the chain (TCX_PASS)
+// keeps to_pod from seeing the packet: DeviceRow.Others lists such neighbours.
 //
 // Everything happens in the network namespace of the calling thread.
 package attach
@@ -37,17 +38,40 @@ const (
 type Programs struct {
 	FromPod *ebpf.Program // TC ingress of pod devices
 	ToPod   *ebpf.Program // TC egress of pod devices
+	FromNet *ebpf.Program // TC ingress of network devices; nil: these get no programs
+	ToNet   *ebpf.Program // TC egress of network devices
+	// Layer3 gives the same for network devices without an Ethernet header. It is called when there is one; nil: these fail.
+	Layer3 func() (fromNet, toNet *ebpf.Program, err error)
 }
 
 // Options of a Manager. Programs are required.
 type Options struct {
 	// Pods are shell patterns of pod devices' names (path.Match). Empty: pod devices are found by themselves.
 	Pods []string
+	// Networks are shell patterns of network devices' names. Empty: devices that hold an address of the node or the default
+	// route, tunnels, and others with an address that lead to hosts. A device that both kinds of patterns name is a pod's.
+	Networks []string
 	// NodeAddresses are the addresses of this node, none while they are not known; nil: never known. A device with one
-	// of them is no pod device; as long as none is known, no device with an address and a subnet is.
+	// of them is a network device and no pod device; as long as none is known, no device with an address and a subnet is
+	// a pod device.
 	NodeAddresses func() []netip.Addr
+	// Network is told of the network devices and of the host's addresses when they differ from the last time: by Look, and
+	// by Sync before it attaches anything. It must not call the Manager, but for Changed. May be nil.
+	Network func(Network)
 	// LinkDir is where TCX links are pinned (bpf.LinkDirectory). "": nothing is pinned, and Close detaches.
-	LinkDir  string
+	LinkDir string
+	// Former are the directories of links of other generations (bpf.FormerLinkDirectories), as they are now. Programs that
+	// translate requests are replaced in place, by the same link; those that translate replies run beside the new ones, as both
+	// have connections, until their links go. May be nil.
+	Former func() []string
+	// Carry is called when replies of both generations are translated on every device and no request is yet sent by the new
+	// programs, and again when network devices have the new ones: these should know all connections by then. May be nil.
+	Carry func()
+	// QdiscDir is where it is noted which clsact qdiscs are ours (bpf.QdiscDirectory). "": nowhere.
+	QdiscDir string
+	// Ours are the programs that filters of ours may run (bpf.PinnedPrograms): filters that run others are left alone. nil: all
+	// that look like ours are.
+	Ours     func() (map[ebpf.ProgramID]bool, error)
 	Programs Programs
 	Force    Method // changing it for attached devices leaves them without a program for a moment
 	Log      *slog.Logger
@@ -58,12 +82,15 @@ type Options struct {
 type Manager struct {
 	options Options
 	log     *slog.Logger
-	hooks   []hook
 	changed chan struct{} // asks Run for another Sync
+	tried   chan struct{} // see Tried
 
-	mu       sync.Mutex // held by Sync
-	started  bool       // one Sync has looked for what earlier agents left behind
-	noTCX    bool       // the kernel has no TCX
+	mu       sync.Mutex     // held by Sync
+	carried  bool           // Carry was called
+	started  bool           // one Sync has looked for what earlier agents left behind
+	noTCX    bool           // the kernel has no TCX
+	network  *Network       // as told last; nil: not yet
+	left     map[int]string // see leftBehind; nil: not looked at yet
 	attached map[key]*attachment
 	failing  map[key]string // errors as they were last said
 
@@ -73,12 +100,14 @@ type Manager struct {
 
 // New checks the options. Nothing is attached yet.
 func New(o Options) (*Manager, error) {
-	for _, pattern := range o.Pods {
-		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-			return nil, fmt.Errorf("read pattern of pod devices %q: want a shell pattern, as veth*", pattern)
+	for what, patterns := range map[string][]string{"pod": o.Pods, "network": o.Networks} {
+		for _, pattern := range patterns {
+			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+				return nil, fmt.Errorf("read pattern of %s devices %q: want a shell pattern, as veth*", what, pattern)
+			}
 		}
 	}
-	if o.Programs.FromPod == nil || o.Programs.ToPod == nil {
+	if p := o.Programs; p.FromPod == nil || p.ToPod == nil || (p.FromNet == nil) != (p.ToNet == nil) {
 		return nil, errors.New("attach programs: none given")
 	}
 	if o.Force != "" && o.Force != TCX && o.Force != Clsact {
@@ -90,8 +119,8 @@ func New(o Options) (*Manager, error) {
 	return &Manager{
 		options:  o,
 		log:      o.Log,
-		hooks:    podHooks(o.Programs),
 		changed:  make(chan struct{}, 1),
+		tried:    make(chan struct{}),
 		attached: map[key]*attachment{},
 		failing:  map[key]string{},
 	}, nil

@@ -5,6 +5,9 @@ package attach
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -14,15 +17,20 @@ import (
 // ensureFilter has our clsact filter run the program: the filter's place and handle are fixed, so that the kernel exchanges
 // the program in one step.
 func (m *Manager) ensureFilter(h *netlink.Handle, d device, hook hook, want ebpf.ProgramID) error {
-	if err := ensureClsact(h, d.ifindex); err != nil {
+	if err := ensureClsact(h, d.ifindex, m.options.QdiscDir); err != nil {
 		return err
 	}
 	old, err := findFilter(h, d.ifindex, hook)
 	if err != nil {
 		return err
 	}
-	if old != nil && ebpf.ProgramID(old.Id) == want {
+	if old != nil && ebpf.ProgramID(old.Id) == want && old.Name == hook.filterName() {
 		return nil
+	}
+	if old != nil && !hook.replaces() && len(m.former()) > 0 && !m.carried {
+		if err := m.keepBeside(h, hook, old); err != nil {
+			return err
+		}
 	}
 	if err := h.FilterReplace(hook.filter(d.ifindex)); err != nil {
 		return fmt.Errorf("replace filter: %w", err)
@@ -47,10 +55,10 @@ func (h hook) filter(ifindex int) *netlink.BpfFilter {
 	}
 }
 
-// ensureClsact adds the qdisc that filters need. Where an ingress qdisc is in its place, an egress filter would land on the
-// ingress side without an error.
-func ensureClsact(h *netlink.Handle, ifindex int) error {
-	err := h.QdiscAdd(clsact(ifindex))
+// ensureClsact adds the qdisc that filters need, and notes in noteDir that it did. Where an ingress qdisc is in its place, an
+// egress filter would land on the ingress side without an error.
+func ensureClsact(h *netlink.Handle, ifindex int, noteDir string) error {
+	err := addClsact(h, ifindex, noteDir)
 	if err == nil {
 		return nil
 	}
@@ -69,6 +77,29 @@ func ensureClsact(h *netlink.Handle, ifindex int) error {
 	return nil
 }
 
+// addClsact writes its note first: whoever is killed in between leaves a note of a qdisc that is not there.
+func addClsact(h *netlink.Handle, ifindex int, noteDir string) error {
+	note := qdiscNote(noteDir, ifindex)
+	noted := false
+	if noteDir != "" {
+		err := os.MkdirAll(noteDir, 0o700)
+		if err == nil {
+			err = os.Mkdir(note, 0o700)
+		}
+		if noted = err == nil; err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("note qdisc: %w", err)
+		}
+	}
+	err := h.QdiscAdd(clsact(ifindex))
+	if err != nil && noted {
+		return errors.Join(err, os.Remove(note))
+	}
+	return err
+}
+
+// qdiscNote is a directory, as a bpffs has no files.
+func qdiscNote(dir string, ifindex int) string { return filepath.Join(dir, strconv.Itoa(ifindex)) }
+
 func byIndex(ifindex int) netlink.Link {
 	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
 }
@@ -81,25 +112,19 @@ func clsact(ifindex int) *netlink.Clsact {
 	}}
 }
 
-// findFilter finds our filter in one place of a device; nil without one.
+// findFilter finds our filter in one place of a device, whichever program it runs; nil without one.
 func findFilter(h *netlink.Handle, ifindex int, hook hook) (*netlink.BpfFilter, error) {
-	filters, err := complete(func() ([]netlink.Filter, error) { return h.FilterList(byIndex(ifindex), hook.parent) })
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil, nil // the device has another qdisc in this place, or none can be there
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list filters: %w", err)
-	}
+	filters, err := listFilters(h, ifindex, hook)
 	for _, f := range filters {
-		if b, ok := f.(*netlink.BpfFilter); ok && b.Handle == filterHandle && b.Name == hook.filterName() {
-			return b, nil
+		if f.Handle == filterHandle {
+			return f, nil
 		}
 	}
-	return nil, nil
+	return nil, err
 }
 
 func removeFilter(h *netlink.Handle, f *netlink.BpfFilter) error {
-	if err := h.FilterDel(f); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := h.FilterDel(f); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("remove filter: %w", err)
 	}
 	return nil

@@ -15,12 +15,13 @@ import (
 
 // Values of DeviceRow.
 const (
-	kindPod = "pod"
-	ingress = "ingress"
-	egress  = "egress"
+	kindPod     = "pod"
+	kindNetwork = "network"
+	ingress     = "ingress"
+	egress      = "egress"
 )
 
-// Priorities of our clsact filters, where a smaller one runs first: outermost towards the pod, as with TCX.
+// Priorities of our clsact filters, where a smaller one runs first: outermost towards the pod or the network, as with TCX.
 const (
 	firstPriority = 1
 	lastPriority  = 0xfff0
@@ -44,14 +45,21 @@ type hook struct {
 	priority  uint16
 }
 
-// podHooks are the doors of a pod (ARCHITECTURE.md, Hooks), in the order of attaching: who translates replies comes before
+// hooksOf are the doors of a device (ARCHITECTURE.md, Hooks), in the order of attaching: who translates replies comes before
 // who translates requests, so that a new device loses no reply.
-func podHooks(p Programs) []hook {
+func hooksOf(kind string, from, to *ebpf.Program) []hook {
+	suffix := "_pod"
+	if kind == kindNetwork {
+		suffix = "_net"
+	}
 	return []hook{
-		{kindPod, "to_pod", egress, p.ToPod, ebpf.AttachTCXEgress, link.Tail(), netlink.HANDLE_MIN_EGRESS, lastPriority},
-		{kindPod, "from_pod", ingress, p.FromPod, ebpf.AttachTCXIngress, link.Head(), netlink.HANDLE_MIN_INGRESS, firstPriority},
+		{kind, "to" + suffix, egress, to, ebpf.AttachTCXEgress, link.Tail(), netlink.HANDLE_MIN_EGRESS, lastPriority},
+		{kind, "from" + suffix, ingress, from, ebpf.AttachTCXIngress, link.Head(), netlink.HANDLE_MIN_INGRESS, firstPriority},
 	}
 }
+
+// places are where programs of ours may be, whatever the device is: for those who read and remove.
+func places() []hook { return hooksOf("", nil, nil) }
 
 // key is one place on one device.
 type key struct {
@@ -76,6 +84,17 @@ func parsePin(name string) (key, bool) {
 func (h hook) key(ifindex int) key { return key{ifindex, h.direction} }
 
 func (h hook) filterName() string { return filterPrefix + h.program }
+
+// describe says in a row which program is there, by its name in bpf/nearlb.c.
+func (r *DeviceRow) describe(program string) {
+	r.Program = program
+	switch {
+	case strings.HasSuffix(program, "_pod"):
+		r.Kind = kindPod
+	case strings.HasSuffix(program, "_net"):
+		r.Kind = kindNetwork
+	}
+}
 
 // row is the row of a device that has nothing attached here.
 func (h hook) row(device string, ifindex int) DeviceRow {

@@ -12,11 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openLinks lists the devices of the namespace. The caller closes the handle.
-func openLinks() (*netlink.Handle, []netlink.Link, error) {
+// openNetlink is a handle of the thread's namespace. The caller closes it.
+func openNetlink() (*netlink.Handle, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
-		return nil, nil, fmt.Errorf("open netlink: %w", err)
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	return h, nil
+}
+
+// openLinks lists the devices of the namespace. The caller closes the handle.
+func openLinks() (*netlink.Handle, []netlink.Link, error) {
+	h, err := openNetlink()
+	if err != nil {
+		return nil, nil, err
 	}
 	links, err := complete(h.LinkList)
 	if err != nil {
@@ -26,7 +35,7 @@ func openLinks() (*netlink.Handle, []netlink.Link, error) {
 	return h, links, nil
 }
 
-// listDevices reads the devices of the namespace with what the choice of pod devices looks at.
+// listDevices reads the devices of the namespace with what the choice of devices looks at.
 func listDevices(h *netlink.Handle) ([]device, error) {
 	links, err := complete(h.LinkList)
 	if err != nil {
@@ -46,6 +55,11 @@ func listDevices(h *netlink.Handle) ([]device, error) {
 		devices = append(devices, device{
 			name:         a.Name,
 			ifindex:      a.Index,
+			kind:         kindOf(l),
+			header:       headerOf(l),
+			loopback:     a.Flags&net.FlagLoopback != 0,
+			idle:         a.Flags&net.FlagUp == 0 || a.Flags&net.FlagRunning == 0,
+			master:       a.MasterIndex,
 			veth:         l.Type() == "veth",
 			peerOutside:  a.NetNsID >= 0,
 			addresses:    addresses[a.Index],
@@ -55,16 +69,35 @@ func listDevices(h *netlink.Handle) ([]device, error) {
 	return devices, nil
 }
 
-func addressesByDevice(h *netlink.Handle) (map[int][]netip.Prefix, error) {
+// kindOf is the kernel's name of the kind of device; a tap is another one than a tun.
+func kindOf(l netlink.Link) string {
+	if t, ok := l.(*netlink.Tuntap); ok {
+		if t.Mode == netlink.TUNTAP_MODE_TAP {
+			return "tap"
+		}
+		return "tun"
+	}
+	return l.Type()
+}
+
+// headerOf is what is in front of the IP header. A GRE tunnel to anybody has a header of its own.
+func headerOf(l netlink.Link) string {
+	if g, ok := l.(*netlink.Gretun); ok && !g.FlowBased && (g.Remote == nil || g.Remote.IsUnspecified() || g.Remote.IsMulticast()) {
+		return "gre to anybody"
+	}
+	return l.Attrs().EncapType
+}
+
+func addressesByDevice(h *netlink.Handle) (map[int][]address, error) {
 	list, err := complete(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
-	found := map[int][]netip.Prefix{}
+	found := map[int][]address{}
 	for _, a := range list {
 		ip, ok := netip.AddrFromSlice(a.IP)
 		if bits, _ := a.Mask.Size(); ok && !ip.Unmap().IsLinkLocalUnicast() {
-			found[a.LinkIndex] = append(found[a.LinkIndex], netip.PrefixFrom(ip.Unmap(), bits))
+			found[a.LinkIndex] = append(found[a.LinkIndex], address{netip.PrefixFrom(ip.Unmap(), bits), a.Flags, a.Scope})
 		}
 	}
 	return found, nil

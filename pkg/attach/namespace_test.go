@@ -63,6 +63,23 @@ func (n *node) pod(name string, index int) *os.File {
 	return pod
 }
 
+func (n *node) qdiscDir() string { return bpf.QdiscDirectory(filepath.Dir(filepath.Dir(n.linkDir))) }
+
+// programIDs are the kernel's numbers of the node's programs.
+func (n *node) programIDs() map[ebpf.ProgramID]bool {
+	ids := map[ebpf.ProgramID]bool{}
+	for _, p := range []*ebpf.Program{n.programs.FromPod, n.programs.ToPod, n.programs.FromNet, n.programs.ToNet} {
+		if p == nil {
+			continue
+		}
+		info, err := p.Info()
+		n.must(err)
+		id, _ := info.ID()
+		ids[id] = true
+	}
+	return ids
+}
+
 func (n *node) enter(ns *os.File) {
 	n.Helper()
 	n.must(netns.Set(netns.NsHandle(ns.Fd())))
@@ -95,7 +112,7 @@ func (n *node) must(err error) {
 // manager makes a Manager that is closed with the test.
 func (n *node) manager(change func(*Options)) *Manager {
 	n.Helper()
-	o := Options{LinkDir: n.linkDir, Programs: n.programs}
+	o := Options{LinkDir: n.linkDir, QdiscDir: n.qdiscDir(), Programs: n.programs}
 	if change != nil {
 		change(&o)
 	}
@@ -113,8 +130,8 @@ func (n *node) rows() []DeviceRow {
 	return rows
 }
 
-// places lists what rows show, as "device program method".
-func places(rows []DeviceRow) []string {
+// shown lists what rows show, as "device program method".
+func shown(rows []DeviceRow) []string {
 	list := []string{}
 	for _, r := range rows {
 		list = append(list, r.Device+" "+r.Program+" "+string(r.Method))
@@ -155,13 +172,19 @@ func countingPrograms(t *testing.T, counter *ebpf.Map) (Programs, *ebpf.Map) {
 		}
 		t.Cleanup(func() { counter.Close() })
 	}
-	return Programs{FromPod: countingProgram(t, counter, 0), ToPod: countingProgram(t, counter, 1)}, counter
+	program := func(name string, slot int32) *ebpf.Program { return countingProgram(t, name, counter, slot) }
+	flat := Programs{FromNet: program("from_net", 0), ToNet: program("to_net", 1)}
+	return Programs{
+		FromPod: program("from_pod", 0), ToPod: program("to_pod", 1), FromNet: program("from_net", 0), ToNet: program("to_net", 1),
+		Layer3: func() (*ebpf.Program, *ebpf.Program, error) { return flat.FromNet, flat.ToNet, nil },
+	}, counter
 }
 
-func countingProgram(t *testing.T, counter *ebpf.Map, slot int32) *ebpf.Program {
+func countingProgram(t *testing.T, name string, counter *ebpf.Map, slot int32) *ebpf.Program {
 	t.Helper()
 	const protocol = 16 // offset of __sk_buff.protocol
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name:    name,
 		Type:    ebpf.SchedCLS,
 		License: "GPL",
 		Instructions: asm.Instructions{

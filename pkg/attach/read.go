@@ -5,6 +5,8 @@ package attach
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -13,8 +15,23 @@ import (
 )
 
 // List reads from the kernel what is attached to the devices of this namespace, without an agent: TCX links pinned under
-// linkDir, and clsact filters. A pinned link whose device is gone is left out.
+// linkDir, and clsact filters; and what is attached to a cgroup. A pinned link whose device is gone is left out.
 func List(linkDir string) ([]DeviceRow, error) {
+	rows, err := listAttached(linkDir)
+	if err != nil {
+		return nil, err
+	}
+	sockets, err := listSockets(linkDir)
+	if err != nil {
+		return nil, err
+	}
+	rows = append(rows, sockets...)
+	sortRows(rows)
+	return rows, nil
+}
+
+// listAttached is List for devices.
+func listAttached(linkDir string) ([]DeviceRow, error) {
 	h, links, err := openLinks()
 	if err != nil {
 		return nil, err
@@ -36,14 +53,13 @@ func List(linkDir string) ([]DeviceRow, error) {
 		}
 		rows = append(rows, found...)
 	}
-	sortRows(rows)
 	return rows, nil
 }
 
 // readDevice lists our attachments of one device.
 func readDevice(h *netlink.Handle, l *netlink.LinkAttrs, linkDir string, linked map[key]bool) ([]DeviceRow, error) {
 	var rows []DeviceRow
-	for _, hook := range podHooks(Programs{}) {
+	for _, hook := range places() {
 		row := hook.row(l.Name, l.Index)
 		found, err := false, error(nil)
 		if k := hook.key(l.Index); linked[k] {
@@ -78,24 +94,7 @@ func readLink(hook hook, path string, row *DeviceRow) (bool, error) {
 	}
 	row.Method, row.Link, row.Others = TCX, uint32(a.id), before(q, a.id, hook)
 	row.ID = uint32(q.Programs[position(q, a.id)].ID)
-	row.Tag, err = programTag(ebpf.ProgramID(row.ID))
-	return true, err
-}
-
-func programTag(id ebpf.ProgramID) (string, error) {
-	program, err := ebpf.NewProgramFromID(id)
-	if errors.Is(err, unix.ENOENT) {
-		return "", nil // replaced while we looked
-	}
-	if err != nil {
-		return "", fmt.Errorf("open program %d: %w", id, err)
-	}
-	defer program.Close()
-	info, err := program.Info()
-	if err != nil {
-		return "", fmt.Errorf("read program %d: %w", id, err)
-	}
-	return info.Tag, nil
+	return true, readProgram(ebpf.ProgramID(row.ID), filepath.Dir(path), row)
 }
 
 // readFilter fills in the row from our clsact filter, if there is one.
@@ -105,5 +104,6 @@ func readFilter(h *netlink.Handle, hook hook, row *DeviceRow) (bool, error) {
 		return false, err
 	}
 	row.Method, row.ID, row.Tag = Clsact, uint32(filter.Id), filter.Tag
+	row.describe(strings.TrimPrefix(filter.Name, filterPrefix))
 	return true, nil
 }

@@ -9,14 +9,15 @@ import (
 	"os"
 	"slices"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// removeOthers takes away what is attached to devices that are gone or are no pod devices any more.
-func (m *Manager) removeOthers(h *netlink.Handle, devices, pods []device) error {
+// removeOthers takes away what is attached to devices that are gone or are nobody's any more.
+func (m *Manager) removeOthers(h *netlink.Handle, devices []device, doors []door) error {
 	wanted := map[int]bool{}
-	for _, d := range pods {
+	for _, d := range doors {
 		wanted[d.ifindex] = true
 	}
 	pinned, err := pins(m.options.LinkDir)
@@ -32,7 +33,10 @@ func (m *Manager) removeOthers(h *netlink.Handle, devices, pods []device) error 
 	}
 	for _, d := range devices {
 		if !wanted[d.ifindex] && (!m.started || m.hadFilters(d)) {
-			_, err := removeFilters(h, d, m.hooks)
+			ours, err := m.ours()
+			if err == nil {
+				err = removeFilters(h, d.ifindex, ours)
+			}
 			errs = append(errs, err)
 		}
 	}
@@ -70,54 +74,87 @@ func pins(dir string) ([]key, error) {
 	return found, nil
 }
 
-// removeFilters takes our filters off a device and tells whether there were any.
-func removeFilters(h *netlink.Handle, d device, hooks []hook) (bool, error) {
-	removed := false
-	var errs []error
-	for _, hook := range slices.Backward(hooks) { // requests stop being translated before replies do
-		filter, err := findFilter(h, d.ifindex, hook)
-		if err == nil && filter != nil {
-			removed = true
-			err = removeFilter(h, filter)
-		}
-		errs = append(errs, err)
+// ours tells our filters from those of an agent with another pin path.
+func (m *Manager) ours() (func(*netlink.BpfFilter) bool, error) {
+	if m.options.Ours == nil {
+		return func(*netlink.BpfFilter) bool { return true }, nil
 	}
-	return removed, errors.Join(errs...)
+	programs, err := m.options.Ours()
+	return running(programs), err
 }
 
-// RemoveFilters takes our clsact filters off all devices, and the clsact qdiscs that nobody uses after that. It lists the
-// devices it took them from. TCX links go with their pins (bpf.Cleanup).
-func RemoveFilters() ([]string, error) {
+func running(programs map[ebpf.ProgramID]bool) func(*netlink.BpfFilter) bool {
+	return func(f *netlink.BpfFilter) bool { return programs[ebpf.ProgramID(f.Id)] }
+}
+
+// removeFilters takes chosen filters off a device.
+func removeFilters(h *netlink.Handle, ifindex int, chosen func(*netlink.BpfFilter) bool) error {
+	var errs []error
+	for _, hook := range slices.Backward(places()) { // requests stop being translated before replies do
+		filters, err := listFilters(h, ifindex, hook)
+		errs = append(errs, err)
+		for _, f := range filters {
+			if chosen(f) {
+				errs = append(errs, removeFilter(h, f))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveFilters takes the clsact filters that run these programs (bpf.PinnedPrograms) off all devices, and those clsact qdiscs
+// that were noted under noteDir when an agent made them and that nobody uses any more. It lists what it removed. TCX links go
+// with their pins (bpf.Cleanup).
+func RemoveFilters(programs map[ebpf.ProgramID]bool, noteDir string) ([]string, error) {
 	h, links, err := openLinks()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
-	var cleaned []string
+	var removed []string
 	var errs []error
 	for _, l := range links {
-		d := device{name: l.Attrs().Name, ifindex: l.Attrs().Index}
-		removed, err := removeFilters(h, d, podHooks(Programs{}))
-		if removed {
-			cleaned = append(cleaned, d.name)
-			err = errors.Join(err, removeUnusedClsact(h, l))
+		name, ifindex := l.Attrs().Name, l.Attrs().Index
+		count := 0
+		err := removeFilters(h, ifindex, func(f *netlink.BpfFilter) bool {
+			ours := running(programs)(f)
+			if ours {
+				count++
+			}
+			return ours
+		})
+		if count > 0 {
+			removed = append(removed, "filters of "+name)
+		}
+		if _, noted := os.Lstat(qdiscNote(noteDir, ifindex)); err == nil && noted == nil {
+			var gone bool
+			if gone, err = removeUnusedClsact(h, l); gone {
+				removed = append(removed, "clsact of "+name)
+			}
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("clean %s: %w", d.name, err))
+			errs = append(errs, fmt.Errorf("clean %s: %w", name, err))
 		}
 	}
-	return cleaned, errors.Join(errs...)
+	return removed, errors.Join(errs...)
 }
 
-func removeUnusedClsact(h *netlink.Handle, l netlink.Link) error {
+func removeUnusedClsact(h *netlink.Handle, l netlink.Link) (bool, error) {
 	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
 		rest, err := complete(func() ([]netlink.Filter, error) { return h.FilterList(l, parent) })
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENODEV) {
+			return false, nil // another qdisc has its place, or the device went
+		}
 		if err != nil || len(rest) > 0 {
-			return err
+			return false, err
 		}
 	}
-	if err := h.QdiscDel(clsact(l.Attrs().Index)); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove clsact: %w", err)
+	err := h.QdiscDel(clsact(l.Attrs().Index))
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
+		return false, nil
 	}
-	return nil
+	if err != nil {
+		return false, fmt.Errorf("remove clsact: %w", err)
+	}
+	return true, nil
 }

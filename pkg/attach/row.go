@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// DeviceRow is one program on one device, as `nearlb devices` shows it.
+// DeviceRow is one program on one device, or on a cgroup, as `nearlb devices` shows it.
 type DeviceRow struct {
-	Device  string   `json:"device"`
-	Ifindex int      `json:"ifindex"`
-	Kind    string   `json:"kind"`    // pod
-	Program string   `json:"program"` // from_pod, to_pod
-	Hook    string   `json:"hook"`    // ingress, egress
-	Method  Method   `json:"method"`  // tcx, clsact; "" when it is not attached
+	Device  string   `json:"device"`  // of a cgroup its directory
+	Ifindex int      `json:"ifindex"` // 0 for a cgroup
+	Kind    string   `json:"kind"`    // pod, network, cgroup
+	Program string   `json:"program"` // from_pod, to_pod, from_net, to_net, sock_connect4 ...
+	Hook    string   `json:"hook"`    // ingress, egress; of a cgroup connect4, sendmsg6 ...
+	Method  Method   `json:"method"`  // tcx, clsact, cgroup; "" when it is not attached
 	ID      uint32   `json:"programId"`
 	Tag     string   `json:"programTag"`
 	Link    uint32   `json:"linkId"` // 0 for clsact
@@ -22,9 +22,9 @@ type DeviceRow struct {
 	Error   string   `json:"error,omitempty"`
 }
 
-// Compare orders by device, then ingress before egress.
+// Compare orders by device, then ingress before egress; of a cgroup, by hook.
 func (r DeviceRow) Compare(o DeviceRow) int {
-	return cmp.Or(cmp.Compare(r.Device, o.Device), cmp.Compare(r.Ifindex, o.Ifindex), -cmp.Compare(r.Hook, o.Hook))
+	return cmp.Or(cmp.Compare(r.Device, o.Device), cmp.Compare(r.Ifindex, o.Ifindex), compareHooks(r.Hook, o.Hook))
 }
 
 func sortRows(rows []DeviceRow) { slices.SortFunc(rows, DeviceRow.Compare) }

@@ -79,13 +79,13 @@ func (n *node) await(m *Manager, synced <-chan struct{}, want ...string) []Devic
 	limit := time.After(time.Minute)
 	for {
 		rows := m.Devices()
-		if fmt.Sprint(places(rows)) == fmt.Sprint(want) {
+		if fmt.Sprint(shown(rows)) == fmt.Sprint(want) {
 			return rows
 		}
 		select {
 		case <-synced:
 		case <-limit:
-			n.Fatalf("the manager shows %v, want %v", places(rows), want)
+			n.Fatalf("the manager shows %v, want %v", shown(rows), want)
 		}
 	}
 }
@@ -110,17 +110,17 @@ func TestDevicesAreFollowedAsPodsComeAreRenamedAndGo(t *testing.T) {
 	})
 }
 
-func TestADefaultRouteTakesADeviceOut(t *testing.T) {
+func TestADefaultRouteMakesAPodsDeviceANetworkDevice(t *testing.T) {
 	inNode(t, func(n *node) {
 		m, synced := n.follow(func(*Options) {})
 		n.pod("veth1", 0)
-		n.await(m, synced, "veth1 from_pod tcx", "veth1 to_pod tcx")
+		n.await(m, synced, n.podDoors("veth1")...)
 		route := &netlink.Route{LinkIndex: n.link("veth1").Attrs().Index, Scope: netlink.SCOPE_LINK,
 			Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}}
 		n.must(netlink.RouteAdd(route))
-		n.await(m, synced)
+		n.await(m, synced, n.doors("veth1")...)
 		n.must(netlink.RouteDel(route))
-		n.await(m, synced, "veth1 from_pod tcx", "veth1 to_pod tcx")
+		n.await(m, synced, n.podDoors("veth1")...)
 	})
 }
 

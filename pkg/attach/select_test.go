@@ -9,8 +9,7 @@ import (
 
 func TestPodDevicesAreVethsThatLeadOutAndBelongToNobodyElse(t *testing.T) {
 	node := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
-	nodes := []netip.Prefix{netip.MustParsePrefix("2001:db8::1/64")}
-	gateway, subnet := []netip.Prefix{netip.MustParsePrefix("10.244.1.1/32")}, []netip.Prefix{netip.MustParsePrefix("10.244.1.1/24")}
+	nodes, gateway, subnet := having("2001:db8::1/64"), having("10.244.1.1/32"), having("10.244.1.1/24")
 	pod := device{name: "veth1", veth: true, peerOutside: true}
 	with := func(change func(*device)) device {
 		d := pod
@@ -31,8 +30,11 @@ func TestPodDevicesAreVethsThatLeadOutAndBelongToNobodyElse(t *testing.T) {
 		"a bare veth of an unknown node":    {selection{}, pod, true},
 		"one with a gateway's address":      {selection{}, with(func(d *device) { d.addresses = gateway }), true},
 		"not one that is in a subnet":       {selection{}, with(func(d *device) { d.addresses = subnet }), false},
+		"one in a subnet that was a pod's":  {selection{left: map[int]string{0: kindPod}}, with(func(d *device) { d.addresses = subnet }), true},
+		"not what was a network device":     {selection{left: map[int]string{0: kindNetwork}}, pod, false},
 		"what a pattern names":              {selection{patterns: []string{"cali*", "tap[0-9]"}}, device{name: "tap7"}, true},
 		"with patterns nothing by the rule": {selection{patterns: []string{"cali*"}}, pod, false},
+		"not what a network pattern names":  {selection{node: node, networks: []string{"veth?"}}, pod, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := row.selection.pod(row.device); got != row.want {
@@ -42,10 +44,18 @@ func TestPodDevicesAreVethsThatLeadOutAndBelongToNobodyElse(t *testing.T) {
 	}
 }
 
+func having(prefixes ...string) (all []address) {
+	for _, p := range prefixes {
+		all = append(all, address{Prefix: netip.MustParsePrefix(p)})
+	}
+	return all
+}
+
 func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 	for name, o := range map[string]Options{
 		"a broken pattern": {Pods: []string{"veth["}},
 		"an empty pattern": {Pods: []string{""}},
+		"a broken network": {Networks: []string{"eth["}},
 		"no programs":      {},
 	} {
 		if _, err := New(o); err == nil {

@@ -7,61 +7,154 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
-// Sync brings every pod device to what it should have, once: attaches, puts new programs in the place of old ones, and
-// removes what is not wanted any more. A device that fails does not keep the others; the error joins all failures.
+// Sync brings every pod device and network device to what it should have, once: attaches, puts new programs in the place of
+// old ones, and removes what is not wanted any more. A device that fails does not keep the others; the error joins all
+// failures.
 func (m *Manager) Sync() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
-	}
-	defer h.Close()
-	devices, err := listDevices(h)
+	h, err := openNetlink()
 	if err != nil {
 		return err
 	}
-	pods := m.selection().pods(devices)
-	err = errors.Join(m.removeOthers(h, devices, pods), m.ensureAll(h, pods))
-	m.started = true
+	defer h.Close()
+	devices, doors, err := m.look(h)
+	if err != nil {
+		return err
+	}
+	m.succeed(h, doors)
+	err = errors.Join(m.removeOthers(h, devices, doors), m.ensureAll(h, doors))
+	if !m.started {
+		m.started = true
+		close(m.tried)
+	}
 	if err == nil && m.options.Synced != nil {
 		m.options.Synced()
 	}
 	return err
 }
 
+// Tried is closed when the first Sync has been through all devices, whether or not each of them took its programs.
+func (m *Manager) Tried() <-chan struct{} { return m.tried }
+
+// Look reads devices and addresses, as Sync does, and tells Options.Network. It attaches nothing.
+func (m *Manager) Look() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h, err := openNetlink()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	_, _, err = m.look(h)
+	return err
+}
+
+// door is a device that gets programs.
+type door struct {
+	device
+	kind string
+}
+
+// look lists the devices and those that get programs. Who follows the network knows of an address before its packets come.
+func (m *Manager) look(h *netlink.Handle) ([]device, []door, error) {
+	devices, err := listDevices(h)
+	if err != nil {
+		return nil, nil, err
+	}
+	var doors []door
+	s := m.selection()
+	for _, d := range s.pods(devices) {
+		doors = append(doors, door{d, kindPod})
+	}
+	networks := s.network(devices)
+	m.tellNetwork(networkOf(devices, networks))
+	for _, d := range networks {
+		if m.options.Programs.FromNet != nil {
+			doors = append(doors, door{d, kindNetwork})
+		}
+	}
+	return devices, doors, nil
+}
+
 func (m *Manager) selection() selection {
-	s := selection{patterns: m.options.Pods}
+	s := selection{patterns: m.options.Pods, networks: m.options.Networks, kept: map[int]bool{}, left: m.leftBehind()}
 	if m.options.NodeAddresses != nil {
 		s.node = m.options.NodeAddresses()
+	}
+	last := map[int]string{}
+	for _, row := range m.Devices() {
+		last[row.Ifindex] = row.Kind
+	}
+	if !m.started {
+		last = s.left
+	}
+	for ifindex, kind := range last {
+		s.kept[ifindex] = kind == kindNetwork
 	}
 	return s
 }
 
-// ensureAll attaches to every pod device and notes what came of it.
-func (m *Manager) ensureAll(h *netlink.Handle, pods []device) error {
+// leftBehind are the kinds of the devices that an earlier agent left with programs, by ifindex, as the first look found them.
+func (m *Manager) leftBehind() map[int]string {
+	if m.left != nil {
+		return m.left
+	}
+	m.left = map[int]string{}
+	for _, dir := range append(m.former(), m.options.LinkDir) {
+		rows, err := listAttached(dir)
+		if err != nil {
+			m.log.Warn("read what an earlier agent attached", "error", err)
+		}
+		for _, row := range rows {
+			m.left[row.Ifindex] = row.Kind
+		}
+	}
+	return m.left
+}
+
+// hooks are the programs of a device.
+func (m *Manager) hooks(d door) ([]hook, error) {
+	p := m.options.Programs
+	switch {
+	case d.kind == kindPod:
+		return hooksOf(kindPod, p.FromPod, p.ToPod), nil
+	case d.layer3() && p.Layer3 != nil:
+		from, to, err := p.Layer3()
+		return hooksOf(kindNetwork, from, to), err
+	case d.header == ethernet:
+		return hooksOf(kindNetwork, p.FromNet, p.ToNet), nil
+	}
+	return hooksOf(kindNetwork, nil, nil), fmt.Errorf("packets with a link header of kind %q cannot be read", d.header)
+}
+
+// ensureAll attaches to every device and notes what came of it.
+func (m *Manager) ensureAll(h *netlink.Handle, doors []door) error {
 	var errs []error
 	var rows []DeviceRow
 	failing := map[key]string{}
-	for _, d := range pods {
-		for i, hook := range m.hooks {
-			row, err := m.ensure(h, d, hook)
-			if err != nil && vanished(h, d) {
+	for _, d := range doors {
+		hooks, unready := m.hooks(d)
+		for i, hook := range hooks {
+			row, err := hook.row(d.name, d.ifindex), unready
+			if err == nil {
+				row, err = m.ensure(h, d.device, hook)
+			}
+			if err != nil && vanished(h, d.device) {
 				break // it went while we looked
 			}
 			if err != nil {
 				err = fmt.Errorf("attach %s to %s: %w", hook.program, d.name, err)
 				row.Error = err.Error()
 				failing[hook.key(d.ifindex)] = row.Error
-				m.sayFailure(d, hook, err)
+				m.sayFailure(d.device, hook, err)
 				errs = append(errs, err)
 			}
 			rows = append(rows, row)
 			if err != nil {
-				rows = append(rows, waiting(d, m.hooks[i+1:], hook)...)
+				rows = append(rows, waiting(d.device, hooks[i+1:], hook)...)
 				break
 			}
 		}

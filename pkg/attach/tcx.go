@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attachment is a TCX link of ours.
+// attachment is a link of ours, of a device or of a cgroup.
 type attachment struct {
 	link link.Link
 	id   link.ID
@@ -57,7 +57,13 @@ func (m *Manager) current(k key) (*attachment, error) {
 	if a := m.attached[k]; a != nil || m.options.LinkDir == "" {
 		return a, nil
 	}
-	a, err := openPinned(k.pin(m.options.LinkDir))
+	path := k.pin(m.options.LinkDir)
+	a, err := openPinned(path)
+	if err == nil && a == nil && k.direction == ingress { // see hook.replaces
+		if err = adopt(m.former(), path); err == nil {
+			a, err = openPinned(path)
+		}
+	}
 	if err == nil && a != nil {
 		m.attached[k] = a
 	}
@@ -147,16 +153,10 @@ func (m *Manager) update(a *attachment, d device, hook hook, q *link.QueryResult
 	if _, err := os.Lstat(a.pin); a.pin == "" || !errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	again, err := link.NewFromID(a.id)
-	if err != nil {
-		return fmt.Errorf("open link: %w", err)
+	if err := a.link.Unpin(); err != nil { // it does not know that its file is gone
+		return fmt.Errorf("forget pin: %w", err)
 	}
-	restored := &attachment{link: again, id: a.id}
-	if err := m.pin(restored, hook.key(d.ifindex)); err != nil {
-		return errors.Join(err, again.Close())
-	}
-	m.attached[hook.key(d.ifindex)] = restored
-	return a.close()
+	return m.pin(a, hook.key(d.ifindex))
 }
 
 // dropLink detaches what is in one place by a link, if anything.

@@ -24,16 +24,38 @@ func (b *bench) courses(o Options) ([]*course, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, make := range []func(world, Options) ([]*course, error){b.fromPod, b.toPod} {
-		for _, w := range worlds() {
-			some, err := make(w, o)
-			if err != nil {
-				return nil, err
+	for _, d := range b.doors() {
+		for _, make := range []func(door, world, Options) ([]*course, error){b.forward, b.reply} {
+			for _, w := range worlds() {
+				some, err := make(d, w, o)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, some...)
 			}
-			all = append(all, some...)
 		}
 	}
 	return all, nil
+}
+
+// door is where a client's packets come through: what it sends by from, what it gets by to.
+type door struct{ from, to hook }
+
+type hook struct {
+	name    string
+	number  bpf.NearlbHook
+	program *ebpf.Program
+}
+
+// doors are those of pods and of clients off the node, whose backends are on it.
+func (b *bench) doors() []door {
+	return []door{{
+		from: hook{"from_pod", bpf.NearlbHookHOOK_FROM_POD, b.objects.FromPod},
+		to:   hook{"to_pod", bpf.NearlbHookHOOK_TO_POD, b.objects.ToPod},
+	}, {
+		from: hook{"from_net", bpf.NearlbHookHOOK_FROM_NET, b.objects.FromNet},
+		to:   hook{"to_net", bpf.NearlbHookHOOK_TO_NET, b.objects.ToNet},
+	}}
 }
 
 func (b *bench) floorCourses() ([]*course, error) {
@@ -80,49 +102,49 @@ func (w world) first(to netip.AddrPort) frame {
 	return f
 }
 
-func (b *bench) fromPod(w world, o Options) ([]*course, error) {
+func (b *bench) forward(d door, w world, o Options) ([]*course, error) {
 	t := &tasks{bench: b, want: o.wants}
-	maker, err := b.wrap(b.objects.FromPod, w.first(w.service(1)), true)
+	maker, err := b.wrap(d.from.program, w.first(w.service(1)), true)
 	if err != nil {
 		return nil, err
 	}
-	prefix, hook := "from_pod/"+w.name+"/", bpf.NearlbHookHOOK_FROM_POD
+	prefix := d.from.name + "/" + w.name + "/"
 	for _, n := range o.Flows {
-		c := course{name: prefix + "established", flows: n, hook: hook, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED, outs: []frame{w.frame(w.backend(0))}, maker: maker}
-		t.add(c, b.objects.FromPod, w.frame(w.service(1)), true)
+		c := course{name: prefix + "established", flows: n, hook: d.from.number, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED, outs: []frame{w.frame(w.backend(0))}, maker: maker}
+		t.add(c, d.from.program, w.frame(w.service(1)), true)
 	}
-	t.addNew(w, prefix, b.objects.FromPod)
-	miss := course{name: prefix + "miss", hook: hook, verdict: bpf.NearlbVerdictVERDICT_PASS_NOT_SERVICE}
-	t.add(miss, b.objects.FromPod, w.frame(w.stranger()), true)
+	t.addNew(w, prefix, d.from)
+	miss := course{name: prefix + "miss", hook: d.from.number, verdict: bpf.NearlbVerdictVERDICT_PASS_NOT_SERVICE}
+	t.add(miss, d.from.program, w.frame(w.stranger()), true)
 	return t.all, t.err
 }
 
 // addNew measures against ten backends. Which of them the checked packet goes to is Maglev's affair.
-func (t *tasks) addNew(w world, prefix string, program *ebpf.Program) {
-	c := course{name: prefix + "new", hook: bpf.NearlbHookHOOK_FROM_POD, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_BALANCE, fresh: true}
+func (t *tasks) addNew(w world, prefix string, from hook) {
+	c := course{name: prefix + "new", hook: from.number, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_BALANCE, fresh: true}
 	for n := range newBackends {
 		c.outs = append(c.outs, w.first(w.backend(n)))
 	}
-	t.add(c, program, w.first(w.service(newBackends)), true)
+	t.add(c, from.program, w.first(w.service(newBackends)), true)
 }
 
-func (b *bench) toPod(w world, o Options) ([]*course, error) {
+func (b *bench) reply(d door, w world, o Options) ([]*course, error) {
 	t := &tasks{bench: b, want: o.wants}
-	maker, err := b.wrap(b.objects.FromPod, w.first(w.service(1)), true)
+	maker, err := b.wrap(d.from.program, w.first(w.service(1)), true)
 	if err != nil {
 		return nil, err
 	}
-	prefix, hook := "to_pod/"+w.name+"/", bpf.NearlbHookHOOK_TO_POD
+	prefix := d.to.name + "/" + w.name + "/"
 	reply := func(from netip.AddrPort) frame {
 		f := w.frame(from)
 		f.src, f.dst = f.dst, f.src
 		return f
 	}
 	for _, n := range o.Flows {
-		c := course{name: prefix + "established", flows: n, hook: hook, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_REPLY, outs: []frame{reply(w.service(1))}, maker: maker}
-		t.add(c, b.objects.ToPod, reply(w.backend(0)), false)
+		c := course{name: prefix + "established", flows: n, hook: d.to.number, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_REPLY, outs: []frame{reply(w.service(1))}, maker: maker}
+		t.add(c, d.to.program, reply(w.backend(0)), false)
 	}
-	miss := course{name: prefix + "miss", hook: hook, verdict: bpf.NearlbVerdictVERDICT_PASS_NOT_SERVICE}
-	t.add(miss, b.objects.ToPod, reply(w.stranger()), false)
+	miss := course{name: prefix + "miss", hook: d.to.number, verdict: bpf.NearlbVerdictVERDICT_PASS_NOT_SERVICE}
+	t.add(miss, d.to.program, reply(w.stranger()), false)
 	return t.all, t.err
 }

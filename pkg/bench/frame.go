@@ -41,9 +41,9 @@ func (f frame) layout() layout {
 	return l
 }
 
-// bytes makes the Ethernet frame.
+// bytes makes the Ethernet frame. It is for the loopback device, for which the kernel takes test frames: for this host.
 func (f frame) bytes() []byte {
-	b := []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0}
+	b := []byte{0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 1, 0x08, 0}
 	if f.v6() {
 		b[12], b[13] = 0x86, 0xdd
 	}

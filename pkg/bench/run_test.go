@@ -24,10 +24,15 @@ func TestEveryPathIsMeasuredAndIsWhatItSays(t *testing.T) {
 			t.Errorf("%s: minimum %v, median %v, net %v", p.Name, p.Min, p.Median, p.Net)
 		}
 	}
-	for _, w := range worlds() {
-		for _, name := range []string{"from_pod/" + w.name + "/established", "from_pod/" + w.name + "/new", "from_pod/" + w.name + "/miss", "to_pod/" + w.name + "/established", "to_pod/" + w.name + "/miss"} {
-			if !slices.Contains(names, name) {
-				t.Errorf("path %s is missing", name)
+	for hook, ways := range map[string][]string{
+		"from_pod": {"established", "new", "miss"}, "to_pod": {"established", "miss"},
+		"from_net": {"established", "new", "miss"}, "to_net": {"established", "miss"},
+	} {
+		for _, w := range worlds() {
+			for _, way := range ways {
+				if name := hook + "/" + w.name + "/" + way; !slices.Contains(names, name) {
+					t.Errorf("path %s is missing", name)
+				}
 			}
 		}
 	}

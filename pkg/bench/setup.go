@@ -68,11 +68,11 @@ func (w world) backend(n int) netip.AddrPort {
 func (w world) decision(backends int) lb.Decision {
 	name := lb.ServiceName{Namespace: "bench", Name: fmt.Sprintf("%s-%d", w.name, backends)}
 	d := lb.Decision{Service: name}
-	tier := lb.Tier{Name: lb.TierCluster}
+	tier := lb.Tier{Name: lb.TierNode}
 	for n := range backends {
 		key := lb.BackendKey{Port: lb.PortKey{Protocol: w.protocol}, Address: w.backend(n)}
 		tier.Backends = append(tier.Backends, key)
-		d.Backends = append(d.Backends, lb.Backend{Key: key, State: lb.Active, Near: lb.TierCluster, Lists: []lb.List{lb.ListCluster}})
+		d.Backends = append(d.Backends, lb.Backend{Key: key, State: lb.Active, Near: lb.TierNode, Lists: []lb.List{lb.ListCluster}})
 	}
 	side := lb.Side{Action: lb.Balance, Reason: lb.ReasonAll, List: lb.ListCluster, Tiers: []lb.Tier{tier}}
 	d.Frontends = []lb.Frontend{{

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-)
 
-// layoutDirectory is the name of a directory of pins, of this layout or another.
-var layoutDirectory = regexp.MustCompile(`^v[0-9]+$`)
+	"golang.org/x/sys/unix"
+)
 
 // Cleanup takes what is pinned under pinPath, by this nearlb or one of another layout, out of the kernel: links first, so that
 // no program runs on tables that go away. It lists what it removed, deepest first; nothing there is no error. What is not
@@ -31,34 +29,36 @@ func Cleanup(pinPath string) ([]string, error) {
 	}
 	var removed []string
 	for _, e := range entries {
-		if !e.IsDir() || !layoutDirectory.MatchString(e.Name()) {
+		if !e.IsDir() || !generationName.MatchString(e.Name()) {
 			continue
 		}
-		gone, err := removeLayout(filepath.Join(pinPath, e.Name()))
+		gone, err := removeGeneration(filepath.Join(pinPath, e.Name()))
 		removed = append(removed, gone...)
 		if err != nil {
 			return removed, err
 		}
 	}
-	if os.Remove(pinPath) == nil { // stays when others pin there too, or when it is a mount point
-		removed = append(removed, pinPath)
+	gone, err := removeTree(QdiscDirectory(pinPath))
+	removed = append(removed, gone...)
+	if err != nil {
+		return removed, err
 	}
-	return removed, nil
+	gone, err = removeMade(pinPath)
+	return append(removed, gone...), err
 }
 
-func removeLayout(dir string) ([]string, error) {
+// removeGeneration takes the links first, so that no program runs on tables that go away.
+func removeGeneration(dir string) ([]string, error) {
 	var removed []string
-	for _, part := range []string{LinkDirectory(""), programDirectory(""), mapDirectory("")} {
-		gone, err := removeTree(filepath.Join(dir, filepath.Base(part)))
+	g := generation{path: dir}
+	for _, part := range []string{g.links(), g.programs(), g.maps(), dir} {
+		gone, err := removeTree(part)
 		removed = append(removed, gone...)
 		if err != nil {
 			return removed, err
 		}
 	}
-	if err := os.Remove(dir); err != nil {
-		return removed, fmt.Errorf("remove pins: %w", err)
-	}
-	return append(removed, dir), nil
+	return removed, nil
 }
 
 // removeTree removes a directory and what is in it, and lists it. Last names go first: of the links of a device that is
@@ -67,6 +67,12 @@ func removeTree(path string) ([]string, error) {
 	entries, err := os.ReadDir(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
+	}
+	if errors.Is(err, unix.ENOTDIR) { // somebody put a pin in its place
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("remove pin: %w", err)
+		}
+		return []string{path}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list pins: %w", err)

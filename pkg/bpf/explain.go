@@ -7,18 +7,25 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearlb/nearlb/pkg/capability"
 )
 
 // explain adds to a kernel's answer what a person can do about it.
 func explain(action string, err error) error {
 	var verifier *ebpf.VerifierError
-	switch {
+	refused := errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
+	switch lacks := lacking(); {
+	case refused && len(lacks) > 0: // by the verifier, too: without PERFMON it allows less
+		return fmt.Errorf("%s: %w", action, Permitted())
 	case errors.As(err, &verifier):
-		return fmt.Errorf("%s: this kernel's verifier refuses them (`nearlb check` lists what the kernel lacks): %+v", action, verifier)
+		return fmt.Errorf("%s: this kernel's verifier refuses them (`nearlb check` lists what the kernel lacks): %w", action, err)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		return fmt.Errorf("%s: %w (needs root, or the capabilities BPF, NET_ADMIN and PERFMON)", action, err)
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.E2BIG):
@@ -29,12 +36,35 @@ func explain(action string, err error) error {
 	return fmt.Errorf("%s: %w", action, err)
 }
 
+// Permitted names the capabilities that this process lacks for loading, attaching and following devices; nil: none.
+func Permitted() error {
+	lacks := lacking()
+	if len(lacks) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w (needs root, or the capabilities BPF, NET_ADMIN and PERFMON; this process lacks %s)", unix.EPERM, strings.Join(lacks, ", "))
+}
+
+// lacking are the capabilities that loading takes and this process has not.
+func lacking() (names []string) {
+	has, err := capability.Effective()
+	if err != nil || has.Has(unix.CAP_SYS_ADMIN) && has.Has(unix.CAP_NET_ADMIN) {
+		return nil
+	}
+	for _, number := range []uint{unix.CAP_BPF, unix.CAP_NET_ADMIN, unix.CAP_PERFMON} {
+		if !has.Has(number) && (number == unix.CAP_NET_ADMIN || !has.Has(unix.CAP_SYS_ADMIN)) {
+			names = append(names, capability.Of(number).Names()...)
+		}
+	}
+	return names
+}
+
 // defaultBpffs is where a bpffs is mounted by custom.
 const defaultBpffs = "/sys/fs/bpf"
 
 // prepareDirectory makes the directories for pins. They must be on a bpffs: the customary one is mounted when it is not;
 // for any other place the error says how.
-func prepareDirectory(pinPath string) error {
+func prepareDirectory(pinPath string) (err error) {
 	on, err := onBpffs(pinPath)
 	if err != nil {
 		return err
@@ -44,16 +74,23 @@ func prepareDirectory(pinPath string) error {
 			return fmt.Errorf("mount a bpffs on %s: %w", defaultBpffs, err)
 		}
 		on = true
+		defer func() {
+			if err == nil {
+				err = note(pinPath, mountedNote)
+			}
+		}()
 	}
 	if !on {
 		return fmt.Errorf("pin under %s: it is not on a bpffs (mount one: mount -t bpf bpf %s)", pinPath, filepath.Dir(pinPath))
 	}
-	for _, dir := range []string{mapDirectory(pinPath), programDirectory(pinPath), LinkDirectory(pinPath)} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("make pin directory: %w", err)
-		}
+	missing := missingLevels(pinPath)
+	if err := os.MkdirAll(pinPath, 0o700); err != nil {
+		return fmt.Errorf("make pin directory: %w", err)
 	}
-	return nil
+	if _, noted := madeLevels(pinPath); noted {
+		return nil
+	}
+	return note(pinPath, madeNote+strconv.Itoa(missing))
 }
 
 func within(path, dir string) bool {

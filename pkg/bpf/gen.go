@@ -2,4 +2,4 @@
 
 package bpf
 
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target amd64,arm64 -cflags "-O2 -g -Wall -Wextra -Werror -Wno-unused-parameter -mcpu=v3 -I../../bpf/include" -type address -type frontend_key -type record -type backend -type flow -type flow_set -type affinity_key -type affinity_value -type source_range_key -type fragment_key -type fragment_value -type verdict_counter -type service_counter -type backend_counter -type name_key -type name_value -type settings -type trace_result -type address_bits -type slot_line Nearlb ../../bpf/nearlb.c
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target amd64,arm64 -cflags "-O2 -g -Wall -Wextra -Werror -Wno-unused-parameter -mcpu=v3 -I../../bpf/include" -type address -type frontend_key -type record -type backend -type flow -type flow_set -type affinity_key -type affinity_value -type source_range_key -type fragment_key -type fragment_value -type verdict_counter -type service_counter -type backend_counter -type name_key -type name_value -type settings -type trace_result -type address_bits -type slot_line -type sock_key -type sock_value -type sock_peer Nearlb ../../bpf/nearlb.c

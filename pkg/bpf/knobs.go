@@ -38,10 +38,9 @@ func setKnob(spec *ebpf.CollectionSpec, name string, value any) error {
 }
 
 // SchemaVersion is SCHEMA_VERSION of bpf/lib/types.h: the layout of pinned tables.
-const SchemaVersion = 1
+const SchemaVersion = uint32(NearlbSchemaSCHEMA_VERSION)
 
-// initialise gives a new settings element its schema and seed; an old one must have our schema. The seed is drawn once,
-// as flows are found by it.
+// initialise gives a new settings element its schema and seed. The seed is drawn once, as flows are found by it.
 func initialise(config *ebpf.Map) error {
 	var s NearlbSettings
 	if err := config.Lookup(uint32(0), &s); err != nil {
@@ -50,13 +49,12 @@ func initialise(config *ebpf.Map) error {
 	if s.Schema == SchemaVersion {
 		return nil
 	}
-	if s.Schema != 0 {
-		return fmt.Errorf("use pinned tables: they have layout %d, this nearlb has %d; run `nearlb cleanup` to start anew: %w",
-			s.Schema, SchemaVersion, ErrIncompatible)
+	if s.Seed == 0 {
+		var seed [8]byte
+		rand.Read(seed[:])
+		s.Seed = binary.NativeEndian.Uint64(seed[:]) | 1
 	}
-	var seed [8]byte
-	rand.Read(seed[:])
-	s.Schema, s.Seed = SchemaVersion, binary.NativeEndian.Uint64(seed[:])|1
+	s.Schema = SchemaVersion
 	if err := config.Put(uint32(0), &s); err != nil {
 		return fmt.Errorf("write table config: %w", err)
 	}

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 )
 
 // Options say how to load. The zero value loads private, unpinned programs and tables of default size.
@@ -17,25 +19,39 @@ type Options struct {
 	Replace map[string]*ebpf.Map // tables to use in place of new ones, by name; the caller keeps and closes its own
 	PinPath string               // directory on a bpffs; "": nothing is pinned
 	Knobs   map[string]any       // values of the object's `volatile const` variables, by name (bpf/lib/config.h)
+
+	NoSockets bool // leave out the programs of the node's own clients
 }
 
 // Objects are loaded programs and tables.
 type Objects struct {
 	NearlbObjects
-	Kept     []string // tables found pinned whose size is not the asked one, each as a sentence
-	pinPath  string
-	programs string // directory of this load's pinned programs; "": not pinned
+	Kept       []string // tables found pinned whose size is not the asked one, each as a sentence
+	Sockets    error    // why this kernel cannot have the programs of the node's own clients, which are left out; nil: it can
+	options    Options
+	pinPath    string
+	generation        // where it is pinned; zero: not pinned
+	loaded     string // name of this load's directory of pinned programs; "": not pinned
+	former     []*Former
+
+	asked          bool
+	conntrack      error // why the programs cannot ask connection tracking; nil: they can
+	conntrackTypes []*btf.Spec
+
+	layer3Mu sync.Mutex
+	layer3   *ebpf.Collection // nil: not asked for yet
 }
 
 // Load brings programs and tables into the kernel. With a PinPath, tables found there are used again with all they hold,
 // new ones are pinned, and the programs are always new ones, pinned under a directory of their own; they serve once they are
-// attached. A table of another layout is an error (ErrIncompatible). Errors of the kernel say what is missing.
+// attached. Tables of another layout stay as they are and serve on: see Former and TakeOver. Errors of the kernel say what is
+// missing.
 func Load(o Options) (*Objects, error) {
 	spec, err := configured(o)
 	if err != nil {
 		return nil, err
 	}
-	objects := &Objects{pinPath: o.PinPath}
+	objects := &Objects{options: o, pinPath: o.PinPath}
 	if o.PinPath == "" {
 		if err := objects.load(spec, o.Replace); err != nil {
 			return nil, err
@@ -45,17 +61,21 @@ func Load(o Options) (*Objects, error) {
 	if err := prepareDirectory(o.PinPath); err != nil {
 		return nil, err
 	}
-	pinned, err := objects.reuse(spec, o.PinPath)
+	pinned, err := objects.open(spec)
 	defer closeAll(pinned)
 	if err != nil {
 		return nil, err
 	}
 	replace := maps.Clone(pinned)
+	if replace == nil {
+		replace = map[string]*ebpf.Map{}
+	}
 	maps.Copy(replace, o.Replace)
 	if err := objects.load(spec, replace); err != nil {
+		objects.closeFormer()
 		return nil, err
 	}
-	if err := objects.pin(); err != nil {
+	if err := errors.Join(objects.pin(spec), objects.askFormer(objects.NearlbMaps.Programs, "")); err != nil {
 		return nil, errors.Join(err, objects.Close())
 	}
 	return objects, nil
@@ -81,13 +101,21 @@ func (o *Objects) load(spec *ebpf.CollectionSpec, replace map[string]*ebpf.Map) 
 	if err := fitReplacements(spec, replace); err != nil {
 		return err
 	}
-	if err := setDerived(spec); err != nil {
+	if err := errors.Join(setDerived(spec), o.askConntrack(spec)); err != nil {
 		return err
 	}
-	err := spec.LoadAndAssign(&o.NearlbObjects, &ebpf.CollectionOptions{MapReplacements: replace})
+	o.leaveOutSockets(spec)
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Programs: o.programOptions()})
 	if err != nil {
 		return explain("load the BPF programs", err)
 	}
+	setFields(&o.NearlbPrograms, collection.Programs)
+	setFields(&o.NearlbMaps, collection.Maps)
+	for name := range o.NearlbMaps.ByName() {
+		delete(collection.Maps, name)
+	}
+	clear(collection.Programs)
+	collection.Close()
 	if err := initialise(o.Config); err != nil {
 		return errors.Join(err, o.Close())
 	}
@@ -107,7 +135,23 @@ func fitReplacements(spec *ebpf.CollectionSpec, replace map[string]*ebpf.Map) er
 }
 
 // Close closes the descriptors. What is pinned or attached goes on working.
-func (o *Objects) Close() error { return o.NearlbObjects.Close() }
+func (o *Objects) Close() error {
+	o.layer3Mu.Lock()
+	defer o.layer3Mu.Unlock()
+	if o.layer3 != nil {
+		o.layer3.Close()
+		o.layer3 = nil
+	}
+	o.closeFormer()
+	return o.NearlbObjects.Close()
+}
+
+func (o *Objects) closeFormer() {
+	for _, f := range o.former {
+		f.close()
+	}
+	o.former = nil
+}
 
 // NewMaps makes private tables without programs: for tests and for whoever only publishes and reads.
 func NewMaps(sizes Sizes) (*NearlbMaps, error) {

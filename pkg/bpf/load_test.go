@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/tests/privileged"
 )
@@ -71,7 +72,7 @@ func TestEachLoadPinsItsOwnProgramsUntilTheOldOnesAreRemoved(t *testing.T) {
 	load(t, bpf.Options{Sizes: small(), PinPath: path})
 	second := load(t, bpf.Options{Sizes: small(), PinPath: path})
 	count := func() int {
-		dirs, err := os.ReadDir(filepath.Join(path, "v1", "programs"))
+		dirs, err := os.ReadDir(filepath.Join(path, "v2", "programs"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,23 +86,52 @@ func TestEachLoadPinsItsOwnProgramsUntilTheOldOnesAreRemoved(t *testing.T) {
 	}
 }
 
-func TestAnotherLayoutIsRefusedAndCleanupMakesRoom(t *testing.T) {
+func TestProgramsForDevicesWithoutAnEthernetHeaderShareTheTables(t *testing.T) {
 	path := privileged.Bpffs(t)
-	first := load(t, bpf.Options{Sizes: small(), PinPath: path})
-	settings := bpf.NearlbSettings{Schema: 99}
-	if err := first.Config.Put(uint32(0), &settings); err != nil {
+	load(t, bpf.Options{Sizes: small(), PinPath: path})
+	objects := load(t, bpf.Options{Sizes: small(), PinPath: path})
+	from, to, err := objects.Layer3()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bpf.Load(bpf.Options{Sizes: small(), PinPath: path}); !errors.Is(err, bpf.ErrIncompatible) {
-		t.Errorf("load over layout 99: %v", err)
+	if again, _, err := objects.Layer3(); err != nil || again != from {
+		t.Errorf("the second call loaded another program (%v)", err)
 	}
-	if removed, err := bpf.Cleanup(path); err != nil || len(removed) == 0 {
-		t.Errorf("cleanup: %v, %v", removed, err)
+	for name, p := range map[string][2]*ebpf.Program{"from_net": {from, objects.FromNet}, "to_net": {to, objects.ToNet}} {
+		flat, ethernet := tablesOf(t, p[0]), tablesOf(t, p[1])
+		shared, private := 0, 0
+		for id := range flat {
+			if ethernet[id] {
+				shared++
+			} else {
+				private++
+			}
+		}
+		if shared == 0 || private == 0 {
+			t.Errorf("%s shares %d tables with the Ethernet one, and has %d of its own; want some of each", name, shared, private)
+		}
 	}
-	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("pin path is still there: %v", err)
+	if err := objects.RemoveOldPrograms(); err != nil {
+		t.Fatal(err)
 	}
-	load(t, bpf.Options{Sizes: small(), PinPath: path})
+	dirs, err := os.ReadDir(filepath.Join(path, "v2", "programs"))
+	if err != nil || len(dirs) != 2 || dirs[1].Name() != dirs[0].Name()+"_layer3" {
+		t.Errorf("pinned programs are %v (%v), want this load's two", dirs, err)
+	}
+}
+
+func tablesOf(t *testing.T, p *ebpf.Program) map[ebpf.MapID]bool {
+	t.Helper()
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, _ := info.MapIDs()
+	all := map[ebpf.MapID]bool{}
+	for _, id := range ids {
+		all[id] = true
+	}
+	return all
 }
 
 func TestCleanupLeavesAloneWhatIsNotOurs(t *testing.T) {
@@ -124,6 +154,34 @@ func TestCleanupLeavesAloneWhatIsNotOurs(t *testing.T) {
 	}
 	left, err := os.ReadDir(path)
 	if err != nil || len(left) != 1 || left[0].Name() != "other" {
+		t.Errorf("left after a clean-up: %v (%v)", left, err)
+	}
+}
+
+// Somebody pinned a table among the loads, and one where the links were.
+func TestCleanupGetsPastPinsThatAreNoDirectories(t *testing.T) {
+	path := privileged.Bpffs(t)
+	objects := load(t, bpf.Options{Sizes: small(), PinPath: path})
+	links := bpf.LinkDirectory(path)
+	if err := os.Remove(links); err != nil {
+		t.Fatal(err)
+	}
+	for _, pin := range []string{filepath.Join(filepath.Dir(links), "programs", "stray"), links} {
+		stray, err := objects.Frontends.Clone()
+		if err == nil {
+			err = errors.Join(stray.Pin(pin), stray.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if programs, err := bpf.PinnedPrograms(path); err != nil || len(programs) == 0 {
+		t.Errorf("%d programs are found, %v", len(programs), err)
+	}
+	if _, err := bpf.Cleanup(path); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("left after a clean-up: %v (%v)", left, err)
 	}
 }

@@ -21,29 +21,96 @@ var ErrLocked = errors.New("another agent has the lock")
 // DefaultLockDir is where lock files are: a bpffs holds no regular files.
 const DefaultLockDir = "/run/nearlb"
 
+// Held is a lock that this process has.
+type Held struct {
+	*os.File
+	path string
+	made bool // an agent made the directory
+}
+
 // Lock takes the lock of a pin path until it is closed or the process ends. It fails with ErrLocked at once when another
 // process has it.
-func Lock(dir, pinPath string) (io.Closer, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+func Lock(dir, pinPath string) (*Held, error) {
+	for {
+		held, err := lock(dir, lockFile(dir, pinPath))
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			defer held.Close()
+			return nil, fmt.Errorf("lock pin path %s (process %s): %w", pinPath, readPid(held.File), ErrLocked)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if held.current() { // and was not removed by a clean-up while we waited for it
+			err := held.write()
+			if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+				err = nil // the lock holds without our number in it
+			}
+			return held, err
+		}
+		held.Close()
+	}
+}
+
+// lock opens and locks the file. It gives the file with the error EWOULDBLOCK.
+func lock(dir, path string) (*Held, error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, fmt.Errorf("make lock directory: %w", err)
 	}
-	path := lockFile(dir, pinPath)
+	made := os.Mkdir(dir, 0o755)
+	if made != nil && !errors.Is(made, os.ErrExist) {
+		return nil, fmt.Errorf("make lock directory: %w", made)
+	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
+	held := &Held{file, path, made == nil}
 	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil {
-		err = writePid(file)
+	if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
 	}
-	if err == nil {
-		return file, nil
+	return held, err
+}
+
+// current says whether the file is the one of its name.
+func (h *Held) current() bool {
+	own, err := h.Stat()
+	if err != nil {
+		return false
 	}
-	defer file.Close()
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, fmt.Errorf("lock pin path %s (process %s): %w", pinPath, readPid(file), ErrLocked)
+	named, err := os.Stat(h.path)
+	return err == nil && os.SameFile(own, named)
+}
+
+// madeDirectory is the second line of a lock file whose directory an agent made.
+const madeDirectory = "made directory"
+
+func (h *Held) write() error {
+	before, err := io.ReadAll(io.LimitReader(h.File, 64))
+	if err != nil {
+		return fmt.Errorf("read lock: %w", err)
 	}
-	return nil, fmt.Errorf("lock %s: %w", path, err)
+	h.made = h.made || strings.Contains(string(before), madeDirectory)
+	text := fmt.Sprintln(os.Getpid())
+	if h.made {
+		text += madeDirectory + "\n"
+	}
+	if err := h.Truncate(0); err != nil {
+		return fmt.Errorf("write lock: %w", err)
+	}
+	if _, err := h.WriteAt([]byte(text), 0); err != nil {
+		return fmt.Errorf("write lock: %w", err)
+	}
+	return nil
+}
+
+// Remove gives the lock up and removes its file, and its directory if an agent made that and nobody else uses it.
+func (h *Held) Remove() error {
+	err := os.Remove(h.path)
+	if h.made {
+		_ = os.Remove(filepath.Dir(h.path))
+	}
+	return errors.Join(err, h.Close())
 }
 
 // lockFile is the same for all spellings of one path.
@@ -56,17 +123,9 @@ func lockFile(dir, pinPath string) string {
 	return filepath.Join(dir, hex.EncodeToString(sum[:8])+".lock")
 }
 
-func writePid(file *os.File) error {
-	if err := file.Truncate(0); err != nil {
-		return err
-	}
-	_, err := file.WriteAt([]byte(fmt.Sprintln(os.Getpid())), 0)
-	return err
-}
-
 func readPid(file *os.File) string {
 	text, err := io.ReadAll(io.LimitReader(file, 32))
-	if pid := strings.TrimSpace(string(text)); err == nil && pid != "" {
+	if pid, _, _ := strings.Cut(string(text), "\n"); err == nil && pid != "" {
 		return pid
 	}
 	return "unknown"

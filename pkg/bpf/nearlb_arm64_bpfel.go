@@ -80,6 +80,13 @@ const (
 	NearlbBackendStateBACKEND_GONE     NearlbBackendState = 4
 )
 
+type NearlbDevice struct {
+	_       structs.HostLayout
+	Source4 uint8
+	Source6 uint8
+	Pad     [2]uint8
+}
+
 type NearlbEvent struct {
 	_       structs.HostLayout
 	Time    uint64
@@ -128,7 +135,8 @@ type NearlbFlow struct {
 	Generation   uint16
 	Protocol     uint8
 	Flags        uint8
-	Pad          [2]uint8
+	Source       uint8
+	Pad          uint8
 	Service      uint32
 }
 
@@ -138,6 +146,7 @@ const (
 	NearlbFlowFlagsFLOW_ALIAS   NearlbFlowFlags = 1
 	NearlbFlowFlagsFLOW_DIRECT  NearlbFlowFlags = 2
 	NearlbFlowFlagsFLOW_HAIRPIN NearlbFlowFlags = 4
+	NearlbFlowFlagsFLOW_SNAT    NearlbFlowFlags = 8
 )
 
 type NearlbFlowPhase uint32
@@ -236,6 +245,19 @@ type NearlbNameValue struct {
 	Text [256]int8
 }
 
+type NearlbNote uint32
+
+const (
+	NearlbNoteNOTE_NONE                  NearlbNote = 0
+	NearlbNoteNOTE_NO_HINTS              NearlbNote = 1
+	NearlbNoteNOTE_ENDPOINT_WITHOUT_HINT NearlbNote = 2
+	NearlbNoteNOTE_NODE_WITHOUT_ZONE     NearlbNote = 3
+	NearlbNoteNOTE_NO_ENDPOINT_IN_ZONE   NearlbNote = 4
+	NearlbNoteNOTE_NO_ENDPOINT_ON_NODE   NearlbNote = 5
+	NearlbNoteNOTE_NO_KEY_MATCHED        NearlbNote = 6
+	NearlbNoteNOTE_MAX                   NearlbNote = 7
+)
+
 type NearlbProgram uint32
 
 const (
@@ -245,7 +267,15 @@ const (
 	NearlbProgramPROGRAM_FROM_POD_ICMP    NearlbProgram = 3
 	NearlbProgramPROGRAM_TO_POD_ICMP      NearlbProgram = 4
 	NearlbProgramPROGRAM_REJECT           NearlbProgram = 5
-	NearlbProgramPROGRAM_MAX              NearlbProgram = 6
+	NearlbProgramPROGRAM_FROM_NET_SLOW    NearlbProgram = 6
+	NearlbProgramPROGRAM_TO_NET_SLOW      NearlbProgram = 7
+	NearlbProgramPROGRAM_FROM_NET_REPLY   NearlbProgram = 8
+	NearlbProgramPROGRAM_FROM_NET_ICMP    NearlbProgram = 9
+	NearlbProgramPROGRAM_TO_NET_ICMP      NearlbProgram = 10
+	NearlbProgramPROGRAM_ROUTE            NearlbProgram = 11
+	NearlbProgramPROGRAM_TOO_BIG          NearlbProgram = 12
+	NearlbProgramPROGRAM_FORMER           NearlbProgram = 13
+	NearlbProgramPROGRAM_MAX              NearlbProgram = 14
 )
 
 type NearlbReason uint32
@@ -261,7 +291,10 @@ const (
 	NearlbReasonREASON_NO_ENDPOINTS       NearlbReason = 7
 	NearlbReasonREASON_NO_LOCAL_ENDPOINTS NearlbReason = 8
 	NearlbReasonREASON_NO_TOPOLOGY_MATCH  NearlbReason = 9
-	NearlbReasonREASON_MAX                NearlbReason = 10
+	NearlbReasonREASON_SAME_REGION        NearlbReason = 10
+	NearlbReasonREASON_SAME_LABEL         NearlbReason = 11
+	NearlbReasonREASON_LOCAL_FALLBACK     NearlbReason = 12
+	NearlbReasonREASON_MAX                NearlbReason = 13
 )
 
 type NearlbRecord struct {
@@ -277,7 +310,7 @@ type NearlbRecord struct {
 		Action   uint8
 		Reason   uint8
 		Member   uint8
-		Pad      [1]uint8
+		Note     uint8
 		Backends uint32
 		Tiers    [3]struct {
 			_     structs.HostLayout
@@ -297,6 +330,12 @@ const (
 	NearlbRecordFlagsRECORD_SOURCE_RANGES NearlbRecordFlags = 2
 )
 
+type NearlbSchema uint32
+
+const (
+	NearlbSchemaSCHEMA_VERSION NearlbSchema = 2
+)
+
 type NearlbServiceCounter struct {
 	_           structs.HostLayout
 	Connections uint64
@@ -307,18 +346,27 @@ type NearlbServiceCounter struct {
 type NearlbSettings struct {
 	_         structs.HostLayout
 	Schema    uint32
-	Disabled  uint32
+	Disabled  uint8
+	Draining  uint8
+	Yield     uint8
+	Pad       uint8
 	CidrCount uint32
-	Pad       uint32
+	SnatFirst uint16
+	SnatCount uint16
 	Seed      uint64
-	Pad2      uint64
+	Netns     uint64
 	Loopback4 NearlbAddress
 	Loopback6 NearlbAddress
+	Node4     NearlbAddress
+	Node6     NearlbAddress
+	NodePort4 NearlbAddress
+	NodePort6 NearlbAddress
 	Cidrs     [8]struct {
 		_       structs.HostLayout
 		Address NearlbAddress
 		Mask    NearlbAddress
 	}
+	Sources [64]NearlbAddress
 }
 
 type NearlbSideIndex uint32
@@ -332,6 +380,39 @@ const (
 type NearlbSlotLine struct {
 	_   structs.HostLayout
 	Ids [16]uint32
+}
+
+type NearlbSockKey struct {
+	_        structs.HostLayout
+	Cookie   uint64
+	Address  NearlbAddress
+	Port     uint16
+	Protocol uint8
+	Side     uint8
+	Pad      [4]uint8
+}
+
+type NearlbSockPeer struct {
+	_            structs.HostLayout
+	Frontend     NearlbAddress
+	Address      NearlbAddress
+	FrontendPort uint16
+	Port         uint16
+	Generation   uint16
+	Protocol     uint8
+	Pad          uint8
+	Backend      uint32
+	Service      uint32
+}
+
+type NearlbSockValue struct {
+	_          structs.HostLayout
+	Address    NearlbAddress
+	Port       uint16
+	Generation uint16
+	Backend    uint32
+	Service    uint32
+	Pad        uint32
 }
 
 type NearlbSourceRangeKey struct {
@@ -360,6 +441,7 @@ type NearlbTraceResult struct {
 	Snat          uint8
 	Side          uint8
 	Frontend      NearlbFrontendKey
+	Source        NearlbAddress
 }
 
 type NearlbVerdict uint32
@@ -374,33 +456,41 @@ const (
 	NearlbVerdictVERDICT_PASS_DIRECT              NearlbVerdict = 6
 	NearlbVerdictVERDICT_PASS_ICMP                NearlbVerdict = 7
 	NearlbVerdictVERDICT_PASS_DISABLED            NearlbVerdict = 8
-	NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED    NearlbVerdict = 9
-	NearlbVerdictVERDICT_TRANSLATE_REPLY          NearlbVerdict = 10
-	NearlbVerdictVERDICT_TRANSLATE_BALANCE        NearlbVerdict = 11
-	NearlbVerdictVERDICT_TRANSLATE_AFFINITY       NearlbVerdict = 12
-	NearlbVerdictVERDICT_TRANSLATE_RECOVER        NearlbVerdict = 13
-	NearlbVerdictVERDICT_TRANSLATE_REHOME         NearlbVerdict = 14
-	NearlbVerdictVERDICT_TRANSLATE_HAIRPIN        NearlbVerdict = 15
-	NearlbVerdictVERDICT_TRANSLATE_FRAGMENT       NearlbVerdict = 16
-	NearlbVerdictVERDICT_TRANSLATE_ICMP           NearlbVerdict = 17
-	NearlbVerdictVERDICT_TRANSLATE_DIRECT         NearlbVerdict = 18
-	NearlbVerdictVERDICT_REJECT_NO_ENDPOINTS      NearlbVerdict = 19
-	NearlbVerdictVERDICT_REJECT_UNKNOWN_PORT      NearlbVerdict = 20
-	NearlbVerdictVERDICT_REJECT_NO_TOPOLOGY_MATCH NearlbVerdict = 21
-	NearlbVerdictVERDICT_REJECT_ECHO              NearlbVerdict = 22
-	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 23
-	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 24
-	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 25
-	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 26
-	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 27
-	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 28
-	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 29
-	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 30
-	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 31
-	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 32
-	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 33
-	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 34
-	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 35
+	NearlbVerdictVERDICT_PASS_DRAINING            NearlbVerdict = 9
+	NearlbVerdictVERDICT_PASS_OTHER_NAT           NearlbVerdict = 10
+	NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED    NearlbVerdict = 11
+	NearlbVerdictVERDICT_TRANSLATE_REPLY          NearlbVerdict = 12
+	NearlbVerdictVERDICT_TRANSLATE_BALANCE        NearlbVerdict = 13
+	NearlbVerdictVERDICT_TRANSLATE_AFFINITY       NearlbVerdict = 14
+	NearlbVerdictVERDICT_TRANSLATE_RECOVER        NearlbVerdict = 15
+	NearlbVerdictVERDICT_TRANSLATE_REHOME         NearlbVerdict = 16
+	NearlbVerdictVERDICT_TRANSLATE_HAIRPIN        NearlbVerdict = 17
+	NearlbVerdictVERDICT_TRANSLATE_FRAGMENT       NearlbVerdict = 18
+	NearlbVerdictVERDICT_TRANSLATE_ICMP           NearlbVerdict = 19
+	NearlbVerdictVERDICT_TRANSLATE_DIRECT         NearlbVerdict = 20
+	NearlbVerdictVERDICT_REJECT_NO_ENDPOINTS      NearlbVerdict = 21
+	NearlbVerdictVERDICT_REJECT_UNKNOWN_PORT      NearlbVerdict = 22
+	NearlbVerdictVERDICT_REJECT_NO_TOPOLOGY_MATCH NearlbVerdict = 23
+	NearlbVerdictVERDICT_REJECT_ECHO              NearlbVerdict = 24
+	NearlbVerdictVERDICT_REJECT_TOO_BIG           NearlbVerdict = 25
+	NearlbVerdictVERDICT_REJECT_TIME_EXCEEDED     NearlbVerdict = 26
+	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 27
+	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 28
+	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 29
+	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 30
+	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 31
+	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 32
+	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 33
+	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 34
+	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 35
+	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 36
+	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 37
+	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 38
+	NearlbVerdictVERDICT_DROP_NO_ROUTE            NearlbVerdict = 39
+	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 40
+	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 41
+	NearlbVerdictVERDICT_DROP_UNKNOWN_REPLY       NearlbVerdict = 42
+	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 43
 )
 
 type NearlbVerdictCounter struct {
@@ -408,6 +498,13 @@ type NearlbVerdictCounter struct {
 	Packets uint64
 	Bytes   uint64
 }
+
+type NearlbYield uint32
+
+const (
+	NearlbYieldYIELD_OLD NearlbYield = 1
+	NearlbYieldYIELD_NEW NearlbYield = 2
+)
 
 // Names of all BPF objects in the ELF.
 //
@@ -418,29 +515,53 @@ const (
 	NearlbMapBackendCounters       = "backend_counters"
 	NearlbMapBackends              = "backends"
 	NearlbMapConfig                = "config"
+	NearlbMapDevices               = "devices"
 	NearlbMapEventBudgets          = "event_budgets"
 	NearlbMapEvents                = "events"
 	NearlbMapFlows                 = "flows"
 	NearlbMapFragments             = "fragments"
 	NearlbMapFrontends             = "frontends"
 	NearlbMapNames                 = "names"
+	NearlbMapPeers                 = "peers"
 	NearlbMapPrograms              = "programs"
 	NearlbMapRecords               = "records"
 	NearlbMapServiceCounters       = "service_counters"
 	NearlbMapSlots                 = "slots"
+	NearlbMapSocks                 = "socks"
 	NearlbMapSourceRanges          = "source_ranges"
 	NearlbMapTrace                 = "trace"
 	NearlbMapVerdicts              = "verdicts"
+	NearlbProgFromNet              = "from_net"
+	NearlbProgFromNetIcmp          = "from_net_icmp"
+	NearlbProgFromNetReply         = "from_net_reply"
+	NearlbProgFromNetSlow          = "from_net_slow"
 	NearlbProgFromPod              = "from_pod"
 	NearlbProgFromPodHairpin       = "from_pod_hairpin"
 	NearlbProgFromPodIcmp          = "from_pod_icmp"
 	NearlbProgFromPodSlow          = "from_pod_slow"
 	NearlbProgReject               = "reject"
+	NearlbProgRoute                = "route"
+	NearlbProgSockConnect4         = "sock_connect4"
+	NearlbProgSockConnect6         = "sock_connect6"
+	NearlbProgSockExplain          = "sock_explain"
+	NearlbProgSockGetpeername4     = "sock_getpeername4"
+	NearlbProgSockGetpeername6     = "sock_getpeername6"
+	NearlbProgSockPeers            = "sock_peers"
+	NearlbProgSockRecvmsg4         = "sock_recvmsg4"
+	NearlbProgSockRecvmsg6         = "sock_recvmsg6"
+	NearlbProgSockSendmsg4         = "sock_sendmsg4"
+	NearlbProgSockSendmsg6         = "sock_sendmsg6"
+	NearlbProgToNet                = "to_net"
+	NearlbProgToNetIcmp            = "to_net_icmp"
+	NearlbProgToNetSlow            = "to_net_slow"
 	NearlbProgToPod                = "to_pod"
 	NearlbProgToPodIcmp            = "to_pod_icmp"
 	NearlbProgToPodSlow            = "to_pod_slow"
+	NearlbProgTooBig               = "too_big"
 	NearlbVarChecksumHelpers       = "checksum_helpers"
+	NearlbVarConntrackLookup       = "conntrack_lookup"
 	NearlbVarEventsPerSecond       = "events_per_second"
+	NearlbVarEveryNamespace        = "every_namespace"
 	NearlbVarExportAction          = "export_action"
 	NearlbVarExportBackendState    = "export_backend_state"
 	NearlbVarExportEvent           = "export_event"
@@ -452,19 +573,26 @@ const (
 	NearlbVarExportKind            = "export_kind"
 	NearlbVarExportMember          = "export_member"
 	NearlbVarExportNameKind        = "export_name_kind"
+	NearlbVarExportNote            = "export_note"
 	NearlbVarExportProgram         = "export_program"
 	NearlbVarExportReason          = "export_reason"
 	NearlbVarExportRecordFlags     = "export_record_flags"
+	NearlbVarExportSchema          = "export_schema"
 	NearlbVarExportSideIndex       = "export_side_index"
 	NearlbVarExportTierName        = "export_tier_name"
 	NearlbVarExportVerdict         = "export_verdict"
+	NearlbVarExportYield           = "export_yield"
+	NearlbVarFibSource             = "fib_source"
 	NearlbVarFlowActiveSeconds     = "flow_active_seconds"
 	NearlbVarFlowSetMask           = "flow_set_mask"
 	NearlbVarJiffiesPerSecond      = "jiffies_per_second"
+	NearlbVarLinkHeader            = "link_header"
+	NearlbVarRouteLookup           = "route_lookup"
 	NearlbVarTcpClosedTimeout      = "tcp_closed_timeout"
 	NearlbVarTcpEstablishedTimeout = "tcp_established_timeout"
 	NearlbVarTcpUnansweredTimeout  = "tcp_unanswered_timeout"
 	NearlbVarTraceOn               = "trace_on"
+	NearlbVarUdpActiveSeconds      = "udp_active_seconds"
 	NearlbVarUdpAnsweredTimeout    = "udp_answered_timeout"
 	NearlbVarUdpUnansweredTimeout  = "udp_unanswered_timeout"
 	NearlbVarWeakMemoryOrder       = "weak_memory_order"
@@ -512,14 +640,33 @@ type NearlbSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type NearlbProgramSpecs struct {
-	FromPod        *ebpf.ProgramSpec `ebpf:"from_pod"`
-	FromPodHairpin *ebpf.ProgramSpec `ebpf:"from_pod_hairpin"`
-	FromPodIcmp    *ebpf.ProgramSpec `ebpf:"from_pod_icmp"`
-	FromPodSlow    *ebpf.ProgramSpec `ebpf:"from_pod_slow"`
-	Reject         *ebpf.ProgramSpec `ebpf:"reject"`
-	ToPod          *ebpf.ProgramSpec `ebpf:"to_pod"`
-	ToPodIcmp      *ebpf.ProgramSpec `ebpf:"to_pod_icmp"`
-	ToPodSlow      *ebpf.ProgramSpec `ebpf:"to_pod_slow"`
+	FromNet          *ebpf.ProgramSpec `ebpf:"from_net"`
+	FromNetIcmp      *ebpf.ProgramSpec `ebpf:"from_net_icmp"`
+	FromNetReply     *ebpf.ProgramSpec `ebpf:"from_net_reply"`
+	FromNetSlow      *ebpf.ProgramSpec `ebpf:"from_net_slow"`
+	FromPod          *ebpf.ProgramSpec `ebpf:"from_pod"`
+	FromPodHairpin   *ebpf.ProgramSpec `ebpf:"from_pod_hairpin"`
+	FromPodIcmp      *ebpf.ProgramSpec `ebpf:"from_pod_icmp"`
+	FromPodSlow      *ebpf.ProgramSpec `ebpf:"from_pod_slow"`
+	Reject           *ebpf.ProgramSpec `ebpf:"reject"`
+	Route            *ebpf.ProgramSpec `ebpf:"route"`
+	SockConnect4     *ebpf.ProgramSpec `ebpf:"sock_connect4"`
+	SockConnect6     *ebpf.ProgramSpec `ebpf:"sock_connect6"`
+	SockExplain      *ebpf.ProgramSpec `ebpf:"sock_explain"`
+	SockGetpeername4 *ebpf.ProgramSpec `ebpf:"sock_getpeername4"`
+	SockGetpeername6 *ebpf.ProgramSpec `ebpf:"sock_getpeername6"`
+	SockPeers        *ebpf.ProgramSpec `ebpf:"sock_peers"`
+	SockRecvmsg4     *ebpf.ProgramSpec `ebpf:"sock_recvmsg4"`
+	SockRecvmsg6     *ebpf.ProgramSpec `ebpf:"sock_recvmsg6"`
+	SockSendmsg4     *ebpf.ProgramSpec `ebpf:"sock_sendmsg4"`
+	SockSendmsg6     *ebpf.ProgramSpec `ebpf:"sock_sendmsg6"`
+	ToNet            *ebpf.ProgramSpec `ebpf:"to_net"`
+	ToNetIcmp        *ebpf.ProgramSpec `ebpf:"to_net_icmp"`
+	ToNetSlow        *ebpf.ProgramSpec `ebpf:"to_net_slow"`
+	ToPod            *ebpf.ProgramSpec `ebpf:"to_pod"`
+	ToPodIcmp        *ebpf.ProgramSpec `ebpf:"to_pod_icmp"`
+	ToPodSlow        *ebpf.ProgramSpec `ebpf:"to_pod_slow"`
+	TooBig           *ebpf.ProgramSpec `ebpf:"too_big"`
 }
 
 // NearlbMapSpecs contains maps before they are loaded into the kernel.
@@ -531,16 +678,19 @@ type NearlbMapSpecs struct {
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Config          *ebpf.MapSpec `ebpf:"config"`
+	Devices         *ebpf.MapSpec `ebpf:"devices"`
 	EventBudgets    *ebpf.MapSpec `ebpf:"event_budgets"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Frontends       *ebpf.MapSpec `ebpf:"frontends"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
+	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	Programs        *ebpf.MapSpec `ebpf:"programs"`
 	Records         *ebpf.MapSpec `ebpf:"records"`
 	ServiceCounters *ebpf.MapSpec `ebpf:"service_counters"`
 	Slots           *ebpf.MapSpec `ebpf:"slots"`
+	Socks           *ebpf.MapSpec `ebpf:"socks"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	Trace           *ebpf.MapSpec `ebpf:"trace"`
 	Verdicts        *ebpf.MapSpec `ebpf:"verdicts"`
@@ -551,7 +701,9 @@ type NearlbMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type NearlbVariableSpecs struct {
 	ChecksumHelpers       *ebpf.VariableSpec `ebpf:"checksum_helpers"`
+	ConntrackLookup       *ebpf.VariableSpec `ebpf:"conntrack_lookup"`
 	EventsPerSecond       *ebpf.VariableSpec `ebpf:"events_per_second"`
+	EveryNamespace        *ebpf.VariableSpec `ebpf:"every_namespace"`
 	ExportAction          *ebpf.VariableSpec `ebpf:"export_action"`
 	ExportBackendState    *ebpf.VariableSpec `ebpf:"export_backend_state"`
 	ExportEvent           *ebpf.VariableSpec `ebpf:"export_event"`
@@ -563,19 +715,26 @@ type NearlbVariableSpecs struct {
 	ExportKind            *ebpf.VariableSpec `ebpf:"export_kind"`
 	ExportMember          *ebpf.VariableSpec `ebpf:"export_member"`
 	ExportNameKind        *ebpf.VariableSpec `ebpf:"export_name_kind"`
+	ExportNote            *ebpf.VariableSpec `ebpf:"export_note"`
 	ExportProgram         *ebpf.VariableSpec `ebpf:"export_program"`
 	ExportReason          *ebpf.VariableSpec `ebpf:"export_reason"`
 	ExportRecordFlags     *ebpf.VariableSpec `ebpf:"export_record_flags"`
+	ExportSchema          *ebpf.VariableSpec `ebpf:"export_schema"`
 	ExportSideIndex       *ebpf.VariableSpec `ebpf:"export_side_index"`
 	ExportTierName        *ebpf.VariableSpec `ebpf:"export_tier_name"`
 	ExportVerdict         *ebpf.VariableSpec `ebpf:"export_verdict"`
+	ExportYield           *ebpf.VariableSpec `ebpf:"export_yield"`
+	FibSource             *ebpf.VariableSpec `ebpf:"fib_source"`
 	FlowActiveSeconds     *ebpf.VariableSpec `ebpf:"flow_active_seconds"`
 	FlowSetMask           *ebpf.VariableSpec `ebpf:"flow_set_mask"`
 	JiffiesPerSecond      *ebpf.VariableSpec `ebpf:"jiffies_per_second"`
+	LinkHeader            *ebpf.VariableSpec `ebpf:"link_header"`
+	RouteLookup           *ebpf.VariableSpec `ebpf:"route_lookup"`
 	TcpClosedTimeout      *ebpf.VariableSpec `ebpf:"tcp_closed_timeout"`
 	TcpEstablishedTimeout *ebpf.VariableSpec `ebpf:"tcp_established_timeout"`
 	TcpUnansweredTimeout  *ebpf.VariableSpec `ebpf:"tcp_unanswered_timeout"`
 	TraceOn               *ebpf.VariableSpec `ebpf:"trace_on"`
+	UdpActiveSeconds      *ebpf.VariableSpec `ebpf:"udp_active_seconds"`
 	UdpAnsweredTimeout    *ebpf.VariableSpec `ebpf:"udp_answered_timeout"`
 	UdpUnansweredTimeout  *ebpf.VariableSpec `ebpf:"udp_unanswered_timeout"`
 	WeakMemoryOrder       *ebpf.VariableSpec `ebpf:"weak_memory_order"`
@@ -606,16 +765,19 @@ type NearlbMaps struct {
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Config          *ebpf.Map `ebpf:"config"`
+	Devices         *ebpf.Map `ebpf:"devices"`
 	EventBudgets    *ebpf.Map `ebpf:"event_budgets"`
 	Events          *ebpf.Map `ebpf:"events"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Frontends       *ebpf.Map `ebpf:"frontends"`
 	Names           *ebpf.Map `ebpf:"names"`
+	Peers           *ebpf.Map `ebpf:"peers"`
 	Programs        *ebpf.Map `ebpf:"programs"`
 	Records         *ebpf.Map `ebpf:"records"`
 	ServiceCounters *ebpf.Map `ebpf:"service_counters"`
 	Slots           *ebpf.Map `ebpf:"slots"`
+	Socks           *ebpf.Map `ebpf:"socks"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	Trace           *ebpf.Map `ebpf:"trace"`
 	Verdicts        *ebpf.Map `ebpf:"verdicts"`
@@ -628,16 +790,19 @@ func (m *NearlbMaps) Close() error {
 		m.BackendCounters,
 		m.Backends,
 		m.Config,
+		m.Devices,
 		m.EventBudgets,
 		m.Events,
 		m.Flows,
 		m.Fragments,
 		m.Frontends,
 		m.Names,
+		m.Peers,
 		m.Programs,
 		m.Records,
 		m.ServiceCounters,
 		m.Slots,
+		m.Socks,
 		m.SourceRanges,
 		m.Trace,
 		m.Verdicts,
@@ -649,7 +814,9 @@ func (m *NearlbMaps) Close() error {
 // It can be passed to LoadNearlbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NearlbVariables struct {
 	ChecksumHelpers       *ebpf.Variable `ebpf:"checksum_helpers"`
+	ConntrackLookup       *ebpf.Variable `ebpf:"conntrack_lookup"`
 	EventsPerSecond       *ebpf.Variable `ebpf:"events_per_second"`
+	EveryNamespace        *ebpf.Variable `ebpf:"every_namespace"`
 	ExportAction          *ebpf.Variable `ebpf:"export_action"`
 	ExportBackendState    *ebpf.Variable `ebpf:"export_backend_state"`
 	ExportEvent           *ebpf.Variable `ebpf:"export_event"`
@@ -661,19 +828,26 @@ type NearlbVariables struct {
 	ExportKind            *ebpf.Variable `ebpf:"export_kind"`
 	ExportMember          *ebpf.Variable `ebpf:"export_member"`
 	ExportNameKind        *ebpf.Variable `ebpf:"export_name_kind"`
+	ExportNote            *ebpf.Variable `ebpf:"export_note"`
 	ExportProgram         *ebpf.Variable `ebpf:"export_program"`
 	ExportReason          *ebpf.Variable `ebpf:"export_reason"`
 	ExportRecordFlags     *ebpf.Variable `ebpf:"export_record_flags"`
+	ExportSchema          *ebpf.Variable `ebpf:"export_schema"`
 	ExportSideIndex       *ebpf.Variable `ebpf:"export_side_index"`
 	ExportTierName        *ebpf.Variable `ebpf:"export_tier_name"`
 	ExportVerdict         *ebpf.Variable `ebpf:"export_verdict"`
+	ExportYield           *ebpf.Variable `ebpf:"export_yield"`
+	FibSource             *ebpf.Variable `ebpf:"fib_source"`
 	FlowActiveSeconds     *ebpf.Variable `ebpf:"flow_active_seconds"`
 	FlowSetMask           *ebpf.Variable `ebpf:"flow_set_mask"`
 	JiffiesPerSecond      *ebpf.Variable `ebpf:"jiffies_per_second"`
+	LinkHeader            *ebpf.Variable `ebpf:"link_header"`
+	RouteLookup           *ebpf.Variable `ebpf:"route_lookup"`
 	TcpClosedTimeout      *ebpf.Variable `ebpf:"tcp_closed_timeout"`
 	TcpEstablishedTimeout *ebpf.Variable `ebpf:"tcp_established_timeout"`
 	TcpUnansweredTimeout  *ebpf.Variable `ebpf:"tcp_unanswered_timeout"`
 	TraceOn               *ebpf.Variable `ebpf:"trace_on"`
+	UdpActiveSeconds      *ebpf.Variable `ebpf:"udp_active_seconds"`
 	UdpAnsweredTimeout    *ebpf.Variable `ebpf:"udp_answered_timeout"`
 	UdpUnansweredTimeout  *ebpf.Variable `ebpf:"udp_unanswered_timeout"`
 	WeakMemoryOrder       *ebpf.Variable `ebpf:"weak_memory_order"`
@@ -683,26 +857,64 @@ type NearlbVariables struct {
 //
 // It can be passed to LoadNearlbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NearlbPrograms struct {
-	FromPod        *ebpf.Program `ebpf:"from_pod"`
-	FromPodHairpin *ebpf.Program `ebpf:"from_pod_hairpin"`
-	FromPodIcmp    *ebpf.Program `ebpf:"from_pod_icmp"`
-	FromPodSlow    *ebpf.Program `ebpf:"from_pod_slow"`
-	Reject         *ebpf.Program `ebpf:"reject"`
-	ToPod          *ebpf.Program `ebpf:"to_pod"`
-	ToPodIcmp      *ebpf.Program `ebpf:"to_pod_icmp"`
-	ToPodSlow      *ebpf.Program `ebpf:"to_pod_slow"`
+	FromNet          *ebpf.Program `ebpf:"from_net"`
+	FromNetIcmp      *ebpf.Program `ebpf:"from_net_icmp"`
+	FromNetReply     *ebpf.Program `ebpf:"from_net_reply"`
+	FromNetSlow      *ebpf.Program `ebpf:"from_net_slow"`
+	FromPod          *ebpf.Program `ebpf:"from_pod"`
+	FromPodHairpin   *ebpf.Program `ebpf:"from_pod_hairpin"`
+	FromPodIcmp      *ebpf.Program `ebpf:"from_pod_icmp"`
+	FromPodSlow      *ebpf.Program `ebpf:"from_pod_slow"`
+	Reject           *ebpf.Program `ebpf:"reject"`
+	Route            *ebpf.Program `ebpf:"route"`
+	SockConnect4     *ebpf.Program `ebpf:"sock_connect4"`
+	SockConnect6     *ebpf.Program `ebpf:"sock_connect6"`
+	SockExplain      *ebpf.Program `ebpf:"sock_explain"`
+	SockGetpeername4 *ebpf.Program `ebpf:"sock_getpeername4"`
+	SockGetpeername6 *ebpf.Program `ebpf:"sock_getpeername6"`
+	SockPeers        *ebpf.Program `ebpf:"sock_peers"`
+	SockRecvmsg4     *ebpf.Program `ebpf:"sock_recvmsg4"`
+	SockRecvmsg6     *ebpf.Program `ebpf:"sock_recvmsg6"`
+	SockSendmsg4     *ebpf.Program `ebpf:"sock_sendmsg4"`
+	SockSendmsg6     *ebpf.Program `ebpf:"sock_sendmsg6"`
+	ToNet            *ebpf.Program `ebpf:"to_net"`
+	ToNetIcmp        *ebpf.Program `ebpf:"to_net_icmp"`
+	ToNetSlow        *ebpf.Program `ebpf:"to_net_slow"`
+	ToPod            *ebpf.Program `ebpf:"to_pod"`
+	ToPodIcmp        *ebpf.Program `ebpf:"to_pod_icmp"`
+	ToPodSlow        *ebpf.Program `ebpf:"to_pod_slow"`
+	TooBig           *ebpf.Program `ebpf:"too_big"`
 }
 
 func (p *NearlbPrograms) Close() error {
 	return _NearlbClose(
+		p.FromNet,
+		p.FromNetIcmp,
+		p.FromNetReply,
+		p.FromNetSlow,
 		p.FromPod,
 		p.FromPodHairpin,
 		p.FromPodIcmp,
 		p.FromPodSlow,
 		p.Reject,
+		p.Route,
+		p.SockConnect4,
+		p.SockConnect6,
+		p.SockExplain,
+		p.SockGetpeername4,
+		p.SockGetpeername6,
+		p.SockPeers,
+		p.SockRecvmsg4,
+		p.SockRecvmsg6,
+		p.SockSendmsg4,
+		p.SockSendmsg6,
+		p.ToNet,
+		p.ToNetIcmp,
+		p.ToNetSlow,
 		p.ToPod,
 		p.ToPodIcmp,
 		p.ToPodSlow,
+		p.TooBig,
 	)
 }
 

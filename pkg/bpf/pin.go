@@ -19,22 +19,14 @@ import (
 // DefaultPinPath is where the agent keeps tables, programs and links, and where the read commands look.
 const DefaultPinPath = "/sys/fs/bpf/nearlb"
 
-// layoutVersion is the directory of pins of one layout; raised with SCHEMA_VERSION.
-const layoutVersion = "v1"
+// layoutVersion is the directory of pins of one layout.
+var layoutVersion = "v" + strconv.Itoa(int(SchemaVersion))
 
 // ErrIncompatible: pinned tables have another layout than this program's.
 var ErrIncompatible = errors.New("incompatible pinned tables")
 
 // ErrNoAgent: nothing is pinned where an agent would have pinned its tables.
 var ErrNoAgent = errors.New("no agent has run here")
-
-func mapDirectory(pinPath string) string { return filepath.Join(pinPath, layoutVersion, "maps") }
-func programDirectory(pinPath string) string {
-	return filepath.Join(pinPath, layoutVersion, "programs")
-}
-
-// LinkDirectory is where links are pinned, one file a device and direction.
-func LinkDirectory(pinPath string) string { return filepath.Join(pinPath, layoutVersion, "links") }
 
 // perLoad are the tables that belong to one load of the programs: they hold the programs themselves.
 func perLoad(m *ebpf.MapSpec) bool {
@@ -44,30 +36,89 @@ func perLoad(m *ebpf.MapSpec) bool {
 // internal are the sections of the object that are maps only to the loader (.rodata, .bss).
 func internal(name string) bool { return name != "" && name[0] == '.' }
 
-// reuse opens the pinned tables that exist. A table of another size is kept and noted, one of another layout is an error.
-func (o *Objects) reuse(spec *ebpf.CollectionSpec, pinPath string) (map[string]*ebpf.Map, error) {
+// open looks where the tables of this start are and opens those that are there already. Of another layout, or of ones that
+// do not fit, it makes a new generation beside them, and they are Former.
+func (o *Objects) open(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	current, left, err := settle(o.pinPath)
+	if err != nil {
+		return nil, err
+	}
+	o.generation = own(o.pinPath)
+	var found map[string]*ebpf.Map
+	if current != nil {
+		found, err = current.fitting(spec)
+		if err != nil {
+			return nil, err
+		}
+		if found == nil {
+			left = append([]generation{*current}, left...)
+			o.generation = generation{path: filepath.Join(o.pinPath, "new_"+layoutVersion), unfinished: true, layout: SchemaVersion}
+		}
+	}
+	for _, g := range left {
+		o.former = append(o.former, openFormer(g, spec))
+	}
+	if o.unfinished {
+		o.keepSizes(spec, o.former[0].size)
+	} else {
+		o.keepSizes(spec, func(name string) uint32 {
+			if m := found[name]; m != nil {
+				return m.MaxEntries()
+			}
+			return 0
+		})
+	}
+	return found, nil
+}
+
+// keepSizes gives tables the sizes that they have already, and notes where these are not the asked ones.
+func (o *Objects) keepSizes(spec *ebpf.CollectionSpec, have func(name string) uint32) {
+	var sizes Sizes
+	sized := sizes.sized()
+	for name, want := range spec.Maps {
+		if _, ours := sized[name]; !ours || have(name) == 0 || have(name) == want.MaxEntries {
+			continue
+		}
+		o.Kept = append(o.Kept, fmt.Sprintf("table %s keeps its %d entries (asked for %d); `nearlb cleanup` makes room for another size",
+			name, have(name)*perElement(name), want.MaxEntries*perElement(name)))
+		want.MaxEntries = have(name)
+	}
+	slices.Sort(o.Kept)
+}
+
+// fitting opens the generation's tables; nil when they are not of this layout.
+func (g generation) fitting(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	if g.layout != SchemaVersion {
+		return nil, nil
+	}
 	found := map[string]*ebpf.Map{}
 	for name, want := range spec.Maps {
 		if perLoad(want) || internal(name) {
 			continue
 		}
-		m, err := ebpf.LoadPinnedMap(filepath.Join(mapDirectory(pinPath), name), nil)
+		m, err := ebpf.LoadPinnedMap(filepath.Join(g.maps(), name), nil)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
+		if err == nil && name == NearlbMapVerdicts && m.MaxEntries() != want.MaxEntries {
+			m.Close() // they are numbered otherwise: they are counted anew
+			if err := os.Remove(filepath.Join(g.maps(), name)); err != nil {
+				return nil, fmt.Errorf("remove pin: %w", err)
+			}
+			continue
+		}
+		if err == nil {
+			found[name] = m
+			err = sameLayout(name, want, m)
+		}
 		if err != nil {
-			return found, explain("open pinned table "+name, err)
-		}
-		found[name] = m
-		if err := sameLayout(name, want, m); err != nil {
-			return found, err
-		}
-		if m.MaxEntries() != want.MaxEntries {
-			o.Kept = append(o.Kept, fmt.Sprintf("table %s keeps its %d entries (asked for %d); `nearlb cleanup` makes room for another size",
-				name, m.MaxEntries()*perElement(name), want.MaxEntries*perElement(name)))
+			closeAll(found)
+			if forbidden(err) {
+				return nil, explain("open pinned table "+name, err)
+			}
+			return nil, nil
 		}
 	}
-	slices.Sort(o.Kept)
 	return found, nil
 }
 
@@ -75,18 +126,26 @@ func sameLayout(name string, want *ebpf.MapSpec, m *ebpf.Map) error {
 	if m.Type() == want.Type && m.KeySize() == want.KeySize && m.ValueSize() == want.ValueSize {
 		return nil
 	}
-	return fmt.Errorf("use pinned table %s: it is %s of %d-byte keys and %d-byte values, wanted %s of %d and %d; run `nearlb cleanup` to start anew: %w",
+	return fmt.Errorf("use pinned table %s: it is %s of %d-byte keys and %d-byte values, wanted %s of %d and %d: %w",
 		name, m.Type(), m.KeySize(), m.ValueSize(), want.Type, want.KeySize, want.ValueSize, ErrIncompatible)
 }
 
 // pin pins new tables where they are shared and this load's programs under a directory of their own, which gets its name
 // once it is complete.
-func (o *Objects) pin() error {
+func (o *Objects) pin(spec *ebpf.CollectionSpec) error {
+	for _, dir := range []string{o.maps(), o.generation.programs(), o.links()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make pin directory: %w", err)
+		}
+	}
+	if err := o.describe(spec); err != nil {
+		return err
+	}
 	for name, m := range o.NearlbMaps.ByName() {
 		if m.Type() == ebpf.ProgramArray {
 			continue
 		}
-		err := m.Pin(filepath.Join(mapDirectory(o.pinPath), name))
+		err := m.Pin(filepath.Join(o.maps(), name))
 		if err != nil && !errors.Is(err, os.ErrExist) {
 			return explain("pin table "+name, err)
 		}
@@ -95,48 +154,41 @@ func (o *Objects) pin() error {
 }
 
 func (o *Objects) pinPrograms() error {
+	arrays := map[string]*ebpf.Map{}
+	for name, m := range o.NearlbMaps.ByName() {
+		if m.Type() == ebpf.ProgramArray {
+			arrays[name] = m
+		}
+	}
 	id := strconv.FormatInt(time.Now().UnixNano(), 10)
-	unfinished := filepath.Join(programDirectory(o.pinPath), "new_"+id)
+	if err := pinLoad(id, o.generation.programs(), o.NearlbPrograms.ByName(), arrays); err != nil {
+		return err
+	}
+	o.loaded = id
+	return nil
+}
+
+// unfinishedLoad begins the name of a directory of programs not all of which are pinned.
+const unfinishedLoad = "new_"
+
+// pinLoad pins the programs of one load with their tail calls, which the kernel forgets with the last process that has them open.
+func pinLoad(id, parent string, programs map[string]*ebpf.Program, arrays map[string]*ebpf.Map) error {
+	unfinished := filepath.Join(parent, unfinishedLoad+id)
 	if err := os.MkdirAll(unfinished, 0o700); err != nil {
 		return fmt.Errorf("make directory %s: %w", unfinished, err)
 	}
-	for name, p := range o.NearlbPrograms.ByName() {
+	for name, p := range programs {
 		if err := p.Pin(filepath.Join(unfinished, name)); err != nil {
 			return explain("pin program "+name, err)
 		}
 	}
-	for name, m := range o.NearlbMaps.ByName() {
-		if m.Type() != ebpf.ProgramArray {
-			continue
-		}
+	for name, m := range arrays {
 		if err := m.Pin(filepath.Join(unfinished, name)); err != nil {
 			return explain("pin table "+name, err)
 		}
 	}
-	o.programs = filepath.Join(programDirectory(o.pinPath), id)
-	if err := os.Rename(unfinished, o.programs); err != nil {
+	if err := os.Rename(unfinished, filepath.Join(parent, id)); err != nil {
 		return fmt.Errorf("rename %s: %w", unfinished, err)
-	}
-	return nil
-}
-
-// RemoveOldPrograms unpins the programs of earlier loads. Call it when every link points at this load's.
-func (o *Objects) RemoveOldPrograms() error {
-	if o.programs == "" {
-		return nil
-	}
-	entries, err := os.ReadDir(programDirectory(o.pinPath))
-	if err != nil {
-		return fmt.Errorf("list pinned programs: %w", err)
-	}
-	for _, e := range entries {
-		old := filepath.Join(programDirectory(o.pinPath), e.Name())
-		if old == o.programs {
-			continue
-		}
-		if err := os.RemoveAll(old); err != nil {
-			return fmt.Errorf("remove pinned programs: %w", err)
-		}
 	}
 	return nil
 }
@@ -156,7 +208,7 @@ func OpenMaps(pinPath string, readOnly bool) (*NearlbMaps, error) {
 		// The kernel maps no memory of a descriptor that is read-only (mmap clears VM_SHARED, bpf_map_mmap wants it), so tables
 		// that are plain memory are opened to write and mapped to read (maps.NewReader).
 		mappable := want.Flags&unix.BPF_F_MMAPABLE != 0
-		m, err := openPinned(filepath.Join(mapDirectory(pinPath), name), readOnly && !mappable)
+		m, err := openPinned(filepath.Join(own(pinPath).maps(), name), readOnly && !mappable)
 		if err == nil {
 			found[name] = m
 			err = sameLayout(name, want, m)
@@ -176,8 +228,18 @@ func openPinned(path string, readOnly bool) (*ebpf.Map, error) {
 }
 
 func openError(pinPath, name string, err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("open tables under %s: %w (start `nearlb agent`, or name its --pin-path)", pinPath, ErrNoAgent)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return explain("open pinned table "+name, err)
 	}
-	return explain("open pinned table "+name, err)
+	all, err := generations(pinPath)
+	if err != nil {
+		return err
+	}
+	for _, g := range all {
+		if g.inForce() && g.layout != SchemaVersion {
+			return fmt.Errorf("open tables under %s: they are of layout %s, this nearlb has %s: use the nearlb whose agent runs, or start this one's agent, which carries them over: %w",
+				pinPath, g.name(), layoutVersion, ErrIncompatible)
+		}
+	}
+	return fmt.Errorf("open tables under %s: %w (start `nearlb agent`, or name its --pin-path)", pinPath, ErrNoAgent)
 }

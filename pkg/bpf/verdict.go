@@ -39,7 +39,7 @@ var enums = sync.OnceValues(func() (map[string]map[uint32]string, error) {
 	}
 	found := map[string]map[uint32]string{}
 	for name, prefix := range map[string]string{
-		"verdict": "VERDICT_", "hook": "HOOK_", "reason": "REASON_", "action": "ACTION_", "tier_name": "TIER_",
+		"verdict": "VERDICT_", "hook": "HOOK_", "reason": "REASON_", "note": "NOTE_", "action": "ACTION_", "tier_name": "TIER_",
 		"backend_state": "BACKEND_", "kind": "KIND_", "member": "MEMBER_", "flow_flags": "FLOW_", "flow_seen": "SEEN_",
 	} {
 		var enum *btf.Enum
@@ -115,13 +115,26 @@ func Hooks() []string {
 func ReasonName(value uint8) string { return dashed("reason", value) }
 
 // ReasonNumber is the reverse of ReasonName; an unknown name is 0, "none".
-func ReasonNumber(name string) uint8 {
+func ReasonNumber(name string) uint8 { return enumNumber("reason", name) }
+
+// NoteName is the spelling of enum note: "no-hints"; "" for none.
+func NoteName(value uint8) string {
+	if value == 0 {
+		return ""
+	}
+	return dashed("note", value)
+}
+
+// NoteNumber is the reverse of NoteName; an unknown name is 0.
+func NoteNumber(name string) uint8 { return enumNumber("note", name) }
+
+func enumNumber(enum, name string) uint8 {
 	all, err := enums()
 	if err != nil {
 		return 0
 	}
 	wanted := strings.ReplaceAll(name, "-", "_")
-	for number, known := range all["reason"] {
+	for number, known := range all[enum] {
 		if known == wanted {
 			return uint8(number)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/maps"
 )
 
 func agentCommand(start func(context.Context, agent.Options) error) *cobra.Command {
@@ -38,6 +39,11 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 	method := attachFlag{&options.AttachMethod}
 	flags.Var(method, "attach", "how programs are attached: `tcx|clsact` (default: tcx where the kernel has it)")
 	complete(cmd, "attach", func() []string { return []string{string(attach.TCX), string(attach.Clsact)} })
+	flags.Var(socketFlag{&options.SocketLB}, "socket-lb", "whose sockets are served as they connect: `host|all|off`")
+	flags.StringVar(&options.Cgroup, "cgroup", "", "`directory` of the cgroup of those sockets (default: the whole cgroup2 hierarchy)")
+	complete(cmd, "socket-lb", func() []string {
+		return []string{string(attach.HostSockets), string(attach.AllSockets), string(attach.NoSockets)}
+	})
 	complete(cmd, "log-format", func() []string { return []string{"text", "json"} })
 	complete(cmd, "log-level", func() []string { return []string{"debug", "info", "warn", "error"} })
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) }
@@ -47,8 +53,10 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 			return err
 		}
 		options.NodeName, options.Zone, options.NodeIPs = cfg.Name, cfg.Zone, cfg.IPs
-		options.NodePortAddresses, options.ServiceCIDRs = cfg.NodePortAddresses, cfg.ServiceCIDRs
-		options.Version = versionText()
+		options.NodePortAddresses, options.ServiceCIDRs, options.KeepNodeless = cfg.NodePortAddresses, cfg.ServiceCIDRs, cfg.KeepNodeless
+		options.ProxyName = cfg.ProxyName
+		options.ExternalIPs = cfg.ExternalIPs
+		options.Version, options.DropPrivileges = versionText(), true
 		options.Log = logs.logger(cmd.ErrOrStderr())
 		if err := options.Check(); err != nil {
 			return usageError{err}
@@ -64,16 +72,25 @@ func addAgentFlags(flags *pflag.FlagSet, o *agent.Options) {
 	flags.SortFlags = false
 	flags.StringVar(&o.NodeName, "node-name", "", "`name` of this node, as in the slices' nodeName")
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "`FILE` that says where the API server is (default: in-cluster)")
+	flags.StringSliceVar(&o.APIServers, "api-server", nil, "`URL` of the API server, reached without any service proxy; of several, one that answers (default: the kubeconfig's, or the ClusterIP in the environment)")
 	flags.StringVar(&o.Manifests, "manifests", "", "`DIR` of objects, followed as it changes, instead of an API server")
 	flags.StringVar(&o.PinPath, "pin-path", o.PinPath, "`directory` on a bpffs for tables, programs and links")
 	flags.StringVar(&o.LockDir, "lock-dir", o.LockDir, "`directory` for the lock and the status file")
 	flags.StringSliceVar(&o.PodDevices, "pod-devices", nil, "`patterns` of pod devices, as veth*,lxc* (default: found by themselves)")
+	flags.StringSliceVar(&o.NetDevices, "net-devices", nil, "`patterns` of devices that lead to other hosts, as eth*,vxlan* (default: found by themselves)")
+	flags.Var(portsFlag{&o.SNATPorts}, "snat-ports", "`FIRST-LAST`, source ports of outside clients' connections to backends on other nodes")
 	flags.StringVar(&o.HealthAddress, "health-address", o.HealthAddress, "`address` of /healthz and /livez; empty: none")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "`address` of /metrics; empty: none")
+	flags.IntVar(&o.SeriesLimits.Services, "metrics-services", o.SeriesLimits.Services, "`n` service ports have metrics of their own; others count together")
+	flags.IntVar(&o.SeriesLimits.Backends, "metrics-backends", o.SeriesLimits.Backends, "`n` backends, by service port and node, have metrics of their own")
 	flags.DurationVar(&o.AuditEvery, "audit-interval", o.AuditEvery, "how often the tables are compared with what was published")
+	flags.DurationVar(&o.MassDeletion.Grace, "mass-deletion-grace", o.MassDeletion.Grace,
+		"how long objects stay in force when an API server suddenly lists far fewer; 0: not at all")
+	flags.IntVar(&o.MassDeletion.Percent, "mass-deletion-percent", o.MassDeletion.Percent,
+		"`percent` of the Services, of those with ready endpoints, or of the Nodes: when more are missing at once, they stay")
 	flags.DurationVar(&o.Debounce, "debounce", o.Debounce, "least time between two publications of one Service")
-	flags.TextVar(&o.Loopback4, "loopback4", o.Loopback4, "`source` of a pod's connections to itself through a Service")
-	flags.TextVar(&o.Loopback6, "loopback6", o.Loopback6, "`source` of the same for IPv6")
+	flags.TextVar(&o.Loopback4, "loopback4", o.Loopback4, "`source` of a pod's connections to itself through a Service (default "+maps.DefaultLoopback4().String()+")")
+	flags.TextVar(&o.Loopback6, "loopback6", o.Loopback6, "`source` of the same for IPv6 (default "+maps.DefaultLoopback6().String()+")")
 }
 
 func addSizeFlags(flags *pflag.FlagSet, o *agent.Options) {
@@ -95,6 +112,36 @@ func addSizeFlags(flags *pflag.FlagSet, o *agent.Options) {
 	} {
 		flags.Uint32Var(size.value, "size-"+size.name, *size.value, "room for `n` "+size.what)
 	}
+}
+
+// socketFlag checks the mode as it is set.
+type socketFlag struct{ mode *attach.SocketMode }
+
+func (f socketFlag) Type() string   { return "mode" }
+func (f socketFlag) String() string { return string(*f.mode) }
+
+func (f socketFlag) Set(text string) error {
+	switch mode := attach.SocketMode(strings.ToLower(text)); mode {
+	case attach.HostSockets, attach.AllSockets, attach.NoSockets:
+		*f.mode = mode
+		return nil
+	}
+	return usagef("want host, all or off")
+}
+
+// portsFlag reads a range of ports.
+type portsFlag struct{ ports *maps.PortRange }
+
+func (f portsFlag) Type() string   { return "ports" }
+func (f portsFlag) String() string { return f.ports.String() }
+
+func (f portsFlag) Set(text string) error {
+	ports, err := agent.ParseSNATPorts(text)
+	if err != nil {
+		return usageError{err}
+	}
+	*f.ports = ports
+	return nil
 }
 
 // attachFlag checks the method as it is set.

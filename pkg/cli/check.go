@@ -5,14 +5,16 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/cgroup"
+	"github.com/nearlb/nearlb/pkg/sockets"
 )
 
 // checkRow is one thing that nearlb wants of this machine.
@@ -45,7 +47,8 @@ the pin path. Changes nothing. Ends with 1 when nearlb cannot run here.`,
 	addLockDir(cmd.Flags(), &lockDir)
 	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		rows := append(checkMachine(), checkPins(pins.pinPath), checkAgent(lockDir, pins.pinPath, time.Now()))
+		rows := append(checkMachine(), checkHandover(cmd.Context(), &pins, lockDir)...)
+		rows = append(rows, checkPins(pins.pinPath), checkPorts(&pins), checkAgent(lockDir, pins.pinPath, time.Now()))
 		if err := writeCheck(cmd.OutOrStdout(), output.value, rows); err != nil {
 			return err
 		}
@@ -70,9 +73,8 @@ func writeCheck(w io.Writer, format string, rows []checkRow) error {
 // checkMachine looks at this machine as this process sees it: its capabilities, its mounts, its network namespace.
 func checkMachine() []checkRow {
 	rows := checkKernel(bpf.Probe())
-	rows = append(rows, checkCapabilities(), checkCgroup())
-	rows = append(rows, checkForwarding()...)
-	return append(rows, checkKubeProxy()...)
+	rows = append(rows, checkCapabilities(), checkCgroup(), checkEnding(sockets.Probe))
+	return append(rows, checkForwarding()...)
 }
 
 func checkKernel(findings []bpf.Finding) []checkRow {
@@ -135,30 +137,24 @@ func checkCapabilities() checkRow {
 	return row
 }
 
-// checkCgroup looks for the hierarchy that the node's own clients will be served through.
+// checkCgroup looks for the hierarchy whose sockets are served: the node's own clients.
 func checkCgroup() checkRow {
-	for _, path := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		var fs unix.Statfs_t
-		if err := unix.Statfs(path, &fs); err == nil && uint32(fs.Type) == unix.CGROUP2_SUPER_MAGIC {
-			return checkRow{"cgroup2", good, path}
-		}
+	mount, err := cgroup.Find()
+	if err != nil {
+		return checkRow{"cgroup2", warning, fmt.Sprintf("%s: the node's own clients reach no Service (mount one: mount -t cgroup2 none DIR, and --cgroup DIR)", err)}
 	}
-	return checkRow{"cgroup2", warning, "not mounted; nothing needs it yet (the node's own clients will)"}
+	return checkRow{"cgroup2", good, mount.Point}
 }
 
 func checkForwarding() []checkRow {
 	var rows []checkRow
-	for _, family := range []struct{ name, path string }{
-		{"IPv4 forwarding", "/proc/sys/net/ipv4/ip_forward"},
-		{"IPv6 forwarding", "/proc/sys/net/ipv6/conf/all/forwarding"},
-	} {
+	for _, family := range []struct {
+		name string
+		v4   bool
+	}{{"IPv4 forwarding", true}, {"IPv6 forwarding", false}} {
 		row := checkRow{family.name, good, "on"}
-		text, err := os.ReadFile(family.path)
-		switch {
-		case err != nil:
-			row.Result, row.Detail = warning, "cannot be read: "+err.Error()
-		case strings.TrimSpace(string(text)) == "0":
-			row.Result, row.Detail = warning, "off: pods reach backends on other nodes only where packets are bridged (echo 1 > "+family.path+")"
+		if err := agent.Forwarding(family.v4); err != nil {
+			row.Result, row.Detail = warning, err.Error()
 		}
 		rows = append(rows, row)
 	}

@@ -28,9 +28,9 @@ func cleanupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Take everything of nearlb out of the kernel",
-		Long: `Detaches the programs from all devices and removes the pinned tables.
-Connections to Services stop working; others are not touched. Stop the agent
-first.`,
+		Long: `Detaches the programs from all devices and from the cgroup of the node's own
+sockets, and removes the pinned tables. Connections to Services stop working;
+others are not touched. Stop the agent first.`,
 		Args: noArguments,
 	}
 	pins.add(cmd.Flags())
@@ -58,11 +58,18 @@ func cleanup(pinPath, lockDir string) (removed []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
-	devices, err := attach.RemoveFilters() // before the pins, without which their programs lose their tail calls
-	for _, device := range devices {
-		removed = append(removed, "filters of "+device)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, lock.Close())
+		} else {
+			err = lock.Remove()
+		}
+	}()
+	programs, err := bpf.PinnedPrograms(pinPath)
+	if err != nil {
+		return nil, err
 	}
+	removed, err = attach.RemoveFilters(programs, bpf.QdiscDirectory(pinPath)) // before the pins, without which their programs lose their tail calls
 	if err != nil {
 		return removed, err
 	}

@@ -137,12 +137,12 @@ func TestNumbersAreShort(t *testing.T) {
 	}
 }
 
-// A verdict that a first packet from a pod can meet is explained in words; the others are listed here.
+// A verdict that a first packet can meet is explained in words; the others are listed here.
 func TestVerdictsOfFirstPacketsAreExplained(t *testing.T) {
 	others := map[string]bool{}
 	for _, name := range strings.Fields(`continue pass_malformed pass_fragment translate_established translate_reply translate_recover
 		translate_rehome translate_fragment translate_icmp translate_direct drop_malformed drop_fragment drop_flows_full
-		drop_flow_race drop_ports_full drop_rewrite drop_no_program`) {
+		drop_flow_race drop_ports_full drop_rewrite drop_no_program reject_too_big reject_time_exceeded`) {
 		others[name] = true
 	}
 	for _, v := range bpf.Verdicts() {

@@ -18,7 +18,7 @@ func devicesCommand() *cobra.Command {
 	var again watchFlags
 	cmd := &cobra.Command{
 		Use:     "devices",
-		Short:   "List the devices that have our programs",
+		Short:   "List the devices, and the cgroup, that have our programs",
 		Example: "  nearlb devices\n  nearlb devices -o json",
 		Args:    noArguments,
 	}
@@ -48,12 +48,11 @@ func deviceColumns() []column[attach.DeviceRow] {
 		{heading: "PROGRAM", cell: func(r attach.DeviceRow) string { return r.Program }},
 		{heading: "HOOK", cell: func(r attach.DeviceRow) string { return r.Hook }},
 		{heading: "METHOD", cell: func(r attach.DeviceRow) string { return string(r.Method) }},
-		{heading: "INDEX", wide: true, right: true, cell: func(r attach.DeviceRow) string { return count(uint64(r.Ifindex)) }},
+		{heading: "INDEX", wide: true, right: true, cell: func(r attach.DeviceRow) string { return orNothing(r.Ifindex) }},
 		{heading: "ID", wide: true, right: true, cell: func(r attach.DeviceRow) string { return count(uint64(r.ID)) }},
 		{heading: "TAG", wide: true, cell: func(r attach.DeviceRow) string { return r.Tag }},
 		{heading: "BEFORE OURS", wide: true, cell: func(r attach.DeviceRow) string {
 			return strings.Trim(strings.ReplaceAll(fmt.Sprint(r.Others), " ", ","), "[]")
 		}},
-		{heading: "ERROR", wide: true, cell: func(r attach.DeviceRow) string { return r.Error }},
 	}
 }

@@ -29,6 +29,7 @@ func servicesCommand() *cobra.Command {
 			{heading: "FRONTEND", cell: func(r maps.FrontendRow) string { return socket(r.Address, r.FrontendPort) + "/" + r.Protocol }},
 			{heading: "FROM THIS NODE", cell: func(r maps.FrontendRow) string { return liveSideText(r.Internal) }},
 			{heading: "FROM OUTSIDE", wide: true, cell: func(r maps.FrontendRow) string { return liveSideText(r.External) }},
+			outside(func(r maps.FrontendRow) (string, string) { return liveSideText(r.Internal), liveSideText(r.External) }),
 			{heading: "CONNECTIONS", wide: true, right: true, cell: func(r maps.FrontendRow) string { return count(r.Connections) }},
 			{heading: "REJECTED", wide: true, right: true, cell: func(r maps.FrontendRow) string { return count(r.Rejected) }},
 			{heading: "DROPPED", wide: true, right: true, cell: func(r maps.FrontendRow) string { return count(r.Dropped) }},
@@ -177,7 +178,7 @@ func liveSideText(side maps.SideRow) string {
 	for i, tier := range side.Tiers {
 		tiers[i] = fmt.Sprintf("%d in %s", len(tier.Backends), tier.Tier)
 	}
-	return sideWords(side.Action, side.Reason, tiers)
+	return sideWords(side.Action, side.Reason, side.Note, tiers)
 }
 
 // socket is an address and its port; "" for none.

@@ -5,6 +5,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"strings"
 
@@ -20,15 +21,27 @@ type logFlags struct {
 func (f *logFlags) add(flags *pflag.FlagSet) {
 	f.format = "text"
 	flags.Var(&f.level, "log-level", "least `level` to log: debug, info, warn or error")
-	flags.Var(&f.format, "log-format", "`text|json`")
+	flags.Var(&f.format, "log-format", "how a line of the log is written: `text|json`")
 }
 
+// logger also has the standard library's log written so: net/http says there what it cannot return.
 func (f *logFlags) logger(w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: f.level.level}
+	logger := slog.New(slog.NewTextHandler(w, options))
 	if f.format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
+		logger = slog.New(slog.NewJSONHandler(w, options))
 	}
-	return slog.New(slog.NewTextHandler(w, options))
+	log.SetFlags(0)
+	log.SetOutput(strayLines{logger})
+	return logger
+}
+
+// strayLines are those of the standard library's log.
+type strayLines struct{ log *slog.Logger }
+
+func (s strayLines) Write(line []byte) (int, error) {
+	s.log.Warn("library said", "problem", strings.TrimSpace(string(line)))
+	return len(line), nil
 }
 
 type levelFlag struct{ level slog.Level }

@@ -21,18 +21,26 @@ type nodeFlags struct {
 	ips       []string
 	nodePorts []string
 	cidrs     []string
+	infer     bool
+	external  externalFlag
+	proxy     string
 }
 
 func (f *nodeFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.zone, "zone", "", "zone of this node, instead of the Node object's")
+	flags.StringVar(&f.zone, "zone", "", "`zone` of this node, instead of the Node object's")
 	flags.StringSliceVar(&f.ips, "node-ip", nil, "`address` of this node, instead of the Node object's (repeatable)")
 	flags.StringSliceVar(&f.nodePorts, "nodeport-addresses", nil, "node addresses that answer NodePorts: `CIDR,...`, or primary (default: all)")
+	flags.BoolVar(&f.infer, "infer-nodes", true, "endpoints without nodeName are on the node that has their address")
+	f.external = externalFlag(lb.ExternalIPsAllowed)
+	flags.Var(&f.external, "external-ips", "which externalIPs of Services are served: `deny|local|allow`; local: addresses that this host has on a device, no Node's, no ClusterIPs'")
+	flags.StringVar(&f.proxy, "service-proxy-name", "", "serve only the Services that the label service-proxy-name gives to `name`, beside another proxy")
 	flags.StringSliceVar(&f.cidrs, "service-cidr", nil, "`CIDR,...` of ClusterIPs: unallocated addresses in them are dropped")
 }
 
 // config checks the values; the errors name the flag and what it wants. Node names are lower case, as kubelets spell them.
 func (f *nodeFlags) config(node string) (watch.NodeConfig, error) {
-	cfg := watch.NodeConfig{Name: strings.ToLower(strings.TrimSpace(node)), Zone: f.zone, NodePortAddresses: f.nodePorts}
+	cfg := watch.NodeConfig{Name: strings.ToLower(strings.TrimSpace(node)), Zone: f.zone, NodePortAddresses: f.nodePorts, KeepNodeless: !f.infer,
+		ExternalIPs: lb.ExternalIPPolicy(f.external), ProxyName: f.proxy}
 	for _, text := range f.ips {
 		ip, err := netip.ParseAddr(text)
 		if err != nil || ip.Zone() != "" {
@@ -110,4 +118,19 @@ func decisions(source watch.Source) []lb.Decision {
 // warnTo writes warnings as the errors are written: one line each.
 func warnTo(w io.Writer) func(string) {
 	return func(text string) { fmt.Fprintf(w, "nearlb: warning: %s\n", oneLine(text)) }
+}
+
+// externalFlag checks the policy as it is set.
+type externalFlag lb.ExternalIPPolicy
+
+func (f *externalFlag) Type() string   { return "policy" }
+func (f *externalFlag) String() string { return string(*f) }
+
+func (f *externalFlag) Set(text string) error {
+	switch policy := lb.ExternalIPPolicy(strings.ToLower(text)); policy {
+	case lb.ExternalIPsDenied, lb.ExternalIPsLocal, lb.ExternalIPsAllowed:
+		*f = externalFlag(policy)
+		return nil
+	}
+	return usagef("want deny, local or allow")
 }

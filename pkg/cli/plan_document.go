@@ -40,6 +40,8 @@ type planFrontend struct {
 type planSide struct {
 	Action lb.Action  `json:"action"`
 	Reason lb.Reason  `json:"reason"`
+	Note   lb.Note    `json:"note,omitempty"` // why no preference is in force that was asked for
+	Key    string     `json:"key,omitempty"`  // the topology key that chose
 	Tiers  []planTier `json:"tiers"`
 }
 
@@ -111,7 +113,7 @@ func newPlanFrontend(f lb.Frontend, backends map[lb.BackendKey]lb.Backend) planF
 }
 
 func newPlanSide(side lb.Side, backends map[lb.BackendKey]lb.Backend) planSide {
-	made := planSide{Action: side.Action, Reason: side.Reason, Tiers: []planTier{}}
+	made := planSide{Action: side.Action, Reason: side.Reason, Note: side.Note, Key: side.Key, Tiers: []planTier{}}
 	for _, tier := range side.Tiers {
 		t := planTier{Tier: tier.Name, Backends: []planBackend{}}
 		for _, key := range tier.Backends {

@@ -18,6 +18,8 @@ func writePlan(w io.Writer, width int, wide bool, doc planDocument) error {
 		fmt.Fprint(w, "No frontends: no Service here has an address to serve.\n")
 	} else if err := writeTable(w, width, wide, frontendColumns(), doc.Frontends); err != nil {
 		return err
+	} else {
+		writeNotes(w, doc)
 	}
 	fmt.Fprintln(w)
 	if len(doc.Endpoints) == 0 {
@@ -46,6 +48,19 @@ func writeLegend(w io.Writer, doc planDocument) {
 	}
 }
 
+// writeNotes explains each note of a side once.
+func writeNotes(w io.Writer, doc planDocument) {
+	seen := map[lb.Note]bool{"": true}
+	for _, f := range doc.Frontends {
+		for _, note := range []lb.Note{f.Internal.Note, f.External.Note} {
+			if !seen[note] {
+				seen[note] = true
+				fmt.Fprintf(w, "  %s: %s\n", note, printable(noteText(note, doc.Node)))
+			}
+		}
+	}
+}
+
 func frontendColumns() []column[planFrontend] {
 	return []column[planFrontend]{
 		{heading: "SERVICE", cell: func(f planFrontend) string { return withPort(f.Service, f.Port) }},
@@ -53,8 +68,24 @@ func frontendColumns() []column[planFrontend] {
 		{heading: "FRONTEND", cell: func(f planFrontend) string { return socket(f.Address, f.FrontendPort) + "/" + f.Protocol.String() }},
 		{heading: "FROM THIS NODE", cell: func(f planFrontend) string { return sideText(f.Internal) }},
 		{heading: "FROM OUTSIDE", wide: true, cell: func(f planFrontend) string { return sideText(f.External) }},
+		outside(func(f planFrontend) (string, string) { return sideText(f.Internal), sideText(f.External) }),
 		{heading: "AFFINITY", wide: true, cell: func(f planFrontend) string { return secondsText(f.AffinitySeconds) }},
 		{heading: "SOURCES", wide: true, cell: func(f planFrontend) string { return joined(f.SourceRanges) }},
+	}
+}
+
+// outside is the column of clients off the node where not all of them get what those on the node get.
+func outside[R any](sides func(R) (internal, external string)) column[R] {
+	return column[R]{
+		heading: "FROM OUTSIDE",
+		needed:  func(r R) bool { internal, external := sides(r); return internal != external },
+		cell: func(r R) string {
+			internal, external := sides(r)
+			if internal == external {
+				return "same"
+			}
+			return external
+		},
 	}
 }
 
@@ -84,13 +115,16 @@ func sideText(side planSide) string {
 	for i, tier := range side.Tiers {
 		tiers[i] = fmt.Sprintf("%d in %s", len(tier.Backends), tier.Tier)
 	}
-	return sideWords(string(side.Action), string(side.Reason), tiers)
+	return sideWords(string(side.Action), string(side.Reason), string(side.Note), tiers)
 }
 
-// sideWords is "same-zone: 2 in zone, then 3 in cluster", or "reject: no-endpoints".
-func sideWords(action, reason string, tiers []string) string {
+// sideWords is "same-zone: 2 in zone, then 3 in cluster", "all (no-hints): 2 in cluster", or "reject: no-endpoints".
+func sideWords(action, reason, note string, tiers []string) string {
 	if action != string(lb.Balance) {
 		return action + ": " + reason
+	}
+	if note != "" {
+		reason += " (" + note + ")"
 	}
 	return reason + ": " + strings.Join(tiers, ", then ")
 }

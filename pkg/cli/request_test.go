@@ -36,7 +36,7 @@ func TestABadPacketLineIsNamed(t *testing.T) {
 		`{"from": "pod", "src": "10.0.0.1", "dst": "10.0.0.2", "proto": "tcp"}`:                                        `p.jsonl:1: dst "10.0.0.2": its port is missing`,
 		`{"from": "pod", "src": "10.0.0.1", "dst": "10.0.0.2:80", "dport": 81, "proto": "tcp"}`:                        "its port is not 81",
 		`{"from": "pod", "dst": "10.0.0.2", "dport": 80, "proto": "tcp"}`:                                              "p.jsonl:1: src: missing",
-		`{"from": "network", "src": "10.0.0.1", "dst": "10.0.0.2", "dport": 80, "proto": "tcp"}`:                       `from "network": not built yet`,
+		`{"from": "moon", "src": "10.0.0.1", "dst": "10.0.0.2", "dport": 80, "proto": "tcp"}`:                          `from "moon": want pod, host or network`,
 		`{"from": "pod", "src": "10.0.0.1", "dst": "10.0.0.2", "dport": 80, "proto": "tcp", "count": -1}`:              "count -1: want 1 to",
 		`{"from": "pod", "src": "10.0.0.1", "dst": "10.0.0.2", "dport": 70000, "proto": "tcp"}`:                        "dport",
 		`{"from": "pod", "source": "10.0.0.1", "dst": "10.0.0.2", "dport": 80, "proto": "tcp"}`:                        `unknown field "source"`,

@@ -15,6 +15,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/watch"
 )
 
 // statusDocument is what the agent says of itself and what the kernel says, side by side.
@@ -23,6 +24,8 @@ type statusDocument struct {
 	Unknown string             `json:"unknown,omitempty"` // why agent is null
 	Tables  []maps.FillRow     `json:"tables"`
 	Devices []attach.DeviceRow `json:"devices"`
+
+	Draining bool `json:"draining"` // new connections are left to kube-proxy (nearlb handover)
 }
 
 func statusCommand() *cobra.Command {
@@ -69,6 +72,7 @@ func readStatus(pins *pinFlags, lockDir string) (statusDocument, error) {
 		doc.Unknown = err.Error()
 	}
 	err = pins.read(func(reader *maps.Reader) (err error) {
+		doc.Draining = reader.Draining()
 		doc.Tables, err = collect(reader.Fill(), func(maps.FillRow) bool { return true })
 		return err
 	})
@@ -97,6 +101,9 @@ func writeStatus(w io.Writer, width int, format string, doc statusDocument) erro
 	} else {
 		writeAgent(w, *doc.Agent, time.Now())
 	}
+	if doc.Draining {
+		fmt.Fprintln(w, "draining  new connections are left to kube-proxy, open ones go on (nearlb handover)")
+	}
 	fmt.Fprintf(w, "devices   %s\n\n", attachedText(doc.Devices))
 	if err := writeTable(w, width, format == formatWide, fillColumns(), doc.Tables); err != nil {
 		return err
@@ -107,9 +114,29 @@ func writeStatus(w io.Writer, width int, format string, doc statusDocument) erro
 func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 	fmt.Fprintf(w, "agent     %s\n", agentText(a, now))
 	fmt.Fprintf(w, "node      %s, zone %s, addresses %s\n", orDash(a.Node.Name), orDash(a.Node.Zone), orDash(strings.Join(a.Node.Addresses, ",")))
+	if !a.Node.Eligible {
+		fmt.Fprintln(w, "          load balancers are told to send no traffic here (/healthz): the Node is being deleted, or is not known")
+	}
+	fmt.Fprintf(w, "nodeports %s\n", orDash(strings.Join(a.Node.NodePorts, ",")))
 	fmt.Fprintf(w, "objects   %s\n", printable(a.Source))
+	fmt.Fprintf(w, "may       %s\n", orDash(printable(strings.Join(a.May, ", "))))
 	fmt.Fprintf(w, "services  %d published, %d waiting, last sync %s\n", a.Services, a.Dirty, ago(a.LastSync, now))
+	if a.Held.Any() {
+		fmt.Fprintf(w, "held      %s\n", heldText(a.Held))
+	}
 	fmt.Fprintf(w, "audit     %s, %d differences found since the start\n", ago(a.LastAudit, now), a.Drift)
+	if !works(a) {
+		return // and nobody answers health checks
+	}
+	for _, c := range a.Checks {
+		fmt.Fprintf(w, "health    %s port %d: ready endpoints here: IPv4 %d, IPv6 %d; answered on %s\n", c.Service, c.Port, c.Endpoints4, c.Endpoints6, orDash(joined(c.Listen)))
+	}
+}
+
+// heldText says what a sudden lack of objects would have taken away, and when it will.
+func heldText(h watch.Held) string {
+	return fmt.Sprintf("%d Services, the endpoints of %d others and %d Nodes, which the API server suddenly lists no more; what is missing still is removed at %s",
+		h.Services, h.Endpoints, h.Nodes, h.Until.UTC().Format(time.RFC3339))
 }
 
 // works says whether there is an agent that follows changes.
@@ -136,21 +163,18 @@ func ago(then, now time.Time) string {
 	return idle(int64(now.Sub(then).Seconds())) + " ago"
 }
 
-// attachedText counts devices, not programs.
+// attachedText counts devices, not programs, and names the cgroup whose sockets are served.
 func attachedText(rows []attach.DeviceRow) string {
 	devices := map[int]bool{}
-	failed := 0
+	cgroup := ""
 	for _, row := range rows {
-		devices[row.Ifindex] = true
-		if row.Error != "" {
-			failed++
+		if row.Method == attach.CgroupLink {
+			cgroup = "; sockets of " + printable(row.Device)
+		} else {
+			devices[row.Ifindex] = true
 		}
 	}
-	text := fmt.Sprintf("%d with programs attached", len(devices))
-	if failed > 0 {
-		text += fmt.Sprintf(", %d programs failed (nearlb devices)", failed)
-	}
-	return text
+	return fmt.Sprintf("%d with programs attached%s", len(devices), cgroup)
 }
 
 func fillColumns() []column[maps.FillRow] {

@@ -18,8 +18,9 @@ const columnGap = 2
 // column is one column of a table of rows R.
 type column[R any] struct {
 	heading string
-	wide    bool // shown with -o wide only
-	right   bool // numbers: aligned at their ends
+	wide    bool         // shown with -o wide only
+	needed  func(R) bool // shown without -o wide only, and where a row needs it; nil: always
+	right   bool         // numbers: aligned at their ends
 	cell    func(R) string
 }
 
@@ -29,7 +30,7 @@ type column[R any] struct {
 func writeTable[R any](w io.Writer, width int, wide bool, columns []column[R], rows []R) error {
 	var shown []column[R]
 	for _, c := range columns {
-		if wide || !c.wide {
+		if c.needed == nil && (wide || !c.wide) || c.needed != nil && !wide && slices.ContainsFunc(rows, c.needed) {
 			shown = append(shown, c)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/trace"
+	"github.com/nearlb/nearlb/pkg/watch"
 )
 
 // traceFlags describe one request, or where many are.
@@ -26,7 +27,7 @@ func traceCommand() *cobra.Command {
 	var pins pinFlags
 	var ask traceFlags
 	cmd := &cobra.Command{
-		Use:   "trace --from pod --src IP[:PORT] --dst IP:PORT --proto tcp|udp",
+		Use:   "trace --from DOOR --src IP[:PORT] --dst IP:PORT --proto tcp|udp",
 		Short: "Say what happens to a packet: the real BPF program decides",
 		Long: `Sends the first packet of a connection through the BPF program, in the kernel,
 and says what it decided. The tables are the live ones, read only: no flow is
@@ -59,13 +60,15 @@ for nearlb plan.`,
 
 func (f *traceFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.from, "from", "", "where the packet comes from: `pod` (host and network are not built yet)")
+	flags.StringVar(&f.from, "from", "", "`DOOR` that the packet comes through: pod (of this node), host (a socket of the node itself) or network")
 	flags.StringVar(&f.src, "src", "", "`IP[:PORT]` of the client")
 	flags.StringVar(&f.dst, "dst", "", "`IP:PORT` that it connects to")
 	flags.StringVar(&f.proto, "proto", "", "`tcp`, udp, sctp or icmp (an echo request; --dst then has no port)")
 	flags.IntVar(&f.count, "count", 1, "send `N` first packets, each from another source port")
 	flags.StringVar(&f.packets, "packets", "", "`FILE` of packets, one JSON object a line; - is standard input")
-	complete(cmd, "from", func() []string { return []string{string(trace.FromPod)} })
+	complete(cmd, "from", func() []string {
+		return []string{string(trace.FromPod), string(trace.FromHost), string(trace.FromNetwork)}
+	})
 	complete(cmd, "proto", func() []string { return []string{"tcp", "udp", "sctp", "icmp"} })
 }
 
@@ -79,11 +82,17 @@ func openTracer(cmd *cobra.Command, objects *objectFlags, pins *pinFlags) (*trac
 	if err != nil {
 		return nil, err
 	}
-	tracer, problems, err := trace.Offline(decisions(source), maps.Config{ServiceCIDRs: source.ServiceCIDRs()})
+	tracer, problems, err := trace.Offline(decisions(source), configuration(source))
 	for _, p := range problems {
 		warn(p.Object + ": " + p.Field + ": " + p.Message)
 	}
 	return tracer, err
+}
+
+// configuration is what an agent would tell the programs.
+func configuration(source watch.Source) maps.Config {
+	config := maps.Config{ServiceCIDRs: source.ServiceCIDRs(), SNATPorts: maps.DefaultSNATPorts()}
+	return config.WithNode(source.Node())
 }
 
 // answerAll answers in the order of the requests. A file of packets makes a list, even of one.

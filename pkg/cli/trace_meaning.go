@@ -17,6 +17,10 @@ func verdictText(name string) string {
 		return "ICMP that has nothing to do with a Service: left as it is"
 	case "pass_disabled":
 		return "the agent has switched nearlb off: everything is left as it is"
+	case "pass_draining":
+		return "new connections are left to kube-proxy (nearlb handover --to nearlb takes them again)"
+	case "pass_other_nat":
+		return "the kernel's NAT translates this connection, for kube-proxy: left as it is"
 	case "translate_balance":
 		return "a new connection: its backend was picked by hash"
 	case "translate_affinity":
@@ -37,6 +41,14 @@ func verdictText(name string) string {
 		return "dropped: the address is for Services, and none has it"
 	case "drop_source_range":
 		return "dropped: loadBalancerSourceRanges does not name the client"
+	case "drop_no_route":
+		return "dropped: the routing table has no way to the backend"
+	case "drop_forwarding_off":
+		return "dropped: the backend is on another node, and the kernel may not forward (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding)"
+	case "drop_no_source":
+		return "dropped: the backend is on another node, and this node has no address to reach it from"
+	case "drop_unknown_reply":
+		return "dropped: from a backend to one of the ports of --snat-ports, and no connection has it"
 	case "drop_sctp_port":
 		return "dropped: SCTP whose port would have to change, which its checksum forbids"
 	case "drop_no_backend":

@@ -48,6 +48,6 @@ func canonicalNode(n lb.Node) lb.Node {
 		}
 	}
 	n.Addresses = own
-	n.NodePortIPs = addresses(n.NodePortIPs)
+	n.NodePortIPs, n.HostIPs = addresses(n.NodePortIPs), addresses(n.HostIPs)
 	return n
 }

@@ -21,7 +21,7 @@ import (
 func Decide(in lb.Input, node lb.Node) lb.Decision {
 	node = canonicalNode(node)
 	rules := policies(in.Service)
-	doors, problems := frontends(in.Service, node)
+	doors, problems := frontends(in, node)
 	ports := servicePorts(in.Service)
 	pools := gather(in.Endpoints)
 
@@ -34,7 +34,7 @@ func Decide(in lb.Input, node lb.Node) lb.Decision {
 	}
 	for i := range pools {
 		p := &pools[i]
-		p.choose(use[p.poolKey], node)
+		p.choose(use[p.poolKey], &in.Service, node)
 		byKey[p.poolKey] = p
 		d.Backends = p.appendBackends(d.Backends, node)
 		d.Endpoints = p.appendReasons(d.Endpoints, in.Service.Name, ports)
@@ -53,17 +53,25 @@ func Decide(in lb.Input, node lb.Node) lb.Decision {
 	return d
 }
 
-// LocalReady counts the distinct addresses of ready endpoints on this node over all ports of the Service: what a health
-// check node port reports (spec.healthCheckNodePort). Not ready but terminating ones do not count.
-func LocalReady(in lb.Input, node lb.Node) int {
+// LocalReady counts the distinct addresses of one family that ready endpoints on this node have, over all ports of the Service:
+// what a health check node port (spec.healthCheckNodePort) reports on the node's addresses of that family, as kube-proxy has a
+// server for each. False: the Service is not served in the family, and nobody listens there. Not ready but terminating endpoints
+// do not count.
+func LocalReady(in lb.Input, node lb.Node, v4 bool) (count int, ok bool) {
+	if !served(addresses(in.Service.ClusterIPs), v4) {
+		return 0, false
+	}
 	pools := gather(in.Endpoints)
 	ready := make(map[netip.Addr]bool)
 	for i := range pools {
+		if pools[i].v4 != v4 {
+			continue
+		}
 		for _, e := range pools[i].winners {
 			if e.Ready && isLocal(e, node.Name) {
 				ready[e.Address.Addr()] = true
 			}
 		}
 	}
-	return len(ready)
+	return len(ready), true
 }

@@ -111,10 +111,12 @@ func (p *pool) why(c *candidate) (selected bool, reason lb.Reason) {
 	switch {
 	case c.inLocal && (p.inUse.localFirst || !c.inCluster):
 		return true, p.local.reason
+	case c.inCluster && p.fallback && (p.inUse.localFirst || !p.inUse.cluster):
+		return true, lb.ReasonLocalFallback
 	case c.inCluster:
 		return true, p.cluster.reason
-	case c.Ready:
-		return false, p.whyNotReadyOne()
+	case c.Ready, p.cluster.draining && isDraining(c):
+		return false, p.whyNotThisOne()
 	case !c.Terminating:
 		return false, lb.ReasonNotReady
 	case !c.Serving:
@@ -125,10 +127,10 @@ func (p *pool) why(c *candidate) (selected bool, reason lb.Reason) {
 	return false, lb.ReasonIsTerminating
 }
 
-// whyNotReadyOne says what keeps a ready endpoint out of every list: hints for others or policy Local.
-func (p *pool) whyNotReadyOne() lb.Reason {
-	if p.inUse.cluster && p.cluster.reason == lb.ReasonSameZone {
-		return lb.ReasonOtherZone
+// whyNotThisOne says what keeps an endpoint that could be used out of every list: keys, preferences or policy Local.
+func (p *pool) whyNotThisOne() lb.Reason {
+	if p.cluster.out != "" {
+		return p.cluster.out
 	}
 	return lb.ReasonOtherNode
 }

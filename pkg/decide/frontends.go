@@ -17,12 +17,13 @@ import (
 //
 // Families: with cluster IPs, the Service is served in their families only, whatever other addresses it has
 // (spec.clusterIPs; kube-proxy does the same). Without any, which the API server never leaves so, every family is.
-func frontends(svc lb.Service, node lb.Node) ([]lb.Frontend, []lb.Problem) {
+func frontends(in lb.Input, node lb.Node) ([]lb.Frontend, []lb.Problem) {
+	svc := in.Service
 	d := doorway{service: svc.Name, affinity: max(svc.Affinity, 0), clusterIPs: addresses(svc.ClusterIPs)}
 	if len(d.clusterIPs) == 0 {
 		d.problem("spec.clusterIP", "no cluster IP: the other frontends are served, clients inside the cluster have none")
 	}
-	external := d.ofServedFamily("spec.externalIPs", svc.ExternalIPs)
+	external := d.externalIPs(in, node)
 	balancers := d.ofServedFamily("status.loadBalancer.ingress", svc.LoadBalancerIPs)
 	ranges := sourceRanges(svc.SourceRanges, balancers, node)
 	for _, port := range d.usablePorts(svc) {
@@ -62,9 +63,12 @@ func (d *doorway) open(kind lb.Kind, ips []netip.Addr, port lb.ServicePort, numb
 }
 
 // unserved tells that the Service has cluster IPs, but none of the address's family.
-func (d *doorway) unserved(a netip.Addr) bool {
-	sameFamily := func(ip netip.Addr) bool { return ip.Is4() == a.Is4() }
-	return len(d.clusterIPs) > 0 && !slices.ContainsFunc(d.clusterIPs, sameFamily)
+func (d *doorway) unserved(a netip.Addr) bool { return !served(d.clusterIPs, a.Is4()) }
+
+// served tells whether a Service with these cluster IPs is served in a family.
+func served(clusterIPs []netip.Addr, v4 bool) bool {
+	ofFamily := func(ip netip.Addr) bool { return ip.Is4() == v4 }
+	return len(clusterIPs) == 0 || slices.ContainsFunc(clusterIPs, ofFamily)
 }
 
 func (d *doorway) ofServedFamily(field string, list []netip.Addr) []netip.Addr {

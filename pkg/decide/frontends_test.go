@@ -3,6 +3,7 @@
 package decide_test
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -160,16 +161,31 @@ func TestSourceRangesGuardLoadBalancerAddresses(t *testing.T) {
 	}
 }
 
-// spec.healthCheckNodePort reports distinct addresses of ready endpoints here, never the terminating ones.
-func TestLocalReadyCountsAddressesOnce(t *testing.T) {
+// spec.healthCheckNodePort reports distinct addresses of ready endpoints here, never the terminating ones, and each family for
+// itself, if the Service is served in it.
+func TestLocalReadyCountsTheAddressesOfAFamilyOnce(t *testing.T) {
 	in := lb.Input{Service: public(), Endpoints: endpoints(t, `
 		10.1.0.1 ready node=n1
 		10.1.0.1 ready node=n1 port=admin:81
 		10.1.0.2 published node=n1
 		10.1.0.3 leaving node=n1
 		10.1.0.4 ready node=n2
-		10.1.0.5 ready`)}
-	if got := decide.LocalReady(in, n1()); got != 2 {
-		t.Errorf("%d local ready endpoints, want 2", got)
+		10.1.0.5 ready
+		2001:db8::1 ready node=n1`)}
+	for _, row := range []struct {
+		clusterIPs []netip.Addr
+		v4         bool
+		count      int
+		ok         bool
+	}{
+		{ips("10.96.0.10"), true, 2, true},
+		{ips("10.96.0.10"), false, 0, false},
+		{ips("10.96.0.10", "2001:db8:96::10"), false, 1, true},
+		{ips("2001:db8:96::10"), true, 0, false},
+	} {
+		in.Service.ClusterIPs = row.clusterIPs
+		if got, ok := decide.LocalReady(in, n1(), row.v4); got != row.count || ok != row.ok {
+			t.Errorf("cluster IPs %v, IPv4 %v: %d local ready endpoints, served %v; want %d, %v", row.clusterIPs, row.v4, got, ok, row.count, row.ok)
+		}
 	}
 }

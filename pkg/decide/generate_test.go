@@ -22,6 +22,7 @@ type world struct {
 var (
 	nodeNames   = []string{"", "n1", "n2", "n3"}
 	zoneNames   = []string{"", "a", "b", "c"}
+	labelKeys   = []string{"kubernetes.io/hostname", "topology.kubernetes.io/zone", "topology.kubernetes.io/region", "rack", "row"}
 	regionNames = []string{"", "r1", "r2"}
 	portNames   = []string{"", "http", "dns"}
 	protocols   = []lb.Protocol{lb.TCP, lb.UDP}
@@ -33,6 +34,7 @@ func anyWorld(t *rapid.T) world {
 		Name:        rapid.SampledFrom([]string{"", "n1", "n1", "n1", "n1"}).Draw(t, "node"),
 		Zone:        rapid.SampledFrom([]string{"", "a", "a", "a"}).Draw(t, "zone"),
 		Region:      "r1",
+		Labels:      anyLabels(t),
 		Addresses:   subset(t, "addresses", ips("192.0.2.1", "2001:db8:2::1", "192.0.3.1")),
 		NodePortIPs: subset(t, "node port addresses", ips("192.0.2.1", "192.0.3.1", "2001:db8:2::1")),
 	}
@@ -52,6 +54,7 @@ func anyService(t *rapid.T) lb.Service {
 		Internal:        rapid.SampledFrom([]lb.TrafficPolicy{lb.PolicyCluster, lb.PolicyLocal}).Draw(t, "internal"),
 		External:        rapid.SampledFrom([]lb.TrafficPolicy{lb.PolicyCluster, lb.PolicyLocal}).Draw(t, "external"),
 	}
+	askForNearness(t, &svc)
 	for i, name := range subset(t, "ports", portNames) {
 		for _, protocol := range subset(t, "protocols", protocols) {
 			p := lb.ServicePort{Name: name, Protocol: protocol, Port: uint16(80 + i)}
@@ -62,6 +65,27 @@ func anyService(t *rapid.T) lb.Service {
 		}
 	}
 	return svc
+}
+
+// askForNearness draws what annotations and the slice controller are asked for, mostly nothing.
+func askForNearness(t *rapid.T, svc *lb.Service) {
+	if rapid.IntRange(0, 2).Draw(t, "has keys") == 0 {
+		svc.TopologyKeys = rapid.Permutation(subset(t, "keys", labelKeys)).Draw(t, "keys' order")
+		if rapid.Bool().Draw(t, "any") {
+			svc.TopologyKeys = append(svc.TopologyKeys, lb.AnyTopology)
+		}
+	}
+	svc.Distribution = rapid.SampledFrom([]lb.Distribution{"", "", "", lb.PreferSameNode, lb.PreferSameZone}).Draw(t, "distribution")
+	svc.LocalFallback = rapid.Bool().Draw(t, "fallback")
+	svc.WantsHints = rapid.Bool().Draw(t, "wants hints")
+}
+
+func anyLabels(t *rapid.T) lb.Labels {
+	all := map[string]string{}
+	for _, key := range subset(t, "labels", labelKeys) {
+		all[key] = rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, key)
+	}
+	return lb.NewLabels(all)
 }
 
 func anyEndpoint(t *rapid.T, style string) lb.Endpoint {
@@ -75,6 +99,7 @@ func anyEndpoint(t *rapid.T, style string) lb.Endpoint {
 		Region:      rapid.SampledFrom(regionNames).Draw(t, "region"),
 		NodeHints:   subset(t, "node hints", nodeNames),
 		ZoneHints:   subset(t, "zone hints", zoneNames),
+		Labels:      anyLabels(t),
 		Slice:       fmt.Sprintf("web-%d", rapid.IntRange(0, 3).Draw(t, "slice")),
 	}
 	address := rapid.SampledFrom(ips("10.1.0.1", "10.1.0.2", "10.1.0.3", "2001:db8::1", "2001:db8::2")).Draw(t, "address")

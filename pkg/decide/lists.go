@@ -10,9 +10,18 @@ import (
 
 // list is one of a pool's two lists of backends and how it was chosen.
 type list struct {
-	keys   []lb.BackendKey // by address
+	choice
+	keys     []lb.BackendKey // by address
+	draining bool            // none is ready: it is made of those that serve while terminating
+}
+
+// choice is why a list has the backends it has.
+type choice struct {
 	reason lb.Reason
 	tier   lb.TierName
+	out    lb.Reason // of endpoints that could be used and are not chosen
+	key    string    // the topology key that chose, if one did
+	note   lb.Note
 }
 
 // use says which lists of a pool some side of some frontend asks for. A list that nobody asks for stays empty.
@@ -21,35 +30,49 @@ type use struct {
 	localFirst     bool // clients of the cluster IP get the local list: it explains the endpoints before the other
 }
 
-// choose fills the lists of the pool for this node.
-func (p *pool) choose(u use, node lb.Node) {
+// choose fills the lists of the pool for this node. With the Service's local fallback an empty local list makes the cluster
+// list take its place.
+func (p *pool) choose(u use, svc *lb.Service, node lb.Node) {
 	p.inUse, p.node = u, node.Name
-	if u.cluster {
-		p.cluster = p.clusterList(node)
-	}
 	if u.local {
 		p.local = p.localList()
+		p.fallback = svc.LocalFallback && len(p.local.keys) == 0
+	}
+	if u.cluster || p.fallback {
+		p.cluster = p.clusterList(svc, node)
 	}
 }
 
-// clusterList is C of service-semantics.md: the ready endpoints that hints leave for this node; all that serve while
-// terminating, anywhere, when none is ready.
-func (p *pool) clusterList(node lb.Node) list {
-	in := func(c *candidate) *bool { return &c.inCluster }
-	if !slices.ContainsFunc(p.winners, isReady) {
-		return p.collect(lb.ReasonTerminating, lb.TierCluster, in, isDraining)
+// clusterList is C of service-semantics.md: the ready endpoints that are left for this node; of those that serve while
+// terminating, anywhere, when none is ready. What leaves some and not others is, in this order, the Service's topology keys,
+// its distribution, the hints. Keys are a constraint and hold for terminating endpoints too; the others are preferences, and
+// kube-proxy forgets hints where no endpoint is ready.
+func (p *pool) clusterList(svc *lb.Service, node lb.Node) list {
+	usable, ready := isReady, slices.ContainsFunc(p.winners, isReady)
+	if !ready {
+		usable = isDraining
 	}
-	forNode := func(c *candidate) bool { return c.Ready && slices.Contains(c.NodeHints, node.Name) }
-	forZone := func(c *candidate) bool { return c.Ready && slices.Contains(c.ZoneHints, node.Zone) }
-	hintsNode := func(c *candidate) bool { return len(c.NodeHints) > 0 }
-	hintsZone := func(c *candidate) bool { return len(c.ZoneHints) > 0 }
+	var c choice
+	var chosen func(*candidate) bool
 	switch {
-	case node.Name != "" && p.everyReady(hintsNode) && slices.ContainsFunc(p.winners, forNode):
-		return p.collect(lb.ReasonSameNode, lb.TierNode, in, forNode)
-	case node.Zone != "" && p.everyReady(hintsZone) && slices.ContainsFunc(p.winners, forZone):
-		return p.collect(lb.ReasonSameZone, lb.TierZone, in, forZone)
+	case len(svc.TopologyKeys) > 0:
+		c, chosen = p.byKeys(usable, svc.TopologyKeys, node)
+	case !ready:
+	case svc.Distribution != "":
+		c, chosen = p.byPlace(svc.Distribution, node)
+	default:
+		c, chosen = p.byHints(node, svc.WantsHints)
 	}
-	return p.collect(lb.ReasonAll, lb.TierCluster, in, isReady)
+	if chosen == nil {
+		c.reason, c.tier, chosen = lb.ReasonAll, lb.TierCluster, usable
+	}
+	if !ready && c.reason != lb.ReasonNoTopologyMatch {
+		c.reason = lb.ReasonTerminating
+	}
+	in := func(e *candidate) *bool { return &e.inCluster }
+	l := p.collect(c, in, func(e *candidate) bool { return usable(e) && chosen(e) })
+	l.draining = !ready
+	return l
 }
 
 // localList is L of service-semantics.md: the ready endpoints of this node, whatever hints say; those that serve while
@@ -58,15 +81,15 @@ func (p *pool) localList() list {
 	in := func(c *candidate) *bool { return &c.inLocal }
 	ready := func(c *candidate) bool { return c.Ready && isLocal(c, p.node) }
 	if slices.ContainsFunc(p.winners, ready) {
-		return p.collect(lb.ReasonLocal, lb.TierNode, in, ready)
+		return p.collect(choice{reason: lb.ReasonLocal, tier: lb.TierNode}, in, ready)
 	}
 	draining := func(c *candidate) bool { return isDraining(c) && isLocal(c, p.node) }
-	return p.collect(lb.ReasonLocalTerminating, lb.TierNode, in, draining)
+	return p.collect(choice{reason: lb.ReasonLocalTerminating, tier: lb.TierNode}, in, draining)
 }
 
 // collect makes the list of those that belong and marks them as members.
-func (p *pool) collect(reason lb.Reason, tier lb.TierName, member func(*candidate) *bool, belongs func(*candidate) bool) list {
-	l := list{keys: make([]lb.BackendKey, 0, len(p.winners)), reason: reason, tier: tier}
+func (p *pool) collect(c choice, member func(*candidate) *bool, belongs func(*candidate) bool) list {
+	l := list{choice: c, keys: make([]lb.BackendKey, 0, len(p.winners))}
 	for _, c := range p.winners {
 		if belongs(c) {
 			*member(c) = true
@@ -79,10 +102,6 @@ func (p *pool) collect(reason lb.Reason, tier lb.TierName, member func(*candidat
 // usable tells that the pool has an endpoint, anywhere in the cluster, that could serve (hasAny of service-semantics.md).
 func (p *pool) usable() bool {
 	return slices.ContainsFunc(p.winners, func(c *candidate) bool { return c.Ready || isDraining(c) })
-}
-
-func (p *pool) everyReady(holds func(*candidate) bool) bool {
-	return !slices.ContainsFunc(p.winners, func(c *candidate) bool { return c.Ready && !holds(c) })
 }
 
 func isReady(c *candidate) bool { return c.Ready }

@@ -103,14 +103,28 @@ func oracleInternal(w world, port lb.ServicePort, pkt first) string {
 	if !hasAny {
 		return "reject"
 	}
-	B := C
 	if w.in.Service.Internal == "Local" {
-		B = L
+		return oracleLocal(w, C, L)
 	}
-	if len(B) == 0 {
-		return "drop"
+	return oracleCluster(C)
+}
+
+// oracleCluster: with endpoints anywhere, the cluster list is empty by topology keys alone, and the Service is refused then.
+func oracleCluster(C []lb.Endpoint) string {
+	if len(C) == 0 {
+		return "reject"
 	}
-	return oracleNames(B)
+	return oracleNames(C)
+}
+
+func oracleLocal(w world, C, L []lb.Endpoint) string {
+	if len(L) > 0 {
+		return oracleNames(L)
+	}
+	if w.in.Service.LocalFallback {
+		return oracleCluster(C)
+	}
+	return "drop"
 }
 
 func oracleExternal(w world, port lb.ServicePort, pkt first) string {
@@ -119,12 +133,9 @@ func oracleExternal(w world, port lb.ServicePort, pkt first) string {
 		return "reject"
 	}
 	if !oracleETPLocal(w.in.Service) || pkt.inside {
-		return oracleNames(C)
+		return oracleCluster(C)
 	}
-	if len(L) == 0 {
-		return "drop"
-	}
-	return oracleNames(L)
+	return oracleLocal(w, C, L)
 }
 
 func oracleETPLocal(svc lb.Service) bool {
@@ -139,12 +150,19 @@ func oracleCategorize(w world, port lb.ServicePort, v4 bool) (C, L []lb.Endpoint
 	eps := oracleUnion(w.in.Endpoints, port, v4)
 	node, zone := w.node.Name, w.node.Zone
 	m := oracleMode(eps, node, zone)
+	if keys := w.in.Service.TopologyKeys; len(keys) > 0 {
+		C = oracleKeys(w.node, keys, oracleUsable(eps))
+		m = "DONE"
+	} else if d := w.in.Service.Distribution; d != "" {
+		C = oraclePlace(w.node, string(d), eps)
+		m = "DONE"
+	}
 	for _, e := range eps {
 		if e.Ready && (m == "NONE" || m == "SAME_NODE" && hasName(e.NodeHints, node) || m == "SAME_ZONE" && hasName(e.ZoneHints, zone)) {
 			C = append(C, e)
 		}
 	}
-	if len(C) == 0 {
+	if len(C) == 0 && len(w.in.Service.TopologyKeys) == 0 {
 		for _, e := range eps {
 			if e.Serving && e.Terminating {
 				C = append(C, e)

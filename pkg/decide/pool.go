@@ -23,12 +23,13 @@ func keyOf(f lb.Frontend) poolKey {
 // pool is every copy of every endpoint of one key, and what became of it.
 type pool struct {
 	poolKey
-	copies  []*candidate // by address, the best copy first
-	winners []*candidate // the best copy of each address
-	node    string       // this node's name
-	inUse   use
-	cluster list
-	local   list
+	copies   []*candidate // by address, the best copy first
+	winners  []*candidate // the best copy of each address
+	node     string       // this node's name
+	inUse    use
+	fallback bool // the cluster list stands in for the local one, which is empty
+	cluster  list
+	local    list
 }
 
 // candidate is one copy of an endpoint, and the lists it is in; only winners are in any.
@@ -83,7 +84,7 @@ func compareCandidates(a, b *candidate) int {
 }
 
 // compareCopies orders copies of one endpoint, the one that counts first: the better condition; node known; zone known;
-// then the lower node, zone, region, node hints, zone hints. So the same copy counts in whatever order the slices came,
+// then the lower node, zone, region, node hints, zone hints, labels. So the same copy counts in whatever order the slices came,
 // and all that it says holds: condition, node, zone, hints. Copies that are equal in all this have one answer.
 func compareCopies(a, b *lb.Endpoint) int {
 	if c := cmp.Compare(condition(a), condition(b)); c != 0 {
@@ -95,7 +96,7 @@ func compareCopies(a, b *lb.Endpoint) int {
 	if c := cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Zone, b.Zone), strings.Compare(a.Region, b.Region)); c != 0 {
 		return c
 	}
-	return cmp.Or(slices.Compare(a.NodeHints, b.NodeHints), slices.Compare(a.ZoneHints, b.ZoneHints))
+	return cmp.Or(slices.Compare(a.NodeHints, b.NodeHints), slices.Compare(a.ZoneHints, b.ZoneHints), a.Labels.Compare(b.Labels))
 }
 
 // condition ranks what a copy says of its endpoint, best first: ready; ready though terminating; serving while
@@ -125,5 +126,5 @@ func unknown(name string) int {
 func sameAnswer(a, b *lb.Endpoint) bool {
 	return condition(a) == condition(b) &&
 		a.Node == b.Node && a.Zone == b.Zone && a.Region == b.Region &&
-		slices.Equal(a.NodeHints, b.NodeHints) && slices.Equal(a.ZoneHints, b.ZoneHints)
+		slices.Equal(a.NodeHints, b.NodeHints) && slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.Labels, b.Labels)
 }

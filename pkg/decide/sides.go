@@ -62,12 +62,28 @@ func side(name lb.List, p *pool) lb.Side {
 	if p == nil || !p.usable() {
 		return lb.Side{Action: lb.Reject, Reason: lb.ReasonNoEndpoints, List: name}
 	}
-	l := p.cluster
+	if name == lb.ListLocal && p.fallback {
+		s := balance(lb.ListCluster, p.cluster)
+		if s.Action == lb.Balance {
+			s.Reason = lb.ReasonLocalFallback
+		}
+		return s
+	}
 	if name == lb.ListLocal {
-		l = p.local
+		return balance(name, p.local)
 	}
-	if len(l.keys) == 0 {
-		return lb.Side{Action: lb.Drop, Reason: lb.ReasonNoLocalEndpoints, List: name}
+	return balance(name, p.cluster)
+}
+
+// balance is the answer of a list whose pool is usable. It is empty for want of an endpoint on this node, or of one that the
+// topology keys allow: that one is refused as if the Service had none at all.
+func balance(name lb.List, l list) lb.Side {
+	switch {
+	case len(l.keys) > 0:
+		tiers := []lb.Tier{{Name: l.tier, Backends: l.keys}}
+		return lb.Side{Action: lb.Balance, Reason: l.reason, Note: l.note, Key: l.key, List: name, Tiers: tiers}
+	case l.reason == lb.ReasonNoTopologyMatch:
+		return lb.Side{Action: lb.Reject, Reason: l.reason, List: name}
 	}
-	return lb.Side{Action: lb.Balance, Reason: l.reason, List: name, Tiers: []lb.Tier{{Name: l.tier, Backends: l.keys}}}
+	return lb.Side{Action: lb.Drop, Reason: lb.ReasonNoLocalEndpoints, List: name}
 }

@@ -5,6 +5,7 @@ package decide_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -57,7 +58,7 @@ func prefixes(list ...string) []netip.Prefix {
 
 // endpoints reads one endpoint a line: address, then words in any order. The states are ready, unready (not ready, not
 // terminating), leaving (serving while terminating), dead (terminating, not serving) and published (ready while
-// terminating). Other words are node=, zone=, region=, forNode= and forZone= (hints, with commas), slice=, port=name:number
+// terminating). Other words are label=key:value (of its Node), node=, zone=, region=, forNode= and forZone= (hints, with commas), slice=, port=name:number
 // and udp. Without a port it is http:8080 over TCP.
 func endpoints(t testing.TB, text string) []lb.Endpoint {
 	t.Helper()
@@ -106,6 +107,10 @@ func readWord(e *lb.Endpoint, number *uint16, word string) error {
 		e.ZoneHints = strings.Split(value, ",")
 	case "slice":
 		e.Slice = value
+	case "label":
+		key, value, _ := strings.Cut(value, ":")
+		e.Labels = append(e.Labels, lb.Label{Key: key, Value: value})
+		slices.SortFunc(e.Labels, lb.Label.Compare)
 	case "port":
 		text, digits, _ := strings.Cut(value, ":")
 		e.Port.Name = text

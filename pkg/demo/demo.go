@@ -31,8 +31,7 @@ type Options struct {
 const (
 	defaultWidth = 80
 	defaultDwell = 4200 * time.Millisecond
-	settleLimit  = 15 * time.Second // a change that has not reached the sockets by then is lost
-	startLimit   = 60 * time.Second // likewise the first, which waits for the agents' start
+	settleLimit  = 5 * time.Minute // a change that has not reached the sockets by then is lost; some wait for an agent's start
 )
 
 // Run builds the cluster, performs every step and takes the cluster down. The error is nil only if every step came out
@@ -128,12 +127,8 @@ func (d *demo) step(ctx context.Context, number int, s step) Result {
 		result.Err = err
 	}
 	d.watch.changed(time.Now())
-	limit := settleLimit
-	if number == 0 {
-		limit = startLimit
-	}
 	if result.Err == nil {
-		result.Err = d.await(ctx, limit, d.watch.settled)
+		result.Err = d.await(ctx, settleLimit, d.watch.settled)
 	}
 	if result.Err == nil && s.during != nil {
 		result.Err = s.during(ctx)

@@ -14,10 +14,10 @@ import (
 func stage() *demo {
 	d := &demo{ready: []bool{true, false, true}}
 	for i, zone := range []string{"a", "a", "b"} {
-		n := &lab.Node{Namespace: &lab.Namespace{Name: fmt.Sprintf("n%d", i+1)}, Options: lab.NodeOptions{Zone: zone}}
+		n := &lab.Node{Host: named(fmt.Sprintf("n%d", i+1)), Options: lab.NodeOptions{Zone: zone}}
 		d.nodes = append(d.nodes, n)
-		d.servers = append(d.servers, &lab.Pod{Namespace: &lab.Namespace{Name: fmt.Sprintf("web-%d", i+1)}, Node: n})
-		d.clients = append(d.clients, &lab.Pod{Namespace: &lab.Namespace{Name: fmt.Sprintf("client-%d", i+1)}, Node: n})
+		d.servers = append(d.servers, &lab.Pod{Host: named(fmt.Sprintf("web-%d", i+1)), Node: n})
+		d.clients = append(d.clients, &lab.Pod{Host: named(fmt.Sprintf("client-%d", i+1)), Node: n})
 	}
 	d.steps = d.script()
 	d.watch = newWatch(d)
@@ -129,3 +129,5 @@ func TestAnAnswerToAQuestionFromBeforeTheChangeSaysNothing(t *testing.T) {
 		t.Error("settled by answers to earlier questions")
 	}
 }
+
+func named(name string) lab.Host { return lab.Host{Namespace: &lab.Namespace{Name: name}} }

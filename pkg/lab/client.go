@@ -30,6 +30,7 @@ type Answer struct {
 
 // DialOptions of a client's socket.
 type DialOptions struct {
+	Local     netip.Addr    // an address of the host; zero: routing says
 	LocalPort uint16        // 0: the kernel chooses
 	Patience  time.Duration // with connecting and with each answer; 0 is Patience
 }
@@ -41,19 +42,19 @@ type Conn struct {
 	patience time.Duration
 }
 
-// Dial connects a socket of the pod. Network is "tcp" or "udp". Local ports may be shared (SO_REUSEADDR, SO_REUSEPORT).
-func (p *Pod) Dial(ctx context.Context, network string, to netip.AddrPort, options DialOptions) (*Conn, error) {
+// Dial connects a socket of the host. Network is "tcp" or "udp". Local ports may be shared (SO_REUSEADDR, SO_REUSEPORT).
+func (h *Host) Dial(ctx context.Context, network string, to netip.AddrPort, options DialOptions) (*Conn, error) {
 	if options.Patience == 0 {
 		options.Patience = Patience
 	}
 	dialer := net.Dialer{Timeout: options.Patience}
 	dialer.SetMultipathTCP(false)
-	if options.LocalPort != 0 {
+	if options.LocalPort != 0 || options.Local.IsValid() {
 		dialer.Control = sharePort
-		dialer.LocalAddr = socketAddress(network, netip.AddrPortFrom(p.Address(to.Addr().Is6()), options.LocalPort))
+		dialer.LocalAddr = options.local(network, to.Addr())
 	}
 	var conn net.Conn
-	err := p.Do(func() (err error) {
+	err := h.Do(func() (err error) {
 		conn, err = dialer.DialContext(ctx, network, to.String())
 		return err
 	})
@@ -63,11 +64,16 @@ func (p *Pod) Dial(ctx context.Context, network string, to netip.AddrPort, optio
 	return &Conn{Conn: conn, in: bufio.NewReaderSize(conn, 64<<10), patience: options.Patience}, nil
 }
 
-func socketAddress(network string, a netip.AddrPort) net.Addr {
-	if network == "udp" {
-		return net.UDPAddrFromAddrPort(a)
+// local is what a socket towards an address is bound to.
+func (o DialOptions) local(network string, to netip.Addr) net.Addr {
+	address := o.Local
+	if !address.IsValid() {
+		address = everything(to).Addr()
 	}
-	return net.TCPAddrFromAddrPort(a)
+	if network == "udp" {
+		return net.UDPAddrFromAddrPort(netip.AddrPortFrom(address, o.LocalPort))
+	}
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(address, o.LocalPort))
 }
 
 func sharePort(_, _ string, raw syscall.RawConn) error {
@@ -85,8 +91,8 @@ func sharePort(_, _ string, raw syscall.RawConn) error {
 }
 
 // Ask makes one connection, asks who is there and hangs up.
-func (p *Pod) Ask(ctx context.Context, network string, to netip.AddrPort, options DialOptions) (Answer, error) {
-	conn, err := p.Dial(ctx, network, to, options)
+func (h *Host) Ask(ctx context.Context, network string, to netip.AddrPort, options DialOptions) (Answer, error) {
+	conn, err := h.Dial(ctx, network, to, options)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -183,13 +189,14 @@ func AddrPort(a net.Addr) netip.AddrPort {
 	return unmap(parsed)
 }
 
-// DatagramSocket opens an unconnected UDP socket on the pod's address: it receives from anybody and says from whom.
-// Port 0: the kernel chooses.
-func (p *Pod) DatagramSocket(six bool, port uint16) (*net.UDPConn, error) {
+// DatagramSocket opens an unconnected UDP socket of one family: it receives from anybody and says from whom. Its own
+// address is what routing says for each datagram. Port 0: the kernel chooses.
+func (h *Host) DatagramSocket(six bool, port uint16) (*net.UDPConn, error) {
 	var conn *net.UDPConn
+	network := map[bool]string{false: "udp4", true: "udp6"}[six]
 	config := net.ListenConfig{Control: sharePort}
-	err := p.Do(func() error {
-		opened, err := config.ListenPacket(context.Background(), "udp", netip.AddrPortFrom(p.Address(six), port).String())
+	err := h.Do(func() error {
+		opened, err := config.ListenPacket(context.Background(), network, fmt.Sprintf(":%d", port))
 		if err == nil {
 			conn = opened.(*net.UDPConn)
 		}

@@ -53,4 +53,5 @@ func removeStale(parent string) {
 		_ = os.RemoveAll(dir)
 		_ = lock.Close()
 	}
+	removeStaleCgroups(parent)
 }

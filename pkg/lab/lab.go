@@ -22,7 +22,9 @@ import (
 
 // Options of a lab. The zero value is a lab with the defaults.
 type Options struct {
-	MTU int // of every link unless its node says otherwise; 0 is 1500
+	MTU       int // of every link unless its node says otherwise; 0 is 1500
+	Network   Network
+	Netfilter bool // nodes have the nftables rules that CNIs and kube-proxy install
 }
 
 // Lab is one cluster. Its methods may be called from several goroutines unless they say otherwise.
@@ -34,9 +36,11 @@ type Lab struct {
 	options Options
 	lock    *os.File
 	mounts  *mounts
+	cgroups cgroups
 
 	mu        sync.Mutex
 	nodes     []*Node
+	outside   []*Outside
 	processes []*Process
 	closed    bool
 }
@@ -71,10 +75,19 @@ func (l *Lab) build() (err error) {
 	if l.mounts, err = newMounts(l.BPFDir()); err != nil {
 		return err
 	}
+	if l.cgroups, err = newCgroups(l.Dir); err != nil {
+		return err
+	}
 	if l.Router, err = newNamespace("router"); err != nil {
 		return err
 	}
-	return l.Router.connectNothingElse()
+	if err := l.Router.connectNothingElse(); err != nil {
+		return err
+	}
+	if l.options.Network == Shared {
+		return l.addSegment()
+	}
+	return nil
 }
 
 // connectNothingElse makes a router of the namespace that refuses at once what is for none of its nodes, so that nobody
@@ -117,7 +130,7 @@ func (l *Lab) Close() error {
 		return nil
 	}
 	l.closed = true
-	processes, nodes := l.processes, l.nodes
+	processes, nodes, outside := l.processes, l.nodes, l.outside
 	l.mu.Unlock()
 
 	var errs []error
@@ -127,35 +140,12 @@ func (l *Lab) Close() error {
 	for _, n := range nodes {
 		errs = append(errs, n.close())
 	}
+	for _, o := range outside {
+		errs = append(errs, o.close())
+	}
 	errs = append(errs, l.Router.close(), l.mounts.close())
 	if l.Dir != "" {
 		errs = append(errs, os.RemoveAll(l.Dir), l.lock.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// numbers of the address plan: one octet or group of the address says the node.
-func uplink4(node int, router bool) netip.Addr {
-	last := byte(2)
-	if router {
-		last = 1
-	}
-	return netip.AddrFrom4([4]byte{172, 31, byte(node), last})
-}
-
-func uplink6(node int, router bool) netip.Addr {
-	last := byte(2)
-	if router {
-		last = 1
-	}
-	return address6(0x31, node, int(last))
-}
-
-func pod4(node, pod int) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, byte(node), byte(pod)}) }
-
-func pod6(node, pod int) netip.Addr { return address6(0x24, node, pod) }
-
-// address6 is fd<kind>::<node>:0:0:0:<host>, one /64 a node.
-func address6(kind byte, node, host int) netip.Addr {
-	return netip.AddrFrom16([16]byte{0: 0xfd, 1: kind, 7: byte(node), 14: byte(host >> 8), 15: byte(host)})
 }

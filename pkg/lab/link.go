@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -44,6 +45,33 @@ func join(a, b end, mtu int) error {
 		}
 	}
 	return nil
+}
+
+// addBridge makes a bridge that is up. The number becomes part of its own Ethernet address: a bridge without one takes its
+// ports' lowest, which changes as they come and go.
+func (ns *Namespace) addBridge(name string, mtu, number int) error {
+	off := false
+	bridge := &netlink.Bridge{
+		LinkAttrs:         netlink.LinkAttrs{Name: name, MTU: mtu, HardwareAddr: net.HardwareAddr{0x02, 0, 0, 0, 0, byte(number)}},
+		MulticastSnooping: &off,
+	}
+	if err := ns.link.LinkAdd(bridge); err != nil {
+		return fmt.Errorf("add bridge %s to %s: %w", name, ns.Name, err)
+	}
+	return ns.up(name)
+}
+
+// addPort makes a device a port of a bridge.
+func (ns *Namespace) addPort(bridge, device string) error {
+	master, err := ns.link.LinkByName(bridge)
+	if err != nil {
+		return fmt.Errorf("find bridge %s of %s: %w", bridge, ns.Name, err)
+	}
+	port, err := ns.link.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("find device %s of %s: %w", device, ns.Name, err)
+	}
+	return errors.Join(ns.link.LinkSetMaster(port, master), ns.link.LinkSetHairpin(port, false))
 }
 
 func (ns *Namespace) up(name string) error {

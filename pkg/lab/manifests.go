@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -46,53 +45,6 @@ func (m *Manifests) WriteText(file, text string) error {
 
 // Remove takes a file out of the directory.
 func (m *Manifests) Remove(file string) error { return os.Remove(filepath.Join(m.Dir, file)) }
-
-// Service is a v1 Service of namespace default, with cluster addresses.
-type Service struct {
-	Name        string
-	ClusterIPs  []netip.Addr
-	ExternalIPs []netip.Addr
-	Ports       []Port // with node ports, the type is NodePort
-	Affinity    int    // seconds of ClientIP affinity, 0 for none
-}
-
-// Port is a service port, or a port of a slice.
-type Port struct {
-	Name     string
-	Protocol string // TCP or UDP
-	Port     uint16
-	NodePort uint16 // 0 for none
-}
-
-func (p Port) fields() map[string]any {
-	fields := map[string]any{"name": p.Name, "protocol": p.Protocol, "port": p.Port}
-	if p.NodePort != 0 {
-		fields["nodePort"] = p.NodePort
-	}
-	return fields
-}
-
-func (s Service) object() map[string]any {
-	families := make([]string, len(s.ClusterIPs))
-	for i, a := range s.ClusterIPs {
-		families[i] = family(a)
-	}
-	spec := map[string]any{
-		"type": "ClusterIP", "clusterIP": s.ClusterIPs[0], "clusterIPs": s.ClusterIPs, "ipFamilies": families,
-		"ports": each(s.Ports, Port.fields),
-	}
-	if s.Affinity != 0 {
-		spec["sessionAffinity"] = "ClientIP"
-		spec["sessionAffinityConfig"] = map[string]any{"clientIP": map[string]any{"timeoutSeconds": s.Affinity}}
-	}
-	if len(s.ExternalIPs) > 0 {
-		spec["externalIPs"] = s.ExternalIPs
-	}
-	if slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 }) {
-		spec["type"] = "NodePort"
-	}
-	return kind("v1", "Service", map[string]any{"name": s.Name, "namespace": "default"}, "spec", spec)
-}
 
 // Endpoint is one pod in a slice, with its conditions.
 type Endpoint struct {

@@ -74,6 +74,16 @@ func onThread(f func() error) error {
 	return <-done
 }
 
+// MountMemory mounts a file system in memory on a directory, for the lab's processes: others see the directory below it.
+func (l *Lab) MountMemory(dir string) error {
+	return l.Mounted(func() error {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700"); err != nil {
+			return fmt.Errorf("mount memory on %s: %w", dir, err)
+		}
+		return nil
+	})
+}
+
 // MountPath names the lab's mount namespace for other processes (nsenter --mount=PATH) as long as this one lives.
 func (l *Lab) MountPath() string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), l.mounts.file.Fd())

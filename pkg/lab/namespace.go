@@ -15,9 +15,10 @@ import (
 
 // Namespace is a network namespace without a name: it is gone when nothing refers to it any more.
 type Namespace struct {
-	Name string // for people
-	file *os.File
-	link *netlink.Handle // acts inside the namespace from any thread
+	Name   string // for people
+	file   *os.File
+	link   *netlink.Handle // acts inside the namespace from any thread
+	cgroup membership      // of the threads inside, and so of their sockets
 }
 
 // newNamespace makes a namespace with its loopback device up and addresses usable without delay.
@@ -55,14 +56,14 @@ func (ns *Namespace) prepare() (err error) {
 		"ipv6/conf/default/accept_ra=0",
 		"ipv4/icmp_ratelimit=0", "ipv6/icmp/ratelimit=0", // every refused packet is answered
 		"ipv4/ping_group_range=0 0",
+		// Strict, as distributions set it, and on every device: nothing here may depend on its being off.
+		"ipv4/conf/all/rp_filter=1", "ipv4/conf/default/rp_filter=1",
 	)
 }
 
-// forward makes a router of the namespace. Reverse path filtering is strict, as distributions set it: nothing here may
-// depend on its being off.
+// forward makes a router of the namespace.
 func (ns *Namespace) forward() error {
-	return ns.Sysctl("ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1",
-		"ipv4/conf/all/rp_filter=1", "ipv4/conf/default/rp_filter=1")
+	return ns.Sysctl("ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1")
 }
 
 // Sysctl sets values below /proc/sys/net, each written as "path=value".
@@ -77,8 +78,8 @@ func (ns *Namespace) Sysctl(settings ...string) error {
 	})
 }
 
-// Do calls f on a thread inside the namespace. Sockets that f makes stay in the namespace and work from any thread.
-// f may start no goroutine that relies on the namespace.
+// Do calls f on a thread inside the namespace, and of a node or its pods inside the node's cgroup. Sockets that f makes stay
+// there and work from any thread. f may start no goroutine that relies on the namespace.
 func (ns *Namespace) Do(f func() error) error {
 	runtime.LockOSThread()
 	origin, err := os.Open("/proc/thread-self/ns/net")
@@ -87,15 +88,14 @@ func (ns *Namespace) Do(f func() error) error {
 		return err
 	}
 	defer origin.Close()
-	if err := ns.enter(); err != nil {
-		runtime.UnlockOSThread()
-		return err
-	}
 	defer func() {
-		if unix.Setns(int(origin.Fd()), unix.CLONE_NEWNET) == nil {
+		if unix.Setns(int(origin.Fd()), unix.CLONE_NEWNET) == nil && ns.cgroup.leave() == nil {
 			runtime.UnlockOSThread() // else the thread ends with its goroutine
 		}
 	}()
+	if err := ns.enter(); err != nil {
+		return err
+	}
 	return f()
 }
 
@@ -104,7 +104,7 @@ func (ns *Namespace) enter() error {
 	if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter network namespace of %s: %w", ns.Name, err)
 	}
-	return nil
+	return ns.cgroup.enter()
 }
 
 // Path names the namespace for other processes (nsenter --net=PATH) as long as this one lives.

@@ -5,7 +5,6 @@ package lab
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"sync"
 )
 
@@ -20,17 +19,15 @@ type NodeOptions struct {
 
 // Node is a namespace with an uplink to the router, a default route and pods.
 type Node struct {
-	*Namespace
+	Host
 	Options NodeOptions
-	V4, V6  netip.Addr // InternalIPs
 
 	lab    *Lab
 	number int // from 1: part of every address of the node
 
-	mu      sync.Mutex
-	pods    []*Pod
-	next    int // number of the next pod
-	servers []*Server
+	mu   sync.Mutex
+	pods []*Pod
+	next int // number of the next pod
 }
 
 // Uplink is the name of a node's device towards the router.
@@ -55,55 +52,33 @@ func (l *Lab) AddNode(options NodeOptions) (*Node, error) {
 		return nil, err
 	}
 	l.nodes = append(l.nodes, n)
-	if err := n.connect(l.Router); err != nil {
-		return nil, fmt.Errorf("connect node %s: %w", options.Name, err)
+	if n.cgroup, err = l.cgroups.make(options.Name); err != nil {
+		return nil, err
+	}
+	if err := n.build(); err != nil {
+		return nil, fmt.Errorf("build node %s: %w", options.Name, err)
 	}
 	return n, nil
 }
 
-// connect makes the uplink and routes both ways.
-func (n *Node) connect(router *Namespace) error {
-	if err := n.forward(); err != nil {
+func (n *Node) build() error {
+	if err := n.connect(); err != nil {
 		return err
 	}
-	port := fmt.Sprintf("port%d", n.number)
-	if err := join(end{n.Namespace, Uplink}, end{router, port}, n.Options.UplinkMTU); err != nil {
-		return err
-	}
-	for _, f := range []struct {
-		own, router, pods netip.Addr
-		subnet, podBits   int
-	}{
-		{n.V4, uplink4(n.number, true), pod4(n.number, 0), 24, 24},
-		{n.V6, uplink6(n.number, true), pod6(n.number, 0), 64, 64},
-	} {
-		err := errors.Join(
-			n.addAddress(Uplink, netip.PrefixFrom(f.own, f.subnet)),
-			router.addAddress(port, netip.PrefixFrom(f.router, f.subnet)),
-			n.addRoute(Uplink, everything(f.own), f.router),
-			router.addRoute(port, netip.PrefixFrom(f.pods, f.podBits), f.own),
-		)
-		if err != nil {
+	if n.Options.Bridge {
+		if err := n.addPodBridge(); err != nil {
 			return err
 		}
 	}
-	if n.Options.Bridge {
-		return n.addBridge()
+	if n.lab.options.Netfilter {
+		return n.Netfilter(clusterRules)
 	}
 	return nil
 }
 
 // SetUplinkMTU changes both ends of the node's link to the router.
 func (n *Node) SetUplinkMTU(mtu int) error {
-	return errors.Join(n.SetMTU(Uplink, mtu), n.lab.Router.SetMTU(fmt.Sprintf("port%d", n.number), mtu))
-}
-
-// Address is the node's address of one family.
-func (n *Node) Address(six bool) netip.Addr {
-	if six {
-		return n.V6
-	}
-	return n.V4
+	return errors.Join(n.SetMTU(Uplink, mtu), n.lab.Router.SetMTU(n.port(), mtu))
 }
 
 // Pods are the node's pods in the order they were added.
@@ -118,10 +93,5 @@ func (n *Node) close() error {
 	for _, p := range n.Pods() {
 		errs = append(errs, p.close())
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, s := range n.servers {
-		errs = append(errs, s.Close())
-	}
-	return errors.Join(append(errs, n.Namespace.close())...)
+	return errors.Join(append(errs, n.Host.close(), n.cgroup.remove())...)
 }

@@ -17,10 +17,10 @@ const (
 	echoRequest6, echoReply6 = 128, 129 // RFC 4443
 )
 
-// Ping sends one ICMP echo request from the pod and waits for the reply that carries the same content. The kernel checks
+// Ping sends one ICMP echo request from the host and waits for the reply that carries the same content. The kernel checks
 // the reply's checksum and identifier.
-func (p *Pod) Ping(to netip.Addr) error {
-	socket, err := p.pingSocket(to)
+func (h *Host) Ping(to netip.Addr) error {
+	socket, err := h.pingSocket(to)
 	if err != nil {
 		return fmt.Errorf("ping %s: %w", to, err)
 	}
@@ -48,13 +48,13 @@ func (p *Pod) Ping(to netip.Addr) error {
 }
 
 // pingSocket is a socket for echo requests, connected, so that only answers from that address arrive.
-func (p *Pod) pingSocket(to netip.Addr) (*os.File, error) {
+func (h *Host) pingSocket(to netip.Addr) (*os.File, error) {
 	domain, protocol := unix.AF_INET, unix.IPPROTO_ICMP
 	if to.Is6() {
 		domain, protocol = unix.AF_INET6, unix.IPPROTO_ICMPV6
 	}
 	var file *os.File
-	err := p.Do(func() error {
+	err := h.Do(func() error {
 		fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 		if err != nil {
 			return err

@@ -5,25 +5,15 @@ package lab
 import (
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"slices"
-	"sync"
-
-	"github.com/vishvananda/netlink"
 )
 
 // Pod is a namespace with one device, eth0, and one address of each family.
 type Pod struct {
-	*Namespace
+	Host
 	Node   *Node
 	Device string // the node's end of its veth
-	V4, V6 netip.Addr
-
-	mu      sync.Mutex
-	servers []io.Closer
-	gone    bool
 }
 
 // The gateway that pods on point-to-point links use: the same link-local addresses on every link.
@@ -36,12 +26,14 @@ const (
 func (n *Node) AddPod(name string) (*Pod, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := &Pod{Node: n, Device: fmt.Sprintf("pod%d", n.next), V4: pod4(n.number, n.next), V6: pod6(n.number, n.next)}
+	p := &Pod{Node: n, Device: fmt.Sprintf("pod%d", n.next)}
+	p.V4, p.V6 = pod4(n.number, n.next), pod6(n.number, n.next)
 	n.next++
 	var err error
 	if p.Namespace, err = newNamespace(name); err != nil {
 		return nil, err
 	}
+	p.cgroup = n.cgroup
 	n.pods = append(n.pods, p)
 	if err := join(end{n.Namespace, p.Device}, end{p.Namespace, "eth0"}, n.Options.PodMTU); err != nil {
 		return nil, err
@@ -70,20 +62,10 @@ func (p *Pod) attachPointToPoint() error {
 	)
 }
 
-// addBridge gives the node a bridge that is its pods' gateway.
-func (n *Node) addBridge() error {
-	off := false
-	// An address of its own: a bridge without one takes its ports' lowest, which changes as pods come and go.
-	address := net.HardwareAddr{0x02, 0, 0, 0, 0, byte(n.number)}
-	bridge := &netlink.Bridge{
-		LinkAttrs:         netlink.LinkAttrs{Name: bridgeName, MTU: n.Options.PodMTU, HardwareAddr: address},
-		MulticastSnooping: &off,
-	}
-	if err := n.link.LinkAdd(bridge); err != nil {
-		return fmt.Errorf("add bridge: %w", err)
-	}
+// addPodBridge gives the node a bridge that is its pods' gateway.
+func (n *Node) addPodBridge() error {
 	return errors.Join(
-		n.up(bridgeName),
+		n.addBridge(bridgeName, n.Options.PodMTU, n.number),
 		n.addAddress(bridgeName, netip.PrefixFrom(pod4(n.number, 1), 24)),
 		n.addAddress(bridgeName, netip.PrefixFrom(pod6(n.number, 1), 64)),
 	)
@@ -91,30 +73,13 @@ func (n *Node) addBridge() error {
 
 func (p *Pod) attachBridge() error {
 	n := p.Node
-	bridge, err := n.link.LinkByName(bridgeName)
-	if err != nil {
-		return err
-	}
-	port, err := n.link.LinkByName(p.Device)
-	if err != nil {
-		return err
-	}
 	return errors.Join(
-		n.link.LinkSetMaster(port, bridge),
-		n.link.LinkSetHairpin(port, false),
+		n.addPort(bridgeName, p.Device),
 		p.addAddress("eth0", netip.PrefixFrom(p.V4, 24)),
 		p.addAddress("eth0", netip.PrefixFrom(p.V6, 64)),
 		p.addRoute("eth0", everything(p.V4), pod4(n.number, 1)),
 		p.addRoute("eth0", everything(p.V6), pod6(n.number, 1)),
 	)
-}
-
-// Address is the pod's address of one family.
-func (p *Pod) Address(six bool) netip.Addr {
-	if six {
-		return p.V6
-	}
-	return p.V4
 }
 
 // Delete takes the pod away as a node does with one that died: its servers fall silent and its device is gone.
@@ -128,25 +93,4 @@ func (p *Pod) Delete() error {
 		err = n.link.LinkDel(device)
 	}
 	return errors.Join(err, p.close())
-}
-
-// keep has a server closed with the pod.
-func (p *Pod) keep(c io.Closer) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.servers = append(p.servers, c)
-}
-
-func (p *Pod) close() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.gone {
-		return nil
-	}
-	p.gone = true
-	var errs []error
-	for _, s := range p.servers {
-		errs = append(errs, s.Close())
-	}
-	return errors.Join(append(errs, p.Namespace.close())...)
 }

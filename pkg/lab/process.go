@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Process is a program that runs in a node's network namespace and in the lab's mount namespace.
+// Process is a program that runs in a host's network namespace and in the lab's mount namespace.
 type Process struct {
 	Log string // file with its standard output and error
 
@@ -23,7 +23,16 @@ type Process struct {
 
 // Start runs a program on the node. It dies with this process, in whatever way that ends.
 func (n *Node) Start(name string, argv []string, env ...string) (*Process, error) {
-	p := &Process{Log: filepath.Join(n.lab.Dir, "log", n.Name+"-"+name+".log"), ended: make(chan struct{})}
+	return n.lab.start(n.Namespace, name, argv, env)
+}
+
+// Start runs a program on the host outside, as Node.Start does.
+func (o *Outside) Start(name string, argv []string, env ...string) (*Process, error) {
+	return o.lab.start(o.Namespace, name, argv, env)
+}
+
+func (l *Lab) start(on *Namespace, name string, argv, env []string) (*Process, error) {
+	p := &Process{Log: filepath.Join(l.Dir, "log", on.Name+"-"+name+".log"), ended: make(chan struct{})}
 	out, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
@@ -32,25 +41,25 @@ func (n *Node) Start(name string, argv []string, env ...string) (*Process, error
 	p.command = exec.Command(argv[0], argv[1:]...)
 	p.command.Stdout, p.command.Stderr = out, out
 	p.command.Env = append(os.Environ(), env...)
-	p.command.Dir = n.lab.Dir
+	p.command.Dir = l.Dir
 	// A group of its own: Ctrl-C on a terminal is for the lab to act on. The signal at the parent's death is tied to the
 	// thread that started the process, which therefore waits for it.
 	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 
 	started := make(chan error, 1)
-	go func() { _ = onThread(func() error { p.run(n, started); return nil }) }()
+	go func() { _ = onThread(func() error { p.run(l.mounts, on, started); return nil }) }()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s on %s: %w", name, n.Name, err)
+		return nil, fmt.Errorf("start %s on %s: %w", name, on.Name, err)
 	}
-	n.lab.mu.Lock()
-	defer n.lab.mu.Unlock()
-	n.lab.processes = append(n.lab.processes, p)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.processes = append(l.processes, p)
 	return p, nil
 }
 
 // run starts the process on the calling thread, which it moves, and waits for its end.
-func (p *Process) run(n *Node, started chan<- error) {
-	err := errors.Join(n.lab.mounts.enter(), n.enter())
+func (p *Process) run(in *mounts, on *Namespace, started chan<- error) {
+	err := errors.Join(in.enter(), on.enter())
 	if err == nil {
 		err = p.command.Start()
 	}
@@ -58,6 +67,7 @@ func (p *Process) run(n *Node, started chan<- error) {
 	if err == nil {
 		p.err = p.command.Wait()
 	}
+	_ = on.cgroup.leave() // Go parks a process's first thread instead of ending it
 	close(p.ended)
 }
 
@@ -66,6 +76,16 @@ func (p *Process) PID() int { return p.command.Process.Pid }
 
 // Ended is closed when the process is gone.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// ExitCode is the exit status of a process that ended; -1 of one that runs or that a signal ended.
+func (p *Process) ExitCode() int {
+	select {
+	case <-p.ended:
+		return p.command.ProcessState.ExitCode()
+	default:
+		return -1
+	}
+}
 
 // Kill ends the process by SIGKILL and waits for its end. A process that ended already is no error.
 func (p *Process) Kill() error {

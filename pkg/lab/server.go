@@ -15,7 +15,7 @@ import (
 	"sync"
 )
 
-// Server answers on one port of a pod or node, over TCP and UDP, on both of its addresses.
+// Server answers on one port of a host, over TCP and UDP, on both of its addresses.
 //
 // Over TCP each line is a request: "who" is answered with "NAME CLIENT LOCAL" (both as address:port), "get SEED LENGTH"
 // with that much of the stream, "put SEED LENGTH" is followed by content and answered with "ok" or what was wrong with
@@ -28,24 +28,16 @@ type Server struct {
 	closed  bool
 }
 
-// Serve starts a server named after the pod on a port. It ends with the pod or by Close.
-func (p *Pod) Serve(port uint16) (*Server, error) {
-	s := newServer(p.Name)
-	p.keep(s)
-	return s, s.listenOn(p.Namespace, port, p.V4, p.V6)
+// Serve starts a server named after the host on these addresses, which are its own two if there are none; on a node, it is
+// what a pod with hostNetwork is. It ends with the host or by Close.
+func (h *Host) Serve(port uint16, addresses ...netip.Addr) (*Server, error) {
+	if len(addresses) == 0 {
+		addresses = []netip.Addr{h.V4, h.V6}
+	}
+	s := &Server{Name: h.Name, closers: map[io.Closer]struct{}{}}
+	h.keep(s)
+	return s, s.listenOn(h.Namespace, port, addresses...)
 }
-
-// Serve starts a server named after the node on the node's own addresses, as a pod with hostNetwork does. It ends with
-// the lab or by Close.
-func (n *Node) Serve(port uint16) (*Server, error) {
-	s := newServer(n.Name)
-	n.mu.Lock()
-	n.servers = append(n.servers, s)
-	n.mu.Unlock()
-	return s, s.listenOn(n.Namespace, port, n.V4, n.V6)
-}
-
-func newServer(name string) *Server { return &Server{Name: name, closers: map[io.Closer]struct{}{}} }
 
 func (s *Server) listenOn(ns *Namespace, port uint16, addresses ...netip.Addr) error {
 	return ns.Do(func() error {

@@ -79,9 +79,13 @@ func (b Backend) line() string {
 	return fmt.Sprintf("%v; state %s; lists %s; near %s; node %q; zone %q", b.Key, b.State, words(b.Lists), b.Near, b.Node, b.Zone)
 }
 
-// String is "balance same-zone (zone 2)": action, reason and how many backends each tier has.
+// String is "balance same-zone (zone 2)", "balance all, no-hints (cluster 3)": action, reason, note and how many backends each
+// tier has.
 func (s Side) String() string {
 	line := fmt.Sprintf("%s %s", s.Action, s.Reason)
+	if s.Note != "" {
+		line += ", " + string(s.Note)
+	}
 	for _, t := range s.Tiers {
 		line += fmt.Sprintf(" (%s %d)", t.Name, len(t.Backends))
 	}

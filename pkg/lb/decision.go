@@ -50,6 +50,8 @@ const (
 type Side struct {
 	Action Action
 	Reason Reason
+	Note   Note   // why no preference is in force that was asked for; "" otherwise
+	Key    string // the topology key that chose; "" where none did
 	List   List   // which list the tiers are made of, or would be
 	Tiers  []Tier // tried in order; at most three, none empty; empty unless Action is balance
 }
@@ -79,6 +81,23 @@ const (
 	ReasonNoEndpoints      Reason = "no-endpoints"
 	ReasonNoLocalEndpoints Reason = "no-local-endpoints"
 	ReasonNoTopologyMatch  Reason = "no-topology-match"
+	ReasonSameRegion       Reason = "same-region"
+	ReasonSameLabel        Reason = "same-label"     // a topology key that names no known level, as a rack's
+	ReasonLocalFallback    Reason = "local-fallback" // policy Local, nothing local, and the Service prefers any to none
+)
+
+// Note says of a side why a preference for near endpoints, which the Service or its slices ask for, is not in force, or not
+// to the full. The names are those of BPF's enum note.
+type Note string
+
+// The notes.
+const (
+	NoteNoHints             Note = "no-hints"              // the Service asks for hints, and no ready endpoint has one
+	NoteEndpointWithoutHint Note = "endpoint-without-hint" // some ready endpoints have hints, some have not
+	NoteNodeWithoutZone     Note = "node-without-zone"
+	NoteNoEndpointInZone    Note = "no-endpoint-in-zone" // no ready endpoint is in this zone, or hinted for it
+	NoteNoEndpointOnNode    Note = "no-endpoint-on-node" // hints name nodes alone, and not this one
+	NoteNoKeyMatched        Note = "no-key-matched"      // only the topology key * did
 )
 
 // Further reasons of endpoints. A selected endpoint has its side's reason.
@@ -88,6 +107,8 @@ const (
 	ReasonIsTerminating Reason = "is-terminating" // serving, but some endpoint is ready
 	ReasonOtherNode     Reason = "other-node"     // a nearer tier or policy Local has the traffic
 	ReasonOtherZone     Reason = "other-zone"
+	ReasonOtherRegion   Reason = "other-region"
+	ReasonOtherLabel    Reason = "other-label"           // its Node lacks the label, or has another value
 	ReasonDuplicate     Reason = "duplicate"             // another copy of the same address counts: it has the better condition
 	ReasonNoAddress     Reason = "no-address"            // no address or no port number to send to
 	ReasonNoServicePort Reason = "no-service-port"       // no port of the Service has this name and protocol

@@ -19,9 +19,10 @@ func (f Frontend) Equal(o Frontend) bool {
 		f.Internal.Equal(o.Internal) && f.External.Equal(o.External) && slices.Equal(f.SourceRanges, o.SourceRanges)
 }
 
-// Equal compares action, reason, list and tiers.
+// Equal compares every part.
 func (s Side) Equal(o Side) bool {
-	return s.Action == o.Action && s.Reason == o.Reason && s.List == o.List && slices.EqualFunc(s.Tiers, o.Tiers, Tier.Equal)
+	return s.Action == o.Action && s.Reason == o.Reason && s.Note == o.Note && s.Key == o.Key && s.List == o.List &&
+		slices.EqualFunc(s.Tiers, o.Tiers, Tier.Equal)
 }
 
 // Equal compares name and backends.

@@ -20,7 +20,23 @@ type Service struct {
 	Affinity        time.Duration  // spec.sessionAffinityConfig.clientIP.timeoutSeconds, 0 for none; whole seconds
 	SourceRanges    []netip.Prefix // spec.loadBalancerSourceRanges, masked
 	HealthCheckPort uint16         // spec.healthCheckNodePort, 0 for none
+	TopologyKeys    []string       // annotation nearlb.io/topology-keys, valid; empty: no constraint
+	Distribution    Distribution   // annotation nearlb.io/traffic-distribution; "" for none
+	LocalFallback   bool           // annotation nearlb.io/local-fallback: policies Local fall back to the cluster
+	WantsHints      bool           // spec.trafficDistribution or annotation topology-mode: slices should have hints
 }
+
+// AnyTopology is the topology key that every endpoint matches. It comes last.
+const AnyTopology = "*"
+
+// Distribution is an order of preference among ready endpoints, by where they are and not by hints.
+type Distribution string
+
+// The values of the annotation nearlb.io/traffic-distribution.
+const (
+	PreferSameNode Distribution = "PreferSameNode" // this node, then its zone, then all
+	PreferSameZone Distribution = "PreferSameZone" // this zone, then all
+)
 
 // ServiceType is spec.type. Headless and ExternalName Services never reach lb.
 type ServiceType string
@@ -63,6 +79,7 @@ type Endpoint struct {
 	NodeHints   []string       // hints.forNodes[].name, sorted; empty is no hint
 	ZoneHints   []string       // hints.forZones[].name, sorted; empty is no hint
 	Slice       string         // name of the slice it came from, for people
+	Labels      Labels         // those labels of its Node that Service.TopologyKeys name
 }
 
 // PortKey joins an endpoint to a service port: by name and protocol (EndpointSlice ports[].name, ports[].protocol).
@@ -76,14 +93,18 @@ type Node struct {
 	Name        string
 	Zone        string       // label topology.kubernetes.io/zone; "" unknown, which no hint matches
 	Region      string       // label topology.kubernetes.io/region
+	Labels      Labels       // all its labels; empty as long as the Node is not known
 	Addresses   []netip.Addr // status.addresses, InternalIP before ExternalIP
 	NodePortIPs []netip.Addr // those of Addresses that answer NodePorts (--nodeport-addresses), sorted
+	HostIPs     []netip.Addr // addresses on devices of this host, as far as they are known
+	ExternalIPs ExternalIPPolicy
 }
 
 // Input is all that decides about one Service on this node.
 type Input struct {
 	Service   Service
 	Endpoints []Endpoint
+	Taken     Taken     // external IPs that are somebody else's
 	Problems  []Problem // found while the objects were read
 	Triggered time.Time // oldest endpoints.kubernetes.io/last-change-trigger-time not yet programmed; zero if unknown
 }

@@ -15,7 +15,7 @@ func (t *Tables) Audit(repair bool) ([]Drift, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a := &audit{t: t, repair: repair, found: []Drift{}}
-	for _, step := range []func() error{a.names, a.backends, a.slots, a.frontends, a.ranges, a.filter, a.strayServices} {
+	for _, step := range []func() error{a.names, a.backends, a.slots, a.frontends, a.ranges, a.filter, a.settings, a.devices, a.strayServices} {
 		if err := step(); err != nil {
 			return a.found, fmt.Errorf("audit tables: %w", err)
 		}
@@ -117,7 +117,7 @@ func (a *audit) backends() error {
 				if read[backendRow](t.store.backends, b.id) == b.value {
 					continue
 				}
-				entry := p.name.String() + " " + addrPortOf(b.value).String()
+				entry := p.name.String() + " " + AddrPortOf(b.value).String()
 				mend := func() error { write(t.store.backends, b.id, b.value); return nil }
 				if err := a.note("backends", entry, "is not as it was published", mend); err != nil {
 					return err

@@ -3,7 +3,6 @@
 package maps
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -32,7 +31,7 @@ func TestAnEntryDeletedByHandIsPutBack(t *testing.T) {
 	}
 	b.store.backends.store(1, wordState, 0)
 	b.store.slots.store(b.frontends[key].value.Sides[0].Tiers[0].First, 0, 77)
-	frontendBit(netip.MustParseAddr("10.96.0.1")).put(b.store.filter, false)
+	b.frontends[key].bit().put(b.store.filter, false)
 
 	found, err := b.Audit(false)
 	if err != nil {

@@ -201,16 +201,24 @@ func (c *change) takeRecord() (uint32, error) {
 	return id, nil
 }
 
+// spareRecords is the part of the records that is kept for replacing others: a Service that adds frontends may not take it, as
+// no Service could be changed any more.
+const spareRecords = 16
+
 // checkSpace refuses what would overfill a hash table.
 func (c *change) checkSpace() error {
-	entries := len(c.t.frontends) - len(c.drops)
+	added := 0
 	for _, f := range c.frontends {
 		if c.t.frontends[f.key] == nil {
-			entries++
+			added++
 		}
 	}
-	if entries > int(c.t.store.sizes.Frontends) {
-		return errFullTable{bpf.NearlbMapFrontends, c.t.store.sizes.Frontends}
+	sizes, entries := c.t.store.sizes, len(c.t.frontends)-len(c.drops)+added
+	if entries > int(sizes.Frontends) {
+		return errFullTable{bpf.NearlbMapFrontends, sizes.Frontends}
+	}
+	if added > len(c.drops) && entries > int(sizes.Records-sizes.Records/spareRecords-1) {
+		return errFullTable{bpf.NearlbMapRecords, sizes.Records}
 	}
 	fresh := 0
 	for p, wanted := range c.ranges {

@@ -3,6 +3,8 @@
 package maps
 
 import (
+	"unsafe"
+
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
 )
@@ -109,10 +111,11 @@ func (c *change) prepareGone(b *backend) {
 
 // The words of a backend that change in place, as laid out in bpf/lib/types.h.
 const (
-	wordState      = 4 // port, state, tier
-	wordPlace      = 5 // zone, node
-	wordMembership = 6 // generation, member
-	wordService    = 7
+	wordAddress    = int(unsafe.Offsetof(backendRow{}.Address) / 4)
+	wordState      = int(unsafe.Offsetof(backendRow{}.Port) / 4)       // port, state, tier
+	wordPlace      = int(unsafe.Offsetof(backendRow{}.Zone) / 4)       // zone, node
+	wordMembership = int(unsafe.Offsetof(backendRow{}.Generation) / 4) // generation, member
+	wordService    = int(unsafe.Offsetof(backendRow{}.Service) / 4)
 )
 
 // before is what must be there before any record names the backend, and the order in which its words are written: all of a
@@ -120,7 +123,7 @@ const (
 // reader of the old records sees a backend that these do not list, and a reader of the new ones finds all of theirs in service.
 func (w *backendChange) before() (row backendRow, order []int) {
 	if w.fresh {
-		return w.to, []int{0, 1, 2, 3, wordPlace, wordMembership, wordService, wordState}
+		return w.to, []int{wordAddress, wordAddress + 1, wordAddress + 2, wordAddress + 3, wordPlace, wordMembership, wordService, wordState}
 	}
 	row = w.to
 	row.Member &= w.b.value.Member

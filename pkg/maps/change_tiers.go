@@ -100,7 +100,7 @@ func inOrder(members []*backend) []*backend {
 
 // wire is the address and port of a backend as they stand in the table: network byte order.
 func wire(b *backend) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(&b.value)), len(endpoint{}))
+	return unsafe.Slice((*byte)(unsafe.Pointer(&b.value.Address)), len(endpoint{}))
 }
 
 func idsOf(members []*backend) []uint32 {
@@ -148,7 +148,7 @@ func (c *change) run(p *port, members []*backend) (*run, error) {
 func (t *Tables) maglev(members []*backend) []uint32 {
 	seeds := make([]uint64, len(members))
 	for i, b := range members {
-		seeds[i] = decide.BackendSeed(lb.BackendKey{Address: addrPortOf(b.value)})
+		seeds[i] = decide.BackendSeed(lb.BackendKey{Address: AddrPortOf(b.value)})
 	}
 	slots := make([]uint32, t.tableSize(len(members)))
 	for i, member := range decide.Maglev(seeds, len(slots)) {

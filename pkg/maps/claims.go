@@ -102,8 +102,12 @@ func (c *claims) drop(key frontendKey, service lb.ServiceName) {
 func (c *claims) problems(service lb.ServiceName) []lb.Problem {
 	var all []lb.Problem
 	for key, wish := range c.byService[service] {
+		if wish.frontend == nil {
+			continue
+		}
 		owner, _ := c.owner(key)
-		if wish.frontend == nil || owner.service == service {
+		if owner.service == service {
+			all = append(all, c.capture(wish)...)
 			continue
 		}
 		all = append(all, lb.Problem{
@@ -115,4 +119,18 @@ func (c *claims) problems(service lb.ServiceName) []lb.Problem {
 	}
 	slices.SortFunc(all, func(a, b lb.Problem) int { return strings.Compare(a.Message, b.Message) })
 	return all
+}
+
+// capture says whose address an external IP is that is served: any Service may name it (CVE-2020-8554).
+func (c *claims) capture(wish claim) []lb.Problem {
+	owner, _ := c.owner(addressKey(wish.frontend.Key.Address.Addr()))
+	if wish.kind != lb.KindExternalIP || owner.service == wish.service || owner.kind == lb.KindExternalIP {
+		return nil
+	}
+	return []lb.Problem{{
+		Object: wish.service.Object(),
+		Field:  wish.kind.Field(),
+		Message: fmt.Sprintf("%v is %s of Service %s: who goes there on this Service's ports is served by it instead (--external-ips=deny refuses that)",
+			wish.frontend.Key.Address.Addr(), owner.kind, owner.service),
+	}}
 }

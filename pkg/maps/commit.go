@@ -28,13 +28,18 @@ func (c *change) commit() error {
 		}
 	}
 	c.leaveUnused()
-	if errors.Is(failed, errFull) {
-		return c.full(bpf.NearlbMapFrontends, t.store.sizes.Frontends)
-	}
 	if failed == nil {
 		c.service.decision = c.decision
 	}
 	return failed
+}
+
+// put explains why an entry could not be put: the table may have no room though we counted some, as others wrote to it.
+func put(what string, err error, table string, limit uint32) error {
+	if errors.Is(err, errFull) {
+		return errFullTable{table, limit}
+	}
+	return fmt.Errorf("put %s: %w", what, err)
 }
 
 func (c *change) writeNames() error {
@@ -44,7 +49,7 @@ func (c *change) writeNames() error {
 	for i, n := range c.names {
 		if err := c.t.store.names.put(n.key(), n.text); err != nil {
 			c.unname(c.names[i:])
-			return fmt.Errorf("name %s: %w", n.text, err)
+			return put("name "+n.text, err, bpf.NearlbMapNames, c.t.store.sizes.Names)
 		}
 		c.stats.Names++
 		if n.kind != servicePortName {
@@ -99,7 +104,7 @@ func (c *change) introduce(w *backendChange) error {
 			return err
 		}
 	}
-	c.needBit(backendBit(addrPortOf(w.to)))
+	c.needBit(backendBit(AddrPortOf(w.to)))
 	return nil
 }
 
@@ -128,14 +133,10 @@ func (c *change) putFrontends() error {
 	for len(c.frontends) > 0 {
 		f := c.frontends[0]
 		old := c.t.frontends[f.key]
-		if old == nil {
-			c.needBit(frontendBit(addrOf(f.key.Address)))
-		}
+		c.needBit(f.bit())
 		if err := c.t.store.frontends.put(f.key, f.record); err != nil {
-			if old == nil {
-				c.t.release(frontendBit(addrOf(f.key.Address)))
-			}
-			return fmt.Errorf("put frontend %s: %w", keyText(f.key), err)
+			c.t.release(f.bit())
+			return put("frontend "+keyText(f.key), err, bpf.NearlbMapFrontends, c.t.store.sizes.Frontends)
 		}
 		c.stats.Frontends++
 		c.frontends = c.frontends[1:]
@@ -156,6 +157,7 @@ func (c *change) displace(old *frontend) {
 		c.displaced = append(c.displaced, old.port.service.name)
 	}
 	c.t.disown(old)
+	c.t.release(old.bit())
 	c.t.retire(old)
 }
 
@@ -183,7 +185,7 @@ func (t *Tables) drop(f *frontend) error {
 	}
 	t.disown(f)
 	delete(t.frontends, f.key)
-	t.release(frontendBit(addrOf(f.key.Address)))
+	t.release(f.bit())
 	t.retire(f)
 	return nil
 }
@@ -206,7 +208,7 @@ func (c *change) addRanges() error {
 		for key := range wanted {
 			if _, have := p.ranges[key]; !have {
 				if err := c.t.store.ranges.put(key, 1); err != nil {
-					return fmt.Errorf("put source range %s: %w", prefixOf(key), err)
+					return put("source range "+prefixOf(key).String(), err, bpf.NearlbMapSourceRanges, c.t.store.sizes.SourceRanges)
 				}
 				c.stats.SourceRanges++
 				c.t.rangeCount++

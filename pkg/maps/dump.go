@@ -6,6 +6,8 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -49,8 +51,29 @@ func dumpSettings(out io.Writer, s bpf.NearlbSettings) {
 		fmt.Fprintf(out, "service-cidr %s\n", prefixOfCidr(c.Address, c.Mask))
 	}
 	fmt.Fprintf(out, "loopback %s %s\n", addrOf(s.Loopback4), addrOf(s.Loopback6))
+	if ports := portsOf(s); ports.Count() > 0 {
+		fmt.Fprintf(out, "snat-ports %s\n", ports)
+	}
+	dumpAddresses(out, "node", s.Node4, s.Node6)
+	dumpAddresses(out, "node-port", s.NodePort4, s.NodePort6)
 	if s.Disabled != 0 {
 		fmt.Fprintln(out, "disabled")
+	}
+	if s.Draining != 0 {
+		fmt.Fprintln(out, "draining")
+	}
+}
+
+// dumpAddresses writes those there are, in order.
+func dumpAddresses(out io.Writer, name string, all ...bpf.NearlbAddress) {
+	var known []netip.Addr
+	for _, a := range all {
+		known = append(known, optionalAddr(a))
+	}
+	known = valid(known)
+	slices.SortFunc(known, netip.Addr.Compare)
+	for _, a := range known {
+		fmt.Fprintf(out, "%s %s\n", name, a)
 	}
 }
 
@@ -68,7 +91,11 @@ func dumpFrontend(out io.Writer, row *FrontendRow) {
 }
 
 func dumpSide(out io.Writer, name string, side *SideRow) {
-	fmt.Fprintf(out, "  %s %s %s\n", name, side.Action, side.Reason)
+	fmt.Fprintf(out, "  %s %s %s", name, side.Action, side.Reason)
+	if side.Note != "" {
+		fmt.Fprintf(out, " note=%s", side.Note)
+	}
+	fmt.Fprintln(out)
 	for _, tier := range side.Tiers {
 		fmt.Fprintf(out, "    %s", tier.Tier)
 		for _, b := range tier.Backends {

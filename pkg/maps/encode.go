@@ -105,6 +105,7 @@ func setSide(r *recordValue, index int, s lb.Side) {
 	side := &r.Sides[index]
 	side.Action = actionOf(s.Action)
 	side.Reason = bpf.ReasonNumber(string(s.Reason))
+	side.Note = bpf.NoteNumber(string(s.Note))
 	if s.Action == lb.Balance {
 		side.Member = memberOf(s.List)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // filterBits is ADDRESS_FILTER_BITS of bpf/lib/types.h.
@@ -40,7 +41,16 @@ type filterBit struct {
 	hash  uint32
 }
 
-func frontendBit(a netip.Addr) filterBit { return filterBit{frontendPlane, addressHash(address16(a))} }
+// frontendBit is the bit by which the fast path knows a frontend's packets. Its address alone decides, so that unknown ports
+// are seen, too. Not so a NodePort's, which is the node's own address: its port counts, and all else passes.
+func frontendBit(key frontendKey, kind uint8) filterBit {
+	if kind == kindOf(lb.KindNodePort) {
+		return filterBit{frontendPlane, endpointHash(key.Address, key.Port)}
+	}
+	return filterBit{frontendPlane, addressHash(key.Address)}
+}
+
+func (f *frontend) bit() filterBit { return frontendBit(f.key, f.value.Kind) }
 
 func backendBit(a netip.AddrPort) filterBit {
 	return filterBit{backendPlane, endpointHash(address16(a.Addr()), bits.ReverseBytes16(a.Port()))}

@@ -17,6 +17,8 @@ const (
 	flowLive     = uint32(bpf.NearlbFlowPhaseFLOW_LIVE)
 	flowClaimed  = uint32(bpf.NearlbFlowPhaseFLOW_CLAIMED)
 	flowAlias    = uint8(bpf.NearlbFlowFlagsFLOW_ALIAS)
+	flowHairpin  = uint8(bpf.NearlbFlowFlagsFLOW_HAIRPIN)
+	flowSNAT     = uint8(bpf.NearlbFlowFlagsFLOW_SNAT)
 	flowDirect   = uint8(bpf.NearlbFlowFlagsFLOW_DIRECT)
 	readAttempts = 4
 )
@@ -39,14 +41,14 @@ func liveFlows(s *store) iter.Seq2[uint32, bpf.NearlbFlow] {
 func readFlow(a *array, set uint32, way int) (f bpf.NearlbFlow, ok bool) {
 	words, base := wordsOf(&f), way*flowWords
 	for range readAttempts {
-		word := a.load(set, base)
+		word := a.load(set, base+wordOfFlow)
 		if phase := word & flowPhase; phase != flowLive && phase != flowClaimed {
 			return f, false
 		}
 		for i := range words {
 			words[i] = a.load(set, base+i)
 		}
-		if a.load(set, base) == word {
+		if a.load(set, base+wordOfFlow) == word {
 			break
 		}
 	}

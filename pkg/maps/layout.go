@@ -47,7 +47,8 @@ func keyText(k frontendKey) string {
 	return netip.AddrPortFrom(addrOf(k.Address), swap16(k.Port)).String() + "/" + lb.Protocol(k.Protocol).String()
 }
 
-func addrPortOf(b backendRow) netip.AddrPort {
+// AddrPortOf is where a row of the table backends leads to.
+func AddrPortOf(b bpf.NearlbBackend) netip.AddrPort {
 	return netip.AddrPortFrom(addrOf(b.Address), swap16(b.Port))
 }
 

@@ -30,7 +30,7 @@ func collectBackends(v *view) (all []BackendRow, failed []error) {
 		}
 		counter, err := v.backendCounters.read(id)
 		if err != nil {
-			failed = append(failed, fmt.Errorf("read counters of backend %s: %w", addrPortOf(b), err))
+			failed = append(failed, fmt.Errorf("read counters of backend %s: %w", AddrPortOf(b), err))
 		}
 		all = append(all, v.backendRow(id, &b, &counter))
 	}
@@ -38,7 +38,7 @@ func collectBackends(v *view) (all []BackendRow, failed []error) {
 }
 
 func (v *view) backendRow(id uint32, b *backendRow, c *bpf.NearlbBackendCounter) BackendRow {
-	name, where := v.port(b.Service), addrPortOf(*b)
+	name, where := v.port(b.Service), AddrPortOf(*b)
 	return BackendRow{
 		Service: name.Service.String(), Port: name.Port, Protocol: name.Protocol.String(), Address: where.Addr(), BackendPort: where.Port(),
 		Node: v.node(b), Zone: v.zone(b), Tier: bpf.TierName(b.Tier), State: bpf.StateName(b.State), Lists: bpf.MemberNames(b.Member),
@@ -56,7 +56,7 @@ func (v *view) remembered(id uint32, generation uint16) (b backendRow, where net
 	if !ok || b.Generation != generation {
 		return backendRow{}, netip.AddrPort{}, stale
 	}
-	return b, addrPortOf(b), bpf.StateName(b.State)
+	return b, AddrPortOf(b), bpf.StateName(b.State)
 }
 
 // Flows lists the connections, by client and frontend. Entries found by the backend's side of a connection whose source port
@@ -84,6 +84,7 @@ func (v *view) flowRow(f *bpf.NearlbFlow, e expiry) FlowRow {
 		Frontend: addrOf(f.Frontend), FrontendPort: swap16(f.FrontendPort), Flags: bpf.FlowFlagNames(f.Flags), Seen: bpf.SeenNames(f.Seen),
 		IdleSeconds: e.seconds(f), Expired: e.expired(f),
 	}
+	row.Source = v.sourceOf(f)
 	if f.Flags&flowAlias != 0 {
 		row.ClientPort, row.SourcePort = row.SourcePort, row.ClientPort
 	}
@@ -97,6 +98,20 @@ func (v *view) flowRow(f *bpf.NearlbFlow, e expiry) FlowRow {
 	name := v.port(f.Service)
 	row.Service, row.Port = name.Service.String(), name.Port
 	return row
+}
+
+// sourceOf is the address that the backend sees.
+func (v *view) sourceOf(f *bpf.NearlbFlow) netip.Addr {
+	settings := read[bpf.NearlbSettings](v.settings, 0)
+	switch client := addrOf(f.Client); {
+	case f.Flags&flowSNAT != 0 && int(f.Source) < sourceLimit:
+		return optionalAddr(settings.Sources[f.Source])
+	case f.Flags&flowHairpin == 0:
+		return client
+	case client.Is4():
+		return addrOf(settings.Loopback4)
+	}
+	return addrOf(settings.Loopback6)
 }
 
 // Affinity lists what session affinity remembers, by service, port and client.

@@ -51,7 +51,34 @@ func collectFill(v *view) (all []FillRow, failed []error) {
 	add(bpf.NearlbMapAffinity, count(v.affinity), v.sizes.Affinity, v.affinity.err())
 	add(bpf.NearlbMapSourceRanges, count(v.ranges), v.sizes.SourceRanges, v.ranges.err())
 	add(bpf.NearlbMapNames, len(v.texts), v.sizes.Names, nil)
+	add(bpf.NearlbMapServiceCounters, v.servicePorts(), v.sizes.Services, nil)
+	add(bpf.NearlbMapFragments, count(v.fragments), v.fragments.room(), v.fragments.err())
+	add(bpf.NearlbMapSocks, count(v.socks), v.socks.room(), v.socks.err())
+	add(bpf.NearlbMapDevices, count(v.devices), v.devices.room(), v.devices.err())
+	add(tableSources, v.usedSources(), uint32(sourceLimit-1), nil)
 	return all, failed
+}
+
+// servicePorts counts those that have an id, which is their index in the table of counters.
+func (v *view) servicePorts() (n int) {
+	for key := range v.texts {
+		if key.Kind == servicePortName {
+			n++
+		}
+	}
+	return n
+}
+
+// tableSources is what Fill calls the addresses that SNAT uses: they are a part of the settings.
+const tableSources = "snat_sources"
+
+func (v *view) usedSources() (n int) {
+	for i, a := range read[bpf.NearlbSettings](v.settings, 0).Sources {
+		if i > 0 && a != (bpf.NearlbAddress{}) {
+			n++
+		}
+	}
+	return n
 }
 
 func count[K comparable, V any](table hash[K, V]) (n int) {

@@ -120,7 +120,7 @@ func (v *view) frontendRow(key frontendKey, r *recordValue, ranges map[uint32][]
 
 func (v *view) sideRow(r *recordValue, index int) SideRow {
 	side := &r.Sides[index]
-	row := SideRow{Action: bpf.ActionName(side.Action), Reason: bpf.ReasonName(side.Reason), Tiers: []TierRow{}}
+	row := SideRow{Action: bpf.ActionName(side.Action), Reason: bpf.ReasonName(side.Reason), Note: bpf.NoteName(side.Note), Tiers: []TierRow{}}
 	for i, tier := range side.Tiers {
 		if tier.Count > 0 {
 			row.Tiers = append(row.Tiers, TierRow{Tier: bpf.TierName(side.TierNames[i]), Slots: tier.Count,
@@ -147,7 +147,7 @@ func (v *view) tier(s span, service uint32) []TierBackendRow {
 		}
 		seen[id] = true
 		if b, ok := v.backend(id); ok && b.Service == service {
-			where := addrPortOf(b)
+			where := AddrPortOf(b)
 			list = append(list, TierBackendRow{where.Addr(), where.Port(), v.node(&b), v.zone(&b), bpf.StateName(b.State)})
 		}
 	}

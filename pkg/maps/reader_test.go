@@ -3,8 +3,10 @@
 package maps
 
 import (
+	"errors"
 	"iter"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,7 +45,7 @@ func published(t *testing.T) *bench {
 
 func TestFrontendRowsAreThoseOfThePlan(t *testing.T) {
 	b := published(t)
-	b.store.serviceCounters.(memoryCounters[bpf.NearlbServiceCounter])[1] = bpf.NearlbServiceCounter{Connections: 5, Dropped: 2}
+	b.store.serviceCounters.(*memoryCounters[bpf.NearlbServiceCounter]).values[1] = bpf.NearlbServiceCounter{Connections: 5, Dropped: 2}
 	compare(t, collect(t, b.Reader().Frontends()), []FrontendRow{{
 		Service: "default/s1", Port: "http", Protocol: "TCP", Kind: "ClusterIP", Address: netip.MustParseAddr("10.96.0.1"), FrontendPort: 80,
 		Internal: SideRow{Action: "balance", Reason: "all", Tiers: []TierRow{
@@ -57,7 +59,7 @@ func TestFrontendRowsAreThoseOfThePlan(t *testing.T) {
 
 func TestBackendRowsSayWhereAndHowTheyAre(t *testing.T) {
 	b := published(t)
-	b.store.backendCounters.(memoryCounters[bpf.NearlbBackendCounter])[1] = bpf.NearlbBackendCounter{Connections: 5, BytesTo: 7}
+	b.store.backendCounters.(*memoryCounters[bpf.NearlbBackendCounter]).values[1] = bpf.NearlbBackendCounter{Connections: 5, BytesTo: 7}
 	row := BackendRow{Service: "default/s1", Port: "http", Protocol: "TCP", BackendPort: 8080, Generation: 1}
 	one, two, three := row, row, row
 	one.Address, one.Node, one.Zone, one.Tier, one.State, one.Lists, one.ID = hostAddress(1).Addr(), "n1", "z1", "node", "active", []string{"cluster"}, 1
@@ -89,17 +91,34 @@ func TestFlowRowsAreSeenFromTheClient(t *testing.T) {
 	writing.Word = uint32(bpf.NearlbFlowPhaseFLOW_WRITING)
 	putFlow(b.store, 19, writing)
 
-	want := FlowRow{Service: "default/s1", Port: "http", Protocol: "TCP", Client: client, ClientPort: 40000, SourcePort: 40000,
+	want := FlowRow{Service: "default/s1", Port: "http", Protocol: "TCP", Client: client, ClientPort: 40000, Source: client, SourcePort: 40000,
 		Frontend: frontend, FrontendPort: 80, Backend: hostAddress(2).Addr(), BackendPort: 8080, BackendState: "draining",
 		Flags: []string{}, Seen: []string{"reply", "established"}, Node: "n2", Zone: "z0"}
 	wantAlias := want
 	wantAlias.Flags, wantAlias.SourcePort = []string{"alias"}, 50001
-	wantDirect := FlowRow{Protocol: "TCP", Client: client, ClientPort: 40001, SourcePort: 40000, Frontend: hostAddress(2).Addr(), FrontendPort: 8080,
+	wantDirect := FlowRow{Protocol: "TCP", Client: client, ClientPort: 40001, Source: client, SourcePort: 40000, Frontend: hostAddress(2).Addr(), FrontendPort: 8080,
 		Backend: hostAddress(2).Addr(), BackendPort: 8080, Flags: []string{"direct"}, Seen: want.Seen}
 	wantOld := want
 	wantOld.ClientPort, wantOld.Backend, wantOld.BackendPort, wantOld.BackendState = 40002, netip.Addr{}, 0, "stale"
 	wantOld.Node, wantOld.Zone, wantOld.Seen, wantOld.IdleSeconds, wantOld.Expired = "", "", []string{}, 100, true
 	compare(t, collect(t, b.Reader().Flows()), []FlowRow{want, wantAlias, wantDirect, wantOld})
+}
+
+func TestFlowRowsNameTheSourceThatTheBackendSees(t *testing.T) {
+	b := published(t)
+	node := netip.MustParseAddr("192.0.2.1")
+	if err := b.Configure(Config{Node4: node}); err != nil {
+		t.Fatal(err)
+	}
+	flow := bpf.NearlbFlow{Word: flowLive, Client: address16(netip.MustParseAddr("203.0.113.9")), Frontend: address16(node), Protocol: 6,
+		Port: swap16(40000), OtherPort: swap16(61000), Flags: flowSNAT, Source: b.sources.index(node)}
+	putFlow(b.store, 0, flow)
+	flow.Flags, flow.Source, flow.Client, flow.Port = flowHairpin, 0, address16(netip.MustParseAddr("fd00::9")), swap16(40001)
+	putFlow(b.store, 1, flow)
+	rows := collect(t, b.Reader().Flows())
+	if len(rows) != 2 || rows[0].Source != node || rows[0].SourcePort != 61000 || rows[1].Source != DefaultLoopback6() {
+		t.Errorf("rows %+v", rows)
+	}
 }
 
 func TestAffinityAndVerdictsAreNamed(t *testing.T) {
@@ -113,16 +132,30 @@ func TestAffinityAndVerdictsAreNamed(t *testing.T) {
 		Backend: hostAddress(1).Addr(), BackendPort: 8080, State: "active"}})
 
 	index := uint32(bpf.NearlbHookHOOK_TO_POD)*uint32(bpf.NearlbVerdictVERDICT_MAX) + uint32(bpf.NearlbVerdictVERDICT_TRANSLATE_REPLY)
-	b.store.verdicts.(memoryCounters[bpf.NearlbVerdictCounter])[index] = bpf.NearlbVerdictCounter{Packets: 3, Bytes: 300}
-	compare(t, collect(t, b.Reader().Verdicts()), []VerdictRow{{"to_pod", "translate", "reply", 3, 300}})
+	b.store.verdicts.(*memoryCounters[bpf.NearlbVerdictCounter]).values[index] = bpf.NearlbVerdictCounter{Packets: 3, Bytes: 300}
+	full := uint32(bpf.NearlbHookHOOK_FROM_NET)*uint32(bpf.NearlbVerdictVERDICT_MAX) + uint32(bpf.NearlbVerdictVERDICT_DROP_PORTS_FULL)
+	b.store.verdicts.(*memoryCounters[bpf.NearlbVerdictCounter]).values[full] = bpf.NearlbVerdictCounter{Packets: 2, Bytes: 120}
+	refused := uint32(bpf.NearlbHookHOOK_SOCK)*uint32(bpf.NearlbVerdictVERDICT_MAX) + uint32(bpf.NearlbVerdictVERDICT_REJECT_NO_ENDPOINTS)
+	b.store.verdicts.(*memoryCounters[bpf.NearlbVerdictCounter]).values[refused] = bpf.NearlbVerdictCounter{Packets: 1}
+	compare(t, collect(t, b.Reader().Verdicts()), []VerdictRow{{"to_pod", "translate", "reply", 3, 300},
+		{"from_net", "drop", "ports_full", 2, 120}, {"sock", "reject", "no_endpoints", 1, 0}})
 }
 
 func TestFillCountsWhatIsInForce(t *testing.T) {
 	fill := map[string]FillRow{}
-	for _, row := range collect(t, published(t).Reader().Fill()) {
+	b := published(t)
+	node := DeviceSources{Source4: netip.MustParseAddr("192.0.2.1")}
+	err := errors.Join(b.Configure(Config{Node4: node.Source4, Node6: netip.MustParseAddr("2001:db8::1"), Devices: map[uint32]DeviceSources{7: node}}),
+		b.store.socks.put(bpf.NearlbSockKey{Cookie: 1}, bpf.NearlbSockValue{}),
+		b.store.fragments.put(bpf.NearlbFragmentKey{Id: 1}, bpf.NearlbFragmentValue{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range collect(t, b.Reader().Fill()) {
 		fill[row.Table] = row
 	}
-	for table, used := range map[string]uint64{"frontends": 2, "records": 2, "slots": 2, "backends": 3, "flows": 0, "names": 6} {
+	for table, used := range map[string]uint64{"frontends": 2, "records": 2, "slots": 2, "backends": 3, "flows": 0, "names": 6,
+		"fragments": 1, "socks": 1, "devices": 1, "snat_sources": 2} {
 		if fill[table].Used != used || fill[table].Limit == 0 {
 			t.Errorf("table %s: %+v, want %d used", table, fill[table], used)
 		}
@@ -145,7 +178,14 @@ func TestSettingsAreDumpedAndKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.store.watch(func() {})
-	if err := b.Configure(Config{ServiceCIDRs: make([]netip.Prefix, 9)}); err == nil {
-		t.Error("nine service CIDRs accepted")
+	nine := Config{Netns: 7}
+	for i := range 9 {
+		nine.ServiceCIDRs = append(nine.ServiceCIDRs, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i)}), 16))
+	}
+	if err := b.Configure(nine); err == nil || !strings.Contains(err.Error(), "left out [10.8.0.0/16]") {
+		t.Errorf("nine service CIDRs: %v", err)
+	}
+	if told, err := b.Config(); err != nil || len(told.ServiceCIDRs) != 8 || told.Netns != 7 {
+		t.Errorf("after too many service CIDRs the programs are told %+v, %v", told, err)
 	}
 }

@@ -14,8 +14,9 @@ import (
 const searchEvery = 20 * time.Second
 
 // Reclaim frees what nothing can name any more: records and slots after their grace, removed endpoints and service ports
-// when no connection and no affinity entry names them. It gives the number of things freed. Call it every second or so; it
-// is cheap when there is nothing to free, and searches the flow table only when there is. now is the same clock as time.Now.
+// when no connection and no affinity entry names them, sources of SNAT when no connection does. It gives the number of
+// things freed. Call it every second or so; it is cheap when there is nothing to free, and searches the flow table only when
+// there is. now is the same clock as time.Now.
 func (t *Tables) Reclaim(now time.Time) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,7 +79,7 @@ func (t *Tables) reclaimRanges(now time.Time) (freed int) {
 	return freed
 }
 
-// reclaimIDs frees removed endpoints, and clears bits of the address filter, that no connection needs.
+// reclaimIDs frees removed endpoints and sources of SNAT, and clears bits of the address filter, that no connection needs.
 func (t *Tables) reclaimIDs(now time.Time) (freed int) {
 	wanted := t.due(now)
 	if wanted.empty() {
@@ -101,6 +102,12 @@ func (t *Tables) reclaimIDs(now time.Time) (freed int) {
 			freed++
 		}
 	}
+	for index, named := range wanted.sources {
+		if !named {
+			t.freeSource(index)
+			freed++
+		}
+	}
 	return freed
 }
 
@@ -108,13 +115,14 @@ func (t *Tables) reclaimIDs(now time.Time) (freed int) {
 type search struct {
 	backends map[uint32]bool
 	bits     map[filterBit]bool
+	sources  map[uint8]bool
 }
 
-func (s *search) empty() bool { return len(s.backends)+len(s.bits) == 0 }
+func (s *search) empty() bool { return len(s.backends)+len(s.bits)+len(s.sources) == 0 }
 
-// due are the removed endpoints and stale bits whose grace is over and that were not searched for of late.
+// due are the removed endpoints, stale bits and unused sources whose grace is over and that were not searched for of late.
 func (t *Tables) due(now time.Time) *search {
-	s := &search{map[uint32]bool{}, map[filterBit]bool{}}
+	s := &search{map[uint32]bool{}, map[filterBit]bool{}, map[uint8]bool{}}
 	isDue := func(since, searched time.Time) bool {
 		return now.Sub(since) >= grace && now.Sub(searched) >= searchEvery
 	}
@@ -126,6 +134,11 @@ func (t *Tables) due(now time.Time) *search {
 	for bit, m := range t.stale {
 		if isDue(m.since, m.searched) {
 			s.bits[bit], m.searched = false, now
+		}
+	}
+	for index, m := range t.sources.unused {
+		if isDue(m.since, m.searched) {
+			s.sources[index], m.searched = false, now
 		}
 	}
 	return s
@@ -156,11 +169,20 @@ func (t *Tables) searchFlows(s *search) {
 		if _, asked := s.backends[f.Backend]; asked && t.gone[f.Backend].value.Generation == f.Generation {
 			s.backends[f.Backend] = true
 		}
-		for _, bit := range []filterBit{{frontendPlane, addressHash(f.Frontend)}, {backendPlane, endpointHash(f.Frontend, f.FrontendPort)}} {
-			if _, asked := s.bits[bit]; asked {
-				s.bits[bit] = true
-			}
+		s.note(&f)
+	}
+}
+
+// note marks the bits and the source that a connection needs.
+func (s *search) note(f *bpf.NearlbFlow) {
+	endpoint := endpointHash(f.Frontend, f.FrontendPort)
+	for _, bit := range []filterBit{{frontendPlane, addressHash(f.Frontend)}, {frontendPlane, endpoint}, {backendPlane, endpoint}} {
+		if _, asked := s.bits[bit]; asked {
+			s.bits[bit] = true
 		}
+	}
+	if _, asked := s.sources[f.Source]; asked && f.Flags&flowSNAT != 0 {
+		s.sources[f.Source] = true
 	}
 }
 
@@ -177,11 +199,20 @@ func (t *Tables) forgetAffinity(s *search) bool {
 		return false
 	}
 	for _, key := range dead {
-		if t.store.affinity.remove(key) != nil {
+		if !t.forgetClient(key, s) {
 			return false
 		}
 	}
 	return true
+}
+
+// forgetClient deletes an entry unless its client has come to another backend since it was read.
+func (t *Tables) forgetClient(key bpf.NearlbAffinityKey, s *search) bool {
+	now, found, err := t.store.affinity.get(key)
+	if _, asked := s.backends[now.Backend]; found && asked && err == nil {
+		err = t.store.affinity.remove(key)
+	}
+	return err == nil
 }
 
 // freeBackend makes an id free for another endpoint.
@@ -190,7 +221,7 @@ func (t *Tables) freeBackend(b *backend) {
 	write(t.store.backends, b.id, b.value, wordState)
 	delete(t.gone, b.id)
 	b.dropNames()
-	t.release(backendBit(addrPortOf(b.value)))
+	t.release(backendBit(AddrPortOf(b.value)))
 	if b.port != nil {
 		delete(b.port.backends, b.endpoint())
 	}

@@ -42,6 +42,7 @@ func open(s *store) (*Tables, error) {
 	}
 	r.numbers()
 	r.staleBits()
+	t.sources = restoreSources(t.store.settings, t.now())
 	return t, t.defaults()
 }
 
@@ -108,7 +109,7 @@ func (r *restorer) backends() error {
 		}
 		taken[id] = true
 		b := &backend{id: id, value: read[backendRow](t.store.backends, id), port: r.ports[t.store.backends.load(id, wordService)]}
-		t.bits[backendBit(addrPortOf(b.value))]++ // a stray's connections need their replies translated, too
+		t.bits[backendBit(AddrPortOf(b.value))]++ // a stray's connections need their replies translated, too
 		if b.port == nil || b.value.State > stateGone || b.port.backends[b.endpoint()] != nil {
 			b.port = nil
 			t.strays.backends[id] = b
@@ -156,7 +157,7 @@ func (r *restorer) frontends() error {
 			f.record = 0
 		}
 		t.frontends[key] = f
-		t.bits[frontendBit(addrOf(key.Address))]++
+		t.bits[f.bit()]++
 		if f.value.Key == key {
 			f.port = r.ports[f.value.Service]
 		}

@@ -25,6 +25,7 @@ type FrontendRow struct {
 type SideRow struct {
 	Action string    `json:"action"` // balance, reject, drop
 	Reason string    `json:"reason"`
+	Note   string    `json:"note,omitempty"` // why no preference is in force that was asked for
 	Tiers  []TierRow `json:"tiers"`
 }
 
@@ -84,8 +85,9 @@ type FlowRow struct {
 	Backend      netip.Addr `json:"backend"`
 	BackendPort  uint16     `json:"backendPort"`
 	BackendState string     `json:"backendState"` // "stale": its id serves another endpoint now
+	Source       netip.Addr `json:"source"`       // the address that the backend sees
 	SourcePort   uint16     `json:"sourcePort"`   // the port that the backend sees
-	Flags        []string   `json:"flags"`        // alias, direct, hairpin
+	Flags        []string   `json:"flags"`        // alias, direct, hairpin, snat
 	Seen         []string   `json:"seen"`         // reply, client-fin, server-fin, reset, established
 	IdleSeconds  int64      `json:"idleSeconds"`
 	Expired      bool       `json:"expired"` // free to be overwritten

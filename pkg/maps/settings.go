@@ -3,6 +3,7 @@
 package maps
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"unsafe"
@@ -18,24 +19,35 @@ func DefaultLoopback6() netip.Addr { return netip.MustParseAddr("fd6e:6561:726c:
 
 // The words of the settings, as laid out in bpf/lib/types.h.
 const (
-	cidrLimit        = len(bpf.NearlbSettings{}.Cidrs)
-	wordDisabled     = int(unsafe.Offsetof(bpf.NearlbSettings{}.Disabled) / 4)
-	wordCidrCount    = int(unsafe.Offsetof(bpf.NearlbSettings{}.CidrCount) / 4)
-	wordCidrs        = int(unsafe.Offsetof(bpf.NearlbSettings{}.Cidrs) / 4)
-	wordsOfCidrs     = int(unsafe.Sizeof(bpf.NearlbSettings{}.Cidrs) / 4)
-	wordLoopbacks    = int(unsafe.Offsetof(bpf.NearlbSettings{}.Loopback4) / 4)
-	wordsOfLoopbacks = int(2 * unsafe.Sizeof(bpf.NearlbAddress{}) / 4)
+	cidrLimit       = len(bpf.NearlbSettings{}.Cidrs)
+	wordModes       = int(unsafe.Offsetof(bpf.NearlbSettings{}.Disabled) / 4)
+	wordCidrCount   = int(unsafe.Offsetof(bpf.NearlbSettings{}.CidrCount) / 4)
+	wordPorts       = int(unsafe.Offsetof(bpf.NearlbSettings{}.SnatFirst) / 4)
+	wordNetns       = int(unsafe.Offsetof(bpf.NearlbSettings{}.Netns) / 4)
+	wordCidrs       = int(unsafe.Offsetof(bpf.NearlbSettings{}.Cidrs) / 4)
+	wordSources     = int(unsafe.Offsetof(bpf.NearlbSettings{}.Sources) / 4)
+	wordsOfSettings = int(unsafe.Sizeof(bpf.NearlbSettings{}) / 4)
 )
 
 // Configure tells the programs. Only what differs is written; while the list of service CIDRs changes, packets meet those
-// that old and new list have first in common.
+// that old and new list have first in common. CIDRs, sources and devices without room are an error that keeps nothing else.
 func (t *Tables) Configure(c Config) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	var full error
 	if len(c.ServiceCIDRs) > cidrLimit {
-		return fmt.Errorf("configure tables: %d service CIDRs, at most %d are possible", len(c.ServiceCIDRs), cidrLimit)
+		full = fmt.Errorf("configure tables: %d service CIDRs, at most %d are possible: left out %v, where addresses that no Service has are passed",
+			len(c.ServiceCIDRs), cidrLimit, c.ServiceCIDRs[cidrLimit:])
+		c.ServiceCIDRs = c.ServiceCIDRs[:cidrLimit]
 	}
-	return t.configure(c)
+	t.config = &c
+	left := t.sources.want(c.allSources(), t.now())
+	t.configure(&c)
+	devices := t.writeDevices(&c)
+	if devices != nil {
+		devices = fmt.Errorf("configure tables: %w", devices)
+	}
+	return errors.Join(full, devices, sourcesFull(left))
 }
 
 // defaults fills the loopback addresses of new tables.
@@ -49,20 +61,10 @@ func (t *Tables) defaults() error {
 	return nil
 }
 
-func (t *Tables) configure(c Config) error {
+func (t *Tables) configure(c *Config) {
 	a := t.store.settings
 	old := read[bpf.NearlbSettings](a, 0)
-	s := old
-	s.Disabled = 0
-	if c.Disabled {
-		s.Disabled = 1
-	}
-	s.Loopback4, s.Loopback6 = address16(orElse(c.Loopback4, DefaultLoopback4())), address16(orElse(c.Loopback6, DefaultLoopback6()))
-	s.CidrCount = uint32(len(c.ServiceCIDRs))
-	clear(s.Cidrs[:])
-	for i, p := range c.ServiceCIDRs {
-		s.Cidrs[i].Address, s.Cidrs[i].Mask = cidrOf(p)
-	}
+	s := t.settingsOf(c, old)
 	same := uint32(0)
 	for same < min(old.CidrCount, s.CidrCount) && s.Cidrs[same] == old.Cidrs[same] {
 		same++
@@ -70,20 +72,60 @@ func (t *Tables) configure(c Config) error {
 	if same < old.CidrCount {
 		a.store(0, wordCidrCount, same)
 	}
+	writeModes(a, func(m *modes) { m.disabled, m.yield = s.Disabled, s.Yield })
 	write(a, 0, s, settingsOrder()...)
-	return nil
 }
 
-// settingsOrder is all that Configure changes, the number of CIDRs last.
-func settingsOrder() []int {
-	order := []int{wordDisabled}
-	for i := range wordsOfLoopbacks {
-		order = append(order, wordLoopbacks+i)
+// settingsOf is what the settings should say; old has what nobody configures.
+func (t *Tables) settingsOf(c *Config, old bpf.NearlbSettings) bpf.NearlbSettings {
+	s := old
+	s.Disabled = 0
+	if c.Disabled {
+		s.Disabled = 1
 	}
-	for i := range wordsOfCidrs {
-		order = append(order, wordCidrs+i)
+	s.Yield = uint8(c.Yield)
+	s.Loopback4, s.Loopback6 = address16(orElse(c.Loopback4, DefaultLoopback4())), address16(orElse(c.Loopback6, DefaultLoopback6()))
+	s.Netns, s.SnatFirst, s.SnatCount = c.Netns, c.SNATPorts.First, c.SNATPorts.Count()
+	s.Node4, s.Node6 = optionalAddr16(c.Node4), optionalAddr16(c.Node6)
+	s.NodePort4, s.NodePort6 = optionalAddr16(c.NodePort4), optionalAddr16(c.NodePort6)
+	s.Sources = t.sources.addresses
+	s.CidrCount = uint32(len(c.ServiceCIDRs))
+	clear(s.Cidrs[:])
+	for i, p := range c.ServiceCIDRs {
+		s.Cidrs[i].Address, s.Cidrs[i].Mask = cidrOf(p)
+	}
+	return s
+}
+
+// settingsOrder is all that Configure changes, beside the modes: the sources before the ports, without which there is no SNAT, and the number
+// of CIDRs last.
+func settingsOrder() []int {
+	order := append(sourceWords(), wordPorts)
+	for i := wordNetns; i < wordSources; i++ {
+		order = append(order, i)
 	}
 	return append(order, wordCidrCount)
+}
+
+// sourceWords are those of the table of sources.
+func sourceWords() (order []int) {
+	for i := wordSources; i < wordsOfSettings; i++ {
+		order = append(order, i)
+	}
+	return order
+}
+
+// settings compares the live settings with what was configured.
+func (a *audit) settings() error {
+	t := a.t
+	if t.config == nil {
+		return nil
+	}
+	live := read[bpf.NearlbSettings](t.store.settings, 0)
+	if live == t.settingsOf(t.config, live) {
+		return nil
+	}
+	return a.note("config", "settings", "are not as they were configured", func() error { t.configure(t.config); return nil })
 }
 
 func orElse(a, other netip.Addr) netip.Addr {

@@ -35,11 +35,13 @@ type Tables struct {
 	rangeCount int
 	round      uint64 // numbers changes
 
-	records []retiredRecord          // replaced, waiting for their grace
-	runs    []*run                   // likewise; those in use again are left alone
-	gone    map[uint32]*backend      // removed endpoints whose ids some connection may name
-	strays  strays                   // what no service port owns (restore)
-	bits    map[filterBit]int        // addresses that need the bit
+	records []retiredRecord     // replaced, waiting for their grace
+	runs    []*run              // likewise; those in use again are left alone
+	gone    map[uint32]*backend // removed endpoints whose ids some connection may name
+	strays  strays              // what no service port owns (restore)
+	bits    map[filterBit]int   // addresses that need the bit
+	sources *sources
+	config  *Config                  // as told last; nil: not yet
 	stale   map[filterBit]*staleMark // bits that are set and that nothing needs any more
 }
 
@@ -48,7 +50,7 @@ type retiredRecord struct {
 	at time.Time
 }
 
-// staleMark is when a bit became stale, and when the flows were last searched for it.
+// staleMark is when a bit or a source became stale, and when the flows were last searched for it.
 type staleMark struct{ since, searched time.Time }
 
 // service is one Kubernetes Service as published.
@@ -109,7 +111,7 @@ type backend struct {
 	round      uint64    // the last change whose decision has it
 }
 
-func (b *backend) endpoint() endpoint { return endpointOf(addrPortOf(b.value)) }
+func (b *backend) endpoint() endpoint { return endpointOf(AddrPortOf(b.value)) }
 
 // run is a tier's Maglev table.
 type run struct {

@@ -30,6 +30,9 @@ type store struct {
 	affinity  hash[bpf.NearlbAffinityKey, bpf.NearlbAffinityValue]
 	ranges    hash[rangeKey, uint32]
 	names     hash[nameKey, string]
+	devices   hash[uint32, bpf.NearlbDevice] // by ifindex
+	socks     hash[bpf.NearlbSockKey, bpf.NearlbSockValue]
+	fragments hash[bpf.NearlbFragmentKey, bpf.NearlbFragmentValue]
 
 	verdicts        counters[bpf.NearlbVerdictCounter]
 	serviceCounters counters[bpf.NearlbServiceCounter]
@@ -46,22 +49,41 @@ type hash[K comparable, V any] interface {
 	put(K, V) error // errFull when it has no room
 	remove(K) error // absent is no error
 	all() iter.Seq2[K, V]
-	err() error        // of the last walk by all, nil if it came to its end
-	again() hash[K, V] // the same table, with an err of its own
+	room() uint32       // entries that it can hold
+	err() error         // of the last walk by all, nil if it came to its end
+	again() hash[K, V]  // the same table, with an err of its own
+	watch(wrote func()) // has it called after each write
 }
 
 // again is the same store for another goroutine.
 func (s *store) again() *store {
 	other := *s
 	other.frontends, other.affinity = s.frontends.again(), s.affinity.again()
-	other.ranges, other.names = s.ranges.again(), s.names.again()
+	other.ranges, other.names, other.devices = s.ranges.again(), s.names.again(), s.devices.again()
+	other.socks, other.fragments = s.socks.again(), s.fragments.again()
 	return &other
+}
+
+// watch calls wrote after each single write of the publisher to any table. A large run of slots counts as several.
+func (s *store) watch(wrote func()) {
+	for _, a := range []*array{s.records, s.slots, s.backends, s.filter, s.settings} {
+		a.wrote = wrote
+	}
+	s.frontends.watch(wrote)
+	s.ranges.watch(wrote)
+	s.names.watch(wrote)
+	s.affinity.watch(wrote)
+	s.devices.watch(wrote)
+	s.serviceCounters.watch(wrote)
+	s.backendCounters.watch(wrote)
 }
 
 // counters is a per-processor array: read gives the sum.
 type counters[T any] interface {
 	read(index uint32) (T, error)
+	readEach(indexes []uint32) iter.Seq2[T, error] // in the order asked for
 	zero(index uint32) error
+	watch(wrote func())
 }
 
 // clock is the time that the programs see.
@@ -69,4 +91,17 @@ type clock interface {
 	jiffies() uint32   // low 32 bits
 	perSecond() uint32 // jiffies
 	boot() uint64      // nanoseconds since boot, suspend included
+}
+
+// written tells who watches the writes of a table, if anybody does.
+type written struct{ wrote func() }
+
+func (w *written) watch(wrote func()) { w.wrote = wrote }
+
+// tell passes the write's error on.
+func (w *written) tell(err error) error {
+	if w.wrote != nil && err == nil {
+		w.wrote()
+	}
+	return err
 }

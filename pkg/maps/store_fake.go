@@ -10,6 +10,12 @@ import (
 	"github.com/nearlb/nearlb/pkg/bpf"
 )
 
+// sockLimit is the size of the table socks in bpf/lib/maps.h.
+const sockLimit = 65536
+
+// deviceLimit is the size of the table devices in bpf/lib/maps.h.
+const deviceLimit = 1024
+
 // memoryStore is a store in plain memory, with the kernel's limits.
 func memoryStore(sizes bpf.Sizes) *store {
 	sizes = sizes.WithDefaults()
@@ -24,9 +30,12 @@ func memoryStore(sizes bpf.Sizes) *store {
 		affinity:        newMemoryHash[bpf.NearlbAffinityKey, bpf.NearlbAffinityValue](sizes.Affinity),
 		ranges:          newMemoryHash[rangeKey, uint32](sizes.SourceRanges),
 		names:           newMemoryHash[nameKey, string](sizes.Names),
-		verdicts:        memoryCounters[bpf.NearlbVerdictCounter]{},
-		serviceCounters: memoryCounters[bpf.NearlbServiceCounter]{},
-		backendCounters: memoryCounters[bpf.NearlbBackendCounter]{},
+		devices:         newMemoryHash[uint32, bpf.NearlbDevice](deviceLimit),
+		socks:           newMemoryHash[bpf.NearlbSockKey, bpf.NearlbSockValue](sockLimit),
+		fragments:       newMemoryHash[bpf.NearlbFragmentKey, bpf.NearlbFragmentValue](sizes.Fragments),
+		verdicts:        newMemoryCounters[bpf.NearlbVerdictCounter](),
+		serviceCounters: newMemoryCounters[bpf.NearlbServiceCounter](),
+		backendCounters: newMemoryCounters[bpf.NearlbBackendCounter](),
 		sizes:           sizes,
 		clock:           &memoryClock{start: time.Now()},
 		close:           func() error { return nil },
@@ -40,17 +49,6 @@ func newMemory[T any](size uint32) *array {
 	return newArray[T](make([]uint32, int(size)*strideOf(unsafe.Sizeof(element))), size)
 }
 
-// watch calls wrote after each single write to any table.
-func (s *store) watch(wrote func()) {
-	for _, a := range []*array{s.records, s.slots, s.backends, s.filter, s.settings} {
-		a.wrote = wrote
-	}
-	s.frontends.(*memoryHash[frontendKey, uint32]).wrote = wrote
-	s.ranges.(*memoryHash[rangeKey, uint32]).wrote = wrote
-	s.names.(*memoryHash[nameKey, string]).wrote = wrote
-	s.affinity.(*memoryHash[bpf.NearlbAffinityKey, bpf.NearlbAffinityValue]).wrote = wrote
-}
-
 // refuseAfter makes the table writes after the first n fail with err.
 func (s *store) refuseAfter(n int, err error) {
 	answer := func() error {
@@ -62,17 +60,18 @@ func (s *store) refuseAfter(n int, err error) {
 	s.frontends.(*memoryHash[frontendKey, uint32]).refuse = answer
 	s.ranges.(*memoryHash[rangeKey, uint32]).refuse = answer
 	s.names.(*memoryHash[nameKey, string]).refuse = answer
+	s.devices.(*memoryHash[uint32, bpf.NearlbDevice]).refuse = answer
 }
 
 type memoryHash[K comparable, V any] struct {
+	written
 	entries map[K]V
 	limit   uint32
-	wrote   func()
 	refuse  func() error // a test's answer in place of the kernel's
 }
 
 func newMemoryHash[K comparable, V any](limit uint32) *memoryHash[K, V] {
-	return &memoryHash[K, V]{entries: map[K]V{}, limit: limit, wrote: func() {}, refuse: func() error { return nil }}
+	return &memoryHash[K, V]{entries: map[K]V{}, limit: limit, refuse: func() error { return nil }}
 }
 
 func (h *memoryHash[K, V]) get(key K) (V, bool, error) {
@@ -88,8 +87,7 @@ func (h *memoryHash[K, V]) put(key K, value V) error {
 		return errFull
 	}
 	h.entries[key] = value
-	h.wrote()
-	return nil
+	return h.tell(nil)
 }
 
 func (h *memoryHash[K, V]) remove(key K) error {
@@ -97,8 +95,7 @@ func (h *memoryHash[K, V]) remove(key K) error {
 		return err
 	}
 	delete(h.entries, key)
-	h.wrote()
-	return nil
+	return h.tell(nil)
 }
 
 func (h *memoryHash[K, V]) all() iter.Seq2[K, V] {
@@ -113,15 +110,28 @@ func (h *memoryHash[K, V]) all() iter.Seq2[K, V] {
 
 func (h *memoryHash[K, V]) err() error { return nil }
 
+func (h *memoryHash[K, V]) room() uint32 { return h.limit }
+
 func (h *memoryHash[K, V]) again() hash[K, V] { return h }
 
-type memoryCounters[T any] map[uint32]T
+type memoryCounters[T any] struct {
+	written
+	values map[uint32]T
+}
 
-func (c memoryCounters[T]) read(index uint32) (T, error) { return c[index], nil }
+func newMemoryCounters[T any]() *memoryCounters[T] {
+	return &memoryCounters[T]{values: map[uint32]T{}}
+}
 
-func (c memoryCounters[T]) zero(index uint32) error {
-	delete(c, index)
-	return nil
+func (c *memoryCounters[T]) read(index uint32) (T, error) { return c.values[index], nil }
+
+func (c *memoryCounters[T]) readEach(indexes []uint32) iter.Seq2[T, error] {
+	return oneByOne(c, indexes)
+}
+
+func (c *memoryCounters[T]) zero(index uint32) error {
+	delete(c.values, index)
+	return c.tell(nil)
 }
 
 // memoryClock counts from the store's making.

@@ -30,9 +30,12 @@ func kernelStore(m *bpf.NearlbMaps, readOnly bool) (*store, error) {
 		affinity:        &kernelHash[bpf.NearlbAffinityKey, bpf.NearlbAffinityValue]{table: m.Affinity},
 		ranges:          &kernelHash[rangeKey, uint32]{table: m.SourceRanges},
 		names:           &kernelNames{kernelHash[nameKey, bpf.NearlbNameValue]{table: m.Names}},
-		verdicts:        kernelCounters[bpf.NearlbVerdictCounter]{m.Verdicts},
-		serviceCounters: kernelCounters[bpf.NearlbServiceCounter]{m.ServiceCounters},
-		backendCounters: kernelCounters[bpf.NearlbBackendCounter]{m.BackendCounters},
+		devices:         &kernelHash[uint32, bpf.NearlbDevice]{table: m.Devices},
+		socks:           &kernelHash[bpf.NearlbSockKey, bpf.NearlbSockValue]{table: m.Socks},
+		fragments:       &kernelHash[bpf.NearlbFragmentKey, bpf.NearlbFragmentValue]{table: m.Fragments},
+		verdicts:        &kernelCounters[bpf.NearlbVerdictCounter]{table: m.Verdicts},
+		serviceCounters: &kernelCounters[bpf.NearlbServiceCounter]{table: m.ServiceCounters},
+		backendCounters: &kernelCounters[bpf.NearlbBackendCounter]{table: m.BackendCounters},
 		sizes:           m.Sizes(),
 		clock:           kernelClock{bpf.JiffiesPerSecond()},
 		close:           mapped.close,
@@ -85,6 +88,7 @@ func (m *mappings) close() error {
 }
 
 type kernelHash[K comparable, V any] struct {
+	written
 	table *ebpf.Map
 	last  error
 }
@@ -102,7 +106,7 @@ func (h *kernelHash[K, V]) put(key K, value V) error {
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
 		return fmt.Errorf("%w: %w", errFull, err)
 	}
-	return err
+	return h.tell(err)
 }
 
 func (h *kernelHash[K, V]) remove(key K) error {
@@ -110,10 +114,12 @@ func (h *kernelHash[K, V]) remove(key K) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}
-	return err
+	return h.tell(err)
 }
 
 func (h *kernelHash[K, V]) err() error { return h.last }
+
+func (h *kernelHash[K, V]) room() uint32 { return h.table.MaxEntries() }
 
 func (h *kernelHash[K, V]) again() hash[K, V] { return &kernelHash[K, V]{table: h.table} }
 
@@ -186,36 +192,6 @@ func (n *kernelNames) all() iter.Seq2[nameKey, string] {
 				return
 			}
 		}
-	}
-}
-
-type kernelCounters[T any] struct{ table *ebpf.Map }
-
-func (c kernelCounters[T]) read(index uint32) (sum T, err error) {
-	var each []T
-	if err := c.table.Lookup(index, &each); err != nil {
-		return sum, err
-	}
-	for i := range each {
-		add(&sum, &each[i])
-	}
-	return sum, nil
-}
-
-func (c kernelCounters[T]) zero(index uint32) error {
-	processors, err := ebpf.PossibleCPU()
-	if err != nil {
-		return err
-	}
-	return c.table.Put(index, make([]T, processors))
-}
-
-// add sums counters, which are 64-bit numbers only.
-func add[T any](sum, one *T) {
-	count := unsafe.Sizeof(*sum) / 8
-	to, from := unsafe.Slice((*uint64)(unsafe.Pointer(sum)), count), unsafe.Slice((*uint64)(unsafe.Pointer(one)), count)
-	for i := range to {
-		to[i] += from[i]
 	}
 }
 

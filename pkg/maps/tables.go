@@ -5,7 +5,6 @@ package maps
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -35,19 +34,19 @@ func NewFake(sizes bpf.Sizes) *Tables {
 	return t
 }
 
+// Watch has wrote called after each single write to the tables, in the middle of whatever writes: for tests that look at the
+// tables there, or end the process.
+func (t *Tables) Watch(wrote func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.store.watch(wrote)
+}
+
 // Close gives the mapped memory back. The tables stay as they are.
 func (t *Tables) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.store.close()
-}
-
-// Config is what every program is told.
-type Config struct {
-	ServiceCIDRs []netip.Prefix // an address inside that no Service has is dropped; at most 8
-	Loopback4    netip.Addr     // source of hairpin connections; zero: DefaultLoopback4
-	Loopback6    netip.Addr     // zero: DefaultLoopback6
-	Disabled     bool           // every packet passes
 }
 
 // Stats counts what one call wrote.

@@ -212,7 +212,7 @@ func lookTier(s *store, first, count, service uint32) string {
 		if id == 0 || b.Service != service || !usable(b.State) {
 			return fmt.Sprintf("slot without a usable backend (%d, %s)", id, bpf.StateName(b.State))
 		}
-		set = append(set, addrPortOf(b).String())
+		set = append(set, AddrPortOf(b).String())
 	}
 	slices.Sort(set)
 	return strings.Join(set, ",")

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics gives Prometheus what the agent does and what the tables hold. Labels are bounded: no addresses, no
-// Service names.
+// Package metrics gives Prometheus what the agent does and what the tables hold. Labels are bounded: no addresses, no names of
+// pods, and names of Services and nodes up to limits.
 package metrics
 
 import (
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,8 +25,10 @@ type Metrics struct {
 	writes       *prometheus.CounterVec
 	drift        *prometheus.CounterVec
 	audits       prometheus.Counter
+	answers      *prometheus.CounterVec
 	lastAudit    prometheus.Gauge
 	lastSync     prometheus.Gauge
+	ledger       *ledger
 }
 
 // New makes a set of metrics of its own; nothing is registered globally.
@@ -47,13 +50,15 @@ func New(version string) *Metrics {
 		drift:    counters("nearlb_drift_total", "Differences between the live tables and what was published, found by audits.", "table"),
 		audits: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "nearlb_audits_total", Help: "Comparisons of the live tables with what was published."}),
+		answers: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "nearlb_health_answers_total",
+			Help: "Answers of /healthz, /livez and health check node ports (service), by HTTP status."}, []string{"endpoint", "code"}),
 		lastAudit: gauge("nearlb_last_audit_timestamp_seconds", "When the tables were last compared."),
 		lastSync:  gauge("nearlb_last_sync_timestamp_seconds", "When everything that changed was last published."),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "nearlb_build_info", Help: "Always 1.",
 		ConstLabels: prometheus.Labels{"version": version}})
 	build.Set(1)
-	m.registry.MustRegister(m.programming, m.publications, m.failures, m.writes, m.drift, m.audits, m.lastAudit, m.lastSync, build,
+	m.registry.MustRegister(m.programming, m.publications, m.failures, m.writes, m.drift, m.audits, m.answers, m.lastAudit, m.lastSync, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -106,6 +111,11 @@ func (m *Metrics) Audited(at time.Time, found []maps.Drift) {
 	for _, d := range found {
 		m.drift.WithLabelValues(d.Table).Inc()
 	}
+}
+
+// Answered notes one answer of a health server: healthz, livez or service.
+func (m *Metrics) Answered(endpoint string, code int) {
+	m.answers.WithLabelValues(endpoint, strconv.Itoa(code)).Inc()
 }
 
 // Synced notes that nothing waits to be published.

@@ -14,18 +14,30 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
 // rows are tables that a test wrote.
-type rows struct {
+type fake struct {
 	verdicts []maps.VerdictRow
-	fill     []maps.FillRow
+	traffic  []maps.TrafficRow
+	services []maps.ServiceTrafficRow
+	failed   []maps.FailedRow // told at the next look, once
 	err      error
 }
 
-func (r rows) Verdicts() iter.Seq2[maps.VerdictRow, error] { return each(r.verdicts, nil) }
-func (r rows) Fill() iter.Seq2[maps.FillRow, error]        { return each(r.fill, r.err) }
+func (r fake) Verdicts() iter.Seq2[maps.VerdictRow, error] { return each(r.verdicts, nil) }
+func (r fake) Traffic() iter.Seq2[maps.TrafficRow, error]  { return each(r.traffic, r.err) }
+func (r fake) ServiceTraffic() iter.Seq2[maps.ServiceTrafficRow, error] {
+	return each(r.services, nil)
+}
+
+func (r *fake) Failed(*maps.FailedOnce) iter.Seq[maps.FailedRow] {
+	told := r.failed
+	r.failed = nil
+	return slices.Values(told)
+}
 
 func each[T any](list []T, err error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
@@ -50,12 +62,21 @@ func full(err error) *Metrics {
 	m.Synced(time.Unix(1700000001, 0))
 	m.Follow(func() State {
 		return State{Services: 3, Frontends: 4, Backends: map[string]int{"active": 5}, Dirty: 1, Failing: 2,
-			Devices: map[string]int{"tcx": 6}, Detached: 1, Problems: 7}
+			Devices: map[string]int{"tcx": 6}, Detached: 1, Problems: 7, External: 3,
+			Eligible: true, Checks: map[string]int{"answered": 2, "failed": 1}, WithoutLocal: map[string]int{Internal: 0, External: 3},
+			Reasons: map[Why]int{{Internal, lb.ReasonSameZone, ""}: 4, {External, lb.ReasonAll, lb.NoteNoHints}: 1},
+			Topology: []Answer{{lb.PortName{Service: lb.ServiceName{Namespace: "default", Name: "web"}, Port: "http", Protocol: lb.TCP}, true,
+				Why{External, lb.ReasonAll, lb.NoteNoHints}}},
+			Omitted: 5}
 	})
-	m.Read(rows{
-		[]maps.VerdictRow{{Hook: "from_pod", Verdict: "drop", Reason: "unallocated", Packets: 8, Bytes: 800}},
-		[]maps.FillRow{{Table: "flows", Used: 9, Limit: 10}}, err})
+	m.Answered("healthz", http.StatusServiceUnavailable)
+	m.Read(reading(&fake{verdicts: []maps.VerdictRow{{Hook: "from_pod", Verdict: "drop", Reason: "unallocated", Packets: 8, Bytes: 800}}, err: err}))
 	return m
+}
+
+func reading(tables *fake) Reading {
+	return Reading{Tables: tables, Zone: func() string { return "a" }, Limits: Limits{Services: 2, Backends: 2},
+		Fill: func() []maps.FillRow { return []maps.FillRow{{Table: "flows", Used: 9, Limit: 10}} }}
 }
 
 func scrape(t *testing.T, m *Metrics) string {
@@ -81,10 +102,18 @@ func TestEveryMetricIsThere(t *testing.T) {
 		`nearlb_last_audit_timestamp_seconds 1.7e+09`,
 		`nearlb_last_sync_timestamp_seconds 1.700000001e+09`,
 		`nearlb_services 3`, `nearlb_frontends 4`, `nearlb_backends{state="active"} 5`,
-		`nearlb_services_dirty 1`, `nearlb_services_failing 2`, `nearlb_object_problems 7`,
+		`nearlb_services_dirty 1`, `nearlb_services_failing 2`, `nearlb_object_problems 7`, `nearlb_external_ip_problems 3`,
 		`nearlb_programs_attached{method="tcx"} 6`, `nearlb_programs_detached 1`,
 		`nearlb_packets_total{hook="from_pod",reason="unallocated",verdict="drop"} 8`,
 		`nearlb_bytes_total{hook="from_pod",reason="unallocated",verdict="drop"} 800`,
+		`nearlb_node_eligible 1`, `nearlb_health_answers_total{code="503",endpoint="healthz"} 1`,
+		`nearlb_health_check_node_ports{state="answered"} 2`, `nearlb_health_check_node_ports{state="failed"} 1`,
+		`nearlb_services_without_local_endpoints{traffic_policy="external"} 3`,
+		`nearlb_services_without_local_endpoints{traffic_policy="internal"} 0`,
+		`nearlb_service_ports{note="",reason="same-zone",side="internal"} 4`,
+		`nearlb_service_ports{note="no-hints",reason="all",side="external"} 1`,
+		`nearlb_service_topology_info{family="IPv4",namespace="default",note="no-hints",port="http",protocol="TCP",reason="all",service="web",side="external"} 1`,
+		`nearlb_service_topology_omitted 5`,
 		`nearlb_table_entries{table="flows"} 9`, `nearlb_table_limit{table="flows"} 10`,
 	} {
 		if !strings.Contains(text, line+"\n") {

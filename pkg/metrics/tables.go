@@ -7,20 +7,71 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
-// Tables is what is read from the tables at each scrape: maps.Reader.
+// Tables is what is read from the tables: maps.Reader.
 type Tables interface {
 	Verdicts() iter.Seq2[maps.VerdictRow, error]
-	Fill() iter.Seq2[maps.FillRow, error]
+	Traffic() iter.Seq2[maps.TrafficRow, error]
+	ServiceTraffic() iter.Seq2[maps.ServiceTrafficRow, error]
+	Failed(*maps.FailedOnce) iter.Seq[maps.FailedRow]
+}
+
+// Reading says what Read reads.
+type Reading struct {
+	Tables Tables
+	Fill   func() []maps.FillRow // as of the last look: counting takes too long for each scrape
+	Zone   func() string         // of this node, "" unknown
+	Limits Limits
 }
 
 // Read adds the packet counters and the fill of the tables. They are read from the kernel, so packets that earlier agents
-// saw are counted too.
-func (m *Metrics) Read(t Tables) { m.registry.MustRegister(tableCollector{t}) }
+// saw are counted too. It also adds, since the agent's start, the traffic of services, of backends and between zones: see Look.
+func (m *Metrics) Read(r Reading) {
+	m.ledger = newLedger(r.Tables, r.Zone, r.Limits)
+	m.registry.MustRegister(tableCollector{r.Tables, r.Fill}, trafficCollector{m.ledger})
+}
 
-type tableCollector struct{ tables Tables }
+// Look notes what services and backends were sent, before their counters may end, and which connections failed. Call it every
+// few seconds, after Read.
+func (m *Metrics) Look() error { return m.ledger.look() }
+
+func lastLook() *prometheus.Desc {
+	return describe("nearlb_last_look_timestamp_seconds", "When the counters of services, of backends and between zones were last added up: every few seconds, not at each scrape.")
+}
+
+// trafficCollector shows the sums of the ledger. They are as of the last look: to read all counters takes too long for each scrape.
+type trafficCollector struct{ ledger *ledger }
+
+func (c trafficCollector) Describe(out chan<- *prometheus.Desc) {
+	out <- lastLook()
+	out <- zoneBytes()
+	out <- zoneConnections()
+	for _, f := range []family{serviceFamily(), backendFamily()} {
+		for _, d := range []*prometheus.Desc{f.connections, f.failed, f.packets, f.bytes, f.omitted} {
+			out <- d
+		}
+	}
+	out <- serviceFamily().refused
+}
+
+func (c trafficCollector) Collect(out chan<- prometheus.Metric) {
+	c.ledger.mu.Lock()
+	defer c.ledger.mu.Unlock()
+	if c.ledger.begun {
+		out <- prometheus.MustNewConstMetric(lastLook(), prometheus.GaugeValue, seconds(c.ledger.last))
+	}
+	collectZones(&c.ledger.zones, out)
+	collectServices(c.ledger, out)
+	collectBackends(c.ledger, out)
+}
+
+type tableCollector struct {
+	tables Tables
+	fill   func() []maps.FillRow
+}
 
 func (c tableCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{packets(), bytes(), entries(), limit()} {
@@ -44,21 +95,27 @@ func limit() *prometheus.Desc {
 	return describe("nearlb_table_limit", "Entries that a table can hold.", "table")
 }
 
+// Collect also shows drops that never happened: an alert on the first ones wants to see them rise from zero.
 func (c tableCollector) Collect(out chan<- prometheus.Metric) {
+	seen := map[[3]string]bool{}
 	for row, err := range c.tables.Verdicts() {
 		if err != nil {
 			out <- prometheus.NewInvalidMetric(packets(), err)
 			continue
 		}
 		labels := []string{row.Hook, row.Verdict, row.Reason}
+		seen[[3]string{row.Hook, row.Verdict, row.Reason}] = true
 		out <- prometheus.MustNewConstMetric(packets(), prometheus.CounterValue, float64(row.Packets), labels...)
 		out <- prometheus.MustNewConstMetric(bytes(), prometheus.CounterValue, float64(row.Bytes), labels...)
 	}
-	for row, err := range c.tables.Fill() {
-		if err != nil {
-			out <- prometheus.NewInvalidMetric(entries(), err)
-			continue
+	for _, hook := range bpf.Hooks() {
+		for _, v := range bpf.Verdicts() {
+			if v.Class == bpf.Drop && !seen[[3]string{hook, string(v.Class), v.Reason}] {
+				out <- prometheus.MustNewConstMetric(packets(), prometheus.CounterValue, 0, hook, string(v.Class), v.Reason)
+			}
 		}
+	}
+	for _, row := range c.fill() {
 		out <- prometheus.MustNewConstMetric(entries(), prometheus.GaugeValue, float64(row.Used), row.Table)
 		out <- prometheus.MustNewConstMetric(limit(), prometheus.GaugeValue, float64(row.Limit), row.Table)
 	}

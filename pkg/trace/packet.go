@@ -4,6 +4,7 @@ package trace
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -31,12 +32,13 @@ const (
 )
 
 // firstPacket is the frame that opens a connection: TCP SYN, a UDP datagram, SCTP INIT or an echo request, with right
-// checksums. Both addresses are of one family, IPv4 never in its mapped form.
-func firstPacket(source, to netip.AddrPort, protocol lb.Protocol) []byte {
+// checksums. Both addresses are of one family, IPv4 never in its mapped form. device: who receives the frame; nil is all zeros.
+func firstPacket(device net.HardwareAddr, source, to netip.AddrPort, protocol lb.Protocol) []byte {
 	payload := transport(source, to, protocol)
 	header := networkHeader(source.Addr(), to.Addr(), protocol, len(payload))
 	frame := make([]byte, etherHeader, 128)
-	copy(frame, []byte{0x02, 0, 0, 0, 0, 0x01, 0x02, 0, 0, 0, 0, 0x02})
+	copy(frame[:6], device)
+	copy(frame[6:], []byte{0x02, 0, 0, 0, 0, 0x02})
 	etherType := uint16(etherTypeIPv4)
 	if to.Addr().Is6() {
 		etherType = etherTypeIPv6

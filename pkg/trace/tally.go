@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/maps"
 )
 
 // tally adds up what happened to the packets of one request.
@@ -48,9 +49,9 @@ func (t *Tracer) tally(to *tally, client netip.AddrPort, result bpf.NearlbTraceR
 	if verdict.Class != bpf.Translate {
 		return nil
 	}
-	source, backend, ok := ends(out)
-	if !ok {
-		return fmt.Errorf("read the packet that came out: %d bytes of neither IPv4 nor IPv6", len(out))
+	source, backend, err := t.translated(to.request, client, result, out)
+	if err != nil {
+		return err
 	}
 	to.source = source.Addr()
 	if result.BackendFound == 0 {
@@ -65,6 +66,23 @@ func (t *Tracer) tally(to *tally, client netip.AddrPort, result bpf.NearlbTraceR
 	}
 	to.backends[backend].Count++
 	return nil
+}
+
+// translated is where a translated packet comes from and goes to: what its bytes say. A socket of the node sends none to the
+// frontend: it connects to the backend.
+func (t *Tracer) translated(r Request, client netip.AddrPort, result bpf.NearlbTraceResult, out []byte) (source, backend netip.AddrPort, err error) {
+	if r.From == FromHost {
+		var b bpf.NearlbBackend
+		if err := t.objects.Backends.Lookup(result.Backend, &b); err != nil {
+			return source, backend, fmt.Errorf("read backend %d: %w", result.Backend, err)
+		}
+		return client, maps.AddrPortOf(b), nil
+	}
+	source, backend, ok := ends(out)
+	if !ok {
+		return source, backend, fmt.Errorf("read the packet that came out: %d bytes of neither IPv4 nor IPv6", len(out))
+	}
+	return source, backend, nil
 }
 
 func (to *tally) answer() Answer {

@@ -16,11 +16,11 @@ import (
 // Door says where the packet comes from.
 type Door string
 
-// The doors of contracts.md. FromPod alone has a program so far.
+// The doors of contracts.md.
 const (
-	FromPod     Door = "pod"
-	FromHost    Door = "host"
-	FromNetwork Door = "network"
+	FromPod     Door = "pod"     // a pod of this node: program from_pod
+	FromHost    Door = "host"    // a socket of the node itself: what the sock programs decide when it connects
+	FromNetwork Door = "network" // off the node: program from_net
 )
 
 // Request is one question: what happens to the first packet of a connection.
@@ -46,10 +46,10 @@ const (
 // Check says what is wrong with a request, with its field as in `nearlb trace --packets`.
 func (r Request) Check() error {
 	switch {
-	case r.From != FromPod && (r.From == FromHost || r.From == FromNetwork):
-		return fmt.Errorf("from %q: not built yet: only packets from a pod can be traced", r.From)
-	case r.From != FromPod:
+	case r.From != FromPod && r.From != FromHost && r.From != FromNetwork:
 		return fmt.Errorf("from %q: want pod, host or network", r.From)
+	case r.From == FromHost && r.Protocol == ICMP:
+		return fmt.Errorf("proto \"icmp\": the echo requests of the node itself meet no program: nearlb sees its TCP and UDP sockets")
 	case !r.Source.Addr().IsValid():
 		return fmt.Errorf("src: missing: want an IP address")
 	case !r.To.Addr().IsValid():

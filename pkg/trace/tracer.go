@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -18,6 +19,7 @@ import (
 type Tracer struct {
 	objects *bpf.Objects
 	live    *bpf.NearlbMaps // nil offline
+	private *maps.Tables    // nil where live is not
 	flows   *ebpf.Memory
 	nothing []byte // as long as the flow table, all zero
 }
@@ -34,7 +36,7 @@ func Live(pinPath string) (*Tracer, error) {
 	}
 	replace := map[string]*ebpf.Map{}
 	tables := live.ByName()
-	for _, name := range []string{"frontends", "records", "slots", "backends", "address_filter", "source_ranges", "config", "names"} {
+	for _, name := range []string{"frontends", "records", "slots", "backends", "address_filter", "source_ranges", "config", "devices", "names"} {
 		replace[name] = tables[name]
 	}
 	small := bpf.Sizes{FlowSets: flowSets, Affinity: 64, Fragments: 16, Backends: 2, Services: 2}
@@ -48,35 +50,68 @@ func Live(pinPath string) (*Tracer, error) {
 // Offline publishes decisions into private tables and answers from those. The problems are those of publishing: frontends that
 // two Services claim.
 func Offline(decisions []lb.Decision, config maps.Config) (*Tracer, []lb.Problem, error) {
-	objects, err := bpf.Load(bpf.Options{Trace: true, Sizes: sizesFor(decisions)})
+	t, err := Private(sizesFor(decisions))
 	if err != nil {
 		return nil, nil, err
 	}
-	problems, err := publish(&objects.NearlbMaps, decisions, config)
+	problems, err := t.Publish(decisions, config)
 	if err != nil {
-		return nil, nil, errors.Join(err, objects.Close())
+		return nil, nil, errors.Join(err, t.Close())
 	}
-	tracer, err := newTracer(objects, nil)
-	return tracer, problems, err
+	return t, problems, nil
 }
 
-func publish(tables *bpf.NearlbMaps, decisions []lb.Decision, config maps.Config) ([]lb.Problem, error) {
-	publisher, err := maps.Open(tables)
+// Private answers from tables of its own, of these sizes, which Publish fills.
+func Private(sizes bpf.Sizes) (*Tracer, error) {
+	sizes.FlowSets, sizes.Affinity, sizes.Fragments = flowSets, 64, 16
+	objects, err := bpf.Load(bpf.Options{
+		Trace: true, Sizes: sizes,
+		Knobs: map[string]any{"route_lookup": uint8(0)}, // the routes of this machine are not that node's
+	})
 	if err != nil {
 		return nil, err
 	}
-	if err := publisher.Configure(config); err != nil {
+	t, err := newTracer(objects, nil)
+	if err != nil {
 		return nil, err
 	}
-	var problems []lb.Problem
+	if t.private, err = maps.Open(&objects.NearlbMaps); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// Publish puts these decisions in the place of all that private tables hold.
+func (t *Tracer) Publish(decisions []lb.Decision, config maps.Config) ([]lb.Problem, error) {
+	if err := t.clear(); err != nil {
+		return nil, err
+	}
+	if err := t.private.Configure(config); err != nil {
+		return nil, err
+	}
 	for _, decision := range decisions {
-		stats, err := publisher.Apply(decision)
-		if err != nil {
+		if _, err := t.private.Apply(decision); err != nil {
 			return nil, err
 		}
-		problems = append(problems, stats.Problems...)
 	}
-	return problems, nil
+	return t.private.Problems(), nil
+}
+
+// clear empties private tables. Between two packets nobody reads them: what is taken out can be used again at once.
+func (t *Tracer) clear() error {
+	for _, name := range t.private.Published() {
+		if _, err := t.private.Remove(name); err != nil {
+			return err
+		}
+	}
+	if _, err := t.flows.WriteAt(t.nothing, 0); err != nil {
+		return fmt.Errorf("clear table flows: %w", err)
+	}
+	if err := t.forget(); err != nil {
+		return err
+	}
+	t.private.Reclaim(time.Now().Add(time.Hour))
+	return nil
 }
 
 // sizesFor is room for the decisions, with some to spare for address entries and the entries that are never used.
@@ -94,7 +129,6 @@ func sizesFor(decisions []lb.Decision) bpf.Sizes {
 	}
 	room := func(n int) uint32 { return uint32(64 + 3*n) }
 	return bpf.Sizes{
-		FlowSets: flowSets, Affinity: 64, Fragments: 16,
 		Frontends: room(frontends), Records: room(frontends), Backends: room(backends),
 		SourceRanges: room(ranges), Services: room(ports + backends), Names: room(ports + 3*backends),
 	}
@@ -113,15 +147,18 @@ func newTracer(objects *bpf.Objects, live *bpf.NearlbMaps) (*Tracer, error) {
 // Close takes the programs and private tables out of the kernel.
 func (t *Tracer) Close() error {
 	err := t.objects.Close()
+	if t.private != nil {
+		err = errors.Join(err, t.private.Close())
+	}
 	if t.live != nil {
 		err = errors.Join(err, t.live.Close())
 	}
 	return err
 }
 
-// run sends one packet through the program as the first of its connection, and returns what the program says of it and
-// the packet that came out.
-func (t *Tracer) run(frame []byte) (bpf.NearlbTraceResult, []byte, error) {
+// run sends one packet through the program of its door as the first of its connection, and returns what the program says of
+// it and the packet that came out.
+func (t *Tracer) run(door door, frame []byte) (bpf.NearlbTraceResult, []byte, error) {
 	var result bpf.NearlbTraceResult
 	if _, err := t.flows.WriteAt(t.nothing, 0); err != nil {
 		return result, nil, fmt.Errorf("clear table flows: %w", err)
@@ -131,14 +168,17 @@ func (t *Tracer) run(frame []byte) (bpf.NearlbTraceResult, []byte, error) {
 	}
 	out := make([]byte, len(frame)+256) // an ICMP error quotes what it answers
 	options := &ebpf.RunOptions{Data: frame, DataOut: out, Repeat: 1}
-	if _, err := t.objects.FromPod.Run(options); err != nil {
-		return result, nil, fmt.Errorf("run program from_pod: %w", err)
+	if door.device != 0 {
+		options.Context = arrivedAt(door.device)
+	}
+	if _, err := door.program.Run(options); err != nil {
+		return result, nil, fmt.Errorf("run program %s: %w", door.name, err)
 	}
 	if err := t.objects.Trace.Lookup(uint32(0), &result); err != nil {
 		return result, nil, fmt.Errorf("read table trace: %w", err)
 	}
 	if result.Verdict == 0 {
-		return result, nil, errors.New("run program from_pod: it did not say what it decided")
+		return result, nil, fmt.Errorf("run program %s: it did not say what it decided", door.name)
 	}
 	return result, options.DataOut, nil
 }
@@ -151,13 +191,14 @@ func (t *Tracer) Do(r Request) (Answer, error) {
 	if err := t.forget(); err != nil {
 		return Answer{}, err
 	}
+	door := t.door(r)
 	tally := newTally(r)
 	for i := range max(r.Count, 1) {
 		source := r.source(i)
-		frame := firstPacket(source, r.To, r.Protocol)
-		result, out, err := t.run(frame)
-		if err == nil && i == 0 && t.remember(source.Addr(), result) {
-			result, out, err = t.run(frame)
+		frame := firstPacket(door.address, source, r.To, r.Protocol)
+		result, out, err := t.run(door, frame)
+		if err == nil && i == 0 && t.remember(t.affinityClient(r), result) {
+			result, out, err = t.run(door, frame)
 		}
 		if err == nil {
 			err = t.tally(tally, source, result, out)

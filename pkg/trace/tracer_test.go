@@ -40,7 +40,11 @@ func TestLiveSessionAffinityDecides(t *testing.T) {
 	}
 	defer live.Close()
 	decision := sticky()
-	if _, err := publish(&live.NearlbMaps, []lb.Decision{decision}, maps.Config{}); err != nil {
+	publisher, err := maps.Open(&live.NearlbMaps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := publisher.Apply(decision); err != nil {
 		t.Fatal(err)
 	}
 	tracer, err := Live(pins)

@@ -19,20 +19,14 @@ type clientSink struct{ log *slog.Logger }
 // Init has nothing to take from it.
 func (s *clientSink) Init(klog.RuntimeInfo) {}
 
-// Enabled keeps to klog's two lowest levels; the others trace client-go itself.
+// Enabled keeps to klog's two lowest levels; the others trace client-go itself. What it has to say at these is for those who look
+// for a mistake: what the user is to know of the API server is said once, by the source.
 func (s *clientSink) Enabled(level int) bool {
-	return level <= 1 && s.log.Enabled(context.Background(), verbosity(level))
+	return level <= 1 && s.log.Enabled(context.Background(), slog.LevelDebug)
 }
 
-func verbosity(level int) slog.Level {
-	if level == 0 {
-		return slog.LevelInfo
-	}
-	return slog.LevelDebug
-}
-
-func (s *clientSink) Info(level int, message string, keysAndValues ...any) {
-	s.log.Log(context.Background(), verbosity(level), message, keysAndValues...)
+func (s *clientSink) Info(_ int, message string, keysAndValues ...any) {
+	s.log.Log(context.Background(), slog.LevelDebug, message, keysAndValues...)
 }
 
 func (s *clientSink) Error(err error, message string, keysAndValues ...any) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // primary is the word that stands for the node's first address of each family in NodeConfig.NodePortAddresses.
@@ -13,6 +15,9 @@ const primary = "primary"
 
 // Validate says what is wrong with the configuration. Sources leave out what is.
 func (c NodeConfig) Validate() error {
+	if messages := validation.IsValidLabelValue(c.ProxyName); len(messages) > 0 {
+		return fmt.Errorf("read service proxy name: %q: %s", c.ProxyName, messages[0])
+	}
 	if len(c.NodePortAddresses) == 1 && c.NodePortAddresses[0] == primary {
 		return nil
 	}
@@ -24,12 +29,14 @@ func (c NodeConfig) Validate() error {
 	return nil
 }
 
-// nodePortIPs are the addresses of the node that answer NodePorts, sorted. The rules are kube-proxy's
-// (service-semantics.md 1.4): the CIDRs are taken by family, a family without any has all addresses.
-func (c NodeConfig) nodePortIPs(addresses []netip.Addr) []netip.Addr {
+// NodePortIPs are the addresses that answer NodePorts, sorted: of those of the Node, and of those that the host has besides;
+// for "primary" the Node's alone count. The rules are kube-proxy's (service-semantics.md 1.4): the CIDRs are taken by family,
+// a family without any has all addresses.
+func (c NodeConfig) NodePortIPs(node, host []netip.Addr) []netip.Addr {
 	if len(c.NodePortAddresses) == 1 && c.NodePortAddresses[0] == primary {
-		return sorted(firstOfFamilies(addresses))
+		return sorted(firstOfFamilies(node))
 	}
+	addresses := slices.Concat(node, host)
 	var prefixes []netip.Prefix
 	for _, s := range c.NodePortAddresses {
 		if prefix, ok := parsePrefix(s); ok {

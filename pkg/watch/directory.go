@@ -170,7 +170,7 @@ func (d *directory) readFile(name string, touched bool) (found, readable bool) {
 		m.err, m.stamp = &ObjectError{File: path, Problem: plainly("read", path, err).Error()}, stamp{}
 		return true, false
 	}
-	m.update(d.reader, path, data, func(line string) { d.log.Warn("manifest is odd", "warning", line) })
+	m.update(d.reader, path, data, func(line string) { d.log.Warn("manifest is odd", "problem", line) })
 	m.stamp = stamp{info: info, read: read}
 	return true, true
 }

@@ -23,11 +23,12 @@ func (s *store) Input(name lb.ServiceName) (lb.Input, bool) {
 		s.mu.RUnlock()
 		return lb.Input{}, false
 	}
-	in := lb.Input{Service: svc.Service, Problems: slices.Clone(svc.problems)}
+	in := lb.Input{Service: svc.Service, Taken: s.taken(svc.Service), Problems: slices.Clone(svc.problems)}
 	owned := s.owned[name]
 	in.Endpoints = make([]lb.Endpoint, 0, count(owned))
+	labels := s.labelsByNode(svc.TopologyKeys)
 	for _, sliceName := range slices.Sorted(maps.Keys(owned)) {
-		in.Endpoints = s.appendEndpoints(in.Endpoints, owned[sliceName])
+		in.Endpoints = s.appendEndpoints(in.Endpoints, owned[sliceName], labels)
 		in.Problems = append(in.Problems, owned[sliceName].problems...)
 	}
 	if svc.selectorless && len(owned) == 0 {
@@ -57,8 +58,25 @@ func count(owned map[string]*slice) (n int) {
 	return n
 }
 
+// labelsByNode remembers the labels that the keys name, which are the same for all endpoints of a Node. Without keys there are
+// none.
+func (s *store) labelsByNode(keys []string) func(node string) lb.Labels {
+	if len(keys) == 0 {
+		return func(string) lb.Labels { return nil }
+	}
+	known := map[string]lb.Labels{"": nil}
+	return func(node string) lb.Labels {
+		labels, ok := known[node]
+		if !ok {
+			labels = s.labelsOf(node, keys)
+			known[node] = labels
+		}
+		return labels
+	}
+}
+
 // appendEndpoints makes one lb.Endpoint for each port of each endpoint.
-func (s *store) appendEndpoints(out []lb.Endpoint, in *slice) []lb.Endpoint {
+func (s *store) appendEndpoints(out []lb.Endpoint, in *slice, labels func(node string) lb.Labels) []lb.Endpoint {
 	for _, e := range in.endpoints {
 		node, zone, region := s.locate(e)
 		for _, port := range in.ports {
@@ -68,7 +86,7 @@ func (s *store) appendEndpoints(out []lb.Endpoint, in *slice) []lb.Endpoint {
 				Ready:   e.ready, Serving: e.serving, Terminating: e.terminating,
 				Node: node, Zone: zone, Region: region,
 				NodeHints: e.nodeHints, ZoneHints: e.zoneHints,
-				Slice: in.name,
+				Slice: in.name, Labels: labels(node),
 			})
 		}
 	}
@@ -93,17 +111,24 @@ func (s *store) Services() []lb.ServiceName {
 
 // ServiceCIDRs are those of the configuration, else of the ServiceCIDR objects, sorted.
 func (s *store) ServiceCIDRs() []netip.Prefix {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.serviceCIDRs()
+}
+
+func (s *store) serviceCIDRs() []netip.Prefix {
 	if len(s.cfg.ServiceCIDRs) > 0 {
 		return inOrder(slices.Clone(s.cfg.ServiceCIDRs))
 	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
 	var out []netip.Prefix
 	for _, cidr := range s.cidrs {
 		out = append(out, cidr.prefixes...)
 	}
 	return inOrder(out)
 }
+
+// Announce tells nobody: who writes files is told by status and log.
+func (s *store) Announce([]Trouble) {}
 
 // Problems are those of objects that belong to no served Service, sorted.
 func (s *store) Problems() []lb.Problem {

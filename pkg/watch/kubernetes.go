@@ -5,6 +5,8 @@ package watch
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,20 +20,22 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // What is asked of the API server (service-semantics.md 1.0). The converter holds to the same rules.
 const (
-	servicesNotOurs = "!service.kubernetes.io/service-proxy-name"
-	notHeadless     = "spec.clusterIP!=None"
-	slicesNotOurs   = "!" + labelHeadless
+	notHeadless   = "spec.clusterIP!=None"
+	slicesNotOurs = "!" + labelHeadless
 )
 
 // Kubernetes reads the API server that the client talks to. Services, EndpointSlices and Nodes must all have been listed
 // before Synced; ServiceCIDRs, which old servers lack, must have been asked for.
 func Kubernetes(client kubernetes.Interface, cfg NodeConfig, log *slog.Logger) Source {
+	s := newStore(cfg)
 	return &cluster{
-		store: newStore(cfg), client: client, log: log, outage: newOutage(log),
+		store: s, client: client, log: log, outage: newOutage(log), guard: newGuard(s), announcer: newAnnouncer(s, client, log),
 		waiting: map[kind]bool{kindService: true, kindSlice: true, kindNode: true, kindServiceCIDR: len(cfg.ServiceCIDRs) == 0},
 	}
 }
@@ -40,14 +44,17 @@ func Kubernetes(client kubernetes.Interface, cfg NodeConfig, log *slog.Logger) S
 // store without a copy of its own.
 type cluster struct {
 	*store
-	client kubernetes.Interface
-	log    *slog.Logger
-	outage *outage
+	client    kubernetes.Interface
+	log       *slog.Logger
+	outage    *outage
+	guard     *guard
+	announcer *announcer
 
 	mu      sync.Mutex // orders the events; held while ev is told
 	ev      Events
 	waiting map[kind]bool // kinds that are to be listed before Synced
 	synced  bool
+	expiry  *time.Timer // of what the guard holds; nil: nothing yet
 }
 
 // Run follows the objects until ctx ends.
@@ -57,23 +64,39 @@ func (c *cluster) Run(ctx context.Context, ev Events) error {
 	c.mu.Unlock()
 	ctx = klog.NewContext(ctx, ClientLogger(c.log))
 	var reflectors sync.WaitGroup
+	reflectors.Go(func() { c.announcer.run(ctx) })
 	for _, r := range c.resources() {
 		if r.kind == kindServiceCIDR && len(c.cfg.ServiceCIDRs) > 0 {
 			continue
 		}
 		reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(r.listWatch(c), c.client),
-			r.example, &sink{cluster: c, kind: r.kind}, cache.ReflectorOptions{Name: string(r.kind), Logger: new(klog.FromContext(ctx))})
+			r.example, &sink{cluster: c, kind: r.kind},
+			cache.ReflectorOptions{Name: string(r.kind), Logger: new(klog.FromContext(ctx)), Backoff: new(backoff())})
 		reflectors.Go(func() { c.reflect(ctx, reflector) })
 	}
 	reflectors.Wait()
+	c.stopHolding()
 	return nil
 }
 
-// reflect lists and watches until ctx ends. It is Reflector.RunWithContext, with its back-off, less its log: outages are
+// How long to wait before the API server is asked again, less the jitter, which doubles it at most. client-go's own back-off
+// goes up to a minute, for which a node would not follow a server that is back. A thousand nodes that each ask four times in
+// 5 to 10 seconds are some 500 requests a second, refused at the door while the server is down, and spread when it is back.
+const (
+	retryFirst   = 800 * time.Millisecond
+	retryLongest = 5 * time.Second
+	retryReset   = 2 * time.Minute
+)
+
+// backoff is the same for lists and for watches.
+func backoff() wait.Backoff {
+	return wait.Backoff{Duration: retryFirst, Cap: retryLongest, Steps: 40, Factor: 2, Jitter: 1}
+}
+
+// reflect lists and watches until ctx ends. It is Reflector.RunWithContext, with our back-off, less its log: outages are
 // said once, where the requests are made.
 func (c *cluster) reflect(ctx context.Context, reflector *cache.Reflector) {
-	backoff := wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 40, Factor: 2, Jitter: 1}
-	delay := backoff.DelayWithReset(clock.RealClock{}, 2*time.Minute)
+	delay := backoff().DelayWithReset(clock.RealClock{}, retryReset)
 	_ = delay.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		if err := reflector.ListAndWatchWithContext(ctx); err != nil {
 			c.log.Debug("list and watch ended", "kind", reflector.Name(), "error", err)
@@ -86,7 +109,7 @@ func (c *cluster) resources() []resource {
 	core, discovery, networking := c.client.CoreV1(), c.client.DiscoveryV1(), c.client.NetworkingV1()
 	all := metav1.NamespaceAll
 	return []resource{
-		newResource(kindService, &corev1.Service{}, core.Services(all), metav1.ListOptions{LabelSelector: servicesNotOurs, FieldSelector: notHeadless}),
+		newResource(kindService, &corev1.Service{}, core.Services(all), metav1.ListOptions{LabelSelector: c.cfg.servicesOurs(), FieldSelector: notHeadless}),
 		newResource(kindSlice, &discoveryv1.EndpointSlice{}, discovery.EndpointSlices(all), metav1.ListOptions{LabelSelector: slicesNotOurs}),
 		newResource(kindNode, &corev1.Node{}, core.Nodes(), metav1.ListOptions{}),
 		newResource(kindServiceCIDR, &networkingv1.ServiceCIDR{}, networking.ServiceCIDRs(), metav1.ListOptions{}),
@@ -102,9 +125,15 @@ func (c *cluster) update(puts []object, drops []objectKey) {
 
 func (c *cluster) change(puts []object, drops []objectKey) {
 	var changed changes
-	c.apply(puts, drops, &changed)
+	holding := c.guard.any()
+	c.apply(puts, append(drops, c.guard.relieve(puts, drops)...), &changed)
+	c.guard.settle(changed.services)
+	if holding {
+		c.sayRelieved()
+	}
 	if c.synced {
 		changed.tell(c.ev)
+		c.announce(slices.Collect(maps.Keys(changed.services)))
 	}
 }
 
@@ -112,7 +141,7 @@ func (c *cluster) change(puts []object, drops []objectKey) {
 func (c *cluster) listed(k kind, puts []object, drops []objectKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.change(puts, drops)
+	c.change(puts, c.hold(k, puts, drops))
 	c.arrived(k)
 }
 
@@ -123,9 +152,23 @@ func (c *cluster) arrived(k kind) {
 			return
 		}
 	}
+	if !c.synced {
+		c.judge()
+	}
 	c.synced = true
 	c.ev.Synced()
+	c.announce(c.Services())
 }
+
+// announce has the Events of Services looked at.
+func (c *cluster) announce(names []lb.ServiceName) {
+	for _, name := range names {
+		c.announcer.queue.Add(name)
+	}
+}
+
+// Announce makes Events.
+func (c *cluster) Announce(troubles []Trouble) { c.announcer.Announce(troubles) }
 
 // failed notes a request that failed. A server that answers that it has no ServiceCIDRs for us is not waited for.
 func (c *cluster) failed(k kind, err error) {

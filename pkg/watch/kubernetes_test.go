@@ -5,6 +5,8 @@ package watch
 import (
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -32,12 +34,18 @@ type api struct {
 
 func withAPI(t *testing.T, prepare func(*fake.Clientset), test func(*api), objects ...runtime.Object) {
 	t.Helper()
+	withGuard(t, Guard{}, prepare, test, objects...)
+}
+
+func withGuard(t *testing.T, guard Guard, prepare func(*fake.Clientset), test func(*api), objects ...runtime.Object) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		a := &api{t: t, client: fake.NewClientset(objects...), recorder: newRecorder()}
 		if prepare != nil {
 			prepare(a.client)
 		}
 		a.source = Kubernetes(a.client, NodeConfig{Name: "n1"}, slog.New(a.recorder))
+		a.source.Guard(guard)
 		a.run(t, a.source)
 		synctest.Wait()
 		test(a)
@@ -54,6 +62,10 @@ func apiService(name string, change ...func(*corev1.Service)) *corev1.Service {
 		f(out)
 	}
 	return out
+}
+
+func withPort(number int32) func(*corev1.Service) {
+	return func(s *corev1.Service) { s.Spec.Ports[0].Port = number }
 }
 
 func apiSlice(name, owner string, addresses ...string) *discoveryv1.EndpointSlice {
@@ -101,7 +113,7 @@ func (a *api) setNode(n *corev1.Node) {
 	synctest.Wait()
 }
 
-// told checks what was told of Services since the last time, as "name" or "name name", and forgets it.
+// told checks what was told of Services since the last time, as "name" or "name -name", those that are gone last, and forgets it.
 func (a *api) told(want string) {
 	a.t.Helper()
 	a.mu.Lock()
@@ -113,7 +125,7 @@ func (a *api) told(want string) {
 		}
 		delete(a.services, name)
 	}
-	for name := range a.services {
+	for _, name := range slices.SortedFunc(maps.Keys(a.services), lb.ServiceName.Compare) {
 		got = append(got, "-"+name.Name)
 	}
 	clear(a.services)

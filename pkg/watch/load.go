@@ -84,7 +84,7 @@ func (l loaded) Unserved() []lb.Decision {
 		}
 		d := lb.Decision{Service: owner}
 		for _, slice := range owned {
-			for _, e := range l.appendEndpoints(nil, slice) {
+			for _, e := range l.appendEndpoints(nil, slice, l.labelsByNode(nil)) {
 				d.Endpoints = append(d.Endpoints, lb.EndpointReason{
 					Port:    lb.PortName{Service: owner, Port: e.Port.Name, Protocol: e.Port.Protocol},
 					Address: e.Address, Slice: e.Slice, Node: e.Node, Zone: e.Zone, Reason: lb.ReasonNoService,

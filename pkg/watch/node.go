@@ -17,6 +17,8 @@ import (
 type node struct {
 	zone, region string
 	addresses    []netip.Addr // InternalIP before ExternalIP, as listed
+	leaving      bool         // about to be deleted
+	labels       nodeLabels
 	problems     []lb.Problem
 }
 
@@ -25,13 +27,14 @@ type serviceCIDR struct {
 	prefixes []netip.Prefix
 }
 
-// convertNode takes the topology labels and the addresses of a Node, nothing else.
+// convertNode takes the labels and the addresses of a Node, and whether it stays; nothing else.
 func convertNode(in *corev1.Node) (object, *ObjectError) {
 	o := object{key: objectKey{kindNode, "", in.Name}}
 	if err := refused(o.key, validateMeta(&in.ObjectMeta, false, apivalidation.NameIsDNSSubdomain)); err != nil {
 		return o, err
 	}
-	o.node = &node{zone: in.Labels[corev1.LabelTopologyZone], region: in.Labels[corev1.LabelTopologyRegion]}
+	o.node = &node{zone: in.Labels[corev1.LabelTopologyZone], region: in.Labels[corev1.LabelTopologyRegion],
+		leaving: isLeaving(in), labels: newNodeLabels(in.Labels)}
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		o.node.add(o.key, in.Status.Addresses, kind)
 	}

@@ -30,16 +30,21 @@ func ips(texts ...string) (out []netip.Addr) {
 func TestTheOwnNodeIsWhatItsObjectSays(t *testing.T) {
 	objects := nodeObject("n1", "topology.kubernetes.io/zone: a, topology.kubernetes.io/region: r",
 		"ExternalIP 203.0.113.1", "Hostname n1", "InternalIP 192.0.2.1", "InternalIP 2001:db8::1", "InternalIP 192.0.2.2") + "\n---\n" + nodeObject("n2", "")
+	placed := func(zone string) lb.Labels {
+		return lb.NewLabels(map[string]string{"topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": "r"})
+	}
 	rows := []struct {
 		name string
 		cfg  NodeConfig
 		want lb.Node
 	}{
-		{"labels and addresses", NodeConfig{Name: "n1"}, lb.Node{Name: "n1", Zone: "a", Region: "r",
+		{"labels and addresses", NodeConfig{Name: "n1"}, lb.Node{Name: "n1", Zone: "a", Region: "r", Labels: placed("a"),
 			Addresses: ips("192.0.2.1", "2001:db8::1", "192.0.2.2", "203.0.113.1"), NodePortIPs: ips("192.0.2.1", "192.0.2.2", "203.0.113.1", "2001:db8::1")}},
 		{"nothing", NodeConfig{Name: "n2"}, lb.Node{Name: "n2"}},
-		{"flags win", NodeConfig{Name: "n1", Zone: "z", IPs: ips("192.0.2.9")}, lb.Node{Name: "n1", Zone: "z", Region: "r", Addresses: ips("192.0.2.9"), NodePortIPs: ips("192.0.2.9")}},
-		{"flags stand in", NodeConfig{Name: "n3", Zone: "z", IPs: ips("192.0.2.9")}, lb.Node{Name: "n3", Zone: "z", Addresses: ips("192.0.2.9"), NodePortIPs: ips("192.0.2.9")}},
+		{"flags win", NodeConfig{Name: "n1", Zone: "z", IPs: ips("192.0.2.9")}, lb.Node{Name: "n1", Zone: "z", Region: "r", Labels: placed("z"),
+			Addresses: ips("192.0.2.9"), NodePortIPs: ips("192.0.2.9")}},
+		{"flags stand in", NodeConfig{Name: "n3", Zone: "z", IPs: ips("192.0.2.9")}, lb.Node{Name: "n3", Zone: "z",
+			Labels: lb.NewLabels(map[string]string{"topology.kubernetes.io/zone": "z"}), Addresses: ips("192.0.2.9"), NodePortIPs: ips("192.0.2.9")}},
 	}
 	for _, row := range rows {
 		same(t, row.name, load(t, row.cfg, objects).Node(), row.want)
@@ -74,7 +79,7 @@ func TestNodePortsAnswerOnTheConfiguredAddresses(t *testing.T) {
 		if err := cfg.Validate(); err != nil {
 			t.Errorf("%q: %v", row.config, err)
 		}
-		got := cfg.nodePortIPs(ips("198.51.100.1", "192.0.2.1", "2001:db8:1::1", "2001:db8::1"))
+		got := cfg.NodePortIPs(ips("198.51.100.1", "2001:db8:1::1"), ips("192.0.2.1", "2001:db8::1"))
 		same(t, row.config, got, ips(row.want...))
 	}
 	for _, bad := range []string{"192.0.2.1", "primary 10.0.0.0/8", "all"} {

@@ -35,11 +35,17 @@ func (w world) object() runtime.Object {
 			if rapid.Bool().Draw(w.T, "other proxy") {
 				s.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "other"}
 			}
+			s.Annotations = map[string]string{annotationKeys: w.pick("keys", "", "rack", "example.org/row, rack", "topology.kubernetes.io/zone,*", "*,rack")}
 		})
 	case "slice":
 		return w.slice()
 	}
 	node := apiNode(w.pick("name", "n1", "n2", "n3"), w.pick("zone", "", "a", "b"))
+	for _, key := range []string{"rack", "example.org/row", "note"} {
+		if value := w.pick(key, "", "", "1", "2"); value != "" {
+			node.Labels[key] = value
+		}
+	}
 	for range rapid.IntRange(0, 2).Draw(w.T, "addresses") {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: w.pick("address", "10.1.0.1", "10.1.0.2", "bad")})
 	}
@@ -141,11 +147,27 @@ func tellsAll(t *rapid.T, before, after view, c changes, key objectKey) {
 			t.Fatalf("%s changed %s and tells nothing", key, name)
 		}
 	}
+	tellsOwnLabels(t, before.Node, after, c, key)
+	before.Node.Labels, after.Node.Labels = nil, nil
 	if changed := cmp.Diff(before.Node, after.Node, exactly) != ""; changed && !c.node {
 		t.Fatalf("%s changed the node and tells nothing", key)
 	}
 	if key.kind == kindSlice && len(c.services) > 2 {
 		t.Fatalf("%s tells of %d Services (A16)", key, len(c.services))
+	}
+}
+
+// B15: labels of the own Node concern the Services whose keys name them, and no other.
+func tellsOwnLabels(t *rapid.T, before lb.Node, after view, c changes, key objectKey) {
+	t.Helper()
+	for name, in := range after.Inputs {
+		for _, label := range in.Service.TopologyKeys {
+			old, _ := before.Labels.Get(label)
+			now, _ := after.Node.Labels.Get(label)
+			if old != now && !c.services[in.Service.Name] {
+				t.Fatalf("%s changed the own label %s and tells nothing of %s", key, label, name)
+			}
+		}
 	}
 }
 

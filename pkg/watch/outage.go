@@ -5,6 +5,7 @@ package watch
 import (
 	"log/slog"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,8 @@ type outage struct {
 	mu      sync.Mutex
 	failing map[kind]bool
 	said    map[metav1.StatusReason]bool
+	since   time.Time // of the first failure
+	newest  error
 }
 
 func newOutage(log *slog.Logger) *outage {
@@ -29,7 +32,10 @@ func newOutage(log *slog.Logger) *outage {
 func (o *outage) failed(k kind, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.failing[k] = true
+	if len(o.failing) == 0 {
+		o.since = time.Now()
+	}
+	o.failing[k], o.newest = true, err
 	if reason := apierrors.ReasonForError(err); !o.said[reason] {
 		o.said[reason] = true
 		o.log.Warn("objects cannot be read from the API server: those known stay in force", "kind", k, "error", err)
@@ -48,4 +54,21 @@ func (o *outage) worked(k kind) {
 		clear(o.said)
 		o.log.Info("objects can be read from the API server again")
 	}
+}
+
+// lasts tells whether the API server cannot be read.
+func (o *outage) lasts() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.failing) > 0
+}
+
+// last is the newest failure of an outage that lasts, and since when it does.
+func (o *outage) last() (string, time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.failing) == 0 {
+		return "", time.Time{}
+	}
+	return o.newest.Error(), o.since
 }

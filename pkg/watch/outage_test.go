@@ -4,6 +4,7 @@ package watch
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -110,4 +111,37 @@ func TestARelistTellsTheDifference(t *testing.T) {
 		same(t, "syncs", a.synced(), 2)
 		same(t, "outages said", len(a.lines), 0)
 	}, apiService("web"), apiService("other"), apiService("third"), apiSlice("web-a", "web", "10.1.0.1"), apiSlice("other-a", "other", "10.1.1.1"), apiSlice("third-a", "third", "10.1.2.1"))
+}
+
+// client-go's own back-off keeps growing over outages in a row, up to a minute.
+func TestAServerThatIsBackIsFollowedWithinSecondsHoweverOftenItWent(t *testing.T) {
+	var l lapses
+	var down atomic.Bool
+	prepare := func(c *fake.Clientset) {
+		l.install(c)
+		failing(c, "*", &down, errors.New("connection refused"))
+	}
+	withAPI(t, prepare, func(a *api) {
+		for i := range 8 {
+			down.Store(true)
+			l.relist("services", "endpointslices", "nodes")
+			time.Sleep(time.Minute)
+			same(t, "web meanwhile", endpointsOf(a.source, "web"), i+1)
+			a.setSlice(apiSlice("web-a", "web", addresses(i+2)...))
+			down.Store(false)
+			time.Sleep(2 * retryLongest)
+			synctest.Wait()
+			same(t, "web", endpointsOf(a.source, "web"), i+2)
+			same(t, "trouble", a.source.Health().Error, "")
+			same(t, "outages said", a.logged("cannot be read from the API server"), i+1)
+			same(t, "recoveries said", a.logged("can be read from the API server again"), i+1)
+		}
+	}, apiService("web"), apiSlice("web-a", "web", "10.1.0.1"))
+}
+
+func addresses(n int) (out []string) {
+	for i := range n {
+		out = append(out, fmt.Sprintf("10.1.0.%d", i+1))
+	}
+	return out
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 )
@@ -21,6 +22,7 @@ type resource struct {
 	options metav1.ListOptions // the selectors
 	list    func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch   func(context.Context, metav1.ListOptions) (apiwatch.Interface, error)
+	course  *course
 }
 
 // listWatcher is what the typed clients have in common.
@@ -31,7 +33,7 @@ type listWatcher[L runtime.Object] interface {
 
 func newResource[L runtime.Object](k kind, example runtime.Object, client listWatcher[L], options metav1.ListOptions) resource {
 	return resource{
-		kind: k, example: example, options: options, watch: client.Watch,
+		kind: k, example: example, options: options, watch: client.Watch, course: &course{},
 		list: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			return client.List(ctx, options)
 		},
@@ -46,12 +48,15 @@ func (r resource) listWatch(c *cluster) *cache.ListWatch {
 	}
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			r.course.listing()
+			ctx, cancel := context.WithTimeout(ctx, listTime)
+			defer cancel()
 			list, err := r.list(ctx, selected(options))
 			r.note(ctx, c, options, err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
-			watch, err := r.watch(ctx, selected(options))
+			watch, err := r.lastingWatch(ctx, selected(options))
 			r.note(ctx, c, options, err)
 			return watch, err
 		},
@@ -63,6 +68,7 @@ func (r resource) listWatch(c *cluster) *cache.ListWatch {
 func (r resource) note(ctx context.Context, c *cluster, options metav1.ListOptions, err error) {
 	streamed := options.SendInitialEvents != nil
 	switch {
+	case err == nil && streamed: // it has begun, and is complete when the sink gets it
 	case err == nil:
 		c.outage.worked(r.kind)
 	case ctx.Err() != nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err), streamed && apierrors.IsInvalid(err):
@@ -74,10 +80,14 @@ func (r resource) note(ctx context.Context, c *cluster, options metav1.ListOptio
 // sink is the store of a reflector: it converts and passes on.
 type sink struct {
 	*cluster
-	kind kind
+	kind   kind
+	recent recent // of the reflector's goroutine alone
 }
 
 func (s *sink) Add(in any) error {
+	if _, late := s.key(in); late {
+		return nil
+	}
 	if o, ok := s.convert(in); ok {
 		s.update([]object{o}, nil)
 	}
@@ -87,14 +97,30 @@ func (s *sink) Add(in any) error {
 func (s *sink) Update(in any) error { return s.Add(in) }
 
 func (s *sink) Delete(in any) error {
-	if o, err := meta.Accessor(in); err == nil {
-		s.update(nil, []objectKey{{s.kind, o.GetNamespace(), o.GetName()}})
+	if key, late := s.key(in); !late {
+		s.update(nil, []objectKey{key})
 	}
 	return nil
 }
 
+// key names the object of an event, and tells whether the event is older than what is known of it.
+func (s *sink) key(in any) (key objectKey, late bool) {
+	o, err := meta.Accessor(in)
+	if err != nil {
+		return key, true
+	}
+	key = objectKey{s.kind, o.GetNamespace(), o.GetName()}
+	if s.recent.late(key, o.GetResourceVersion()) {
+		s.log.Debug("an event of the past is ignored", "object", key.String(), "version", o.GetResourceVersion())
+		return key, true
+	}
+	return key, false
+}
+
 // Replace takes a complete list: what is not in it is gone. Until it comes nothing is.
-func (s *sink) Replace(list []any, _ string) error {
+func (s *sink) Replace(list []any, version string) error {
+	s.recent.relisted(version)
+	s.outage.worked(s.kind)
 	gone := map[objectKey]bool{}
 	for _, key := range s.keys(s.kind) {
 		gone[key] = true
@@ -125,10 +151,17 @@ func (s *sink) Transformer() cache.TransformFunc {
 			o.SetManagedFields(nil)
 		}
 		if node, ok := in.(*corev1.Node); ok {
-			node.Spec, node.Status = corev1.NodeSpec{}, corev1.NodeStatus{Addresses: node.Status.Addresses}
+			node.Spec, node.Status = corev1.NodeSpec{Taints: node.Spec.Taints}, corev1.NodeStatus{Addresses: node.Status.Addresses}
 		}
 		return in, nil
 	}
+}
+
+func uidOf(in runtime.Object) types.UID {
+	if o, err := meta.Accessor(in); err == nil {
+		return o.GetUID()
+	}
+	return ""
 }
 
 // convert notes objects that are refused; the last good state stays in force.
@@ -139,7 +172,7 @@ func (s *sink) convert(in any) (object, bool) {
 	}
 	o, err := convert(typed)
 	if err != nil {
-		if s.refuse(o.key, err) {
+		if s.refuse(o.key, uidOf(typed), err) {
 			s.log.Warn("object is refused: what it said before stays in force", "error", err)
 		}
 		return o, false

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -29,11 +30,13 @@ const (
 type apiServer struct {
 	streams bool // lists can be streamed by a watch, as since Kubernetes 1.32
 
-	mu      sync.Mutex
-	version int
-	objects map[string][]any
-	events  map[string][]chan metav1.WatchEvent
-	listed  map[string]bool // paths that were asked for a plain list
+	mu        sync.Mutex
+	version   int
+	compacted int // watches from before are refused
+	objects   map[string][]any
+	events    map[string][]chan metav1.WatchEvent
+	listed    map[string]bool // paths that were asked for a plain list
+	token     string          // that requests must have; "": none
 }
 
 func newAPIServer(streams bool) *apiServer {
@@ -60,9 +63,14 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	kind, known := kinds[r.URL.Path]
 	query := r.URL.Query()
+	s.mu.Lock()
+	welcome := s.token == "" || r.Header.Get("Authorization") == "Bearer "+s.token
+	s.mu.Unlock()
 	streamed := query.Get("sendInitialEvents") == "true"
 	w.Header().Set("Content-Type", "application/json")
 	switch {
+	case !welcome:
+		refuseRequest(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized)
 	case !known:
 		refuseRequest(w, http.StatusNotFound, metav1.StatusReasonNotFound)
 	case query.Get("watch") == "":
@@ -91,6 +99,10 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, kind metav1.Ty
 	events := make(chan metav1.WatchEvent, 100)
 	s.mu.Lock()
 	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	if from < s.compacted && !streamed {
+		events <- event("ERROR", metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+			Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: http.StatusGone, Message: "too old resource version"})
+	}
 	for _, o := range s.objects[r.URL.Path] {
 		if version, _ := strconv.Atoi(o.(metav1.Object).GetResourceVersion()); streamed || version > from {
 			events <- event("ADDED", o)
@@ -128,9 +140,54 @@ func (s *apiServer) add(path string, o any) {
 	defer s.mu.Unlock()
 	s.version++
 	s.objects[path] = append(s.objects[path], typed(o, s.version))
-	for _, events := range s.events[path] {
-		events <- event("ADDED", o)
+	s.send(path, event("ADDED", o))
+}
+
+// set adds or replaces an object. Without tell, watches are not told.
+func (s *apiServer) set(path string, o metav1.Object, tell bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop(path, o.GetName())
+	s.version++
+	s.objects[path] = append(s.objects[path], typed(o, s.version))
+	if tell {
+		s.send(path, event("MODIFIED", o))
 	}
+}
+
+func (s *apiServer) drop(path, name string) {
+	s.objects[path] = slices.DeleteFunc(s.objects[path], func(o any) bool { return o.(metav1.Object).GetName() == name })
+}
+
+// tell sends an event as it is to the watches, whatever the objects are.
+func (s *apiServer) tell(path, kind string, o any, version int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.send(path, event(kind, typed(o, version)))
+}
+
+func (s *apiServer) send(path string, e metav1.WatchEvent) {
+	for _, events := range s.events[path] {
+		events <- e
+	}
+}
+
+// lose makes it a server that begins anew: at this version, without these objects.
+func (s *apiServer) lose(version int, paths ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version = version
+	for _, path := range paths {
+		s.objects[path] = nil
+	}
+}
+
+// compact forgets the history.
+func (s *apiServer) compact() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version += 10
+	s.compacted = s.version
 }
 
 // The ways in which servers give their first list, old and new.

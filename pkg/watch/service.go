@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -17,8 +18,11 @@ import (
 // service is a Service after the converter.
 type service struct {
 	lb.Service
+	uid          types.UID
 	problems     []lb.Problem
+	annotations  []lb.Problem // those of problems that nearlb's annotations have, for an Event
 	selectorless bool
+	proxy        *string // the label service-proxy-name; nil: none
 }
 
 // convertService validates a Service as the API server does, with its defaults, and reduces it to what decides. The
@@ -33,7 +37,7 @@ func convertService(in *corev1.Service) (object, *ObjectError) {
 	if !hasFrontends(svc) {
 		return o, nil
 	}
-	out := &service{selectorless: len(svc.Spec.Selector) == 0, Service: lb.Service{
+	out := &service{uid: svc.UID, selectorless: len(svc.Spec.Selector) == 0, Service: lb.Service{
 		Name:         lb.ServiceName{Namespace: svc.Namespace, Name: svc.Name},
 		Type:         lb.ServiceType(svc.Spec.Type),
 		ClusterIPs:   addrs(svc.Spec.ClusterIPs),
@@ -52,6 +56,13 @@ func convertService(in *corev1.Service) (object, *ObjectError) {
 	out.HealthCheckPort = uint16(svc.Spec.HealthCheckNodePort)
 	out.LoadBalancerIPs, out.problems = loadBalancerIPs(o.key, svc.Status.LoadBalancer.Ingress)
 	out.problems = append(out.problems, unallocated(o.key, svc)...)
+	for _, err := range readAnnotations(out, svc) {
+		out.annotations = append(out.annotations, problem(o.key, err))
+	}
+	out.problems = append(out.problems, out.annotations...)
+	if name, given := svc.Labels[labelProxyName]; given {
+		out.proxy = &name
+	}
 	o.service = out
 	return o, nil
 }
@@ -104,10 +115,9 @@ func externallyAccessible(spec *corev1.ServiceSpec) bool {
 }
 
 // hasFrontends is the filter kube-proxy asks the API server for, and what it skips itself (service-semantics.md 1.0,
-// 1.1). Any value of the label hides the Service, the empty one too.
+// 1.1). Which proxy a Service is for, the store looks at.
 func hasFrontends(svc *corev1.Service) bool {
-	_, other := svc.Labels["service.kubernetes.io/service-proxy-name"]
-	return !other && svc.Spec.Type != corev1.ServiceTypeExternalName && svc.Spec.ClusterIP != corev1.ClusterIPNone
+	return svc.Spec.Type != corev1.ServiceTypeExternalName && svc.Spec.ClusterIP != corev1.ClusterIPNone
 }
 
 func servicePorts(in []corev1.ServicePort) []lb.ServicePort {

@@ -66,7 +66,7 @@ status:
 		},
 		Internal: lb.PolicyLocal, External: lb.PolicyLocal, Affinity: 3 * time.Hour,
 		SourceRanges:    []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("203.0.113.0/24")},
-		HealthCheckPort: 31000,
+		HealthCheckPort: 31000, WantsHints: true,
 	})
 }
 

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
@@ -24,9 +26,11 @@ type store struct {
 	slices   map[objectKey]*slice
 	owned    map[lb.ServiceName]map[string]*slice // by owner, served or not, then by slice name
 	nodes    map[string]*node
+	ownGone  bool                    // the own Node's object was deleted, and what it said stays in force
 	holders  map[netip.Addr][]string // names of the Nodes that have an address, sorted
 	cidrs    map[string]*serviceCIDR
 	refusals map[objectKey]*ObjectError // objects whose previous good state, if any, is still in force
+	uids     map[objectKey]types.UID    // of refused objects
 	files    []*ObjectError             // refused files
 	triggers map[lb.ServiceName]time.Time
 }
@@ -41,16 +45,18 @@ func newStore(cfg NodeConfig) *store {
 		holders:  map[netip.Addr][]string{},
 		cidrs:    map[string]*serviceCIDR{},
 		refusals: map[objectKey]*ObjectError{},
+		uids:     map[objectKey]types.UID{},
 		triggers: map[lb.ServiceName]time.Time{},
 	}
 }
 
 // changes says what an update of the store changed for its readers.
 type changes struct {
-	services map[lb.ServiceName]bool
-	node     bool
-	placed   map[string]bool     // Nodes whose zone or region is another
-	moved    map[netip.Addr]bool // addresses whose Node, or its place, is another
+	services   map[lb.ServiceName]bool
+	node       bool
+	placed     map[string]bool     // Nodes whose zone or region is another
+	moved      map[netip.Addr]bool // addresses whose Node, or its place, is another
+	relabelled map[string][]string // by Node: the keys of labels that are others
 }
 
 func (c *changes) service(name lb.ServiceName) {
@@ -75,23 +81,31 @@ func (s *store) apply(puts []object, drops []objectKey, c *changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range puts {
-		delete(s.refusals, o.key)
+		s.accept(o.key)
 		s.set(o, c)
 	}
 	for _, key := range drops {
-		delete(s.refusals, key)
+		s.accept(key)
 		s.set(object{key: key}, c)
 	}
 	s.touchSlices(c)
+	s.touchExternal(c)
+	s.touchKeyed(c)
 }
 
 // refuse notes that the newest state of an object is bad. The last good one stays in force. Result: whether that is news.
-func (s *store) refuse(key objectKey, err *ObjectError) bool {
+func (s *store) refuse(key objectKey, uid types.UID, err *ObjectError) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.refusals[key]
-	s.refusals[key] = err
+	s.refusals[key], s.uids[key] = err, uid
 	return old == nil || *old != *err
+}
+
+// accept ends a refusal.
+func (s *store) accept(key objectKey) {
+	delete(s.refusals, key)
+	delete(s.uids, key)
 }
 
 // refuseFiles notes the files whose newest content is not in force, instead of those noted before.
@@ -133,7 +147,7 @@ func (s *store) keys(k kind) []objectKey {
 func (s *store) set(o object, c *changes) {
 	switch o.key.kind {
 	case kindService:
-		s.setService(lb.ServiceName{Namespace: o.key.namespace, Name: o.key.name}, o.service, c)
+		s.setService(lb.ServiceName{Namespace: o.key.namespace, Name: o.key.name}, s.cfg.ours(o.service), c)
 	case kindSlice:
 		s.setSlice(o.key, o.slice, c)
 	case kindNode:

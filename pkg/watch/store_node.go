@@ -14,6 +14,9 @@ import (
 // is not forgotten with its object.
 func (s *store) setNode(name string, now *node, c *changes) {
 	old := s.nodes[name]
+	if name == s.cfg.Name {
+		s.ownGone = old != nil && now == nil
+	}
 	if reflect.DeepEqual(old, now) || now == nil && name == s.cfg.Name {
 		return
 	}
@@ -24,10 +27,10 @@ func (s *store) setNode(name string, now *node, c *changes) {
 	if now != nil {
 		s.hold(name, now.addresses)
 	}
-	if name == s.cfg.Name {
+	c.noteNode(name, old, now)
+	if name == s.cfg.Name && !sameButLabels(old, now) {
 		c.node = true
 	}
-	c.noteNode(name, old, now)
 }
 
 func (s *store) hold(name string, addresses []netip.Addr) {
@@ -61,6 +64,7 @@ func (c *changes) noteNode(name string, old, now *node) {
 	if c.moved == nil {
 		c.moved, c.placed = map[netip.Addr]bool{}, map[string]bool{}
 	}
+	c.noteLabels(name, before.labels, after.labels)
 	moved := slices.Concat(without(before.addresses, after.addresses), without(after.addresses, before.addresses))
 	if before.zone != after.zone || before.region != after.region {
 		c.placed[name] = true
@@ -83,6 +87,16 @@ func (s *store) touchSlices(c *changes) {
 			s.touch(slice.owner, c)
 		}
 	}
+}
+
+// sameButLabels tells that a Node is what it was but for labels: those concern the Services that ask for them alone.
+func sameButLabels(a, b *node) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	x, y := *a, *b
+	x.labels, y.labels = nil, nil
+	return reflect.DeepEqual(x, y)
 }
 
 func without(a, b []netip.Addr) (out []netip.Addr) {
@@ -122,6 +136,9 @@ func (s *store) locate(e endpoint) (name, zone, region string) {
 
 // holder is the Node that has an address. Two that claim the same one are a mistake; the first by name is taken.
 func (s *store) holder(addr netip.Addr) string {
+	if s.cfg.KeepNodeless {
+		return ""
+	}
 	if len(s.cfg.IPs) > 0 && slices.Contains(s.cfg.IPs, addr) {
 		return s.cfg.Name
 	}
@@ -137,7 +154,7 @@ func (s *store) holder(addr netip.Addr) string {
 func (s *store) Node() lb.Node {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	out := lb.Node{Name: s.cfg.Name, Zone: s.cfg.Zone}
+	out := lb.Node{Name: s.cfg.Name, Zone: s.cfg.Zone, Labels: s.ownLabels(), ExternalIPs: s.cfg.ExternalIPs}
 	if own := s.nodes[s.cfg.Name]; own != nil {
 		out.Region = own.region
 		out.Addresses = slices.Clone(own.addresses)
@@ -148,6 +165,6 @@ func (s *store) Node() lb.Node {
 	if len(s.cfg.IPs) > 0 {
 		out.Addresses = slices.Clone(s.cfg.IPs)
 	}
-	out.NodePortIPs = s.cfg.nodePortIPs(out.Addresses)
+	out.NodePortIPs = s.cfg.NodePortIPs(out.Addresses, nil)
 	return out
 }

@@ -8,6 +8,7 @@ package watch
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 )
@@ -26,19 +27,57 @@ type Events interface {
 
 // Source hands out the objects of a cluster. All methods may be called at any time and from any goroutine.
 type Source interface {
+	// Guard says which deletions are to be held, before Run. Sources that know of no others hold none: what is not in a directory
+	// any more was taken out by somebody.
+	Guard(Guard)
 	// Run follows the objects until ctx ends, which is no error. It may be called once.
 	Run(ctx context.Context, ev Events) error
 	// Input is all that decides about one Service; false when there is no such Service to serve. It costs as much as
 	// the Service has endpoints. Input.Triggered is handed out once: see there.
 	Input(name lb.ServiceName) (lb.Input, bool)
+	// Holds tells that what is published of a Service is to stay as it is: its objects are missing, and their deletion is held (see
+	// Guard.Published). Ask it before Input. ServiceChanged tells of the end.
+	Holds(name lb.ServiceName) bool
 	// Services names all Services with an Input, sorted.
 	Services() []lb.ServiceName
 	// Node is the node this process runs on.
 	Node() lb.Node
+	// NodeEligible tells whether load balancers off the cluster may send traffic to this node, as kube-proxy's /healthz does:
+	// not when its Node is about to be deleted or, once objects are listed from an API server, is not among them.
+	NodeEligible() bool
 	// ServiceCIDRs are the ranges ClusterIPs are taken from, sorted: those of NodeConfig, else of the ServiceCIDR objects.
 	ServiceCIDRs() []netip.Prefix
+	// Health tells how well the objects can be read.
+	Health() Health
 	// Problems are those of objects that belong to no served Service, sorted. The others are in Input.Problems.
 	Problems() []lb.Problem
+	// Announce tells the users of Services what is wrong with them at the moment, where the objects come from. What is in Input.Problems
+	// and in Problems is to be given too. It returns at once; what was told before is not told again soon.
+	Announce([]Trouble)
+}
+
+// Trouble is what is wrong with a Service.
+type Trouble struct {
+	Service lb.ServiceName
+	Reason  string // one of the Reason constants
+	Field   string // of the Service, "" none
+	Message string
+	Same    string // troubles of a Service with this in common are one, whatever the message; "" for the message
+	Here    bool   // of this node alone; false: every node sees the same
+}
+
+// Reasons of Events on Services.
+const (
+	ReasonAnnotation  = "InvalidAnnotation"  // an annotation of nearlb that breaks a rule is ignored
+	ReasonProblem     = "NotServedAsWritten" // something in the Service cannot be served as written
+	ReasonPublication = "PublicationFailed"  // a node could not publish the Service: its old answer is served there
+)
+
+// Health is how well a source can read its objects.
+type Health struct {
+	Held  Held      // deletions that are held
+	Error string    // why objects cannot be read at the moment; "" if they can
+	Since time.Time // since when they cannot
 }
 
 // NodeConfig says which node this is and overrides what its Node object says.
@@ -48,4 +87,7 @@ type NodeConfig struct {
 	IPs               []netip.Addr   // instead of status.addresses; empty for those
 	NodePortAddresses []string       // CIDRs, or the single word "primary"; empty: all addresses
 	ServiceCIDRs      []netip.Prefix // instead of ServiceCIDR objects; empty for those
+	ProxyName         string         // serve only Services with this value of the label service-proxy-name; "": those without it
+	ExternalIPs       lb.ExternalIPPolicy
+	KeepNodeless      bool // endpoints without nodeName are on no node, not on the Node that has their address
 }

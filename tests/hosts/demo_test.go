@@ -25,16 +25,18 @@ func demoOptions(out *notes) demo.Options {
 
 func TestEveryStepOfTheDemoComesOutAsItShould(t *testing.T) {
 	privileged.Require(t)
-	for _, interactive := range []bool{false, true} {
-		var out notes
-		options := demoOptions(&out)
-		options.Interactive = interactive
-		if err := demo.Run(t.Context(), options); err != nil {
-			t.Errorf("%v\n%s", err, out.text())
-		}
-		if !strings.Contains(out.text(), "all 7 steps came out as they should") {
-			t.Errorf("no summary:\n%s", out.text())
-		}
+	for name, interactive := range map[string]bool{"line by line": false, "live": true} {
+		t.Run(name, func(t *testing.T) {
+			var out notes
+			options := demoOptions(&out)
+			options.Interactive = interactive
+			if err := demo.Run(t.Context(), options); err != nil {
+				t.Errorf("%v\n%s", err, out.text())
+			}
+			if !strings.Contains(out.text(), "all 7 steps came out as they should") {
+				t.Errorf("no summary:\n%s", out.text())
+			}
+		})
 	}
 }
 

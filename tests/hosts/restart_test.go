@@ -8,8 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	"github.com/nearlb/nearlb/pkg/lab"
 )
 
 // load is clients that connect all the time and connections that are used all the time.
@@ -21,14 +19,16 @@ type load struct {
 	failures []string
 }
 
-// startLoad has the client make new connections and use old ones, on every way, until end.
-func (s *service) startLoad(client *lab.Pod) *load {
+// startLoad has the clients make new connections and use old ones, on every way, until end.
+func (s *service) startLoad(clients ...host) *load {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &load{stop: stop}
-	for _, w := range ways() {
-		held := s.dial(client, w)
-		l.repeat(ctx, func() error { _, err := held.Who(); return err })
-		l.repeat(ctx, func() error { _, err := s.ask(client, w); return err })
+	for _, client := range clients {
+		for _, w := range ways() {
+			held := s.dial(client, w)
+			l.repeat(ctx, func() error { _, err := held.Who(); return err })
+			l.repeat(ctx, func() error { _, err := s.ask(client, w); return err })
+		}
 	}
 	return l
 }
@@ -100,7 +100,7 @@ func TestAnAgentKilledUnderLoadLosesNoConnection(t *testing.T) {
 	})
 }
 
-func (s *service) bothAnswer(client *lab.Pod, w way) func() bool {
+func (s *service) bothAnswer(client host, w way) func() bool {
 	seen := map[string]bool{}
 	return func() bool {
 		if answer, err := s.try(client, w); err == nil {

@@ -5,27 +5,20 @@ package hosts
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/tests/rig"
 )
 
-// read opens the tables of a node's agent, as the CLI does. Before the agent has loaded its programs there are none.
+// read reads the tables of a node's agent. Before the agent has loaded its programs there are none.
 func (c *cluster) read(node int, f func(*maps.Reader) error) {
 	c.t.Helper()
-	err := c.Mounted(func() error {
-		tables, err := bpf.OpenMaps(c.nodes[node].PinPath(), true)
-		if err != nil {
-			return err
-		}
-		defer tables.Close()
-		r, err := maps.NewReader(tables)
-		if err != nil {
-			return err
-		}
-		return f(r)
-	})
+	c.mayBeNone(node, rig.Read(c.Lab, c.nodes[node], f))
+}
+
+func (c *cluster) mayBeNone(node int, err error) {
+	c.t.Helper()
 	if err != nil && !errors.Is(err, bpf.ErrNoAgent) {
 		c.t.Errorf("read tables of %s: %v", c.nodes[node].Name, err)
 	}
@@ -34,24 +27,16 @@ func (c *cluster) read(node int, f func(*maps.Reader) error) {
 // dump is the canonical text of a node's tables.
 func (c *cluster) dump(node int) string {
 	c.t.Helper()
-	var text strings.Builder
-	c.read(node, func(r *maps.Reader) error { return r.Dump(&text) })
-	return text.String()
+	text, err := rig.Dump(c.Lab, c.nodes[node])
+	c.mayBeNone(node, err)
+	return text
 }
 
 // verdicts are the packets of a node by verdict name, over all hooks.
 func (c *cluster) verdicts(node int) map[string]uint64 {
 	c.t.Helper()
-	out := map[string]uint64{}
-	c.read(node, func(r *maps.Reader) error {
-		for row, err := range r.Verdicts() {
-			if err != nil {
-				return err
-			}
-			out[row.Verdict+"_"+strings.ReplaceAll(row.Reason, "-", "_")] += row.Packets
-		}
-		return nil
-	})
+	out, err := rig.Verdicts(c.Lab, c.nodes[node])
+	c.mayBeNone(node, err)
 	return out
 }
 

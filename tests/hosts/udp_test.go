@@ -16,7 +16,7 @@ import (
 )
 
 // exchangeUnconnected sends one datagram from a socket that is bound, not connected; local port 0 is any.
-func exchangeUnconnected(t *testing.T, client *lab.Pod, to netip.AddrPort, localPort uint16) (netip.AddrPort, lab.Answer) {
+func exchangeUnconnected(t *testing.T, client host, to netip.AddrPort, localPort uint16) (netip.AddrPort, lab.Answer) {
 	t.Helper()
 	socket, err := client.DatagramSocket(to.Addr().Is6(), localPort)
 	if err != nil {

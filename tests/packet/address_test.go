@@ -13,8 +13,8 @@ import (
 // A service address takes no packet of a protocol that no service has, as with kube-proxy in nftables mode; addresses that
 // others may serve as well do.
 func TestOtherProtocolsToAServiceAddress(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
-		other := world{v6: w.v6, protocol: lb.Protocol(47)}
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		other := world{v6: w.v6, protocol: lb.Protocol(47), door: w.door}
 		ofKind := func(kind lb.Kind, n int) lb.Decision {
 			return w.decide(service{name: "web" + string(kind), kind: kind, address: at(w.outside(n), 80), tiers: tiersOf(w.tier(8080, 2))})
 		}
@@ -33,7 +33,7 @@ func TestOtherProtocolsToAServiceAddress(t *testing.T) {
 
 // Later fragments of an echo request follow the first: none of them leaves for a service address.
 func TestFragmentsOfAnEchoRequestToAServiceAddress(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		ping := packet{src: at(w.pod(1), 0), dst: at(w.vip(10), 0), protocol: w.icmp(), icmp: w.echo(true)}
 		ping.icmp.body = make([]byte, 3000)

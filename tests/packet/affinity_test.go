@@ -27,7 +27,7 @@ func (w world) clientOf(r *rig, pod int, port, service uint16) (verdict string, 
 }
 
 func TestAffinityKeepsAClientOnItsBackend(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(w.decide(w.sticky("", 80, nil, 2)))
 		if verdict, backend := w.clientOf(r, 1, 41000, 80); verdict != "translate_balance" || backend != at(w.pod(2), 8080) {
 			t.Fatalf("first connection: %s to %s", verdict, backend)
@@ -112,8 +112,8 @@ func TestAffinityEnds(t *testing.T) {
 	r := newRig(t, bpf.Options{})
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
-			for _, w := range worlds(lb.TCP, lb.UDP) {
-				r := r.in(t)
+			for _, w := range everywhere(lb.TCP, lb.UDP) {
+				r := r.in(t).at(w)
 				r.publish(w.decide(w.sticky("", 80, nil, 2)))
 				w.clientOf(r, 1, 41000, 80)
 				end(r, w)
@@ -139,7 +139,7 @@ func (r *rig) ageAffinity(by time.Duration) {
 
 // A connection that affinity sent where Maglev would not is made again by affinity, too.
 func TestALostFlowIsMadeAgainByAffinity(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(w.decide(w.sticky("", 80, nil, 2)))
 		w.clientOf(r, 1, 41000, 80)
 		r.publish(w.decide(w.sticky("", 80, nil, 2, 3, 4, 5, 6, 7, 8, 9)))

@@ -39,7 +39,7 @@ func (c talk) goOn(r *rig, forward, reply string) {
 }
 
 func TestOneClientPortTowardsTwoFrontendsOfOneBackend(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(twins(w)...)
 		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
 		first, second := r.start(in), r.start(in.to(at(w.vip(11), 80)))
@@ -57,7 +57,7 @@ func TestOneClientPortTowardsTwoFrontendsOfOneBackend(t *testing.T) {
 }
 
 func TestOneClientPortTowardsAFrontendAndItsBackend(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
 		straight := in.to(at(w.pod(2), 8080))
 		t.Run("service first", func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestOneClientPortTowardsAFrontendAndItsBackend(t *testing.T) {
 
 // A third and a fourth flow find ports of their own as well, and a lost flow does not take another's port.
 func TestManyFrontendsOfOneBackendFromOnePort(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		var talks []talk
 		used := map[netip.AddrPort]netip.AddrPort{}
 		for n := range 6 {
@@ -113,7 +113,7 @@ func TestManyFrontendsOfOneBackendFromOnePort(t *testing.T) {
 
 // Another client's own port may be the one that a clash chose.
 func TestAChosenSourcePortDoesNotMeetTheClientsOwn(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(twins(w)...)
 		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
 		first, second := r.start(in), r.start(in.to(at(w.vip(11), 80)))
@@ -129,7 +129,7 @@ func TestAChosenSourcePortDoesNotMeetTheClientsOwn(t *testing.T) {
 
 // A connection whose source port was changed is remembered as long as any other: idle for an hour, and through a flood.
 func TestAClashingConnectionLastsAsLongAsAnother(t *testing.T) {
-	forEachWorld(t, withSets(8), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, withSets(8), func(t *testing.T, r *rig, w world) {
 		r.publish(twins(w)...)
 		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
 		talks := []talk{r.start(in), r.start(in.to(at(w.vip(11), 80))), r.start(in.to(at(w.pod(2), 8080)))}

@@ -31,9 +31,9 @@ func testSumOfTheWholePacket(t *testing.T, r *rig) {
 	if err := r.runSummed(fromPod, in.bytes()); errors.Is(err, unix.EINVAL) {
 		t.Skip("this kernel cannot make packets with a complete checksum (Linux 6.15)")
 	}
-	for _, w := range worlds(lb.TCP, lb.UDP) {
+	for _, w := range through(framedOnly(), worlds(lb.TCP, lb.UDP)) {
 		t.Run(w.String(), func(t *testing.T) {
-			r := r.in(t)
+			r := r.in(t).at(w)
 			r.publish(web(w)...)
 			in, out := webPackets(w)
 			hop := failures()[0].of(out, w.router(), quotations()[0])
@@ -52,7 +52,7 @@ func testSumOfTheWholePacket(t *testing.T, r *rig) {
 					t.Errorf("%s: %v\n%s", step.hook, err, show(step.frame))
 				}
 			}
-			balanced := counter{fromPod, "translate_balance"}
+			balanced := counter{r.hook(fromPod), "translate_balance"}
 			if n := r.counters()[balanced].Packets - r.counted[balanced].Packets; n != 1 {
 				t.Errorf("%d packets were balanced, want 1: the packets took another way", n)
 			}
@@ -62,11 +62,7 @@ func testSumOfTheWholePacket(t *testing.T, r *rig) {
 
 // runSummed gives the kernel's bare answer.
 func (r *rig) runSummed(hook string, frame []byte) error {
-	program := r.objects.FromPod
-	if hook == toPod {
-		program = r.objects.ToPod
-	}
-	_, err := program.Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+512), Flags: summed})
+	_, err := r.program(hook).Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+512), Flags: summed})
 	return err
 }
 

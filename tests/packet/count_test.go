@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -56,7 +57,7 @@ func (r *rig) serviceCounted() bpf.NearlbServiceCounter {
 
 // Requirement B18 rests on these: bytes by backend, and so by zone.
 func TestConnectionsAndBytesAreCountedByBackendAndService(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		in, out := webPackets(w)
 		before := r.serviceCounted() // of other worlds' services
@@ -66,7 +67,7 @@ func TestConnectionsAndBytesAreCountedByBackendAndService(t *testing.T) {
 		r.expect(toPod, answer, "translate_reply")
 		r.expect(toPod, answer, "translate_reply")
 		want := bpf.NearlbBackendCounter{
-			Connections: 1, PacketsTo: 2, BytesTo: uint64(len(in.bytes()) + len(data.bytes())), PacketsFrom: 2, BytesFrom: uint64(2 * len(answer.bytes())),
+			Connections: 1, PacketsTo: 2, BytesTo: uint64(r.length(in.bytes()) + r.length(data.bytes())), PacketsFrom: 2, BytesFrom: uint64(2 * r.length(answer.bytes())),
 		}
 		if got := r.backendCounted(c.out.dst); got != want {
 			t.Errorf("backend counted %+v, want %+v", got, want)
@@ -118,8 +119,13 @@ func TestRecoveredFlowsAreNoNewConnections(t *testing.T) {
 }
 
 func TestDropsAndRejectsAreSampled(t *testing.T) {
-	w := world{protocol: lb.TCP}
-	r := newRig(t, bpf.Options{})
+	for _, w := range through(doors(), []world{{protocol: lb.TCP}}) {
+		t.Run(w.String(), func(t *testing.T) { testDropsAndRejectsAreSampled(t, newRig(t, bpf.Options{}).at(w), w) })
+	}
+}
+
+func testDropsAndRejectsAreSampled(t *testing.T, r *rig, w world) {
+	hook := slices.Index(bpf.Hooks(), r.hook(fromPod))
 	r.publish(deny(lb.Reject, lb.ReasonNoEndpoints)(w)...)
 	reader, err := ringbuf.NewReader(r.objects.Events)
 	check(t, err)
@@ -137,7 +143,7 @@ func TestDropsAndRejectsAreSampled(t *testing.T) {
 		}
 		check(t, err)
 		e := readEvent(t, record.RawSample)
-		if e.Kind != uint32(bpf.NearlbEventKindEVENT_REJECT) || bpf.VerdictOf(e.Verdict).Name != "reject_no_endpoints" ||
+		if e.Kind != uint32(bpf.NearlbEventKindEVENT_REJECT) || e.Hook != uint32(hook) || bpf.VerdictOf(e.Verdict).Name != "reject_no_endpoints" ||
 			netip.AddrFrom16(e.Source.Bytes).Unmap() != in.src.Addr() || swap(e.DestinationPort) != in.dst.Port() {
 			t.Fatalf("event %+v", e)
 		}
@@ -149,33 +155,49 @@ func TestDropsAndRejectsAreSampled(t *testing.T) {
 }
 
 func TestATraceSaysWhatWasDone(t *testing.T) {
-	forEachWorld(t, bpf.Options{Trace: true}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{Trace: true}, func(t *testing.T, r *rig, w world) {
 		self := w.decide(service{name: "self", address: at(w.vip(14), 80), tiers: tiersOf(w.tier(8080, 1))})
 		r.publish(append(twins(w), self, w.decide(service{name: "none", address: at(w.vip(12), 80), action: lb.Reject, reason: lb.ReasonNoEndpoints}))...)
 		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
-		rows := []struct {
-			in                      packet
-			verdict                 string
-			frontend, backend, snat bool
-		}{
-			{in, "translate_balance", true, true, false},
-			{in, "translate_established", true, true, false},
-			{in.to(at(w.vip(11), 80)), "translate_balance", true, true, false}, // another source port, the same address
-			{in.to(at(w.vip(14), 80)), "translate_hairpin", true, true, true},
-			{in.to(at(w.vip(12), 80)), "reject_no_endpoints", true, false, false},
-			{in.to(at(w.vip(13), 80)), "drop_unallocated", false, false, false},
-			{in.to(at(w.outside(1), 80)), "pass_not_service", false, false, false},
+		type told struct {
+			in      packet
+			verdict string
+			source  netip.Addr // that the backend sees; zero: no backend
+			unknown bool       // no frontend
+		}
+		rows := []told{
+			{in: in, verdict: "translate_balance", source: in.src.Addr()},
+			{in: in, verdict: "translate_established", source: in.src.Addr()},
+			{in: in.to(at(w.vip(11), 80)), verdict: "translate_balance", source: in.src.Addr()}, // another source port, the same address
+			{in: in.to(at(w.vip(12), 80)), verdict: "reject_no_endpoints"},
+			{in: in.to(at(w.vip(13), 80)), verdict: "drop_unallocated", unknown: true},
+			{in: in.to(at(w.outside(1), 80)), verdict: "pass_not_service", unknown: true},
+		}
+		side := bpf.NearlbSideIndexSIDE_EXTERNAL
+		if w.door == podDoor {
+			side = bpf.NearlbSideIndexSIDE_INTERNAL
+			rows = append(rows, told{in: in.to(at(w.vip(14), 80)), verdict: "translate_hairpin", source: w.loopback()})
 		}
 		for _, row := range rows {
 			got := r.traced(row.in)
 			if name := bpf.VerdictOf(got.Verdict).Name; name != row.verdict {
 				t.Errorf("to %s: verdict %s, want %s", row.in.dst, name, row.verdict)
 			}
-			if (got.FrontendFound != 0) != row.frontend || (got.BackendFound != 0) != row.backend || (got.Snat != 0) != row.snat {
+			snat := row.source.IsValid() && row.source != row.in.src.Addr()
+			if (got.FrontendFound == 0) != row.unknown || (got.BackendFound != 0) != row.source.IsValid() || (got.Snat != 0) != snat {
 				t.Errorf("to %s, %s: %+v", row.in.dst, row.verdict, got)
 			}
-			if row.frontend && (netip.AddrFrom16(got.Frontend.Address.Bytes).Unmap() != row.in.dst.Addr() || swap(got.Frontend.Port) != row.in.dst.Port()) {
+			if row.source.IsValid() && netip.AddrFrom16(got.Source.Bytes).Unmap() != row.source {
+				t.Errorf("to %s, %s: the backend would see %v, want %s", row.in.dst, row.verdict, got.Source, row.source)
+			}
+			if row.unknown {
+				continue
+			}
+			if netip.AddrFrom16(got.Frontend.Address.Bytes).Unmap() != row.in.dst.Addr() || swap(got.Frontend.Port) != row.in.dst.Port() {
 				t.Errorf("to %s: traced frontend %+v", row.in.dst, got.Frontend)
+			}
+			if row.verdict != "translate_established" && got.Side != uint8(side) {
+				t.Errorf("to %s: side %d, want %d", row.in.dst, got.Side, side)
 			}
 		}
 	}, lb.TCP, lb.UDP)

@@ -12,7 +12,7 @@ import (
 // A server's answers to its clients are no connections to backends, even where the client's address is a backend's as well:
 // nothing is remembered for them.
 func TestAnswersOfServersLeaveNoFlow(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		for n := range uint16(50) {
 			answer := w.packet(at(w.pod(5), 53), at(w.pod(2), 20000+n)).with("SA", "answer")
@@ -28,7 +28,7 @@ func TestAnswersOfServersLeaveNoFlow(t *testing.T) {
 
 // Direct traffic is not the load balancer's: it passes also where there is no room to remember it.
 func TestDirectTrafficPassesAFullTable(t *testing.T) {
-	forEachWorld(t, withSets(1), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, withSets(1), func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		var talks []talk
 		for port := range uint16(8) {
@@ -51,7 +51,7 @@ func TestDirectTrafficPassesAFullTable(t *testing.T) {
 
 // A connection that is only remembered makes room for one that is translated.
 func TestDirectTrafficMakesRoomForServices(t *testing.T) {
-	forEachWorld(t, withSets(1), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, withSets(1), func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		for port := range uint16(8) {
 			straight := w.packet(at(w.pod(3), 42000+port), at(w.pod(2), 8080))

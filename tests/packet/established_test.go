@@ -88,7 +88,7 @@ func TestAConnectionWhoseFlowIsLostIsMadeAgain(t *testing.T) {
 	many := func(w world) []lb.Decision {
 		return []lb.Decision{w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 2, 3, 4, 5, 6, 7))})}
 	}
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(many(w)...)
 		for port := range uint16(64) {
 			in := w.packet(at(w.pod(1), 42000+port), at(w.vip(10), 80))
@@ -213,7 +213,7 @@ func TestTiersAreTriedInOrder(t *testing.T) {
 }
 
 func TestABackendLeftInATierIsPassedOverUnderItsOwnTier(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(w.decide(service{
 			name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 2, 3, 4), w.tier(8080, 5)),
 			states: map[netip.AddrPort]lb.State{at(w.pod(2), 8080): lb.Quiet},

@@ -32,55 +32,69 @@ func TestAFullSetGivesUpTheRightFlow(t *testing.T) {
 	busy, idle, idler := flow{answered: true}, flow{answered: true, age: 5 * minute}, flow{answered: true, age: 10 * minute}
 	closed, silent := flow{answered: true, closed: true}, flow{}
 	expired := flow{age: 2 * minute} // unanswered: 60 s
-	rows := []struct {
+	type row struct {
 		name   string
 		flows  [8]flow
 		victim int // -1: nobody
-	}{
+	}
+	rows := []row{
 		{"an expired one first", [8]flow{busy, idle, closed, silent, idler, expired, idle, silent}, 5},
 		{"then a closed one", [8]flow{busy, idle, closed, silent, idler, busy, idle, silent}, 2},
 		{"then one without an answer", [8]flow{busy, idle, busy, busy, idler, busy, idle, silent}, 7},
 		{"then the one that was idle longest", [8]flow{busy, idle, busy, busy, idler, busy, idle, busy}, 4},
 		{"never one that is in use", [8]flow{busy, busy, busy, busy, busy, busy, busy, busy}, -1},
 	}
-	r := newRig(t, withSets(1))
-	for _, row := range rows {
-		t.Run(row.name, func(t *testing.T) {
-			for _, w := range worlds(lb.TCP) {
-				r := r.in(t)
-				r.publish(web(w)...)
-				ages := map[uint16]time.Duration{}
-				for i, f := range row.flows {
-					port := uint16(41000 + i)
-					ages[port] = f.age
-					in := w.packet(at(w.pod(1), port), at(w.vip(10), 80))
-					c := r.start(in)
-					if f.answered {
-						c.goOn(r, "translate_established", "translate_reply")
-						c.goOn(r, "translate_established", "translate_reply")
+	// An answered question is idle soon: after half a minute here, that a slow machine has time to ask.
+	options := withSets(1)
+	options.Knobs = map[string]any{"udp_active_seconds": uint32(30)}
+	quiet, quieter := flow{answered: true, age: 40 * time.Second}, flow{answered: true, age: 50 * time.Second}
+	datagrams := []row{
+		{"an expired one first", [8]flow{busy, quiet, silent, quieter, busy, expired, quiet, silent}, 5},
+		{"then one without an answer", [8]flow{busy, quiet, busy, busy, quieter, busy, silent, busy}, 6},
+		{"then the one that was quiet longest", [8]flow{busy, quiet, busy, busy, quieter, busy, quiet, busy}, 4},
+		{"never one that is in use", [8]flow{busy, busy, busy, busy, busy, busy, busy, busy}, -1},
+	}
+	r := newRig(t, options)
+	for protocol, rows := range map[lb.Protocol][]row{lb.TCP: rows, lb.UDP: datagrams} {
+		for _, row := range rows {
+			t.Run(protocol.String()+"/"+row.name, func(t *testing.T) {
+				for _, w := range worlds(protocol) {
+					r := r.in(t)
+					r.publish(web(w)...)
+					ages := map[uint16]time.Duration{}
+					for i, f := range row.flows {
+						port := uint16(41000 + i)
+						ages[port] = f.age
+						r.live(w.packet(at(w.pod(1), port), at(w.vip(10), 80)), f.answered, f.closed)
 					}
-					if f.closed {
-						r.expect(fromPod, c.in.with("RA", ""), "translate_established")
+					r.age(ages)
+					want := map[bool]string{true: "drop_flows_full", false: "translate_balance"}[row.victim < 0]
+					r.expect(fromPod, w.packet(at(w.pod(1), 50000), at(w.vip(10), 80)), want)
+					left := map[uint16]bool{}
+					for _, f := range r.liveFlows() {
+						left[swap(f.Port)] = true
+					}
+					for i := range row.flows {
+						if port := uint16(41000 + i); left[port] == (i == row.victim) {
+							t.Errorf("%s: flow %d is there: %v; want flow %d to go", w, i, left[port], row.victim)
+						}
 					}
 				}
-				r.age(ages)
-				in := w.packet(at(w.pod(1), 50000), at(w.vip(10), 80))
-				if row.victim < 0 {
-					r.expect(fromPod, in, "drop_flows_full")
-				} else {
-					r.expect(fromPod, in, "translate_balance")
-				}
-				left := map[uint16]bool{}
-				for _, f := range r.liveFlows() {
-					left[swap(f.Port)] = true
-				}
-				for i := range row.flows {
-					if port := uint16(41000 + i); left[port] == (i == row.victim) {
-						t.Errorf("%s: flow %d is there: %v; want flow %d to go", w, i, left[port], row.victim)
-					}
-				}
-			}
-		})
+			})
+		}
+	}
+}
+
+// live starts a connection and takes it so far.
+func (r *rig) live(in packet, answered, closed bool) {
+	r.Helper()
+	c := r.start(in)
+	if answered {
+		c.goOn(r, "translate_established", "translate_reply")
+		c.goOn(r, "translate_established", "translate_reply")
+	}
+	if closed {
+		r.expect(fromPod, c.in.with("RA", ""), "translate_established")
 	}
 }
 

@@ -19,7 +19,7 @@ func padding(n int) extension {
 // The programs reach a few hundred bytes into a packet. Around the end of their reach a packet is translated rightly or not at all.
 func TestExtensionHeadersOfEveryLength(t *testing.T) {
 	atomic := extension{protocol: 44, body: []byte{0, 0, 0, 0x12, 0x34, 5, 6}}
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		if !w.v6 {
 			return
 		}

@@ -91,7 +91,7 @@ func TestLaterFragmentsFollowTheFirst(t *testing.T) {
 }
 
 func TestFragmentsOfAClashingFlowKeepApart(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(twins(w)...)
 		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
 		r.start(in)

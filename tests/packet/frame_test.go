@@ -61,7 +61,7 @@ type fragment struct {
 
 var (
 	podMAC  = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x0a}
-	hostMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x0b}
+	hostMAC = net.HardwareAddr{0, 0, 0, 0, 0, 0} // that of the loopback device, for which the kernel takes test frames: for itself
 )
 
 func (p packet) v6() bool { return p.src.Addr().Is6() }

@@ -10,14 +10,15 @@ import (
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
-// FuzzPacket sends raw frames through both programs, with and without a flow that they may hit. try checks what is true of
+// FuzzPacket sends raw frames through the programs of a pod's door or the network's, with and without a flow that they may hit. try checks what is true of
 // every packet: one verdict, an action that fits it, and nothing written but what the verdict may write.
 func FuzzPacket(f *testing.F) {
 	privileged.Require(f)
 	for _, w := range worlds(lb.TCP, lb.UDP, lb.SCTP) {
 		for hook, all := range samples(w) {
 			for _, p := range all {
-				f.Add(p.bytes(), hook == toPod, true)
+				f.Add(p.bytes(), hook == toPod, true, false)
+				f.Add(p.bytes(), hook == toPod, true, true)
 			}
 		}
 	}
@@ -28,8 +29,11 @@ func FuzzPacket(f *testing.F) {
 		self := w.decide(service{name: "self-" + w.String(), address: at(w.vip(13), 80), tiers: tiersOf(w.tier(w.target(), 1))})
 		r.publish(web, none, self)
 	}
-	f.Fuzz(func(t *testing.T, frame []byte, reply, known bool) {
+	f.Fuzz(func(t *testing.T, frame []byte, reply, known, network bool) {
 		r := r.over(t)
+		if network {
+			r.door = networkDoor
+		}
 		r.evict()
 		if known {
 			for _, w := range worlds(lb.TCP, lb.UDP, lb.SCTP) {

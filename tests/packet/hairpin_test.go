@@ -24,7 +24,7 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 	}
 	back := func(in, reply packet) *packet { return became(reply.from(in.dst).to(in.src).back()) }
 	runRows(t, []row{
-		{name: "both directions", services: self, steps: func(w world) []step {
+		{name: "both directions", services: self, doors: podsOnly(), steps: func(w world) []step {
 			in, looped, reply := packets(w)
 			return []step{
 				{hook: fromPod, in: in, verdict: "translate_hairpin", out: &looped},
@@ -35,7 +35,7 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 				{hook: fromPod, in: reply.with("FA", "y"), verdict: "translate_hairpin", out: back(in, reply.with("FA", "y"))},
 			}
 		}},
-		{name: "one port towards two services that are the pod itself", services: self, steps: func(w world) []step {
+		{name: "one port towards two services that are the pod itself", services: self, doors: podsOnly(), steps: func(w world) []step {
 			in, looped, reply := packets(w)
 			second := in.to(at(w.vip(11), 80))
 			return []step{
@@ -51,7 +51,7 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 				{hook: fromPod, in: reply, verdict: "translate_hairpin", out: back(in, reply)},
 			}
 		}},
-		{name: "replies from another port pass", services: self, steps: func(w world) []step {
+		{name: "replies from another port pass", services: self, doors: podsOnly(), steps: func(w world) []step {
 			in, looped, reply := packets(w)
 			return []step{
 				{hook: fromPod, in: in, verdict: "translate_hairpin", out: &looped},
@@ -67,7 +67,7 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 }
 
 func TestALostHairpinFlowIsMadeAgain(t *testing.T) {
-	runRows(t, []row{{name: "mid-connection", services: func(w world) []lb.Decision {
+	runRows(t, []row{{name: "mid-connection", doors: podsOnly(), services: func(w world) []lb.Decision {
 		return []lb.Decision{w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 1))})}
 	}, steps: func(w world) []step {
 		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))

@@ -139,7 +139,7 @@ func TestAUDPChecksumOfZeroIsSentAsOnes(t *testing.T) {
 
 func TestFramesThatAreNotPlainIPPass(t *testing.T) {
 	tagged := func(p packet) packet { p.vlan = true; return p }
-	runRows(t, []row{{name: "VLAN", services: web, steps: func(w world) []step {
+	runRows(t, []row{{name: "VLAN", services: web, doors: framedOnly(), steps: func(w world) []step {
 		in, out := webPackets(w)
 		return []step{
 			{hook: fromPod, in: tagged(in), verdict: "pass_not_ip"},
@@ -162,7 +162,7 @@ func TestFramesThatAreNotPlainIPPass(t *testing.T) {
 
 func TestProtocolsThatNoServiceHasPass(t *testing.T) {
 	runRows(t, []row{{name: "GRE", worlds: worlds(lb.Protocol(47)), services: func(w world) []lb.Decision {
-		return web(world{v6: w.v6, protocol: lb.TCP})
+		return web(world{v6: w.v6, protocol: lb.TCP, door: w.door})
 	}, steps: func(w world) []step {
 		return []step{
 			{hook: fromPod, in: w.packet(at(w.pod(1), 0), at(w.pod(2), 0)), verdict: "pass_protocol"},
@@ -198,7 +198,7 @@ func TestSCTPIsTranslatedWhereItsPortStays(t *testing.T) {
 
 // Bytes that a frame has behind its IP packet stay.
 func TestEthernetPaddingStays(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		in, out := webPackets(w)
 		padding := []byte("padding that a switch put there")

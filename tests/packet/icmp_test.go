@@ -68,7 +68,7 @@ func changes(w world) map[string]func(packet) packet {
 
 // An error about a packet on its way to the backend reaches the client as one about what the client sent.
 func TestErrorsAboutForwardedPacketsReachTheClient(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		in, out := webPackets(w)
 		r.pick(in)
@@ -92,7 +92,7 @@ func TestErrorsAboutForwardedPacketsReachTheClient(t *testing.T) {
 
 // An error that the client sends about a reply reaches the backend as one about what the backend sent.
 func TestErrorsAboutRepliesReachTheBackend(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		in, out := webPackets(w)
 		r.pick(in)
@@ -137,7 +137,7 @@ func addresses(t *testing.T, frame []byte) (src, dst netip.Addr) {
 
 // Errors find the flow of a source port that a clash changed, too.
 func TestErrorsOfAClashingFlowKeepApart(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(twins(w)...)
 		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
 		talks := []talk{r.start(in), r.start(in.to(at(w.vip(11), 80)))}
@@ -154,7 +154,7 @@ func TestErrorsOfAClashingFlowKeepApart(t *testing.T) {
 }
 
 func TestErrorsThatQuoteNothingOfOursPass(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		in, out := webPackets(w)
 		r.pick(in)
@@ -179,7 +179,7 @@ func TestErrorsThatQuoteNothingOfOursPass(t *testing.T) {
 
 // An error about a later fragment has no ports to find a flow by; one that is cut short of them neither.
 func TestErrorsWithoutPortsAreNotGuessedAt(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		in, out := webPackets(w)
 		r.pick(in)
@@ -205,8 +205,7 @@ func TestErrorsWithoutPortsAreNotGuessedAt(t *testing.T) {
 
 // A neighbour's or router's own messages have no packet to quote.
 func TestOtherICMPPasses(t *testing.T) {
-	for _, w := range worlds(lb.TCP) {
-		r := newRig(t, bpf.Options{})
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		kinds := []uint8{0, 5, 9, 10, 13, 14, 17, 40, 200}
 		if w.v6 {
@@ -219,12 +218,12 @@ func TestOtherICMPPasses(t *testing.T) {
 			m.src, m.dst = m.dst, m.src
 			r.expectPass(toPod, m)
 		}
-	}
+	}, lb.TCP)
 }
 
 // Bytes behind the end that the IP header gives are padding, even where they look like the rest of a quotation.
 func TestAQuotationEndsWithItsPacket(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		in, out := webPackets(w)
 		r.pick(in)

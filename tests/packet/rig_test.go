@@ -19,6 +19,9 @@ import (
 const (
 	fromPod = "from_pod"
 	toPod   = "to_pod"
+	fromNet = "from_net"
+	toNet   = "to_net"
+	sock    = "sock"
 )
 
 // rig is the programs with tables of their own.
@@ -28,6 +31,7 @@ type rig struct {
 	tables  *maps.Tables
 	counted map[counter]bpf.NearlbVerdictCounter
 	served  map[lb.ServiceName]bool
+	door    door
 }
 
 // counter names one verdict counter.
@@ -54,11 +58,7 @@ func newRig(t testing.TB, o bpf.Options) *rig {
 	if o.Sizes == (bpf.Sizes{}) {
 		o.Sizes = small()
 	}
-	objects, err := bpf.Load(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { objects.Close() })
+	objects := loaded(t, o)
 	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}}
 	r.counted = r.counters()
 	return r
@@ -107,16 +107,12 @@ var errRefused = errors.New("run program: the kernel refuses the frame")
 
 // execute runs one program over one frame and looks at no counter.
 func (r *rig) execute(hook string, frame []byte) (action, []byte, error) {
-	program := r.objects.FromPod
-	if hook == toPod {
-		program = r.objects.ToPod
-	}
-	opts := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+512)}
-	code, err := program.Run(&opts)
+	r.Helper()
+	code, out, err := r.pass(hook, ebpf.RunOptions{Data: frame})
 	if err != nil {
 		return 0, nil, errors.Join(errRefused, err)
 	}
-	return action(int32(code)), opts.DataOut, nil
+	return code, out, nil
 }
 
 // run runs one program over one frame: exactly one counter must have grown, by one packet.
@@ -133,11 +129,11 @@ func (r *rig) run(hook string, frame []byte) (outcome, error) {
 		if value == before {
 			continue
 		}
-		if o.verdict != "" || value.Packets != before.Packets+1 || c.hook != hook {
+		if o.verdict != "" || value.Packets != before.Packets+1 || c.hook != r.hook(hook) {
 			r.Errorf("%s: counter %s/%s grew by %d beside verdict %q; each packet counts once, at its hook", hook, c.hook, c.verdict, value.Packets-before.Packets, o.verdict)
 		}
-		if grown := value.Bytes - before.Bytes; grown != uint64(len(frame)) {
-			r.Errorf("%s: counter %s grew by %d bytes for a frame of %d", hook, c.verdict, grown, len(frame))
+		if grown := value.Bytes - before.Bytes; grown != uint64(r.length(frame)) {
+			r.Errorf("%s: counter %s grew by %d bytes for a frame of %d", hook, c.verdict, grown, r.length(frame))
 		}
 		o.verdict = c.verdict
 	}

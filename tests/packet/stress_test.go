@@ -47,7 +47,7 @@ func TestProcessorsThatShareASetNeverTranslateWrongly(t *testing.T) {
 				sizes := small()
 				sizes.FlowSets = sets
 				// Nothing is protected for longer than a tick, so that entries change owners all the time.
-				r := newRig(t, bpf.Options{Sizes: sizes, Knobs: map[string]any{"flow_active_seconds": uint32(0)}})
+				r := newRig(t, bpf.Options{Sizes: sizes, Knobs: map[string]any{"flow_active_seconds": uint32(0), "udp_active_seconds": uint32(0)}})
 				samples := r.manyFlows(w)
 				before := r.total()
 				for _, tally := range r.gather(samples).run(r, samples[0].before, 500_000) {
@@ -130,8 +130,8 @@ func (r *rig) gather(samples []sampled) *crowd {
 	for i := range c {
 		check(r, LoadStressObjects(&c[i], nil))
 		r.Cleanup(func() { c[i].Close() })
-		check(r, c[i].Hooks.Put(uint32(bpf.NearlbHookHOOK_FROM_POD), r.objects.FromPod))
-		check(r, c[i].Hooks.Put(uint32(bpf.NearlbHookHOOK_TO_POD), r.objects.ToPod))
+		check(r, c[i].Hooks.Put(uint32(bpf.NearlbHookHOOK_FROM_POD), r.program(fromPod)))
+		check(r, c[i].Hooks.Put(uint32(bpf.NearlbHookHOOK_TO_POD), r.program(toPod)))
 		for n := range c[i].Samples.MaxEntries() {
 			s := samples[int(n)%len(samples)]
 			value := StressSample{Before: wordsOf(s.before.bytes()), After: wordsOf(s.after.bytes())}

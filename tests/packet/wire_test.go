@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/tests/privileged"
 )
 
 // BPF_PROG_TEST_RUN cannot make packets with partial checksums, of segments still to be cut (GSO), with data outside the
@@ -48,13 +48,11 @@ func newWires(t *testing.T, r *rig) wires {
 		attributes := netlink.NewLinkAttrs()
 		attributes.Name, attributes.MTU = "a", 9000
 		check(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "b", PeerMTU: 9000}))
-		for name, program := range map[string]*ebpf.Program{"a": w.objects.FromPod, "b": w.objects.ToPod} {
+		for name, program := range map[string]*ebpf.Program{"a": r.program(fromPod), "b": r.program(toPod)} {
 			device, err := netlink.LinkByName(name)
 			check(t, err)
 			check(t, netlink.LinkSetUp(device))
-			attached, err := link.AttachTCX(link.TCXOptions{Interface: device.Attrs().Index, Program: program, Attach: ebpf.AttachTCXEgress})
-			check(t, err)
-			t.Cleanup(func() { attached.Close() })
+			privileged.Attach(t, device.Attrs().Index, ebpf.AttachTCXEgress, program)
 			w.ends[map[string]string{"a": fromPod, "b": toPod}[name]] = packetSocket(t, device.Attrs().Index)
 		}
 		awaitCarrier(t, "a", "b")
@@ -179,14 +177,10 @@ func segmented(w world, p packet) (offload, []byte) {
 }
 
 func TestPartialChecksumsAndSegmentsStayTheDevicesAffair(t *testing.T) {
-	shapes := map[string]func(world, packet) (offload, []byte){
-		"partial checksum": func(_ world, p packet) (offload, []byte) { return partial(p) },
-		"segments":         segmented,
-	}
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachOf(t, bpf.Options{}, through(framedOnly(), worlds(lb.TCP, lb.UDP)), func(t *testing.T, r *rig, w world) {
 		wires := newWires(t, r)
 		wires.publish(twins(w)...)
-		for name, shape := range shapes {
+		for name, shape := range wireShapes(t, w) {
 			wires.evict()
 			in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80)).with("A", "data of any length")
 			wires.compare(name+", new", fromPod, w, shape, in, in.to(at(w.pod(2), 8080)))
@@ -200,7 +194,7 @@ func TestPartialChecksumsAndSegmentsStayTheDevicesAffair(t *testing.T) {
 			reply = second.out.reply("A", "an answer")
 			wires.compare(name+", reply to another port", toPod, w, shape, reply, reply.from(second.in.dst).to(second.in.src))
 		}
-	}, lb.TCP, lb.UDP)
+	})
 }
 
 // compare sends in and wants out, both in the shape.
@@ -223,7 +217,7 @@ func (w wires) compare(name, hook string, world world, shape func(world, packet)
 
 // The kernel keeps most of a large packet outside the linear part, and may keep all but the Ethernet header there.
 func TestHeadersOutsideTheLinearPartAreFound(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachOf(t, bpf.Options{}, through(framedOnly(), worlds(lb.TCP, lb.UDP)), func(t *testing.T, r *rig, w world) {
 		wires := newWires(t, r)
 		wires.publish(web(w)...)
 		in, out := webPackets(w)
@@ -240,7 +234,7 @@ func TestHeadersOutsideTheLinearPartAreFound(t *testing.T) {
 			want := failures()[2].of(in, w.router(), n)
 			wires.compareData(fmt.Sprintf("error, %d bytes quoted", n), toPod, w, shape, e, want)
 		}
-	}, lb.TCP, lb.UDP)
+	})
 }
 
 // compareData is compare without what is left to the device.
@@ -257,7 +251,7 @@ func (w wires) compareData(name, hook string, world world, shape func(world, pac
 
 // Frames shorter than an IP header pass as they are, each counted once.
 func TestFramesShorterThanAnIPHeaderPass(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachOf(t, bpf.Options{}, through(framedOnly(), worlds(lb.TCP)), func(t *testing.T, r *rig, w world) {
 		wires := newWires(t, r)
 		wires.publish(web(w)...)
 		in, _ := webPackets(w)
@@ -276,7 +270,7 @@ func TestFramesShorterThanAnIPHeaderPass(t *testing.T) {
 				}
 			}
 		}
-	}, lb.TCP)
+	})
 }
 
 // finish does what a device does with a checksum that was left to it.
@@ -291,7 +285,7 @@ func (o offload) finish(frame []byte) []byte {
 
 // An answer made of a packet with a partial checksum is whole, whatever a device still does to it.
 func TestAnswersToPacketsWithPartialChecksumsAreWhole(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachOf(t, bpf.Options{}, through(framedOnly(), worlds(lb.TCP, lb.UDP)), func(t *testing.T, r *rig, w world) {
 		wires := newWires(t, r)
 		wires.publish(deny(lb.Reject, lb.ReasonNoEndpoints)(w)...)
 		for _, size := range []int{0, 1, 100, 1000} {
@@ -319,5 +313,5 @@ func TestAnswersToPacketsWithPartialChecksumsAreWhole(t *testing.T) {
 				}
 			}
 		}
-	}, lb.TCP, lb.UDP)
+	})
 }

@@ -13,15 +13,16 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// world is what a row is run for: one address family, one protocol. Rows name addresses by role and number, so that the
-// same row holds in every world.
+// world is what a row is run for: one address family, one protocol, one door of the client. Rows name addresses by role and
+// number, so that the same row holds in every world.
 type world struct {
 	v6       bool
 	protocol lb.Protocol
+	door     door
 }
 
 func (w world) String() string {
-	return strings.ToLower(w.protocol.String()) + map[bool]string{false: "4", true: "6"}[w.v6]
+	return strings.ToLower(w.protocol.String()) + map[bool]string{false: "4", true: "6"}[w.v6] + string(w.door)
 }
 
 // worlds are both families of the protocols.
@@ -35,9 +36,9 @@ func worlds(protocols ...lb.Protocol) []world {
 
 func (w world) addr(v4, v6 string, n int) netip.Addr {
 	if w.v6 {
-		return netip.MustParseAddr(fmt.Sprintf("%s%x", v6, n))
+		return w.door.address(netip.MustParseAddr(fmt.Sprintf("%s%x", v6, n)))
 	}
-	return netip.MustParseAddr(fmt.Sprintf("%s%d", v4, n))
+	return w.door.address(netip.MustParseAddr(fmt.Sprintf("%s%d", v4, n)))
 }
 
 // pod is the n-th pod; pod 1 is the client unless the row says otherwise.
@@ -48,6 +49,9 @@ func (w world) vip(n int) netip.Addr { return w.addr("10.96.0.", "fd00:96::", n)
 
 // outside is an address that has nothing to do with services or pods.
 func (w world) outside(n int) netip.Addr { return w.addr("198.51.100.", "2001:db8:1::", n) }
+
+// node is this node's own address.
+func (w world) node() netip.Addr { return w.addr("192.0.2.", "2001:db8:2::", 10) }
 
 func (w world) router() netip.Addr { return w.addr("192.0.2.", "2001:db8:2::", 1) }
 func (w world) loopback() netip.Addr {
@@ -61,7 +65,8 @@ func loopback4() netip.Addr { return netip.MustParseAddr("169.254.20.20") }
 func loopback6() netip.Addr { return netip.MustParseAddr("fd6e:6561:726c:6200::1") }
 
 func cidrs() []netip.Prefix {
-	return []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")}
+	all := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")}
+	return append(all, layer3Door.prefix("10.96.0.0/24"), layer3Door.prefix("fd00:96::/112"))
 }
 
 func at(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
@@ -86,11 +91,14 @@ type service struct {
 	address  netip.AddrPort
 	tiers    [][]netip.AddrPort
 	extra    []netip.AddrPort // endpoints that no tier lists
+	remote   bool             // at a network's door: its backends are on other nodes
 	states   map[netip.AddrPort]lb.State
 	action   lb.Action
 	reason   lb.Reason
 	affinity time.Duration
 	ranges   []netip.Prefix
+	external func(*lb.Side)               // what tells the external side from the internal one; nil: nothing
+	lists    map[netip.AddrPort][]lb.List // that a backend is in; none: the cluster's if a tier has it
 }
 
 // decide makes one Decision of services that have the same name.
@@ -116,6 +124,9 @@ func (w world) frontend(name lb.ServiceName, s service) lb.Frontend {
 		side.Tiers = append(side.Tiers, lb.Tier{Name: names[i], Backends: w.keys(s.port, tier)})
 	}
 	f.Internal, f.External = side, side
+	if s.external != nil {
+		s.external(&f.External)
+	}
 	return f
 }
 
@@ -131,6 +142,12 @@ func (w world) backends(s service) []lb.Backend {
 	var all []lb.Backend
 	add := func(addresses []netip.AddrPort, near lb.TierName, lists ...lb.List) {
 		for _, key := range w.keys(s.port, addresses) {
+			if w.door != podDoor {
+				near = map[bool]lb.TierName{false: lb.TierNode, true: lb.TierCluster}[s.remote]
+			}
+			if own := s.lists[key.Address]; own != nil {
+				lists = own
+			}
 			all = append(all, lb.Backend{Key: key, Node: "n1", Zone: "a", State: or(s.states[key.Address], lb.Active), Near: near, Lists: lists})
 		}
 	}
@@ -165,8 +182,5 @@ func tiersOf(backends ...[]netip.AddrPort) [][]netip.AddrPort { return backends 
 // forEachWorld runs a test for both families of each protocol, one rig for all of them.
 func forEachWorld(t *testing.T, o bpf.Options, test func(*testing.T, *rig, world), protocols ...lb.Protocol) {
 	t.Helper()
-	r := newRig(t, o)
-	for _, w := range worlds(protocols...) {
-		t.Run(w.String(), func(t *testing.T) { test(t, r.in(t), w) })
-	}
+	forEachOf(t, o, worlds(protocols...), test)
 }

@@ -22,17 +22,22 @@ const module = "github.com/nearlb/nearlb/"
 // allowed says which packages of this module a package may import (DESIGN.md, Layout). A package that is not named here
 // may import any, and nobody named here may import it.
 var allowed = map[string][]string{
-	"pkg/lb":      {},
-	"pkg/decide":  {"pkg/lb"},
-	"pkg/watch":   {"pkg/lb"},
-	"pkg/bpf":     {},
-	"pkg/maps":    {"pkg/lb", "pkg/bpf", "pkg/decide"},
-	"pkg/attach":  {"pkg/bpf"},
-	"pkg/metrics": {"pkg/lb", "pkg/bpf", "pkg/maps"},
-	"pkg/trace":   {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide", "pkg/watch"},
-	"pkg/bench":   {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide"},
-	"pkg/agent":   {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/bpf", "pkg/maps", "pkg/attach", "pkg/metrics"},
-	"pkg/lab":     {},
+	"pkg/lb":         {},
+	"pkg/decide":     {"pkg/lb"},
+	"pkg/watch":      {"pkg/lb"},
+	"pkg/bpf":        {"pkg/capability"},
+	"pkg/maps":       {"pkg/lb", "pkg/bpf", "pkg/decide"},
+	"pkg/attach":     {"pkg/bpf", "pkg/cgroup"},
+	"pkg/health":     {"pkg/lb"},
+	"pkg/metrics":    {"pkg/lb", "pkg/bpf", "pkg/maps"},
+	"pkg/trace":      {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide", "pkg/watch"},
+	"pkg/bench":      {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide"},
+	"pkg/agent":      {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/bpf", "pkg/maps", "pkg/attach", "pkg/metrics", "pkg/sockets", "pkg/health", "pkg/capability", "pkg/kubeproxy"},
+	"pkg/lab":        {"pkg/cgroup"},
+	"pkg/cgroup":     {},
+	"pkg/capability": {},
+	"pkg/kubeproxy":  {},
+	"pkg/sockets":    {},
 }
 
 type listed struct {

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Connections that the kernel's own NAT translates, for kube-proxy: connection tracking knows their other side. */
+#pragma once
+
+#include "config.h"
+#include "filter.h"
+#include "packet.h"
+
+/* The kernel's, as far as they are used here. */
+union nf_inet_addr {
+	__u32 all[4];
+} __attribute__((preserve_access_index));
+
+union nf_conntrack_man_proto {
+	__be16 all;
+} __attribute__((preserve_access_index));
+
+struct nf_conntrack_man {
+	union nf_inet_addr u3;
+	union nf_conntrack_man_proto u;
+} __attribute__((preserve_access_index));
+
+struct nf_conntrack_tuple {
+	struct nf_conntrack_man src;
+} __attribute__((preserve_access_index));
+
+struct nf_conntrack_tuple_hash {
+	struct nf_conntrack_tuple tuple;
+} __attribute__((preserve_access_index));
+
+struct nf_conn {
+	struct nf_conntrack_tuple_hash tuplehash[2];
+	unsigned long status;
+} __attribute__((preserve_access_index));
+
+struct bpf_ct_opts {
+	__s32 netns_id;
+	__s32 error;
+	__u8 l4proto;
+	__u8 dir;
+	__u8 reserved[2];
+};
+
+enum conntrack_direction {
+	CONNTRACK_ORIGINAL = 0,
+	CONNTRACK_REPLY,
+};
+
+enum conntrack_status {
+	CONNTRACK_SEEN_REPLY = 2,
+	CONNTRACK_ASSURED = 4, /* TCP: the handshake is done */
+};
+
+/* Linux 5.18; of the module nf_conntrack where that is one: not there unless it was loaded before the programs. TCP and UDP only. */
+extern struct nf_conn *bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 tuple_size,
+					 struct bpf_ct_opts *opts, __u32 opts_size) __ksym __weak;
+extern void bpf_ct_release(struct nf_conn *connection) __ksym __weak;
+
+/* Both ends of a packet. */
+struct ends {
+	struct address source;
+	struct address destination;
+	__be16 source_port;
+	__be16 destination_port;
+	__u8 protocol; /* IANA number */
+	__u8 pad[3];
+};
+
+static __always_inline void ends_of(struct ends *ends, const struct packet *packet)
+{
+	ends->source = packet->source;
+	ends->destination = packet->destination;
+	ends->source_port = packet->source_port;
+	ends->destination_port = packet->destination_port;
+	ends->protocol = packet->protocol;
+}
+
+/* The knob alone tells: the address of a module's function cannot be asked for as that of a function of the kernel's. */
+static __always_inline bool conntrack_there(void)
+{
+	return conntrack_lookup;
+}
+
+static __always_inline struct nf_conn *conntrack_find4(struct __sk_buff *skb, const struct ends *ends,
+						       struct bpf_ct_opts *opts)
+{
+	struct bpf_sock_tuple tuple = {};
+
+	tuple.ipv4.saddr = address_to4(&ends->source);
+	tuple.ipv4.daddr = address_to4(&ends->destination);
+	tuple.ipv4.sport = ends->source_port;
+	tuple.ipv4.dport = ends->destination_port;
+	return bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv4), opts, sizeof(*opts));
+}
+
+static __always_inline struct nf_conn *conntrack_find6(struct __sk_buff *skb, const struct ends *ends,
+						       struct bpf_ct_opts *opts)
+{
+	struct bpf_sock_tuple tuple = {};
+
+	__builtin_memcpy(tuple.ipv6.saddr, &ends->source, sizeof(tuple.ipv6.saddr));
+	__builtin_memcpy(tuple.ipv6.daddr, &ends->destination, sizeof(tuple.ipv6.daddr));
+	tuple.ipv6.sport = ends->source_port;
+	tuple.ipv6.dport = ends->destination_port;
+	return bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv6), opts, sizeof(*opts));
+}
+
+/* Of the network namespace of the packet's device, in the default zone. To be released; NULL: not known. */
+static __always_inline struct nf_conn *conntrack_find(struct __sk_buff *skb, const struct ends *ends,
+						      struct bpf_ct_opts *opts)
+{
+	if (!conntrack_there())
+		return NULL;
+	opts->netns_id = BPF_F_CURRENT_NETNS;
+	opts->l4proto = ends->protocol;
+	return address_family(&ends->source) == 4 ? conntrack_find4(skb, ends, opts) : conntrack_find6(skb, ends, opts);
+}
+
+/* Who answers a connection. */
+static __always_inline __be16 conntrack_server(const struct nf_conn *connection, __u8 family, struct address *address)
+{
+	const struct nf_conntrack_man *server = &connection->tuplehash[CONNTRACK_REPLY].tuple.src;
+
+	if (family == 4) {
+		address_from4(address, server->u3.all[0]);
+	} else {
+		address->words[0] = server->u3.all[0];
+		address->words[1] = server->u3.all[1];
+		address->words[2] = server->u3.all[2];
+		address->words[3] = server->u3.all[3];
+	}
+	return server->u.all;
+}
+
+/* Another than the one that the client names: it is translated. A connection whose handshake is not done stays where its SYN
+ * went; datagrams go on with a server that answered, as long as it is a backend. */
+static __always_inline bool conntrack_holds(const struct nf_conn *connection, const struct packet *packet)
+{
+	struct address server;
+	__be16 port = conntrack_server(connection, packet->family, &server);
+
+	if (port == packet->destination_port && address_equal(&server, &packet->destination))
+		return false;
+	if (packet->protocol == IPPROTO_UDP)
+		return connection->status & CONNTRACK_SEEN_REPLY && known_backend(&server, port);
+	return !opens_connection(packet) || !(connection->status & CONNTRACK_ASSURED);
+}
+
+/* Not 0: the kernel's NAT translates the connection of this packet of a client. A function of its own for the sake of the stack. */
+__noinline int conntrack_translates(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct bpf_ct_opts opts = {};
+	struct nf_conn *connection;
+	struct ends ends;
+	bool holds;
+
+	if (!packet)
+		return false;
+	ends_of(&ends, packet);
+	connection = conntrack_find(skb, &ends, &opts);
+	if (!connection)
+		return false;
+	holds = opts.dir == CONNTRACK_ORIGINAL && conntrack_holds(connection, packet);
+	bpf_ct_release(connection);
+	return holds;
+}
+
+/* Not 0: the packet is a reply to a connection that the kernel knows. A function of its own for the sake of the stack. */
+__noinline int conntrack_replies(struct __sk_buff *skb, const struct ends *ends)
+{
+	struct bpf_ct_opts opts = {};
+	struct nf_conn *connection;
+
+	if (!ends)
+		return false;
+	connection = conntrack_find(skb, ends, &opts);
+	if (!connection)
+		return false;
+	bpf_ct_release(connection);
+	return opts.dir == CONNTRACK_REPLY;
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Where a socket of the node's own clients goes: decided once for a connection or datagram, by the record that a pod's packet would meet. */
+#pragma once
+
+#include "create.h"
+#include "sock_memory.h"
+
+/* What a socket asks for, whatever the hook. */
+struct sock_request {
+	__u64 cookie;            /* of the socket: spreads connections, and keeps datagrams on their backend */
+	struct frontend_key key; /* destination, as the client names it */
+	struct address source;   /* as loadBalancerSourceRanges judge it */
+	struct address client;   /* as session affinity knows it */
+	__u8 host;               /* of the host's network namespace: loopback addresses are the node's */
+	__u8 sourced;            /* source is known: of an unbound socket in a pod it is not */
+	__u8 keeps;              /* datagrams of one socket stay on a backend while it serves */
+	__u8 pad[5];
+};
+
+/* What was decided. */
+struct sock_answer {
+	struct choice choice; /* valid if the verdict is to translate */
+	__u32 service;        /* id of the service port, 0 none */
+};
+
+/* The kernel takes an unspecified destination for loopback. */
+static __always_inline bool is_loopback(const struct address *address)
+{
+	__be32 ip = address_to4(address);
+
+	if (address_family(address) == 4)
+		return ip == 0 || (ip & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
+	return address->longs[0] == 0 && (address->longs[1] == 0 || address->longs[1] == 1ULL << 56);
+}
+
+static __always_inline bool sock_remembered(const struct sock_request *request, struct sock_answer *answer, bool *lost)
+{
+	return request->keeps && sock_recall(request->cookie, &request->key, &answer->choice, &answer->service, lost);
+}
+
+static __always_inline enum verdict sock_balance(const struct sock_request *request, const struct record *record,
+						 struct sock_answer *answer)
+{
+	const struct side *side = &record->sides[SIDE_INTERNAL];
+	struct address socket = { .longs = { 0, request->cookie } };
+	__u32 hash;
+
+	if (record->affinity && affinity_find(&answer->choice, record, side, &request->client))
+		return VERDICT_TRANSLATE_AFFINITY;
+	hash = record->affinity ? maglev_hash_client(&request->client) : maglev_hash(&socket, 0, &record->key);
+	if (!backend_pick(&answer->choice, side, record->service, hash))
+		return VERDICT_DROP_NO_BACKEND;
+	if (record->affinity)
+		affinity_remember(&answer->choice, &request->client, record->service);
+	return VERDICT_TRANSLATE_BALANCE;
+}
+
+static __always_inline enum verdict sock_by_record(const struct sock_request *request, const struct record *record,
+						   struct sock_answer *answer)
+{
+	const struct side *side = &record->sides[SIDE_INTERNAL];
+
+	if (node_drains())
+		return VERDICT_PASS_DRAINING;
+	if (record->flags & RECORD_SOURCE_RANGES && !request->sourced)
+		return VERDICT_PASS_NOT_SERVICE; /* the pod's device will know it */
+	answer->service = record->service;
+	trace_frontend(record, SIDE_INTERNAL);
+	if (!source_allowed(record, &request->source))
+		return VERDICT_DROP_SOURCE_RANGE;
+	if (side->action == ACTION_REJECT)
+		return reject_verdict(side->reason);
+	if (side->action == ACTION_DROP)
+		return VERDICT_DROP_NO_LOCAL_ENDPOINTS;
+	return sock_balance(request, record, answer);
+}
+
+static __always_inline bool sock_may_serve(const struct address *address, __be16 port)
+{
+	return known_destination(address, port) & KNOWN_FRONTEND || service_cidr_has(address);
+}
+
+/* By the record in force. What stands for loopback is there for NodePorts alone. */
+static __always_inline enum verdict sock_look_up(const struct sock_request *request, const struct frontend_key *key,
+						 bool loopback, struct sock_answer *answer)
+{
+	const struct record *record = frontend_find(key);
+
+	if (record && !(record->flags & RECORD_ADDRESS) && (!loopback || record->kind == KIND_NODE_PORT))
+		return sock_by_record(request, record, answer);
+	return loopback ? VERDICT_CONTINUE : refuse_unknown(&key->address);
+}
+
+static __always_inline enum verdict sock_new(const struct sock_request *request, const struct settings *settings,
+					     struct sock_answer *answer)
+{
+	struct frontend_key key = request->key;
+	bool loopback = is_loopback(&key.address);
+	enum verdict verdict;
+
+	if (loopback) {
+		if (!request->host)
+			return VERDICT_PASS_NOT_SERVICE;
+		key.address = address_family(&key.address) == 4 ? settings->node_port4 : settings->node_port6;
+		if (address_zero(&key.address))
+			return VERDICT_PASS_NOT_SERVICE;
+	}
+	if (!sock_may_serve(&key.address, key.port))
+		return VERDICT_PASS_NOT_SERVICE;
+	verdict = sock_look_up(request, &key, loopback, answer);
+	if (verdict == VERDICT_DROP_NO_BACKEND) /* its last backend may have gone since the record was found */
+		verdict = sock_look_up(request, &key, loopback, answer);
+	return verdict == VERDICT_CONTINUE ? VERDICT_PASS_NOT_SERVICE : verdict;
+}
+
+/* Writes what it decides into the counters of the service, and nothing else but session affinity. */
+static __always_inline enum verdict sock_decide(const struct sock_request *request, struct sock_answer *answer)
+{
+	const struct settings *settings = settings_get();
+	enum verdict verdict;
+	bool lost = false;
+
+	if (!settings || settings->disabled)
+		return VERDICT_PASS_DISABLED;
+	if (request->key.protocol != IPPROTO_TCP && request->key.protocol != IPPROTO_UDP)
+		return VERDICT_PASS_PROTOCOL;
+	if (sock_remembered(request, answer, &lost))
+		return VERDICT_TRANSLATE_ESTABLISHED;
+	verdict = sock_new(request, settings, answer);
+	if (verdict == VERDICT_TRANSLATE_BALANCE && lost)
+		verdict = VERDICT_TRANSLATE_REHOME;
+	if (verdict_is_translate(verdict))
+		count_connection(answer->service, answer->choice.backend);
+	else if (answer->service)
+		count_refused(answer->service, verdict);
+	return verdict;
+}

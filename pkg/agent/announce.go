@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch"
+)
+
+// troubles are what the users of Services are to be told: problems of a Service's object, and publications that fail.
+func (s *Status) troubles() (all []watch.Trouble) {
+	for _, p := range s.Problems {
+		if name, is := serviceOf(p.Object); is {
+			t := watch.Trouble{Service: name, Reason: watch.ReasonProblem, Field: p.Field, Message: p.Message}
+			if slices.Contains(s.here, p) || p.Field == lb.KindExternalIP.Field() {
+				t.Here, t.Same = true, "of a node" // messages are of the node's own addresses: one Event is enough
+			}
+			all = append(all, t)
+		}
+	}
+	for _, f := range s.Failing {
+		all = append(all, watch.Trouble{Service: f.Service, Reason: watch.ReasonPublication, Message: f.Error + "; what was published before stays in force there",
+			Same: f.Cause, Here: true})
+	}
+	return all
+}
+
+// serviceOf is the Service that a problem is of.
+func serviceOf(object string) (name lb.ServiceName, is bool) {
+	text, found := strings.CutPrefix(object, "Service ")
+	is = found && name.UnmarshalText([]byte(text)) == nil
+	return name, is && name.Object() == object
+}

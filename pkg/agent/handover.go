@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+
+	"github.com/nearlb/nearlb/pkg/kubeproxy"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// yieldTo says what the programs ask connection tracking for. Without any NAT nobody translates what it still remembers: a packet
+// that was left to it would go nowhere.
+func yieldTo(rules kubeproxy.Rules) maps.Yield {
+	yield := maps.YieldNothing
+	if rules.NAT {
+		yield |= maps.YieldOld
+	}
+	if rules.Any() || len(rules.Hidden) > 0 {
+		yield |= maps.YieldNew
+	}
+	return yield
+}
+
+// lookAtRules follows kube-proxy's rules as they come and go: its connections are left to it as long as it translates them.
+func (r *running) lookAtRules() {
+	rules, err := kubeproxy.Look()
+	if r.trouble("look for kube-proxy's rules", err) {
+		r.log.Warn("look for kube-proxy's rules", "error", err)
+	}
+	if err != nil {
+		return
+	}
+	if now := yieldTo(rules); r.setYield(now) {
+		r.log.Info("looked for kube-proxy's rules", "subject", ruleState(rules))
+		if r.configure() != nil {
+			r.queue.AddRateLimited(task{kind: configure})
+		}
+	}
+	blind := blindness(rules, r.objects.Conntrack(), r.options.ProxyName)
+	if r.trouble("tell kube-proxy's connections", blind) {
+		r.log.Warn("tell kube-proxy's connections", "problem", blind)
+	}
+}
+
+// blindness says what breaks where the programs cannot ask connection tracking (unknown says why). A trial takes nothing from
+// kube-proxy but the Services that were given to it by name.
+func blindness(rules kubeproxy.Rules, unknown error, proxyName string) error {
+	if !rules.Any() || unknown == nil || proxyName != "" {
+		return nil
+	}
+	return fmt.Errorf("%w; as nearlb takes new connections, most of kube-proxy's break; restart the agent, which asks anew", unknown)
+}
+
+// setYield says whether it is news.
+func (l *loop) setYield(y maps.Yield) bool {
+	l.network.mu.Lock()
+	defer l.network.mu.Unlock()
+	if l.network.yield == y {
+		return false
+	}
+	l.network.yield = y
+	return true
+}
+
+func (l *loop) yield() maps.Yield {
+	l.network.mu.Lock()
+	defer l.network.mu.Unlock()
+	return l.network.yield
+}
+
+// ruleState is for the log.
+func ruleState(rules kubeproxy.Rules) string {
+	switch {
+	case rules.Any():
+		return "kube-proxy's rules are here"
+	case rules.NAT:
+		return "rules of NAT are here, none of kube-proxy"
+	}
+	return "no rules of NAT are here"
+}

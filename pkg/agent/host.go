@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// settingsDir is where the kernel shows the settings of this network namespace. They are read and never changed.
+const settingsDir = "/proc/sys/net"
+
+func setting(path ...string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(append([]string{settingsDir}, path...)...))
+	return strings.TrimSpace(string(text)), err
+}
+
+// Forwarding says where the kernel does not forward packets of a family (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding),
+// with what follows; nil where it does. Devices, if any are named, are asked one by one.
+func Forwarding(v4 bool, devices ...string) error {
+	family, name, path := "ipv6", "net.ipv6.conf.all.forwarding", []string{"ipv6", "conf", "all", "forwarding"}
+	if v4 {
+		family, name, path = "ipv4", "net.ipv4.ip_forward", []string{"ipv4", "ip_forward"}
+	}
+	const follows = "clients off the node reach no backend on another node or in a pod"
+	value, err := setting(path...)
+	switch {
+	case err != nil:
+		return fmt.Errorf("cannot be read: %w", err)
+	case len(devices) == 0 && value == "0":
+		return fmt.Errorf("off: %s (sysctl -w %s=1)", follows, name)
+	}
+	var off []string
+	for _, d := range devices {
+		if value, err := setting(family, "conf", d, "forwarding"); err == nil && value == "0" {
+			off = append(off, d)
+		}
+	}
+	if len(off) > 0 {
+		return fmt.Errorf("off on %s: %s over it (sysctl -w %s=1, or net.%s.conf.%s.forwarding=1)", strings.Join(off, ", "), follows, name, family,
+			strings.ReplaceAll(off[0], ".", "/")) // so that sysctl(8) takes eth0.100 for one name
+	}
+	return nil
+}
+
+// PortOverlap says which of the ports Linux gives to connections of the host's own sockets (net.ipv4.ip_local_port_range less
+// ip_local_reserved_ports); nil when none.
+func PortOverlap(ports maps.PortRange) error {
+	text, err := setting("ipv4", "ip_local_port_range")
+	if err != nil {
+		return fmt.Errorf("cannot be read: %w", err)
+	}
+	own, err := parsePorts(strings.Join(strings.Fields(text), "-"))
+	if err != nil {
+		return err
+	}
+	text, err = setting("ipv4", "ip_local_reserved_ports")
+	if err != nil {
+		return fmt.Errorf("cannot be read: %w", err)
+	}
+	var reserved []maps.PortRange
+	for part := range strings.SplitSeq(text, ",") {
+		if part == "" {
+			continue
+		}
+		r, err := parsePorts(part)
+		if err != nil {
+			return err
+		}
+		reserved = append(reserved, r)
+	}
+	return overlap(ports, own, reserved)
+}
+
+func overlap(ports, own maps.PortRange, reserved []maps.PortRange) error {
+	if ports.Count() == 0 {
+		return nil
+	}
+	for port := int(ports.First); port <= int(ports.Last); port++ {
+		isReserved := slices.ContainsFunc(reserved, func(r maps.PortRange) bool { return r.Contains(uint16(port)) })
+		if own.Contains(uint16(port)) && !isReserved {
+			return fmt.Errorf("--snat-ports %s has ports of the host's own connections (net.ipv4.ip_local_port_range %s), whose packets may be taken for "+
+				"replies of backends: choose others, or reserve them (sysctl -w net.ipv4.ip_local_reserved_ports=%s)", ports, own, ports)
+		}
+	}
+	return nil
+}
+
+// parsePorts reads "61000-65535", or one port.
+func parsePorts(text string) (r maps.PortRange, err error) {
+	first, last, found := strings.Cut(text, "-")
+	if !found {
+		last = first
+	}
+	from, err1 := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
+	to, err2 := strconv.ParseUint(strings.TrimSpace(last), 10, 16)
+	r = maps.PortRange{First: uint16(from), Last: uint16(to)}
+	if errors.Join(err1, err2) != nil || r.Count() == 0 {
+		return r, fmt.Errorf("%q: want FIRST-LAST, as 61000-65535", text)
+	}
+	return r, nil
+}
+
+// ParseSNATPorts reads the value of --snat-ports.
+func ParseSNATPorts(text string) (maps.PortRange, error) {
+	if !strings.Contains(text, "-") {
+		return maps.PortRange{}, fmt.Errorf("%q: want FIRST-LAST, as 61000-65535", text)
+	}
+	return parsePorts(text)
+}
+
+// lookAtHost notes what on this host keeps clients from being served, and logs what is news.
+func (r *running) lookAtHost() {
+	network, node := r.lastNetwork(), r.source.Node()
+	devices := []string{}
+	for _, d := range network.Devices {
+		devices = append(devices, d.Name)
+	}
+	has := func(v4 bool) bool {
+		return slices.ContainsFunc(network.Local, func(a netip.Addr) bool { return a.Is4() == v4 })
+	}
+	findings := map[string]error{"IPv4 forwarding": nil, "IPv6 forwarding": nil, "source ports": PortOverlap(r.options.SNATPorts), "node addresses": nil}
+	if len(devices) > 0 && has(true) {
+		findings["IPv4 forwarding"] = Forwarding(true, devices...)
+	}
+	if len(devices) > 0 && has(false) {
+		findings["IPv6 forwarding"] = Forwarding(false, devices...)
+	}
+	if closed(r.listed) && len(node.Addresses) == 0 {
+		findings["node addresses"] = fmt.Errorf("none is known of node %s: there is no such Node, or it has none, and no --node-ip; "+
+			"NodePorts answer on this host's own addresses", node.Name)
+	}
+	for what, err := range findings {
+		if r.trouble(what, err) {
+			r.log.Warn("look at the host", "subject", what, "problem", err)
+		}
+	}
+}

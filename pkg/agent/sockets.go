@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netns"
+
+	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/sockets"
+)
+
+// knobEveryNamespace has the programs serve the sockets of pods as well.
+const knobEveryNamespace = "every_namespace"
+
+// knobs are those of the options.
+func (o Options) knobs() map[string]any {
+	if o.SocketLB == attach.AllSockets {
+		return map[string]any{knobEveryNamespace: uint8(1)}
+	}
+	return nil
+}
+
+// socketMode is the one asked for, where the kernel has what it takes.
+func (r *running) socketMode() attach.SocketMode {
+	if r.objects.Sockets != nil {
+		return attach.NoSockets
+	}
+	return r.options.SocketLB
+}
+
+// tellOfSockets says whom nobody serves.
+func (r *running) tellOfSockets() {
+	err := r.objects.Sockets
+	if err == nil {
+		return
+	}
+	err = fmt.Errorf("the kernel lacks what it takes, so that only pods and clients off the node are: %w", err)
+	if r.trouble("serve the node's own clients", err) {
+		r.log.Error("serve the node's own clients", "error", err)
+	}
+}
+
+func (r *running) socketOptions() attach.SocketOptions {
+	return attach.SocketOptions{
+		Mode:     r.socketMode(),
+		Cgroup:   r.options.Cgroup,
+		LinkDir:  bpf.LinkDirectory(r.options.PinPath),
+		Former:   r.formerLinks,
+		Programs: r.objects.NearlbPrograms.ByName(),
+		Log:      r.log,
+		Synced:   func() { r.tell(); r.leaveFormer() },
+	}
+}
+
+// serveSockets keeps the programs of the node's own clients attached, from the same moment on as those of devices.
+func (r *running) serveSockets(ctx context.Context) error {
+	if published, err := r.published(ctx); !published {
+		return err
+	}
+	return r.sockets.Run(ctx)
+}
+
+// leftAgain is when sockets are looked at once more: one that was connecting had its backend already, but was no connected
+// socket yet.
+const leftAgain = time.Second
+
+// leaveBackends ends the connected UDP sockets of clients whose backend stopped serving, whenever one did. They would go on
+// sending to it, as no program sees their datagrams. TCP notices by itself.
+func (r *running) leaveBackends(ctx context.Context) error {
+	if r.socketMode() == attach.NoSockets {
+		return nil
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.left:
+		}
+		r.endSockets()
+		pause(ctx, leftAgain)
+		r.endSockets()
+	}
+}
+
+func (r *running) endSockets() {
+	ended, err := r.abort()
+	if err != nil {
+		err = fmt.Errorf("end sockets of UDP clients whose backend is gone: %w", err)
+	}
+	if r.trouble("end sockets", err) {
+		r.log.Error("end sockets", "error", err)
+	}
+	if ended > 0 {
+		r.log.Info("ended sockets of UDP clients whose backend is gone", "sockets", ended)
+	}
+}
+
+func (r *running) abort() (int, error) {
+	peers, err := maps.Peers(r.objects.SockPeers, r.objects.Peers)
+	if err != nil || len(peers) == 0 {
+		return 0, err
+	}
+	chosen := func(cookie uint64, remote netip.AddrPort) bool {
+		peer, ours := peers[cookie]
+		return ours && r.reader.abandoned(remote, peer)
+	}
+	if r.options.SocketLB == attach.AllSockets {
+		return sockets.AbortEverywhere(chosen)
+	}
+	return sockets.Abort(netns.None(), chosen)
+}
+
+// leavesClients tells whether UDP clients of the old decision may be left with a backend that the new one does not have
+// serve.
+func leavesClients(before, after lb.Decision) bool {
+	serving := map[lb.BackendKey]bool{}
+	for _, b := range after.Backends {
+		serving[b.Key] = serves(b)
+	}
+	for _, b := range before.Backends {
+		if b.Key.Port.Protocol == lb.UDP && serves(b) && !serving[b.Key] {
+			return true
+		}
+	}
+	return false
+}
+
+func serves(b lb.Backend) bool { return b.State == lb.Active || b.State == lb.Draining }

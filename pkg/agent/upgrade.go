@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/bpf"
+	tables "github.com/nearlb/nearlb/pkg/maps"
+)
+
+// An upgrade, or a downgrade, finds tables of another layout in force. It makes its own beside them, and
+//
+//  1. copies everything, ids and connections, by the names of fields, while the others serve; what cannot be read is left, and
+//     the others serve until these tables were published to completely;
+//  2. puts its own in force (TakeOver);
+//  3. attaches what translates replies beside the other layout's, copies the connections that are new since, and gives what
+//     translates requests the place of the other's, link by link;
+//  4. waits for the last run of the others, copies what they made until then, and removes them.
+//
+// Whoever is killed on the way is followed by a start that goes on from there, or by one of the other layout that goes back.
+
+// load brings programs and tables into the kernel, with what another layout's tables hold.
+func (r *running) load() (err error) {
+	o := r.options
+	with := bpf.Load
+	if o.Load != nil {
+		with = o.Load
+	}
+	open := func() error {
+		r.objects, err = with(bpf.Options{Sizes: o.Sizes, PinPath: o.PinPath, Knobs: o.knobs(), NoSockets: o.SocketLB == attach.NoSockets})
+		return err
+	}
+	if err := open(); err != nil {
+		return err
+	}
+	if len(r.objects.Former()) == 0 {
+		return nil
+	}
+	if r.carrier, err = tables.NewCarrier(&r.objects.NearlbMaps, r.objects.Former()); err != nil || !r.objects.Fresh() {
+		return err
+	}
+	unread := r.carrier.Tables()
+	if unread == nil {
+		r.log.Info("carried tables over from another layout", "layout", r.objects.Former()[0].Layout())
+		return nil
+	}
+	r.log.Warn("tables of another layout cannot be read: they serve until all Services are published", "error", unread)
+	if err := errors.Join(r.carrier.Close(), r.objects.Close()); err != nil { // what was carried so far is thrown away
+		return err
+	}
+	r.carrier = nil
+	if err := open(); err != nil {
+		return err
+	}
+	r.carrier, err = tables.NewCarrier(&r.objects.NearlbMaps, r.objects.Former())
+	return err
+}
+
+// takeOver puts the tables in force, once. They have all that the programs need: from the other layout, or from the objects.
+func (r *running) takeOver() error {
+	r.leaving.Lock()
+	defer r.leaving.Unlock()
+	if r.carrier == nil || !r.objects.Fresh() {
+		return nil
+	}
+	r.carry()
+	return r.objects.TakeOver()
+}
+
+// carryConnections brings over what the programs of other layouts have written until now.
+func (r *running) carryConnections() {
+	r.leaving.Lock()
+	defer r.leaving.Unlock()
+	r.carry()
+}
+
+func (r *running) carry() {
+	if r.carrier == nil {
+		return
+	}
+	done, err := r.carrier.Connections()
+	if err != nil {
+		r.log.Warn("carry connections over from another layout: some are made again by their next packet", "error", err)
+	}
+	r.log.Info("carried connections over from another layout", "flows", done.Flows, "affinity", done.Affinity, "sockets", done.Sockets, "left", done.Left)
+}
+
+// formerLinks are the links of other layouts, as long as there are any.
+func (r *running) formerLinks() []string {
+	r.leaving.Lock()
+	defer r.leaving.Unlock()
+	if r.carrier == nil {
+		return nil
+	}
+	return bpf.FormerLinkDirectories(r.options.PinPath)
+}
+
+// leaveFormer ends an upgrade once all devices and the cgroup have this agent's programs.
+func (r *running) leaveFormer() {
+	r.leaving.Lock()
+	defer r.leaving.Unlock()
+	if r.carrier == nil || !closed(r.devices.Tried()) || !closed(r.sockets.Tried()) {
+		return
+	}
+	if failed := r.unreplaced(); failed != "" {
+		r.trouble("remove another layout", fmt.Errorf("its tables and programs stay as long as a program of it may be the only one in its place: %s", failed))
+		return
+	}
+	if err := bpf.WaitForPrograms(); err != nil {
+		r.log.Warn("wait for the programs of another layout", "error", err)
+	}
+	r.carry()
+	if err := r.carrier.Peers(); err != nil {
+		r.log.Warn("carry over what sockets of the node keep: their peers are backends to them", "error", err)
+	}
+	r.leave() // backends of theirs may have stopped serving meanwhile
+	err := r.devices.LeaveFormer()
+	if err == nil {
+		err = r.objects.RemoveFormer()
+	}
+	if r.trouble("remove another layout", err) {
+		r.log.Error("remove another layout", "error", err)
+	}
+	if err == nil {
+		_ = r.carrier.Close() // its memory alone
+		r.carrier = nil
+		r.log.Info("another layout's programs and tables are gone")
+	}
+}
+
+// unreplaced is why a program of another layout may be the only one in its place; "" if none is.
+func (r *running) unreplaced() string {
+	for _, row := range slices.Concat(r.devices.Devices(), r.sockets.Rows()) {
+		if row.Error != "" {
+			return row.Error
+		}
+	}
+	return ""
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"cmp"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Network is what the kernel says of a node's addresses.
+type Network struct {
+	Devices []NetworkDevice // network devices, by ifindex
+	Local   []netip.Addr    // addresses of this host on any device, in order; without loopback and link-local ones
+}
+
+// NetworkDevice is a device that leads to clients off the node and to other nodes.
+type NetworkDevice struct {
+	Name      string
+	Ifindex   int
+	Addresses []netip.Addr // those that the kernel prefers as a source come first; without link-local ones
+}
+
+// networkOf collects the addresses that can be used.
+func networkOf(devices, chosen []device) Network {
+	n := Network{Devices: []NetworkDevice{}, Local: []netip.Addr{}}
+	for _, d := range chosen {
+		n.Devices = append(n.Devices, NetworkDevice{d.name, d.ifindex, usable(d.addresses)})
+	}
+	slices.SortFunc(n.Devices, func(a, b NetworkDevice) int { return cmp.Compare(a.Ifindex, b.Ifindex) })
+	for _, d := range devices {
+		n.Local = append(n.Local, usable(d.addresses)...)
+	}
+	slices.SortFunc(n.Local, netip.Addr.Compare)
+	n.Local = slices.Compact(n.Local)
+	return n
+}
+
+// usable lists addresses in the order in which the kernel takes them for a source: of global scope first, then those that
+// are neither deprecated, secondary nor temporary. Addresses that duplicate detection has not passed are nobody's yet.
+func usable(all []address) []netip.Addr {
+	const pending = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
+	known := slices.DeleteFunc(slices.Clone(all), func(a address) bool {
+		return a.Addr().IsLoopback() || a.Addr().IsUnspecified() || a.flags&pending != 0 && a.flags&unix.IFA_F_OPTIMISTIC == 0
+	})
+	slices.SortStableFunc(known, func(a, b address) int {
+		return cmp.Or(cmp.Compare(a.scope, b.scope), cmp.Compare(a.flags&unix.IFA_F_DEPRECATED, b.flags&unix.IFA_F_DEPRECATED),
+			cmp.Compare(a.flags&unix.IFA_F_SECONDARY, b.flags&unix.IFA_F_SECONDARY)) // IPv6 has the same bit for temporary ones
+	})
+	addresses := []netip.Addr{}
+	for _, a := range known {
+		addresses = append(addresses, a.Addr())
+	}
+	return addresses
+}
+
+// tellNetwork passes on what differs from the last time.
+func (m *Manager) tellNetwork(n Network) {
+	if m.options.Network == nil || m.network != nil && reflect.DeepEqual(*m.network, n) {
+		return
+	}
+	m.network = &n
+	m.options.Network(n)
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf"
+)
+
+// SocketMode says whose sockets are served as they connect (--socket-lb).
+type SocketMode string
+
+// The modes. Pods that are not served as they connect are served at their devices.
+const (
+	HostSockets SocketMode = "host" // those of the host's network namespace
+	AllSockets  SocketMode = "all"  // pods' as well
+	NoSockets   SocketMode = "off"
+)
+
+// SocketOptions are of a Sockets. Programs are required unless Mode is NoSockets.
+type SocketOptions struct {
+	Mode SocketMode
+	// Cgroup is the directory of the cgroup whose sockets are served, with those of the cgroups below it. Empty: that of
+	// the whole cgroup2 hierarchy, as it is mounted.
+	Cgroup string
+	// LinkDir is where links are pinned (bpf.LinkDirectory). "": nothing is pinned, and Close detaches.
+	LinkDir  string
+	Former   func() []string          // as in Options
+	Programs map[string]*ebpf.Program // by name in bpf/nearlb.c
+	Log      *slog.Logger
+	Synced   func() // called after every Sync; may be nil
+}
+
+// Sockets keeps the programs of the node's own clients attached to a cgroup. Its methods may be called from any goroutine.
+type Sockets struct {
+	options SocketOptions
+	log     *slog.Logger
+	tried   chan struct{} // see Tried
+
+	mu    sync.Mutex // held by Sync
+	links map[string]*attachment
+	told  string // failure as it was last said
+
+	rowsMu sync.Mutex
+	rows   []DeviceRow
+}
+
+// NewSockets checks the options. Nothing is attached yet.
+func NewSockets(o SocketOptions) (*Sockets, error) {
+	if !slices.Contains([]SocketMode{HostSockets, AllSockets, NoSockets}, o.Mode) {
+		return nil, fmt.Errorf("read socket mode %q: want %s, %s or %s", o.Mode, HostSockets, AllSockets, NoSockets)
+	}
+	for _, h := range socketHooks() {
+		if o.Mode != NoSockets && o.Programs[h.program()] == nil {
+			return nil, fmt.Errorf("attach programs to a cgroup: %s is not given", h.program())
+		}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Sockets{options: o, log: o.Log, tried: make(chan struct{}), links: map[string]*attachment{}}, nil
+}
+
+// Run keeps Sync's promise until ctx ends, which is no error. What is attached stays.
+func (s *Sockets) Run(ctx context.Context) error {
+	retry := retryFirst
+	for ctx.Err() == nil {
+		next := recheck
+		if err := s.Sync(); err != nil {
+			next, retry = retry, min(2*retry, retryLongest)
+		} else {
+			retry = retryFirst
+		}
+		if !wait(ctx, next, nil) {
+			break
+		}
+	}
+	return nil
+}
+
+// Rows are those of the last Sync; programs that could not be attached have their error.
+func (s *Sockets) Rows() []DeviceRow {
+	s.rowsMu.Lock()
+	defer s.rowsMu.Unlock()
+	return slices.Clone(s.rows)
+}
+
+func (s *Sockets) setRows(rows []DeviceRow) {
+	sortRows(rows)
+	s.rowsMu.Lock()
+	defer s.rowsMu.Unlock()
+	s.rows = rows
+}
+
+// Close closes the links. Pinned ones stay in the kernel; the others are detached.
+func (s *Sockets) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for name, a := range s.links {
+		errs = append(errs, a.close())
+		delete(s.links, name)
+	}
+	return errors.Join(errs...)
+}

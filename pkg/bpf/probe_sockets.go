@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// socketError loads a program that refuses to connect, as sock_connect4 does.
+func socketError() error {
+	const refused = -111 // -ECONNREFUSED
+	err := loads(&ebpf.ProgramSpec{Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R1, refused), asm.FnSetRetval.Call(), asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	if err != nil {
+		return fmt.Errorf("load a program of sockets that chooses the call's error (Linux 5.18, CONFIG_CGROUP_BPF): %w", err)
+	}
+	return nil
+}
+
+// socketList loads an iterator over the sockets of a storage table, as sock_peers is.
+func socketList() error {
+	err := loads(&ebpf.ProgramSpec{Type: ebpf.Tracing, AttachType: ebpf.AttachTraceIter, AttachTo: "bpf_sk_storage_map", License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	if err != nil {
+		return fmt.Errorf("load a list of the storage of sockets (Linux 5.9): %w", err)
+	}
+	return nil
+}
+
+// leaveOutSockets takes the programs of the node's own clients out of what is to be loaded, where nobody asks for them or this
+// kernel cannot have them: pods and clients off the node are served without.
+func (o *Objects) leaveOutSockets(spec *ebpf.CollectionSpec) {
+	if !o.options.NoSockets {
+		o.Sockets = errors.Join(socketError(), socketList())
+	}
+	if !o.options.NoSockets && o.Sockets == nil {
+		return
+	}
+	for name, p := range spec.Programs {
+		if p.Type == ebpf.CGroupSockAddr || p.Type == ebpf.Tracing {
+			delete(spec.Programs, name)
+		}
+	}
+}
+
+func loads(spec *ebpf.ProgramSpec) error {
+	p, err := ebpf.NewProgram(spec)
+	if err != nil {
+		return err
+	}
+	return p.Close()
+}

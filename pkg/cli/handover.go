@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/kubeproxy"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// Whom `nearlb handover --to` gives new connections.
+const (
+	toNearlb    = "nearlb"
+	toKubeProxy = "kube-proxy"
+)
+
+func handoverCommand() *cobra.Command {
+	var pins pinFlags
+	var again watchFlags
+	var to, lockDir string
+	var force, endUDP bool
+	cmd := &cobra.Command{
+		Use:   "handover",
+		Short: "Hand connections over from kube-proxy, or back to it",
+		Long: `Says who takes this node's new connections, whose connections are still open,
+and what to do next. An open connection stays with whom it began with.
+
+--to kube-proxy leaves new connections to kube-proxy, whose rules have to be
+here, and goes on with nearlb's own until they end; agents that start meanwhile
+keep to it. --to nearlb takes new connections again. --end-udp ends UDP sockets
+of this node that are connected through kube-proxy: their owners connect anew.`,
+		Args: noArguments,
+		Example: `  nearlb handover --watch
+  nearlb handover --to kube-proxy`,
+	}
+	pins.add(cmd.Flags())
+	addLockDir(cmd.Flags(), &lockDir)
+	cmd.Flags().StringVar(&to, "to", "", "who takes new connections: `nearlb` or kube-proxy")
+	cmd.Flags().BoolVar(&force, "force", false, "with --to kube-proxy: also where its rules are not here")
+	cmd.Flags().BoolVar(&endUDP, "end-udp", false, "end UDP sockets of this node that are connected through kube-proxy")
+	output := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
+	again.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := turn(&pins, to, force); err != nil {
+			return err
+		}
+		if endUDP {
+			if err := endSockets(&pins, cmd.ErrOrStderr()); err != nil {
+				return err
+			}
+		}
+		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, _ int) error {
+			state, err := readHandover(cmd.Context(), &pins, lockDir)
+			if err != nil {
+				return err
+			}
+			return writeHandover(w, output.value, state)
+		})
+	}
+	return cmd
+}
+
+// turn tells the programs who takes new connections; to "": leaves it as it is.
+func turn(pins *pinFlags, to string, force bool) error {
+	switch to {
+	case "":
+		return nil
+	case toNearlb, toKubeProxy:
+	default:
+		return usagef("--to %s: want %s or %s", to, toNearlb, toKubeProxy)
+	}
+	if to == toKubeProxy && !force {
+		rules, err := kubeproxy.Look()
+		if err != nil {
+			return fmt.Errorf("look for kube-proxy's rules: %w (--force goes on without)", err)
+		}
+		if !rules.Any() && len(rules.Hidden) == 0 {
+			return errors.New("--to kube-proxy: its rules are not here, so nobody would take new connections: start kube-proxy first, or add --force")
+		}
+	}
+	tables, err := bpf.OpenMaps(pins.pinPath, false)
+	if err != nil {
+		return err
+	}
+	return errors.Join(maps.Drain(tables, to == toKubeProxy), tables.Close())
+}
+
+func writeHandover(w io.Writer, format string, state handoverState) error {
+	switch format {
+	case formatJSON:
+		return writeJSON(w, state)
+	case formatYAML:
+		return writeYAML(w, state)
+	}
+	takes := "nearlb takes them"
+	switch {
+	case state.Draining:
+		takes = "left to kube-proxy"
+	case !state.Installed:
+		takes = "kube-proxy's, if it runs: there are no tables of nearlb"
+	}
+	fmt.Fprintf(w, "new connections  %s\n", takes)
+	fmt.Fprintf(w, "kube-proxy       %s\n", state.KubeProxy.text())
+	for _, mark := range state.KubeProxy.Rules {
+		fmt.Fprintf(w, "                 %s\n", mark)
+	}
+	fmt.Fprintf(w, "its connections  %s\n", state.KubeProxy.connectionsText())
+	if state.Installed {
+		fmt.Fprintf(w, "nearlb's         %s\n", state.Nearlb.text())
+	}
+	fmt.Fprintln(w)
+	for _, step := range state.Next {
+		writeStep(w, step)
+	}
+	return nil
+}
+
+// writeStep writes what to do, and below it the commands.
+func writeStep(w io.Writer, step handoverStep) {
+	const width = 72
+	line := ""
+	for word := range strings.FieldsSeq(step.Text) {
+		if line != "" && len(line)+1+len(word) > width {
+			fmt.Fprintln(w, line)
+			line = ""
+		}
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+	fmt.Fprintln(w, line)
+	for _, command := range step.Commands {
+		fmt.Fprintf(w, "    %s\n", command)
+	}
+}

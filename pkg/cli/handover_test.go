@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/kubeproxy"
+)
+
+func TestTheHandOverSaysItsNextStep(t *testing.T) {
+	nft := kubeproxy.Rules{NFTables: []string{"ip", "ip6"}, NAT: true}
+	open := protocolCounts{TCP: 3, UDP: 1}
+	for _, c := range []struct {
+		name  string
+		state handoverState
+		want  string // among the texts and commands of the first step
+	}{
+		{"nothing is here", handoverState{}, "Nothing to hand over"},
+		{"kube-proxy alone", handoverState{KubeProxy: kubeProxyState{found: nft}}, "kubectl apply -k manifests/overlays/handover"},
+		{"both run", handoverState{Installed: true, KubeProxy: kubeProxyState{Running: "process 7", found: nft}}, "delete daemonset kube-proxy"},
+		{"a trial", handoverState{Installed: true, Proxy: "nearlb", KubeProxy: kubeProxyState{Running: "process 7", found: nft}}, "this is a trial"},
+		{"its connections are open", handoverState{Installed: true, KubeProxy: kubeProxyState{found: nft, Connections: open}}, "3 connections"},
+		{"its rules are left", handoverState{Installed: true, KubeProxy: kubeProxyState{found: nft, Connections: protocolCounts{UDP: 1}}}, "nft delete table ip kube-proxy"},
+		{"its UDP clients are left", handoverState{Installed: true, KubeProxy: kubeProxyState{found: nft, Sockets: 1}}, "nearlb handover --end-udp"},
+		{"IPVS", handoverState{Installed: true, KubeProxy: kubeProxyState{found: kubeproxy.Rules{IPVS: true}}}, "nftables mode first"},
+		{"done", handoverState{Installed: true}, "Done"},
+		{"draining to nobody", handoverState{Installed: true, Draining: true}, "Start kube-proxy"},
+		{"draining", handoverState{Installed: true, Draining: true, KubeProxy: kubeProxyState{found: nft}, Nearlb: open}, "4 connections"},
+		{"drained", handoverState{Installed: true, Draining: true, KubeProxy: kubeProxyState{found: nft}}, "nearlb cleanup"},
+	} {
+		steps := nextSteps(c.state)
+		if text := steps[0].Text + " " + strings.Join(steps[0].Commands, "; "); !strings.Contains(text, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, text, c.want)
+		}
+		if c.state.KubeProxy.found.Any() && steps[0].Brief == "" {
+			t.Errorf("%s: nothing for nearlb check", c.name)
+		}
+	}
+}
+
+func TestTheHandOverGoesToNearlbOrKubeProxy(t *testing.T) {
+	var out, errOut strings.Builder
+	if status := run(t.Context(), []string{"handover", "--to=nobody"}, nil, &out, &errOut); status != exitUsage || !strings.Contains(errOut.String(), "want nearlb or kube-proxy") {
+		t.Errorf("status %d: %s", status, errOut.String())
+	}
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// ledger adds up what the counters of services and backends gain, since the agent's start. The counters end with their ids:
+// what they gained is added here each time that they are looked at, so that the sums never fall.
+type ledger struct {
+	tables Tables
+	own    func() string // zone of this node, "" unknown
+
+	mu       sync.Mutex
+	begun    bool
+	last     time.Time
+	backends rows[maps.TrafficRow]        // as of the last look, by id
+	ports    rows[maps.ServiceTrafficRow] // likewise
+	once     maps.FailedOnce
+	zones    zones
+	services *series[lb.PortName]
+	servers  *series[server]
+}
+
+// server is what the series of backends are made for: the backends of a service port on one node. Its labels are bounded and stay
+// the same when pods come and go, which addresses and names of pods do not.
+type server struct {
+	port       lb.PortName
+	node, zone string
+}
+
+// traffic is a sum.
+type traffic struct {
+	connections, refused, unanswered           uint64
+	packetsTo, bytesTo, packetsFrom, bytesFrom uint64
+	rejected, dropped                          uint64 // packets that no backend got
+}
+
+func (t *traffic) add(o traffic) {
+	t.connections += o.connections
+	t.refused += o.refused
+	t.unanswered += o.unanswered
+	t.packetsTo += o.packetsTo
+	t.bytesTo += o.bytesTo
+	t.packetsFrom += o.packetsFrom
+	t.bytesFrom += o.bytesFrom
+	t.rejected += o.rejected
+	t.dropped += o.dropped
+}
+
+func newLedger(tables Tables, own func() string, limits Limits) *ledger {
+	return &ledger{tables: tables, own: own,
+		zones: newZones(), services: newSeries[lb.PortName](limits.Services), servers: newSeries[server](limits.Backends)}
+}
+
+// look adds what came since the last look. It is to be asked more often than a backend id may change hands, which takes at least
+// the seconds that a closed connection is kept (tcp_closed_timeout).
+func (l *ledger) look() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	began := time.Now()
+	err := errors.Join(l.lookAtServices(), l.lookAtBackends())
+	l.lookAtFlows()
+	if err == nil {
+		l.begun, l.last = true, began
+		l.forget()
+	}
+	return err
+}
+
+func (l *ledger) lookAtServices() (failed error) {
+	l.ports.turn()
+	for row, err := range l.tables.ServiceTraffic() {
+		if err != nil {
+			failed = err
+			continue
+		}
+		if gain := servicesGain(l.ports.before(row.ID), row); l.begun && gain != (traffic{}) {
+			l.services.of(row.Port).add(gain)
+		}
+		l.ports.set(row.ID, row)
+	}
+	l.ports.turned(failed)
+	return failed
+}
+
+// servicesGain is what a service port's counters gained. Numbers that are lower, or of another port, began at zero.
+func servicesGain(before, now maps.ServiceTrafficRow) traffic {
+	if before.Port != now.Port || before.Connections > now.Connections || before.Rejected > now.Rejected || before.Dropped > now.Dropped {
+		before = maps.ServiceTrafficRow{}
+	}
+	return traffic{connections: now.Connections - before.Connections, rejected: now.Rejected - before.Rejected, dropped: now.Dropped - before.Dropped}
+}
+
+func (l *ledger) lookAtBackends() (failed error) {
+	client := l.zones.label(l.own())
+	l.backends.turn()
+	for row, err := range l.tables.Traffic() {
+		if err != nil {
+			failed = err
+			continue
+		}
+		l.note(client, row)
+		l.backends.set(row.ID, row)
+	}
+	l.backends.turned(failed)
+	return failed
+}
+
+// note adds what a backend gained. What was sent to it is its service's too; of connections the service has counts of its own.
+func (l *ledger) note(client string, now maps.TrafficRow) {
+	var gain traffic
+	if l.begun {
+		gain = backendsGain(l.backends.before(now.ID), now)
+	}
+	l.zones.add(zonePair{client, l.zones.label(now.Zone)}, gain)
+	if gain == (traffic{}) {
+		return
+	}
+	if port, named := l.ports.get(now.Service); named {
+		l.servers.of(server{port.Port, now.Node, now.Zone}).add(gain)
+		gain.connections = 0
+		l.services.of(port.Port).add(gain)
+	}
+}
+
+// backendsGain is what a backend's counters gained. Numbers that are lower, or of another generation, began at zero.
+func backendsGain(before, now maps.TrafficRow) traffic {
+	if before.Generation != now.Generation || before.BytesTo > now.BytesTo || before.BytesFrom > now.BytesFrom || before.Connections > now.Connections {
+		before = maps.TrafficRow{}
+	}
+	return traffic{connections: now.Connections - before.Connections,
+		packetsTo: now.PacketsTo - before.PacketsTo, bytesTo: now.BytesTo - before.BytesTo,
+		packetsFrom: now.PacketsFrom - before.PacketsFrom, bytesFrom: now.BytesFrom - before.BytesFrom}
+}
+
+// lookAtFlows counts the connections that failed. Those that had before the first look are not ours.
+func (l *ledger) lookAtFlows() {
+	for row := range l.tables.Failed(&l.once) {
+		port, named := l.ports.get(row.Service)
+		if !l.begun || !named {
+			continue
+		}
+		failed := traffic{unanswered: 1}
+		if row.Refused {
+			failed = traffic{refused: 1}
+		}
+		l.services.of(port.Port).add(failed)
+		if b, used := l.backends.get(row.Backend); used && b.Generation == row.Generation {
+			l.servers.of(server{port.Port, b.Node, b.Zone}).add(failed)
+		}
+	}
+}
+
+// forget ends the series of what is no more.
+func (l *ledger) forget() {
+	services, servers := l.services.sweep(), l.servers.sweep()
+	for row := range l.ports.all() {
+		services.keep(row.Port)
+	}
+	for row := range l.backends.all() {
+		if port, named := l.ports.get(row.Service); named {
+			servers.keep(server{port.Port, row.Node, row.Zone})
+		}
+	}
+	services.end()
+	servers.end()
+}

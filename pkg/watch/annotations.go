@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// The annotations of a Service that are nearlb's own.
+const (
+	annotationKeys         = "nearlb.io/topology-keys"
+	annotationDistribution = "nearlb.io/traffic-distribution"
+	annotationFallback     = "nearlb.io/local-fallback"
+)
+
+// maxTopologyKeys is the limit that spec.topologyKeys of Kubernetes 1.17 had.
+const maxTopologyKeys = 16
+
+// readAnnotations puts what nearlb's annotations ask for into the Service. One that breaks a rule has no effect: the Service
+// is served as if it were not there (requirement B8). The problems come in the order of the annotations' names.
+func readAnnotations(out *service, svc *corev1.Service) (errs field.ErrorList) {
+	out.WantsHints = wantsHints(svc)
+	fallback, wrong := localFallback(svc)
+	out.LocalFallback, errs = fallback, append(errs, wrong...)
+	keys, wrong := topologyKeys(svc)
+	out.TopologyKeys, errs = keys, append(errs, wrong...)
+	distribution, wrong := distribution(svc, len(keys) > 0)
+	out.Distribution, errs = distribution, append(errs, wrong...)
+	return errs
+}
+
+// annotation is a trimmed value, and its place for errors.
+func annotation(svc *corev1.Service, name string) (string, *field.Path) {
+	return strings.TrimSpace(svc.Annotations[name]), field.NewPath("metadata", "annotations").Key(name)
+}
+
+func localFallback(svc *corev1.Service) (bool, field.ErrorList) {
+	value, path := annotation(svc, annotationFallback)
+	if value == "" {
+		return false, nil
+	}
+	return value == "true", oneOf(path, value, "true", "false")
+}
+
+// topologyKeys reads the ordered keys, separated by commas. The rules are those of spec.topologyKeys of Kubernetes 1.17.
+func topologyKeys(svc *corev1.Service) ([]string, field.ErrorList) {
+	value, path := annotation(svc, annotationKeys)
+	if value == "" {
+		return nil, nil
+	}
+	keys := strings.Split(value, ",")
+	for i := range keys {
+		keys[i] = strings.TrimSpace(keys[i])
+	}
+	errs := tooMany(path, len(keys), maxTopologyKeys)
+	if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		errs = append(errs, field.Forbidden(path, "may not be used with externalTrafficPolicy Local"))
+	}
+	for i, key := range keys {
+		switch {
+		case slices.Contains(keys[:i], key):
+			errs = append(errs, field.Duplicate(path, key))
+		case key != lb.AnyTopology:
+			errs = append(errs, validateLabelKey(path, key)...)
+		case i < len(keys)-1:
+			errs = append(errs, field.Invalid(path, value, `"*" must be the last key`))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	return keys, nil
+}
+
+// validateLabelKey says the first of the rules of label keys that is broken.
+func validateLabelKey(path *field.Path, key string) field.ErrorList {
+	messages := validation.IsQualifiedName(key)
+	return invalid(path, key, messages[:min(1, len(messages))])
+}
+
+func distribution(svc *corev1.Service, keyed bool) (lb.Distribution, field.ErrorList) {
+	value, path := annotation(svc, annotationDistribution)
+	if value == "" {
+		return "", nil
+	}
+	if errs := oneOf(path, lb.Distribution(value), lb.PreferSameNode, lb.PreferSameZone); len(errs) > 0 {
+		return "", errs
+	}
+	if keyed {
+		return "", field.ErrorList{field.Forbidden(path, "has no effect beside "+annotationKeys)}
+	}
+	return lb.Distribution(value), nil
+}
+
+// wantsHints tells that the slice controller was asked for hints: by the field, or by an annotation that it reads.
+func wantsHints(svc *corev1.Service) bool {
+	asked := func(name string) bool { return slices.Contains([]string{"Auto", "auto"}, svc.Annotations[name]) }
+	return svc.Spec.TrafficDistribution != nil || asked(corev1.AnnotationTopologyMode) || asked(corev1.DeprecatedAnnotationTopologyAwareHints)
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// annotated is a Service with annotations, in YAML's flow form, and more of its spec.
+func annotated(annotations, spec string) string {
+	return "{apiVersion: v1, kind: Service, metadata: {name: web, annotations: {" + annotations + "}}, " +
+		"spec: {clusterIP: 10.96.0.10, selector: {a: b}, ports: [{port: 80}]" + spec + "}}"
+}
+
+// B1, B3, B4, B8: what each value asks for; a mistake asks for nothing and says so.
+func TestAnnotationsAskForTopology(t *testing.T) {
+	var many []string
+	for i := range 17 {
+		many = append(many, fmt.Sprintf("key-%d", i))
+	}
+	const local = ", type: NodePort, externalTrafficPolicy: Local"
+	for _, row := range []struct {
+		name, annotations, spec string
+		want                    string // keys, distribution, fallback
+		problems                []string
+	}{
+		{"B4: absent", "", "", "[]  false", nil},
+		{"B4: empty", "nearlb.io/topology-keys: ' '", "", "[]  false", nil},
+		{"B1: ordered, spaces around", "nearlb.io/topology-keys: ' kubernetes.io/hostname, topology.kubernetes.io/zone ,*'", "",
+			"[kubernetes.io/hostname topology.kubernetes.io/zone *]  false", nil},
+		{"B15: any label", "nearlb.io/topology-keys: rack", "", "[rack]  false", nil},
+		{"B3: any alone", "nearlb.io/topology-keys: '*'", "", "[*]  false", nil},
+		{"sixteen keys", "nearlb.io/topology-keys: '" + strings.Join(many[:16], ",") + "'", "", fmt.Sprint(many[:16]) + "  false", nil},
+		{"B8: seventeen keys", "nearlb.io/topology-keys: '" + strings.Join(many, ",") + "'", "", "[]  false",
+			[]string{"nearlb.io/topology-keys: 17: too many, must have at most 16 items"}},
+		{"B8: twice", "nearlb.io/topology-keys: 'rack,zone,rack'", "", "[]  false", []string{`nearlb.io/topology-keys: "rack": duplicate value`}},
+		{"B8: any not last", "nearlb.io/topology-keys: '*,rack'", "", "[]  false", []string{`nearlb.io/topology-keys: "*,rack": "*" must be the last key`}},
+		{"B8: no qualified name, twice wrong", "nearlb.io/topology-keys: 'a/b/c,'", "", "[]  false", []string{
+			`nearlb.io/topology-keys: "": name part must be non-empty`,
+			`nearlb.io/topology-keys: "a/b/c": a valid label key must consist of`}},
+		{"B8, B9: policy Local", "nearlb.io/topology-keys: rack", local, "[]  false",
+			[]string{"nearlb.io/topology-keys: may not be used with externalTrafficPolicy Local"}},
+		{"policy Local inside only", "nearlb.io/topology-keys: rack", ", internalTrafficPolicy: Local", "[rack]  false", nil},
+		{"near", "nearlb.io/traffic-distribution: PreferSameNode", local, "[] PreferSameNode false", nil},
+		{"near enough", "nearlb.io/traffic-distribution: PreferSameZone", "", "[] PreferSameZone false", nil},
+		{"no such distribution", "nearlb.io/traffic-distribution: PreferClose", "", "[]  false",
+			[]string{`nearlb.io/traffic-distribution: "PreferClose": unsupported value`}},
+		{"both: keys win", "nearlb.io/traffic-distribution: PreferSameZone, nearlb.io/topology-keys: rack", "", "[rack]  false",
+			[]string{"nearlb.io/traffic-distribution: has no effect beside nearlb.io/topology-keys"}},
+		{"both, keys wrong: the other holds", "nearlb.io/traffic-distribution: PreferSameZone, nearlb.io/topology-keys: '**'", "", "[] PreferSameZone false",
+			[]string{`nearlb.io/topology-keys: "**": name part must consist`}},
+		{"fallback", "nearlb.io/local-fallback: 'true'", local, "[]  true", nil},
+		{"no fallback", "nearlb.io/local-fallback: 'false'", local, "[]  false", nil},
+		{"no such fallback", "nearlb.io/local-fallback: 'yes'", local, "[]  false", []string{`nearlb.io/local-fallback: "yes": unsupported value`}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			in := input(t, load(t, NodeConfig{}, annotated(row.annotations, row.spec)), "default", "web")
+			svc := in.Service
+			same(t, "asked for", fmt.Sprintf("%v %s %t", svc.TopologyKeys, svc.Distribution, svc.LocalFallback), row.want)
+			var got []lb.Problem
+			for _, p := range in.Problems {
+				if strings.HasPrefix(p.Field, "metadata.annotations") {
+					got = append(got, p)
+				}
+			}
+			if len(got) != len(row.problems) {
+				t.Fatalf("%d problems, want %d: %v", len(got), len(row.problems), got)
+			}
+			for i, p := range got {
+				name, message, _ := strings.Cut(row.problems[i], ": ")
+				if p.Object != "Service default/web" || p.Field != "metadata.annotations["+name+"]" || !strings.HasPrefix(p.Message, message) {
+					t.Errorf("problem %v, want %s", p, row.problems[i])
+				}
+			}
+		})
+	}
+}
+
+func TestHintsAreWantedOfWhoeverAsksTheController(t *testing.T) {
+	for annotations, want := range map[string]bool{
+		"": false, "service.kubernetes.io/topology-mode: Auto": true, "service.kubernetes.io/topology-aware-hints: auto": true,
+		"service.kubernetes.io/topology-mode: Disabled": false,
+	} {
+		in := input(t, load(t, NodeConfig{}, annotated(annotations, "")), "default", "web")
+		same(t, annotations, in.Service.WantsHints, want)
+	}
+	in := input(t, load(t, NodeConfig{}, annotated("", ", trafficDistribution: PreferClose")), "default", "web")
+	same(t, "by the field", in.Service.WantsHints, true)
+}

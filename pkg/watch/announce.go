@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+const (
+	eventSource   = "nearlb"
+	announcers    = 3 // agents that tell of what all nodes see
+	announceTry   = 5 // attempts to tell of one Service
+	announceWait  = time.Second
+	announceAgain = 65 * time.Minute // API servers keep an Event for an hour
+	announceLater = 30 * time.Second // within that, by chance, what may be the same on many nodes is told
+	announceRate  = 1                // Events a second
+	announceBurst = 20
+	eventMessage  = 1024 // bytes: what the newer kind of Event may have
+)
+
+// announcer makes an Event on a Service that something is wrong with: whoever wrote it looks there, not into the agents' status. Every
+// agent of a cluster may see the same, so the Event's name follows from what is wrong: the API server takes it once, and an agent needs
+// no right but to create. Of what all nodes see a few agents tell. That is why this is no client-go recorder, which gives every Event
+// a new name.
+type announcer struct {
+	*store
+	client kubernetes.Interface
+	log    *slog.Logger
+	queue  workqueue.TypedRateLimitingInterface[lb.ServiceName]
+	rate   flowcontrol.RateLimiter
+	told   map[lb.ServiceName]map[string]time.Time // by names of Events of what is still wrong: when. Of run alone
+
+	given  sync.Mutex
+	wrongs map[lb.ServiceName][]Trouble // as the agent said last
+}
+
+func newAnnouncer(s *store, client kubernetes.Interface, log *slog.Logger) *announcer {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[lb.ServiceName](announceWait, time.Minute)
+	return &announcer{
+		store: s, client: client, log: log, queue: workqueue.NewTypedRateLimitingQueue(limiter),
+		rate: flowcontrol.NewTokenBucketRateLimiter(announceRate, announceBurst),
+		told: map[lb.ServiceName]map[string]time.Time{}, wrongs: map[lb.ServiceName][]Trouble{},
+	}
+}
+
+// Announce has the Events of Services looked at whose troubles are others than before.
+func (a *announcer) Announce(troubles []Trouble) {
+	now := map[lb.ServiceName][]Trouble{}
+	for _, t := range troubles {
+		now[t.Service] = append(now[t.Service], t)
+	}
+	a.given.Lock()
+	defer a.given.Unlock()
+	before := a.wrongs
+	a.wrongs = now
+	for name := range before {
+		if _, still := now[name]; !still {
+			a.queue.Add(name)
+		}
+	}
+	for name, list := range now {
+		if !slices.Equal(before[name], list) {
+			a.queue.AddAfter(name, patience(list))
+		}
+	}
+}
+
+// patience spreads over some time what many nodes may have to tell at once.
+func patience(list []Trouble) time.Duration {
+	if slices.ContainsFunc(list, func(t Trouble) bool { return t.Here }) {
+		return rand.N(announceLater)
+	}
+	return 0
+}
+
+// run makes Events until ctx ends.
+func (a *announcer) run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, a.queue.ShutDown)
+	defer stop()
+	for {
+		name, stopped := a.queue.Get()
+		if stopped {
+			return
+		}
+		err := a.announce(ctx, name)
+		if err != nil && a.queue.NumRequeues(name) < announceTry {
+			a.queue.AddRateLimited(name)
+		} else {
+			a.queue.Forget(name)
+		}
+		a.queue.Done(name)
+	}
+}
+
+// announce brings the Events of one Service up to date: those of what is no more may be told again, those that last are, when
+// the API server has forgotten them.
+func (a *announcer) announce(ctx context.Context, name lb.ServiceName) error {
+	told := map[string]time.Time{}
+	for _, e := range a.events(name) {
+		at := a.told[name][e.Name]
+		if now := time.Now(); at.IsZero() || now.Sub(at) >= announceAgain {
+			if err := a.create(ctx, e); err != nil {
+				return err
+			}
+			at = now
+		}
+		told[e.Name] = at
+	}
+	if len(told) == 0 {
+		delete(a.told, name)
+		return nil
+	}
+	a.told[name] = told
+	a.queue.AddAfter(name, announceAgain)
+	return nil
+}
+
+// create takes it that another agent was first. What cannot be told is in the Service's problems nevertheless.
+func (a *announcer) create(ctx context.Context, e *corev1.Event) error {
+	if err := a.rate.Wait(ctx); err != nil {
+		return nil // the agent ends
+	}
+	now := metav1.Now()
+	e.FirstTimestamp, e.LastTimestamp = now, now
+	_, err := a.client.CoreV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
+	switch {
+	case err == nil, apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsInvalid(err):
+		a.log.Warn("Event cannot be made", "service", e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name, "error", err)
+		return nil
+	}
+	return err
+}
+
+// events are those that this agent is to make for a Service.
+func (a *announcer) events(name lb.ServiceName) (events []*corev1.Event) {
+	a.given.Lock()
+	troubles := a.wrongs[name]
+	a.given.Unlock()
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	svc := a.services[name]
+	if len(troubles) == 0 && (svc == nil || len(svc.annotations) == 0) {
+		return nil // as nearly always, for thousands of Services after each list; who is to tell is found among thousands of Nodes
+	}
+	tells := a.tells(name)
+	uid, known := a.uids[objectKey{kindService, name.Namespace, name.Name}]
+	if svc != nil {
+		uid, known = svc.uid, true
+	}
+	if !known {
+		return nil // there is no such object any more
+	}
+	if svc != nil && tells {
+		for _, p := range svc.annotations {
+			message := p.Message + "; the annotation is ignored"
+			events = append(events, a.event(uid, Trouble{Service: name, Reason: ReasonAnnotation, Field: p.Field, Message: message, Same: p.Message}))
+		}
+	}
+	for _, t := range troubles {
+		annotation := svc != nil && slices.ContainsFunc(svc.annotations, func(p lb.Problem) bool { return p.Field == t.Field && p.Message == t.Message })
+		if !annotation && (t.Here || tells) {
+			events = append(events, a.event(uid, t))
+		}
+	}
+	return events
+}
+
+func (a *announcer) event(uid types.UID, t Trouble) *corev1.Event {
+	same, message := t.Same, t.Message
+	if same == "" {
+		same = t.Message
+	}
+	if t.Field != "" {
+		message = t.Field + ": " + message
+	}
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: t.Service.Namespace,
+			Name:      fmt.Sprintf("%s.%s-%016x", t.Service.Name, eventSource, hashOf(string(uid), t.Reason, t.Field, same)),
+		},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: string(kindService), Namespace: t.Service.Namespace, Name: t.Service.Name, UID: uid},
+		Reason:         t.Reason, Type: corev1.EventTypeWarning, Count: 1,
+		Message: eventText(message),
+		Source:  corev1.EventSource{Component: eventSource, Host: a.cfg.Name},
+		// who made it, as newer readers want it
+		ReportingController: eventSource, ReportingInstance: a.cfg.Name,
+	}
+}
+
+// eventText escapes what would not stay on its line of a terminal, and keeps to the length that Events may have.
+func eventText(text string) string {
+	const more = "..."
+	var out strings.Builder
+	for _, r := range text {
+		part := string(r)
+		if !unicode.IsGraphic(r) || r == unicode.ReplacementChar {
+			part = strings.Trim(strconv.QuoteRuneToASCII(r), "'")
+		}
+		if out.Len()+len(part) > eventMessage-len(more) {
+			return out.String() + more
+		}
+		out.WriteString(part)
+	}
+	return out.String()
+}
+
+// tells says whether this agent is one of the few that tell of a Service: a few for the case that some Nodes have no agent.
+func (a *announcer) tells(name lb.ServiceName) bool {
+	own, before := hashOf(a.cfg.Name, name.String()), 0
+	for other := range a.nodes {
+		if hashOf(other, name.String()) < own {
+			before++
+		}
+	}
+	return before < announcers
+}
+
+func hashOf(parts ...string) uint64 {
+	h := fnv.New64a()
+	for _, part := range parts {
+		_, _ = h.Write([]byte(part + "\x00")) // never fails
+	}
+	return h.Sum64()
+}

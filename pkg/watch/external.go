@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// taken finds whose a Service's external IPs are besides: a Node's, or those of the ranges of ClusterIPs.
+func (s *store) taken(svc lb.Service) lb.Taken {
+	if len(svc.ExternalIPs) == 0 {
+		return nil
+	}
+	cidrs, out := s.serviceCIDRs(), lb.Taken{}
+	for _, a := range svc.ExternalIPs {
+		inside := func(p netip.Prefix) bool { return p.Contains(a) }
+		if at := slices.IndexFunc(cidrs, inside); at >= 0 {
+			out[a] = fmt.Sprintf("in %v, a range of ClusterIPs", cidrs[at])
+		}
+		if slices.Contains(s.cfg.IPs, a) {
+			out[a] = "the address of Node " + s.cfg.Name
+		} else if holders := s.holders[a]; len(holders) > 0 {
+			out[a] = "the address of Node " + holders[0]
+		}
+	}
+	return out
+}
+
+// touchExternal marks the Services with an external IP that a Node got or lost.
+func (s *store) touchExternal(c *changes) {
+	if len(c.moved) == 0 {
+		return
+	}
+	moved := func(a netip.Addr) bool { return c.moved[a] }
+	for name, svc := range s.services {
+		if slices.ContainsFunc(svc.ExternalIPs, moved) {
+			c.service(name)
+		}
+	}
+}

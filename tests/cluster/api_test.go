@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/tests/apifaults"
+	"github.com/nearlb/nearlb/tests/cluster/rig"
+)
+
+// outages is a cluster whose control plane is about to fail, and clients on two nodes that use a Service all the time. The agent
+// of n1 logs in with a certificate, which is good whatever the storage holds, that of n2 with its token, through a proxy.
+type outages struct {
+	*rig.Cluster
+	t       *testing.T
+	nodes   []*rig.Node
+	clients []rig.Host
+	web     *rig.Service
+	at      rig.At
+	load    *rig.Load
+	faults  *apifaults.Server
+	wire    *apifaults.Listener
+	login   []string // kubeconfig by node
+}
+
+func newOutages(t *testing.T) *outages {
+	o := &outages{Cluster: rig.New(t, rig.Options{Refusals: true}), t: t}
+	o.startProxy()
+	certificate, err := o.Plane.Certify("system:kube-proxy")
+	must(t, err)
+	token, err := o.Plane.Login(t.Context(), "kube-system", "nearlb")
+	must(t, err)
+	o.login = []string{certificate, o.throughProxy(token)}
+	for i, name := range []string{"n1", "n2"} {
+		o.nodes = append(o.nodes, o.NewNode(rig.NodeOptions{NodeOptions: lab.NodeOptions{Name: name, Zone: "a"}, NoAgent: true}))
+		o.startAgent(i)
+		o.clients = append(o.clients, o.Client(i, "client"))
+	}
+	return o
+}
+
+// startAgent runs the agent of a node, again if it was killed, and waits until it serves.
+func (o *outages) startAgent(node int, flags ...string) {
+	o.t.Helper()
+	n := o.nodes[node]
+	var err error
+	n.Agent, err = n.Node.StartAgent(lab.AgentOptions{
+		Command: []string{"/proc/self/exe", "agent"}, Args: flags, Env: []string{"NEARLB_TEST_RUN_CLI=1"}, Kubeconfig: o.login[node]})
+	must(o.t, err)
+	pid := n.Agent.PID()
+	o.Await(n.Name+" serves", func() bool { s := o.status(node); return s.PID == pid && s.State == agent.Serving })
+}
+
+// startProxy stands on the control plane's host in front of the API server, with its certificate.
+func (o *outages) startProxy() {
+	o.t.Helper()
+	config := o.Plane.Config()
+	target, err := url.Parse(o.Plane.URL())
+	must(o.t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.FlushInterval = -1
+	proxy.Transport = &http.Transport{DialContext: config.Dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
+	var listener net.Listener
+	must(o.t, o.Plane.Host.Do(func() (err error) {
+		listener, err = net.Listen("tcp", o.proxyAddress().String())
+		return err
+	}))
+	o.wire, o.faults = apifaults.Wrap(listener), &apifaults.Server{Next: proxy}
+	file := func(name string) string { return filepath.Join(o.Plane.Dir, name) }
+	server := &http.Server{Handler: o.faults, ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.ServeTLS(o.wire, file("apiserver.crt"), file("apiserver.key")) }()
+	o.t.Cleanup(func() { _ = server.Close() })
+}
+
+func (o *outages) proxyAddress() netip.AddrPort { return netip.AddrPortFrom(o.Plane.Host.V4, 6444) }
+
+func (o *outages) throughProxy(kubeconfig string) string {
+	o.t.Helper()
+	config, err := clientcmd.LoadFromFile(kubeconfig)
+	must(o.t, err)
+	for _, cluster := range config.Clusters {
+		cluster.Server = "https://" + o.proxyAddress().String()
+	}
+	must(o.t, clientcmd.WriteToFile(*config, kubeconfig+".proxy"))
+	return kubeconfig + ".proxy"
+}
+
+func (o *outages) status(node int) agent.Status {
+	s, _ := agent.ReadStatus(o.LockDir(), o.nodes[node].PinPath()) // none yet is as good as an empty one
+	return s
+}
+
+// blind tells whether the agent says that it cannot read objects.
+func (o *outages) blind(node int) bool {
+	return strings.Contains(strings.Join(o.status(node).Trouble, "\n"), "objects cannot be read from the API server")
+}
+
+// said counts lines of an agent's log, of all that ran on the node.
+func (o *outages) said(node int, text string) int {
+	o.t.Helper()
+	log, err := os.ReadFile(o.nodes[node].Agent.Log)
+	must(o.t, err)
+	return strings.Count(string(log), text)
+}
+
+// followed waits until both nodes choose from these pods.
+func (o *outages) followed(pods ...*rig.Pod) {
+	o.t.Helper()
+	for _, client := range o.clients {
+		o.AwaitServers(client, o.at, rig.Ways(), pods...)
+	}
+	o.load.Round()
+}
+
+// dumps are the tables of the nodes.
+func (o *outages) dumps() (out []string) {
+	for _, n := range o.nodes {
+		out = append(out, o.Dump(o.t, n))
+	}
+	return out
+}
+
+func (o *outages) unchanged(when string, before []string) {
+	o.t.Helper()
+	for i, now := range o.dumps() {
+		if now != before[i] {
+			o.t.Errorf("%s: the tables of %s are others:\n%s\nbefore:\n%s", when, o.nodes[i].Name, now, before[i])
+		}
+	}
+}
+
+const (
+	outageSaid   = "objects cannot be read from the API server: those known stay in force"
+	recoverySaid = "objects can be read from the API server again"
+)
+
+// Whatever the API server does, no connection is lost, no table is touched meanwhile, and what changed is followed afterwards.
+func TestTheAPIServerMayFailAsItLikesWhileConnectionsGoOn(t *testing.T) {
+	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "2") // so that a frozen server is noticed in seconds, not in 45
+	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "2")
+	o := newOutages(t)
+	one, two, three := o.Server("web", "one", 0), o.Server("web", "two", 1), o.Server("web", "three", 1)
+	o.web = o.Service("web", nil)
+	o.at = o.web.OnClusterIP()
+	for _, client := range o.clients {
+		o.AwaitServers(client, o.at, rig.Ways(), one, two, three)
+	}
+	o.load = o.StartLoad(o.at, rig.Ways(), o.clients...)
+	o.load.Round()
+
+	o.isKilled()
+	three.SetReady(false)
+	o.followed(one, two)
+	o.isFrozen()
+	three.SetReady(true)
+	o.followed(one, two, three)
+	there := true
+	for name, fault := range map[string]apifaults.Fault{
+		"slow":        apifaults.Slowly(time.Second),
+		"429":         apifaults.Answer(429, "TooManyRequests", time.Second),
+		"503":         apifaults.Answer(503, "ServiceUnavailable", 0),
+		"cut answers": apifaults.Cut(1000),
+	} {
+		there = !there
+		o.isBehind(name, fault, func() { three.SetReady(there) })
+		if there {
+			o.followed(one, two, three)
+		} else {
+			o.followed(one, two)
+		}
+	}
+	o.isEmptied()
+	three.SetReady(false)
+	o.followed(one, two)
+	o.isEmptyFromTheStart()
+}
+
+// isKilled: gone, and back with a history that nobody can go on from.
+func (o *outages) isKilled() {
+	o.t.Helper()
+	before := o.dumps()
+	must(o.t, o.Plane.APIServer.Kill())
+	for i := range o.nodes {
+		o.Await("an outage", func() bool { return o.blind(i) })
+	}
+	compactEtcd(o.t, o.Cluster)
+	o.load.Round()
+	o.unchanged("without an API server", before)
+	must(o.t, o.Plane.StartAPIServer(o.t.Context()))
+	for i := range o.nodes {
+		o.Await("the end of the outage", func() bool { return !o.blind(i) })
+		// A server that starts may refuse what it does not yet know the role for, which is another thing to say.
+		if said, ended := o.said(i, outageSaid), o.said(i, recoverySaid); said < 1 || said > 2 || ended != 1 {
+			o.t.Errorf("%s said %d times that it cannot read objects, and %d times that it can", o.nodes[i].Name, said, ended)
+		}
+	}
+	o.load.Round()
+	o.unchanged("after the lists", before)
+}
+
+// isFrozen: it holds its connections and says nothing.
+func (o *outages) isFrozen() {
+	o.t.Helper()
+	must(o.t, syscall.Kill(o.Plane.APIServer.PID(), syscall.SIGSTOP))
+	o.Await("an outage", func() bool { return o.blind(0) })
+	o.load.Round()
+	must(o.t, syscall.Kill(o.Plane.APIServer.PID(), syscall.SIGCONT))
+	o.Await("the end of the outage", func() bool { return !o.blind(0) && !o.blind(1) })
+}
+
+// isBehind: the proxy of n2 has a fault when something changes.
+func (o *outages) isBehind(name string, fault apifaults.Fault, change func()) {
+	o.t.Helper()
+	o.t.Log("fault: " + name)
+	o.faults.Set(fault)
+	o.wire.Reset()
+	change()
+	o.Await(name+": requests", func() bool { return o.faults.Asked() >= 4 })
+	o.load.Round()
+	o.faults.Set(nil)
+}
+
+// isEmptied: it lists nothing for a while, and then what it had, in versions that are of the past.
+func (o *outages) isEmptied() {
+	o.t.Helper()
+	before := o.dumps()
+	backup := o.swapEtcd("")
+	o.Await("n1 holds what is missing", func() bool { h := o.status(0).Held; return h.Services > 0 && h.Nodes == 2 })
+	o.Await("n2 is refused", func() bool { return o.blind(1) }) // its ServiceAccount is gone
+	o.load.Round()
+	o.unchanged("with an empty API server", before)
+	o.swapEtcd(backup)
+	must(o.t, o.Plane.StartControllers(o.t.Context()))
+	o.Await("the objects are back", func() bool { return !o.status(0).Held.Any() && !o.blind(1) })
+	o.load.Round()
+	o.unchanged("after the objects came back", before)
+}
+
+// isEmptyFromTheStart: an agent that starts then leaves the tables as they are, until the grace is over.
+func (o *outages) isEmptyFromTheStart() {
+	o.t.Helper()
+	before := o.Dump(o.t, o.nodes[0])
+	o.swapEtcd("")
+	must(o.t, o.nodes[0].Agent.Kill())
+	o.startAgent(0)
+	o.Await("n1 holds what is missing", func() bool { return o.status(0).Held.Services > 0 })
+	o.load.Round()
+	if now := o.Dump(o.t, o.nodes[0]); now != before {
+		o.t.Errorf("the tables are others:\n%s\nbefore:\n%s", now, before)
+	}
+	o.load.End()
+	must(o.t, o.nodes[0].Agent.Kill())
+	o.startAgent(0, "--mass-deletion-grace=2s")
+	o.Await("the Service is gone", func() bool { return !strings.Contains(o.Dump(o.t, o.nodes[0]), o.at(false).Addr().String()) })
+}
+
+// swapEtcd has the control plane start over other storage, and gives what it had. The controllers, whose caches are of another
+// history, are ended.
+func (o *outages) swapEtcd(with string) (backup string) {
+	o.t.Helper()
+	data := filepath.Join(o.Plane.Dir, "etcd", "data")
+	backup = filepath.Join(o.Plane.Dir, "etcd", "backup")
+	must(o.t, o.Plane.Controllers.Kill())
+	must(o.t, o.Plane.APIServer.Kill())
+	must(o.t, o.Plane.Etcd.Kill())
+	// The storage is in the lab's own mounts.
+	must(o.t, o.Mounted(func() error {
+		if with != "" {
+			return errors.Join(os.RemoveAll(data), os.Rename(with, data))
+		}
+		return errors.Join(os.RemoveAll(backup), os.Rename(data, backup))
+	}))
+	must(o.t, o.Plane.StartEtcd(o.t.Context()))
+	must(o.t, o.Plane.StartAPIServer(o.t.Context()))
+	return backup
+}

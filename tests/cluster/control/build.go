@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Program is the file of the control plane's programs, whose first argument says which one: etcd, kube-apiserver,
+// kube-controller-manager or kube-proxy. It is built once and kept in the user's cache directory: the first time takes minutes,
+// and Go finds in a second or two that nothing changed.
+func Program() (string, error) { return program() }
+
+var program = sync.OnceValues(func() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "nearlb-test")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	lock, err := os.Create(filepath.Join(dir, "lock"))
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return "", err
+	}
+	return build(dir)
+})
+
+// build replaces the file if it is of another version. Who runs the old one goes on with it.
+func build(dir string) (string, error) {
+	_, here, _, ok := runtime.Caller(0)
+	if !ok {
+		return "", errors.New("build Kubernetes: the source's place is not known")
+	}
+	file := filepath.Join(dir, "kubernetes")
+	command := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", file, "../kubernetes")
+	command.Dir = filepath.Dir(here)
+	if out, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build Kubernetes: %w: %s", err, out)
+	}
+	return file, nil
+}

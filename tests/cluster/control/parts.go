@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/lab"
+)
+
+const etcdURL = "http://127.0.0.1:2379"
+
+// StartEtcd runs etcd over what it had before, if it ran before, and waits until it answers.
+func (p *Plane) StartEtcd(ctx context.Context) (err error) {
+	peers := "http://127.0.0.1:2380"
+	p.Etcd, err = p.run("etcd", []string{
+		"--data-dir=" + p.file("etcd/data"), "--name=default", "--unsafe-no-fsync",
+		"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL,
+		"--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers, "--initial-cluster=default=" + peers,
+	})
+	if err != nil {
+		return err
+	}
+	return p.await(ctx, "etcd", p.Etcd, func(ctx context.Context) error { return p.get(ctx, etcdURL+"/health") })
+}
+
+// StartAPIServer runs kube-apiserver and waits until it is ready. To stop it: APIServer.Kill.
+func (p *Plane) StartAPIServer(ctx context.Context) (err error) {
+	began := time.Now()
+	p.APIServer, err = p.run("kube-apiserver", append([]string{
+		"--etcd-servers=" + etcdURL,
+		"--bind-address=0.0.0.0", "--secure-port=6443", "--advertise-address=" + p.Host.V4.String(),
+		"--tls-cert-file=" + p.file("apiserver.crt"), "--tls-private-key-file=" + p.file("apiserver.key"),
+		"--client-ca-file=" + p.file("ca.crt"), "--cert-dir=" + p.Dir,
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + p.file("tokens.key"), "--service-account-signing-key-file=" + p.file("tokens.key"),
+		"--service-cluster-ip-range=" + ServiceCIDRs, "--service-node-port-range=" + NodePorts,
+		"--authorization-mode=RBAC", "--allow-privileged=true",
+		// Nobody makes default ServiceAccounts here, and no pod logs in.
+		"--disable-admission-plugins=ServiceAccount",
+		"--audit-policy-file=" + p.file("audit.yaml"), "--audit-log-path=" + p.file("audit.log"), "--audit-log-mode=blocking",
+	}, p.options.APIServerFlags...))
+	if err != nil {
+		return err
+	}
+	if err := p.AwaitReady(ctx); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.starts = append(p.starts, span{began, time.Now()})
+	return nil
+}
+
+// StartControllers runs kube-controller-manager, whose controllers wait for the API server by themselves.
+func (p *Plane) StartControllers(context.Context) (err error) {
+	controllers := append([]string{"endpoints-controller", "endpointslice-controller", "endpointslice-mirroring-controller", "service-cidr-controller"}, p.options.Controllers...)
+	p.Controllers, err = p.run("kube-controller-manager", []string{
+		"--kubeconfig=" + p.file("admin.kubeconfig"), "--controllers=" + strings.Join(controllers, ","),
+		"--leader-elect=false", "--secure-port=0", "--kube-api-qps=200", "--kube-api-burst=400",
+	})
+	return err
+}
+
+// run starts one of the programs on the control plane's host.
+func (p *Plane) run(name string, flags []string) (*lab.Process, error) {
+	return p.Host.Start(name, append([]string{p.program, name}, flags...))
+}

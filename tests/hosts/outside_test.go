@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/lab"
+)
+
+// A router between the nodes refuses what is too big for the other node's link; its refusal quotes the node's own address
+// and port, which the client off the node knows nothing of, and must reach its socket all the same.
+func TestANarrowPathBehindTheNodeIsDiscoveredByClientsOffTheNode(t *testing.T) {
+	const narrow = 1400
+	s := newStage(t, options{})
+	if err := s.far.Node.SetUplinkMTU(narrow); err != nil {
+		t.Fatal(err)
+	}
+	s.checkPathMTU(nodePort, narrow)
+}
+
+// The tunnel takes less than the links around it, so that the node itself has to refuse.
+func TestATunnelNarrowerThanTheClientsPathIsDiscovered(t *testing.T) {
+	s := newStage(t, options{lab: lab.Options{Network: lab.Tunneled, Netfilter: true}})
+	tunnel, err := s.here.Link().LinkByName(lab.Tunnel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.checkPathMTU(loadBalancer, tunnel.Attrs().MTU)
+}
+
+// checkPathMTU asks the far server. One frontend alone: once its pod knows the path it asks for small segments.
+func (s *stage) checkPathMTU(kind frontend, want int) {
+	s.t.Helper()
+	of := s.next()
+	s.serve(of, ready(s.far)...)
+	asked := s.by(of, kind)
+	for _, six := range []bool{false, true} {
+		conn := asked.dial(s.outside, way{"tcp", six})
+		if err := transfer(conn, 4*megabyte); err != nil {
+			s.t.Error(err)
+		}
+		if mtu, err := conn.PathMTU(); err != nil || mtu != want {
+			s.t.Errorf("the socket to %s knows a path MTU of %d, %v; want %d", conn.Remote(), mtu, err, want)
+		}
+		checkDatagrams(s.t, asked.dial(s.outside, way{"udp", six}), s.far.Name)
+	}
+}
+
+// A router on the client's side refuses what is too big for the client's path; its refusal quotes the frontend's address,
+// which the backend knows nothing of.
+func TestANarrowPathToTheClientIsDiscoveredByBackends(t *testing.T) {
+	s := newStage(t, options{lab: lab.Options{Netfilter: true}})
+	client, err := s.AddOutside(lab.OutsideOptions{Name: "far away", PathMTU: 1400})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, backend := range []*lab.Pod{s.near, s.far} {
+		of := s.next()
+		s.serve(of, ready(backend)...)
+		asked := s.by(of, loadBalancer)
+		for _, six := range []bool{false, true} {
+			if err := transfer(asked.dial(client, way{"tcp", six}), 2*megabyte); err != nil {
+				t.Errorf("%s: %v", backend, err)
+			}
+			checkDatagrams(t, asked.dial(client, way{"udp", six}), backend.Name)
+		}
+	}
+	s.awaitVerdict(0, "translate_icmp")
+}
+
+// With as many connections as there are ports, one more towards the same backend is refused service, and nobody else is:
+// another backend has ports of its own, and the connections go on.
+func TestPortsThatRunOutTowardsOneBackendHarmNobodyElse(t *testing.T) {
+	s := newStage(t, options{agent: []string{"--snat-ports", "61000-61003"}})
+	other := s.server(1, "other")
+	full, free := s.next(), s.next()
+	s.serve(full, ready(s.far)...)
+	s.serve(free, ready(other)...)
+	s.mayDrop("drop_ports_full")
+	for _, six := range []bool{false, true} {
+		w := way{"tcp", six}
+		seen := map[string]*lab.Conn{}
+		for range 4 {
+			conn := s.by(full, nodePort).dial(s.outside, w)
+			answer, err := conn.Who()
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[answer.Client.String()] = conn
+		}
+		if len(seen) != 4 {
+			t.Errorf("%s: four connections are %d to the backend: %v", w, len(seen), seen)
+		}
+		if answer, err := s.by(full, nodePort).try(s.outside, w); err == nil {
+			t.Errorf("%s: a fifth connection has one of four ports: %+v", w, answer)
+		}
+		if answer, err := s.by(free, nodePort).try(s.outside, w); err != nil {
+			t.Errorf("%s: another backend: %+v, %v", w, answer, err)
+		}
+		for address, conn := range seen {
+			if answer, err := conn.Who(); err != nil || answer.Client.String() != address {
+				t.Errorf("%s: the connection seen as %s goes on as %+v, %v", w, address, answer, err)
+			}
+		}
+	}
+	s.awaitVerdict(0, "drop_ports_full")
+}
+
+// Two clients off the node with the same port, and one client with the same port towards two frontends of one backend:
+// connections of their own to the backend, which sees one address for all.
+func TestClientsOffTheNodeThatShareAPortStayApart(t *testing.T) {
+	s := newStage(t, options{})
+	second, err := s.AddOutside(lab.OutsideOptions{Name: "second"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := s.next()
+	s.serve(of, ready(s.far)...)
+	const port = 20000
+	for _, w := range ways() {
+		seen := map[string]bool{}
+		var conns []*lab.Conn
+		for _, client := range []host{s.outside, second} {
+			for _, kind := range frontends() {
+				conns = append(conns, dial(t, client, w.network, s.by(of, kind).address(w.six), port))
+			}
+		}
+		for _, conn := range conns {
+			answer, err := conn.Who()
+			if err != nil {
+				t.Fatalf("%s from %s to %s: %v", w, conn.Local(), conn.Remote(), err)
+			}
+			seen[answer.Client.String()] = true
+		}
+		if len(seen) != len(conns) {
+			t.Errorf("%s: %d connections are %d to the backend: %v", w, len(conns), len(seen), seen)
+		}
+	}
+}
+
+// Without forwarding a node takes nothing from off the node to a backend: the counters and `nearlb check` say why.
+func TestANodeThatDoesNotForwardSaysSo(t *testing.T) {
+	s := newStage(t, options{})
+	of := s.next()
+	s.serve(of, ready(s.far)...)
+	if err := s.here.Sysctl("ipv4/ip_forward=0", "ipv6/conf/all/forwarding=0"); err != nil {
+		t.Fatal(err)
+	}
+	s.mayDrop("drop_forwarding_off")
+	for _, w := range ways() {
+		if answer, err := s.by(of, nodePort).try(s.outside, w); err == nil {
+			t.Errorf("%s is forwarded all the same: %+v", w, answer)
+		}
+	}
+	s.awaitVerdict(0, "drop_forwarding_off")
+	said := s.run("check")
+	for _, want := range []string{"net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("check does not name %s:\n%s", want, said)
+		}
+	}
+}
+
+// run runs a command of nearlb on the first node and gives what it prints.
+func (s *stage) run(command string) string {
+	s.t.Helper()
+	p, err := s.here.Start(command, []string{"/proc/self/exe", command}, runAsCLI+"=1")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	<-p.Ended()
+	said, err := os.ReadFile(p.Log)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(said)
+}
+
+// A node's addresses outside of --nodeport-addresses are its own: who asks there for a NodePort finds nobody.
+func TestNodePortsAnswerOnTheSelectedAddressesAlone(t *testing.T) {
+	s := newStage(t, options{agent: []string{"--nodeport-addresses", "172.31.0.0/16,fd31::/16"}})
+	of := s.next()
+	s.serve(of, ready(s.far)...)
+	others := []netip.Addr{netip.MustParseAddr("198.51.100.200"), netip.MustParseAddr("2001:db8:1::200")}
+	if err := s.here.Own(others...); err != nil {
+		t.Fatal(err)
+	}
+	for _, client := range []host{s.outside, s.pod} {
+		s.only(client, of, []frontend{nodePort}, s.far)
+		for _, w := range ways() {
+			to := netip.AddrPortFrom(others[map[bool]int{false: 0, true: 1}[w.six]], of.nodePort())
+			answer, err := client.Ask(context.Background(), w.network, to, lab.DialOptions{})
+			if !refused(answer, err) {
+				t.Errorf("%s asks %s over %s: %+v, %v; want the node to refuse", client, to, w, answer, err)
+			}
+		}
+	}
+}
+
+// --socket-lb=all: pods' sockets pick their backend as they connect; what everybody sees stays as it is.
+func TestPodsSocketsMayPickTheirBackendsThemselves(t *testing.T) {
+	s := newStage(t, options{agent: []string{"--socket-lb", "all"}})
+	checkMatrix(t, s)
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/lab"
+)
+
+// stage is a cluster of two nodes with clients of every kind. Clients outside are sent to the first node, by the router.
+type stage struct {
+	*cluster
+	pod       *lab.Pod     // on the first node
+	outside   *lab.Outside // off every node
+	here      *lab.Node    // the first node
+	near, far *lab.Pod     // servers on the first and on the second node
+	*counter
+}
+
+// counter numbers what a stage has.
+type counter struct {
+	services int
+	ports    atomic.Uint32 // local ports that connections had
+}
+
+// networks are the kinds of network that paths are tested on, and how pods are connected there.
+func networks() map[string]options {
+	return map[string]options{
+		"routed":                            {},
+		"routed, as clsact filters":         {agent: []string{"--attach", "clsact"}},
+		"one segment, with a CNI's rules":   {bridge: true, lab: lab.Options{Network: lab.Shared, Netfilter: true}},
+		"through VXLAN, with a CNI's rules": {lab: lab.Options{Network: lab.Tunneled, Netfilter: true}},
+	}
+}
+
+func newStage(t *testing.T, o options) *stage {
+	t.Helper()
+	c := newCluster(t, o)
+	s := &stage{cluster: c, counter: &counter{}, here: c.node(0)}
+	outside, err := c.AddOutside(lab.OutsideOptions{Name: "outside"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.outside, s.pod, s.near, s.far = outside, c.pod(0, "pod"), c.server(0, "near"), c.server(1, "far")
+	if err := s.here.Attract(attracted()...); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// in is the stage for a subtest.
+func (s *stage) in(t *testing.T) *stage {
+	c, out := *s.cluster, *s
+	c.t, out.cluster = t, &c
+	return &out
+}
+
+// part runs a part of a test on the same stage.
+func (s *stage) part(name string, test func(t *testing.T, s *stage)) {
+	s.t.Run(name, func(t *testing.T) { test(t, s.in(t)) })
+}
+
+// clients are all kinds of client of the first node.
+func (s *stage) clients() []host { return []host{s.pod, s.here, s.outside} }
+
+// next is a new Service with addresses of every kind. Nothing is written before publish.
+func (s *stage) next() *service {
+	s.services++
+	return s.service(s.services).everywhere()
+}
+
+// dial opens a connection to the Service on the first node from a port that no other one had: the kernel would use a port
+// again towards another frontend, and a port that two connections to one backend share is changed for one of them.
+func (s *stage) dial(client host, of *service, kind frontend, w way) *lab.Conn {
+	s.t.Helper()
+	return dial(s.t, client, w.network, s.by(of, kind).address(w.six), s.port())
+}
+
+// port is above those of the agents, below those that the kernel chooses and below node ports.
+func (s *stage) port() uint16 { return uint16(11000 + s.ports.Add(1)) }
+
+// serve publishes the Service with these endpoints and waits until pods of the first node are answered by the first one.
+func (s *stage) serve(of *service, endpoints ...lab.Endpoint) {
+	s.t.Helper()
+	of.publish(endpoints...)
+	of.awaitServer(s.pod, endpoints[0].Pod.Name)
+}
+
+// seen judges what a backend sees of a client: the client itself, unless it is off the node and the backend is on
+// another one; then the address that the node's routing gives for that backend, and a port for such connections. The
+// node's own clients have that address anyway.
+func (s *stage) seen(client host, conn *lab.Conn, backend *lab.Pod, got netip.AddrPort) error {
+	translated := client == host(s.outside) && backend.Node != s.here
+	if !translated && got != conn.Local() {
+		return fmt.Errorf("the backend sees %s, the client is %s", got, conn.Local())
+	}
+	if translated && got.Port() < snatPorts { // the last one is the last of all
+		return fmt.Errorf("the backend sees port %d, want one from %d on", got.Port(), snatPorts)
+	}
+	if !translated && client != host(s.here) {
+		return nil
+	}
+	if want, err := s.here.Source(backend.Address(got.Addr().Is6())); err != nil || got.Addr() != want {
+		return fmt.Errorf("the backend sees %s, want %s; %w", got.Addr(), want, err)
+	}
+	return nil
+}
+
+// snatPorts is the first of the ports that the agent uses by default (--snat-ports); they go on to the last one there is.
+const snatPorts = 61000

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nearlb/nearlb/tests/kernels/job"
+)
+
+// printed is what test programs print with -test.v=test2json, whose own lines begin with a mark.
+func printed(lines ...string) string {
+	text := strings.Join(append(lines, ""), "\n")
+	for _, own := range []string{"=== ", "--- "} {
+		text = strings.ReplaceAll(text, own, "\x16"+own)
+	}
+	return text
+}
+
+const begun, passed = "=== RUN   TestA", "--- PASS: TestA (0.10s)\n=== NAME  "
+
+func TestASuiteIsJudgedByWhatItPrintedAndHowItEnded(t *testing.T) {
+	well, badly := &job.Ended{Seconds: 2}, &job.Ended{Status: "exit status 2"}
+	listed := []skip{{pkg: "p", test: "TestB", reason: "known"}}
+	skipped := printed("=== RUN   TestB", "x_test.go:1: no such device", "--- SKIP: TestB (0.00s)\n=== NAME  ")
+	for name, c := range map[string]struct {
+		output string
+		ended  *job.Ended
+		list   []skip
+		want   string // part of the only problem; "": none
+	}{
+		"passes":                    {printed(begun, passed) + "PASS\n", well, nil, ""},
+		"fails":                     {printed(begun, "x_test.go:1: bad", "--- FAIL: TestA (0.10s)\n=== NAME  ") + "FAIL\n", badly, nil, "FAIL TestA"},
+		"panics outside of a test":  {printed(begun, passed) + "panic: oh\n", badly, nil, "exit status 2"},
+		"hangs":                     {printed(begun), nil, nil, "it did not come to its end"},
+		"has no test":               {"PASS\n", well, nil, "no test ran"},
+		"skips what is on the list": {skipped + "PASS\n", well, listed, ""},
+		"skips another":             {skipped + "PASS\n", well, nil, "not on the list: TestB: x_test.go:1: no such device"},
+		"does not skip what it may": {printed("=== RUN   TestB", "--- PASS: TestB (0.00s)\n=== NAME  ") + "PASS\n", well, listed, "take it off"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := judge("6.1", "p", c.output, c.ended)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.expect(c.list, true)
+			all := strings.Join(r.problems, "\n")
+			if !strings.Contains(all, c.want) || (c.want == "") != (all == "") {
+				t.Errorf("problems %q, want %q", all, c.want)
+			}
+		})
+	}
+}
+
+func TestTheNewestPackageIsByItsNumbers(t *testing.T) {
+	older, newer := "linux-image-6.12.99+deb12-amd64", "linux-image-6.12.117+deb12-amd64"
+	if compareVersions(older, newer) >= 0 || compareVersions(newer, older) <= 0 {
+		t.Errorf("%s is not older than %s", older, newer)
+	}
+	for _, pkg := range []string{older, newer} {
+		if !kernels["6.12"].MatchString(pkg) || kernels["6.1"].MatchString(pkg) {
+			t.Errorf("%s is taken for a wrong kernel", pkg)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upgrade
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/lab"
+)
+
+const some = 300 // answers that count as traffic flowing
+
+// methods are the flags of each way of attaching.
+func methods() map[string][]string {
+	return map[string][]string{"links": nil, "clsact filters": {"--attach", "clsact"}}
+}
+
+// Every connection goes on over an upgrade and back, though new ones would be sent elsewhere, and the ones that are made
+// meanwhile do, too. No connection is known by luck: the server that holds half of them is no endpoint any more.
+func TestConnectionsOutliveAnUpgradeAndADowngrade(t *testing.T) {
+	for name, flags := range methods() {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, flags...)
+			r.start(r.there, ours)
+			r.become(ours)
+			s := service(1)
+			r.publish(s, r.near, r.far)
+			r.awaitServers(s, "near", "far")
+			kept := r.holdAll(s)
+			sticky := r.stick(service(2))
+			r.publish(s, r.far)
+			r.awaitServers(s, "far")
+
+			l := r.load()
+			for _, h := range kept {
+				l.repeat(h.same)
+			}
+			l.connect(s, r.clients()...)
+			l.more(some)
+			for _, next := range []layout{other, ours} {
+				r.become(next)
+				l.more(some)
+				sticky()
+			}
+			l.end()
+		})
+	}
+}
+
+// holdAll opens connections of every kind of client: over TCP to both servers, over UDP to the one that stays an endpoint, as
+// datagrams leave the other one.
+func (r *rig) holdAll(s lab.Service) []*held {
+	r.t.Helper()
+	var kept []*held
+	for _, client := range r.clients() {
+		for _, w := range ways() {
+			kept = append(kept, r.hold(s, client, w, "far"))
+			if w.network == "tcp" {
+				kept = append(kept, r.hold(s, client, w, "near"))
+			}
+		}
+	}
+	return kept
+}
+
+// stick gives clients an affinity for the near server that their hash does not give all of them, and is a check that they
+// keep it.
+func (r *rig) stick(s lab.Service) func() {
+	r.t.Helper()
+	s.Affinity = 10800
+	r.publish(s, r.near)
+	clients := []host{}
+	for i := range 6 {
+		clients = append(clients, r.addPod(r.here, fmt.Sprintf("sticky-%d", i)))
+	}
+	check := func() {
+		r.t.Helper()
+		for _, client := range clients {
+			for _, w := range ways() {
+				answer, err := client.Ask(context.Background(), w.network, r.address(s, client, w), lab.DialOptions{Patience: patience})
+				if err != nil || answer.Server != "near" {
+					r.t.Fatalf("%s by %v is answered by %q, %v; its affinity is for near", client, w, answer.Server, err)
+				}
+			}
+		}
+	}
+	r.awaitServers(s, "near")
+	check()
+	r.publish(s, r.near, r.far)
+	return check
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upgrade
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/lab"
+)
+
+// A node on which agents of both layouts ran, one of which was killed in the middle of an upgrade, is after cleanup what it was
+// before; another agent with a pin path of its own and programs of others stay as they are.
+func TestCleanupLeavesTheNodeAsItWas(t *testing.T) {
+	for name, flags := range methods() {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, append(flags, "--pod-devices", "pod10,pod11")...)
+			r.foreigners()
+			r.neighbour(flags)
+			before := r.snapshot()
+
+			s := service(1)
+			r.publish(s, r.near)
+			r.become(other)
+			r.killMidway(ours)
+			ids := r.ids()
+			if len(ids.programs) < 20 || len(ids.maps) < 20 {
+				t.Errorf("%d programs and %d maps are pinned, want those of two layouts", len(ids.programs), len(ids.maps))
+			}
+			if after := r.snapshot(); after == before {
+				t.Error("an agent changes nothing that this test sees")
+			}
+			for range 2 { // the second one finds nothing
+				r.cleanup()
+				if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(r.snapshot(), "\n")); diff != "" {
+					t.Errorf("before the agents and after cleanup (-before +after):\n%s", diff)
+				}
+			}
+			ids.awaitGone(t)
+		})
+	}
+}
+
+// killMidway starts an agent of another layout than the one in force and kills it when it has put its tables in force and
+// the other's are still there.
+func (r *rig) killMidway(of layout) {
+	r.t.Helper()
+	r.must(r.agent.Kill())
+	r.agent = r.start(r.here, of)
+	err := lab.Await(patience, func() bool {
+		return slices.ContainsFunc(r.generations(), func(name string) bool { return strings.HasPrefix(name, "old_") })
+	})
+	r.must(r.agent.Kill())
+	if err != nil {
+		r.t.Fatalf("upgrade begins: %v", err)
+	}
+	r.must(r.Mounted(func() error { // and one that was killed while it made its tables
+		return os.MkdirAll(filepath.Join(r.here.PinPath(), "new_v7", "programs", "new_1"), 0o700)
+	}))
+}
+
+// foreigners attaches programs of somebody else to the devices and the cgroup that the agent uses.
+func (r *rig) foreigners() {
+	r.t.Helper()
+	load := func(spec ebpf.ProgramSpec) *ebpf.Program {
+		spec.License = "GPL"
+		p, err := ebpf.NewProgram(&spec)
+		r.must(err)
+		r.t.Cleanup(func() { p.Close() })
+		return p
+	}
+	pass := load(ebpf.ProgramSpec{Name: "foreign_tc", Type: ebpf.SchedCLS, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()}})
+	allow := load(ebpf.ProgramSpec{Name: "foreign_sock", Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
+	keep := func(l link.Link, err error) {
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			return // before Linux 6.6
+		}
+		r.must(err)
+		r.t.Cleanup(func() { l.Close() })
+	}
+	keep(link.AttachCgroup(link.CgroupOptions{Path: r.here.Cgroup(), Attach: ebpf.AttachCGroupInet4Connect, Program: allow}))
+	r.must(r.here.Do(func() error {
+		device, err := netlink.LinkByName(r.pod.Device)
+		if err != nil {
+			return err
+		}
+		index := device.Attrs().Index
+		keep(link.AttachTCX(link.TCXOptions{Interface: index, Program: pass, Attach: ebpf.AttachTCXEgress}))
+		qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+		filter := &netlink.BpfFilter{Fd: pass.FD(), Name: "foreign", DirectAction: true, FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 7, Priority: 7, Protocol: unix.ETH_P_ALL}}
+		return errors.Join(netlink.QdiscAdd(qdisc), netlink.FilterAdd(filter))
+	}))
+}
+
+// neighbour runs another agent on the node, for one pod of its own.
+func (r *rig) neighbour(flags []string) {
+	r.t.Helper()
+	pod := r.addPod(r.here, "neighbour")
+	pins, locks := filepath.Join(r.BPFDir(), "neighbour"), filepath.Join(r.Dir, "neighbour")
+	p, err := r.here.StartAgent(lab.AgentOptions{Command: []string{"/proc/self/exe", "agent"}, Env: []string{runAsCLI + "=1"}, Args: append([]string{
+		"--pin-path", pins, "--lock-dir", locks, "--pod-devices", pod.Device, "--net-devices", "none", "--socket-lb=off",
+		"--health-address=", "--metrics-address="}, flags...)})
+	r.must(err)
+	err = lab.Await(patience, func() bool {
+		status, err := agent.ReadStatus(locks, pins)
+		return err == nil && status.PID == p.PID() && status.State == agent.Serving && len(status.Devices) == 2
+	})
+	if err != nil {
+		r.t.Fatalf("another agent serves its pod: %v", err)
+	}
+}
+
+func (r *rig) cleanup() {
+	r.t.Helper()
+	cmd := exec.Command("/proc/self/exe", "cleanup", "--pin-path", r.here.PinPath(), "--lock-dir", r.LockDir())
+	cmd.Env = append(os.Environ(), runAsCLI+"=1")
+	var out []byte
+	err := r.Mounted(func() error {
+		return r.here.Do(func() (err error) { out, err = cmd.CombinedOutput(); return err })
+	})
+	if err != nil {
+		r.t.Fatalf("cleanup: %v: %s", err, out)
+	}
+}
+
+// snapshot is all that an agent could have changed on the node, as text.
+func (r *rig) snapshot() string {
+	r.t.Helper()
+	var lines []string
+	note := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	err := r.Mounted(func() error {
+		return errors.Join(
+			files(r.BPFDir(), note), files(r.LockDir(), note),
+			r.here.Do(func() error { return errors.Join(devices(note), settings(note)) }),
+			attachments("cgroup", r.here.Cgroup(), note),
+		)
+	})
+	r.must(err)
+	return strings.Join(lines, "\n")
+}
+
+type noter func(format string, args ...any)
+
+func files(dir string, note noter) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil {
+			note("file %s %s", path, d.Type())
+		}
+		return err
+	})
+}
+
+// devices lists what is on each device of the namespace.
+func devices(note noter) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		a := l.Attrs()
+		note("device %d %s %s mtu %d flags %v", a.Index, a.Name, l.Type(), a.MTU, a.Flags)
+		qdiscs, err := netlink.QdiscList(l)
+		if err != nil {
+			return err
+		}
+		for _, q := range qdiscs {
+			note("  qdisc %s", q.Type())
+		}
+		for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+			filters, _ := netlink.FilterList(l, parent) // none without a qdisc
+			for _, f := range filters {
+				if b, ok := f.(*netlink.BpfFilter); ok {
+					note("  filter %x %s program %d", parent, b.Name, b.Id)
+				}
+			}
+		}
+		for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+			found, err := link.QueryPrograms(link.QueryOptions{Target: a.Index, Attach: at})
+			if err != nil {
+				continue // before Linux 6.6
+			}
+			for _, p := range found.Programs {
+				note("  %v program %d", at, p.ID)
+			}
+		}
+	}
+	return nil
+}
+
+// settings are the namespace's own. What the kernel counts there is none.
+func settings(note noter) error {
+	return filepath.WalkDir("/proc/sys/net", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.Contains(path, "count") || strings.Contains(path, "flush") {
+			return nil
+		}
+		if text, err := os.ReadFile(path); err == nil {
+			note("setting %s %s", path, strings.TrimSpace(string(text)))
+		}
+		return nil
+	})
+}
+
+// attachments are those of a cgroup that an agent may have.
+func attachments(what, dir string, note noter) error {
+	file, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	for _, at := range []ebpf.AttachType{ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect, ebpf.AttachCGroupUDP4Sendmsg, ebpf.AttachCGroupUDP6Sendmsg,
+		ebpf.AttachCGroupUDP4Recvmsg, ebpf.AttachCGroupUDP6Recvmsg, ebpf.AttachCgroupInet4GetPeername, ebpf.AttachCgroupInet6GetPeername} {
+		found, err := link.QueryPrograms(link.QueryOptions{Target: int(file.Fd()), Attach: at})
+		if err != nil {
+			return err
+		}
+		for _, p := range found.Programs {
+			note("%s %v program %d", what, at, p.ID)
+		}
+	}
+	return nil
+}
+
+// ids are the kernel's numbers of what is pinned under a path.
+type ids struct {
+	programs map[ebpf.ProgramID]bool
+	maps     map[ebpf.MapID]bool
+}
+
+func (r *rig) ids() ids {
+	r.t.Helper()
+	found := ids{map[ebpf.ProgramID]bool{}, map[ebpf.MapID]bool{}}
+	r.must(r.Mounted(func() error {
+		return filepath.WalkDir(r.here.PinPath(), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() && !strings.Contains(path, "/links/") {
+				found.add(path)
+			}
+			return err
+		})
+	}))
+	return found
+}
+
+func (f *ids) add(path string) {
+	if p, err := ebpf.LoadPinnedProgram(path, nil); err == nil {
+		defer p.Close()
+		if info, err := p.Info(); err == nil {
+			id, _ := info.ID()
+			f.programs[id] = true
+			tables, _ := info.MapIDs() // those of constants are pinned nowhere
+			for _, id := range tables {
+				f.maps[id] = true
+			}
+		}
+		return
+	}
+	if m, err := ebpf.LoadPinnedMap(path, nil); err == nil {
+		defer m.Close()
+		if info, err := m.Info(); err == nil {
+			id, _ := info.ID()
+			f.maps[id] = true
+		}
+	}
+}
+
+// awaitGone waits until the kernel has none of them any more: it frees them some time after their last use. It asks for the
+// next number, and opens none: that would be another use.
+func (f *ids) awaitGone(t *testing.T) {
+	t.Helper()
+	programs, maps := 0, 0
+	err := lab.Await(patience, func() bool {
+		programs, maps = 0, 0
+		for id := range f.programs {
+			if next, err := ebpf.ProgramGetNextID(id - 1); err == nil && next == id {
+				programs++
+			}
+		}
+		for id := range f.maps {
+			if next, err := ebpf.MapGetNextID(id - 1); err == nil && next == id {
+				maps++
+			}
+		}
+		return programs+maps == 0
+	})
+	if err != nil {
+		t.Errorf("the kernel still has %d programs and %d maps: %v", programs, maps, err)
+	}
+}

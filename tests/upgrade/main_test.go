@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upgrade
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/cli"
+)
+
+// runAsCLI has this test binary be the nearlb program.
+const runAsCLI = "NEARLB_TEST_RUN_CLI"
+
+// programs are where built agents are, for all tests of the package.
+var programs string
+
+func TestMain(m *testing.M) {
+	if os.Getenv(runAsCLI) != "" {
+		os.Exit(cli.Main(os.Args[1:]))
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "nearlb-upgrade-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	programs = dir
+	return m.Run()
+}
+
+// layout is one that agents here know.
+type layout struct {
+	name    string // as of its directory of pins
+	command func() (string, error)
+}
+
+var (
+	ours  = layout{"v2", func() (string, error) { return "/proc/self/exe", nil }}
+	other = layout{"v3", sync.OnceValues(buildOther)}
+)
+
+// buildOther compiles nearlb with the other layout's object in the place of its own.
+func buildOther() (string, error) {
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		return "", err
+	}
+	machine := map[string]string{"amd64": "x86", "arm64": "arm64"}[runtime.GOARCH]
+	replace := map[string]string{}
+	for _, suffix := range []string{"go", "o"} {
+		name := fmt.Sprintf("nearlb_%s_bpfel.%s", machine, suffix)
+		replace[filepath.Join(root, "pkg", "bpf", name)] = filepath.Join(root, "tests", "upgrade", "testdata", "layout3", name)
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	overlay, program := filepath.Join(programs, "overlay.json"), filepath.Join(programs, "nearlb")
+	if err := os.WriteFile(overlay, text, 0o644); err != nil {
+		return "", err
+	}
+	build := exec.Command("go", "build", "-overlay", overlay, "-o", program, "./cmd/nearlb")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build nearlb of the other layout: %w: %s", err, out)
+	}
+	return program, nil
+}

@@ -51,6 +51,9 @@ func Load(o Options) (*Objects, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := enoughDescriptors(spec); err != nil {
+		return nil, err
+	}
 	objects := &Objects{options: o, pinPath: o.PinPath}
 	if o.PinPath == "" {
 		if err := objects.load(spec, o.Replace); err != nil {

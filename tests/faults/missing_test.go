@@ -41,7 +41,8 @@ func TestWhatIsMissingIsToldInOneLine(t *testing.T) {
 		{name: "a bpffs at a place of its own", prepare: "umount " + c.BPFDir(), want: "it is not on a bpffs (mount one: mount -t bpf bpf " + c.BPFDir() + ")"},
 		{name: "a bpffs that it may not mount", prepare: "umount -l /sys/fs/bpf 2>/dev/null; true", limits: []string{"--bounding-set=-sys_admin"},
 			flags: []string{"--pin-path=/sys/fs/bpf/nearlb-test"}, want: "mount a bpffs on /sys/fs/bpf: operation not permitted"},
-		{name: "file descriptors", prepare: "ulimit -n 24", want: "too many open files"},
+		{name: "file descriptors", prepare: "ulimit -n 24", want: "load the BPF programs: too many open files: it takes "},
+		{name: "file descriptors for all programs", prepare: "ulimit -n 80", want: "the limit is 80 (raise it: ulimit -n)"},
 		{name: "a directory for the lock", flags: []string{"--lock-dir=/proc/nowhere"}, want: "make lock directory: mkdir /proc/nowhere"},
 		{name: "the manifests' kubeconfig", flags: []string{"--manifests=", "--kubeconfig=/nowhere"}, want: "--kubeconfig: open /nowhere: no such file or directory"},
 	} {

@@ -119,13 +119,14 @@ func (l *loop) NodeChanged() {
 	}
 }
 
-// Synced starts the loop, the first time; after that, something may have been missed, so everything is looked at.
+// Synced starts the loop, the first time; after that, something may have been missed, so everything is looked at. What there is
+// to do is in the queue before the loop begins, so that it does the same whoever is faster.
 func (l *loop) Synced() {
-	first := l.startedListing()
-	l.NodeChanged()
-	if !first {
+	if closed(l.listed) {
 		l.queue.Add(task{kind: audit})
 	}
+	l.NodeChanged()
+	l.startedListing()
 }
 
 // run publishes until ctx ends. It writes nothing before everything was listed once.

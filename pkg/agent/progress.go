@@ -82,15 +82,13 @@ func (p *progress) tell() {
 	}
 }
 
-// startedListing notes that everything was listed, and whether it is the first time.
-func (p *progress) startedListing() bool {
+// startedListing notes that everything was listed.
+func (p *progress) startedListing() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if closed(p.listed) {
-		return false
+	if !closed(p.listed) {
+		close(p.listed)
 	}
-	close(p.listed)
-	return true
 }
 
 func closed(c <-chan struct{}) bool {

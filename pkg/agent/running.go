@@ -56,7 +56,7 @@ func (r *running) listens(server, address string) {
 
 // status is what the file says now.
 func (r *running) status() Status {
-	node := r.node()
+	node, serving := r.node(), r.serving() // before the rows are read, so that a status that says so has them
 	s := Status{
 		Version:  r.options.Version,
 		PID:      os.Getpid(),
@@ -91,7 +91,7 @@ func (r *running) status() Status {
 		s.Node.Addresses = append(s.Node.Addresses, a.String())
 	}
 	r.describe(&s)
-	if !r.serving() {
+	if !serving {
 		s.State = Starting
 	}
 	s.Problems = append(s.Problems, s.here...)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -69,7 +70,7 @@ func inMachine(t *testing.T, test func(m *machine)) {
 	o.NodeName = "n1"
 	o.PinPath, o.Cgroup = privileged.Bpffs(t), privileged.Cgroup(t)
 	o.LockDir, o.Manifests = t.TempDir(), t.TempDir()
-	o.Sizes = bpf.Sizes{Frontends: 256, Records: 256, Slots: 1 << 16, Backends: 256, FlowSets: 64, Affinity: 64, Fragments: 64,
+	o.Sizes = bpf.Sizes{Frontends: 256, Records: 256, Slots: 1 << 16, Backends: 256, FlowSets: 64, Affinity: 4096, Fragments: 4096,
 		SourceRanges: 64, Services: 64, Names: 256}
 	o.HealthAddress, o.MetricsAddress = "127.0.0.1:0", "127.0.0.1:0"
 	m := &machine{T: t, options: o}
@@ -120,7 +121,11 @@ type process struct {
 	cmd  *exec.Cmd
 	log  *bytes.Buffer
 	wait func() error
+	over chan struct{} // closed when it has ended
 }
+
+// patience is only there for a test to end that would hang: machines may be slow, and stand still for a while.
+const patience = 5 * time.Minute
 
 // agent starts an agent in the machine.
 func (m *machine) agent(change func(*Options)) *process {
@@ -131,11 +136,12 @@ func (m *machine) agent(change func(*Options)) *process {
 	}
 	text, err := json.Marshal(o)
 	m.must(err)
-	p := &process{m: m, cmd: exec.Command("/proc/self/exe"), log: &bytes.Buffer{}}
+	p := &process{m: m, cmd: exec.Command("/proc/self/exe"), log: &bytes.Buffer{}, over: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), agentOptions+"="+string(text))
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	m.must(p.cmd.Start())
 	p.wait = sync.OnceValue(p.cmd.Wait)
+	go func() { p.wait(); close(p.over) }()
 	m.Cleanup(func() {
 		p.cmd.Process.Kill()
 		p.wait()
@@ -146,10 +152,12 @@ func (m *machine) agent(change func(*Options)) *process {
 	return p
 }
 
-// end sends a signal and waits.
+// end sends a signal and waits. An agent that ended by itself did so with an error.
 func (p *process) end(s syscall.Signal) error {
 	p.m.Helper()
-	p.m.must(p.cmd.Process.Signal(s))
+	if err := p.cmd.Process.Signal(s); !errors.Is(err, os.ErrProcessDone) {
+		p.m.must(err)
+	}
 	return p.wait()
 }
 
@@ -161,7 +169,7 @@ func (p *process) await(what string, wanted func(Status) bool) Status {
 	m.must(err)
 	defer watcher.Close()
 	m.must(watcher.Add(m.options.LockDir))
-	limit := time.After(time.Minute)
+	limit := time.After(patience)
 	for {
 		s, err := ReadStatus(m.options.LockDir, m.options.PinPath)
 		if err == nil && s.PID == p.cmd.Process.Pid && wanted(s) {
@@ -169,16 +177,21 @@ func (p *process) await(what string, wanted func(Status) bool) Status {
 		}
 		select {
 		case <-watcher.Events:
+		case <-watcher.Errors: // some events were lost
+		case <-p.over:
+			m.Fatalf("%s: the agent ended: %v; the status is %+v, %v", what, p.wait(), s, err)
 		case <-limit:
 			m.Fatalf("%s: the status is %+v, %v", what, s, err)
 		}
 	}
 }
 
+// serving waits until the agent has nothing more to do: Services published and looked at, as many programs on devices, and those
+// of sockets on the cgroup.
 func (p *process) serving(programs int) Status {
 	p.m.Helper()
 	return p.await("serving", func(s Status) bool {
-		return s.State == Serving && s.Dirty == 0 && onDevices(s) == programs && !s.LastAudit.IsZero()
+		return s.State == Serving && s.Dirty == 0 && onDevices(s) == programs && len(onSockets(s.Devices)) == socketPrograms && !s.LastAudit.IsZero()
 	})
 }
 

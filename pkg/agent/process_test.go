@@ -81,9 +81,7 @@ func (m *machine) restart(signal syscall.Signal, method attach.Method) {
 			m.Errorf("%s: was %+v, is %+v; want the new program under the old link", row.Program, devices[i], row)
 		}
 	}
-	if loads := m.loads(); len(loads) != 1 {
-		m.Errorf("programs of %d loads are pinned, want the last one's", len(loads))
-	}
+	second.await("the end of the first one's programs", func(Status) bool { return len(m.loads()) == 1 })
 	m.must(second.end(syscall.SIGTERM))
 }
 

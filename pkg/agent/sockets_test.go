@@ -174,7 +174,7 @@ func (m *machine) clients(number int, network string, to netip.AddrPort) []*clie
 		conn, err := net.Dial(network, to.String())
 		m.must(err)
 		m.Cleanup(func() { conn.Close() })
-		m.must(conn.SetDeadline(time.Now().Add(time.Minute)))
+		m.must(conn.SetDeadline(time.Now().Add(patience)))
 		c := &client{Conn: conn}
 		c.server, err = c.ask()
 		m.must(err)

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
@@ -58,15 +60,25 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// port is one that nobody listens on.
+// port is one that nobody listens on, and that nobody else is given as long as the test runs: a socket that is bound to it and
+// does not listen keeps away those that take any port, and nobody who asks for this one.
 func (b *bench) port() uint16 {
 	b.Helper()
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		b.Fatal(err)
+	must := func(err error) {
+		b.Helper()
+		if err != nil {
+			b.Fatal(err)
+		}
 	}
-	defer l.Close()
-	return netip.MustParseAddrPort(l.Addr().String()).Port()
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(err)
+	b.Cleanup(func() { unix.Close(fd) })
+	must(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	must(unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_V6ONLY, 0))
+	must(unix.Bind(fd, &unix.SockaddrInet6{}))
+	at, err := unix.Getsockname(fd)
+	must(err)
+	return uint16(at.(*unix.SockaddrInet6).Port)
 }
 
 // ask is an answer's code, header and body.
@@ -83,7 +95,7 @@ func (b *bench) ask(at netip.AddrPort, path string) (int, http.Header, string, e
 // await polls until the condition holds.
 func (b *bench) await(what string, condition func() bool) {
 	b.Helper()
-	for end := time.Now().Add(20 * time.Second); !condition(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			b.Fatalf("%s: never; rows are %+v", what, b.Rows())
 		}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -30,9 +31,12 @@ func TestMain(m *testing.M) {
 }
 
 func child() {
+	var threads sync.WaitGroup
+	threads.Add(4)
 	for range 4 { // threads that sleep in the kernel are asked as well
-		go func() { runtime.LockOSThread(); select {} }()
+		go func() { runtime.LockOSThread(); threads.Done(); select {} }()
 	}
+	threads.Wait()
 	kept, err := capability.Keep(capability.Of(unix.CAP_BPF, unix.CAP_NET_ADMIN))
 	if errors.Is(err, capability.ErrThreads) {
 		fmt.Println("cgo", kept.Has(unix.CAP_SYS_ADMIN))

@@ -36,7 +36,7 @@ func (r *Rules) lookAtLegacy() error {
 			return err
 		}
 		r.NAT = true
-		entries, err := legacyEntries(t.domain, t.level)
+		entries, err := settledEntries(t.domain, t.level)
 		if errors.Is(err, unix.EPERM) {
 			r.Hidden = append(r.Hidden, t.family)
 			continue
@@ -51,8 +51,18 @@ func (r *Rules) lookAtLegacy() error {
 	return nil
 }
 
+// settledEntries is legacyEntries of a table that may just be replaced.
+func settledEntries(domain, level int) (entries []byte, err error) {
+	for range tries {
+		if entries, err = legacyEntries(domain, level); !errors.Is(err, unix.EAGAIN) {
+			break
+		}
+	}
+	return entries, err
+}
+
 // legacyEntries is the nat table as the kernel gives it (linux/netfilter_ipv4/ip_tables.h: IPT_SO_GET_INFO, then
-// IPT_SO_GET_ENTRIES; the numbers are the same for IPv6).
+// IPT_SO_GET_ENTRIES; the numbers are the same for IPv6). EAGAIN: its size changed between the two.
 func legacyEntries(domain, level int) ([]byte, error) {
 	const (
 		getInfo    = 64

@@ -90,7 +90,8 @@ func (r Rules) Marks() (marks []string) {
 	return marks
 }
 
-// Remove are the commands that take the rules away; none for IPVS, whose device and virtual servers kube-proxy removes.
+// Remove are the commands that take the rules away; none for IPVS, whose device and virtual servers kube-proxy removes. They wait
+// (-w) for whoever has the lock of iptables just then.
 func (r Rules) Remove() (commands []string) {
 	for _, family := range r.NFTables {
 		commands = append(commands, "nft delete table "+family+" "+table)
@@ -101,7 +102,7 @@ func (r Rules) Remove() (commands []string) {
 	}{{"", r.IPTables}, {"-legacy", r.Legacy}} {
 		for _, family := range tool.families {
 			program := map[string]string{"ip": "iptables", "ip6": "ip6tables"}[family] + tool.suffix
-			commands = append(commands, fmt.Sprintf("%s-save | grep -v KUBE- | %s-restore", program, program))
+			commands = append(commands, fmt.Sprintf("%s-save | grep -v KUBE- | %s-restore -w", program, program))
 		}
 	}
 	if r.IPVS {
@@ -134,8 +135,24 @@ func noNetfilter(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
 }
 
-// someNAT looks for any chain of type nat, of all tables.
-func someNAT() (bool, error) {
+// tries is how often something is read that others changed meanwhile.
+const tries = 5
+
+// someNAT looks for any chain of type nat, of all tables. A list that was interrupted may lack it.
+func someNAT() (found bool, err error) {
+	for range tries {
+		if found, err = listedNAT(); found || !errors.Is(err, nl.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil && !found {
+		return false, fmt.Errorf("read nftables: %w", err)
+	}
+	return found, nil
+}
+
+// listedNAT is one list's answer.
+func listedNAT() (bool, error) {
 	const getChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN
 	const newChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWCHAIN
 	request := nl.NewNetlinkRequest(getChain, unix.NLM_F_DUMP)
@@ -144,10 +161,7 @@ func someNAT() (bool, error) {
 	if noNetfilter(err) {
 		return false, nil
 	}
-	if err != nil && !errors.Is(err, nl.ErrDumpInterrupted) {
-		return false, fmt.Errorf("read nftables: %w", err)
-	}
-	return slices.ContainsFunc(messages, isNAT), nil
+	return slices.ContainsFunc(messages, isNAT), err
 }
 
 const nfgenmsgLength = 4 // struct nfgenmsg: family, version, resource id

@@ -40,8 +40,8 @@ func TestKubeProxysRulesAreFoundAndRemoved(t *testing.T) {
 			"nft list tables", "nft", "nftables table ip kube-proxy, nftables table ip6 kube-proxy"},
 		"iptables": {"iptables -t nat -N KUBE-SERVICES; iptables -t nat -A PREROUTING -j KUBE-SERVICES; iptables -t nat -A POSTROUTING -j MASQUERADE; ip6tables -t nat -N KUBE-SERVICES",
 			"iptables -t nat -S", "iptables", "iptables chain KUBE-SERVICES in ip nat, iptables chain KUBE-SERVICES in ip6 nat"},
-		"legacy iptables": {"iptables-legacy -t nat -N KUBE-SERVICES; iptables-legacy -t nat -A PREROUTING -j KUBE-SERVICES; iptables-legacy -t nat -A POSTROUTING -j MASQUERADE",
-			"iptables-legacy -t nat -S", "iptables-legacy", "legacy iptables chain KUBE-SERVICES in ip nat"},
+		"legacy iptables": {"iptables-legacy -w -t nat -N KUBE-SERVICES; iptables-legacy -w -t nat -A PREROUTING -j KUBE-SERVICES; iptables-legacy -w -t nat -A POSTROUTING -j MASQUERADE",
+			"iptables-legacy -w -t nat -S", "iptables-legacy", "legacy iptables chain KUBE-SERVICES in ip nat"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			privileged.Namespace(t, func(*os.File) {

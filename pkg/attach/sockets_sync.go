@@ -226,11 +226,6 @@ func (s *Sockets) detach() error {
 // drop takes away the link that we have.
 func (s *Sockets) drop(h socketHook) error {
 	a := s.links[h.name]
-	if a.pin != "" {
-		if err := os.Remove(a.pin); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove link: %w", err)
-		}
-	}
 	delete(s.links, h.name)
-	return a.close()
+	return a.drop()
 }

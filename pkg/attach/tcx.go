@@ -22,6 +22,21 @@ type attachment struct {
 
 func (a *attachment) close() error { return a.link.Close() }
 
+// drop detaches the link and takes away its file. The program sees nothing from here on; without being told to detach, the
+// kernel would let go of it some time after the file is gone.
+func (a *attachment) drop() error {
+	var errs []error
+	if err := a.link.Detach(); err != nil {
+		errs = append(errs, fmt.Errorf("detach link: %w", err))
+	}
+	if a.pin != "" {
+		if err := os.Remove(a.pin); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove link: %w", err))
+		}
+	}
+	return errors.Join(append(errs, a.close())...)
+}
+
 // ensureTCX finds our link on the device, or makes it, and has it run the program.
 func (m *Manager) ensureTCX(d device, hook hook, want ebpf.ProgramID, row *DeviceRow) error {
 	neighbours, err := link.QueryPrograms(link.QueryOptions{Target: d.ifindex, Attach: hook.attach})
@@ -166,12 +181,7 @@ func (m *Manager) dropLink(k key) error {
 		return err
 	}
 	delete(m.attached, k)
-	if a.pin != "" {
-		if err := os.Remove(a.pin); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return errors.Join(fmt.Errorf("remove link: %w", err), a.close())
-		}
-	}
-	return a.close()
+	return a.drop()
 }
 
 // unsupported marks what a kernel before 6.6 answers to the question what is attached.

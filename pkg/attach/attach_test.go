@@ -79,21 +79,20 @@ func TestPatternsNameThePodDevices(t *testing.T) {
 
 func TestARestartPutsNewProgramsInPlaceWithoutAGap(t *testing.T) {
 	methods(t, func(n *node, force Method) {
-		const packets = 300
 		pod := n.pod("pod1", 0)
 		force1 := func(o *Options) { o.Force = force }
 		first := n.manager(force1)
 		n.must(first.Sync())
 		before := n.rows()
 		n.must(first.Close())
-		n.sendFrom(pod, packets) // nobody is there: SIGTERM leaves traffic flowing
-		if got := n.counted(); got != packets {
+		packets := n.sendFrom(pod, 300) // nobody is there: SIGTERM leaves traffic flowing
+		if got := n.settled(packets); got != packets {
 			t.Fatalf("%d packets of %d were seen after the manager ended", got, packets)
 		}
 		n.programs, _ = countingPrograms(n.T, n.counter)
 		second := n.manager(force1)
 		seen := n.during(pod, func() { n.must(second.Sync()) })
-		if got := n.counted(); got != packets+seen {
+		if got := n.settled(packets + seen); got != packets+seen {
 			t.Errorf("%d of %d packets were seen while programs were replaced", got-packets, seen)
 		}
 		after := n.rows()
@@ -128,9 +127,9 @@ func TestAnIndexThatGoesToAnotherDeviceIsNotTakenForTheOldOne(t *testing.T) {
 		if link := n.rows()[0].Link; link != 0 && link == old[0].Link {
 			t.Error("the old link is still there")
 		}
-		n.sendFrom(pod, 5)
-		if got := n.counted(); got != 5 {
-			t.Errorf("%d packets of 5 were seen", got)
+		sent := n.sendFrom(pod, 5)
+		if got := n.settled(sent); got != sent || sent == 0 {
+			t.Errorf("%d packets of %d were seen", got, sent)
 		}
 	})
 }

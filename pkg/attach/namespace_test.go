@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -139,13 +140,15 @@ func shown(rows []DeviceRow) []string {
 	return list
 }
 
-// sendFrom sends n packets of an experimental protocol from the pod's device as raw frames, so that no stack adds any.
-func (n *node) sendFrom(pod *os.File, packets int) {
+// sendFrom sends n packets of an experimental protocol from the pod's device as raw frames, so that no stack adds any. It tells
+// how many arrived: a queue of the kernel that is full drops some, and says so at the device.
+func (n *node) sendFrom(pod *os.File, packets int) (arrived uint64) {
 	n.Helper()
 	n.enter(pod)
 	defer n.enter(n.own)
 	device, err := net.InterfaceByName("eth0")
 	n.must(err)
+	dropped := n.droppedBy("eth0")
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	n.must(err)
 	defer unix.Close(fd)
@@ -153,8 +156,17 @@ func (n *node) sendFrom(pod *os.File, packets int) {
 	copy(frame, "\xff\xff\xff\xff\xff\xff")
 	frame[12], frame[13] = byte(testProtocol>>8), byte(testProtocol&0xff)
 	for range packets {
-		n.must(unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: device.Index}))
+		if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: device.Index}); err != unix.ENOBUFS { // which the device counts
+			n.must(err)
+		}
 	}
+	return uint64(packets) - (n.droppedBy("eth0") - dropped)
+}
+
+// droppedBy is how many packets a device could not hand to its other end.
+func (n *node) droppedBy(device string) uint64 {
+	n.Helper()
+	return n.link(device).Attrs().Statistics.TxDropped
 }
 
 // testProtocol is the EtherType for experiments (IEEE 802).
@@ -216,6 +228,16 @@ func (n *node) counted() uint64 {
 	var count uint64
 	n.must(n.counter.Lookup(uint32(0), &count))
 	return count
+}
+
+// settled waits until from_pod saw so many packets, or more, and gives their number: what is sent to the other end of a pair of
+// devices is looked at there a little later, and much later where the processor has other things to do.
+func (n *node) settled(want uint64) uint64 {
+	n.Helper()
+	for deadline := time.Now().Add(time.Minute); n.counted() < want && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	return n.counted()
 }
 
 func (n *node) pinned() []string {

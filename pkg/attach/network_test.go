@@ -222,7 +222,7 @@ func TestARestartPutsNewProgramsOnNetworkDevicesWithoutAGap(t *testing.T) {
 		n.programs, _ = countingPrograms(n.T, n.counter)
 		second := n.manager(options)
 		seen := n.during(outside, func() { n.must(second.Sync()) })
-		if got := n.counted(); got != seen {
+		if got := n.settled(seen); got != seen {
 			t.Errorf("%d of %d packets were seen while programs were replaced", got, seen)
 		}
 		for i, after := range n.rows() {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,23 +17,28 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// during sends packets from the pod as long as f runs, and tells how many.
+// during sends packets from the pod as long as f runs, and tells how many arrived.
 func (n *node) during(pod *os.File, f func()) uint64 {
 	n.Helper()
-	var stop atomic.Bool
-	sent := make(chan uint64)
-	go func() {
+	sent := uint64(0)
+	meanwhile(f, func(over *atomic.Bool) {
 		other := n.thread()
-		count := uint64(0)
-		for last := false; !last; count += 10 {
-			last = stop.Load()
-			other.sendFrom(pod, 10)
+		for last := false; !last; {
+			last = over.Load()
+			sent += other.sendFrom(pod, 10)
 		}
-		sent <- count
-	}()
+	})
+	return sent
+}
+
+// meanwhile runs work beside f, until it sees that f is over, and waits for it, whichever of them fails.
+func meanwhile(f func(), work func(over *atomic.Bool)) {
+	var over atomic.Bool
+	var worker sync.WaitGroup
+	worker.Go(func() { work(&over) })
+	defer worker.Wait()
+	defer over.Store(true)
 	f()
-	stop.Store(true)
-	return <-sent
 }
 
 // thread puts the calling goroutine's thread into the node's namespace, for good.

@@ -106,24 +106,19 @@ func (g *group) settle(dir string, programs int) {
 	}
 }
 
-// meanwhile makes calls as long as f runs, and tells how many.
-func (g *group) meanwhile(f func()) uint64 {
+// during makes calls as long as f runs, and tells how many.
+func (g *group) during(f func()) uint64 {
 	g.Helper()
-	var stop atomic.Bool
-	made := make(chan uint64)
-	go func() {
+	made := uint64(0)
+	meanwhile(f, func(over *atomic.Bool) {
 		other := *g
 		other.node = g.thread()
-		count := uint64(0)
-		for last := false; !last; count += 10 {
-			last = stop.Load()
+		for last := false; !last; made += 10 {
+			last = over.Load()
 			other.calls(g.dir, 10)
 		}
-		made <- count
-	}()
-	f()
-	stop.Store(true)
-	return <-made
+	})
+	return made
 }
 
 // hooks lists what rows show, as "hook of directory".

@@ -56,7 +56,7 @@ func TestARestartPutsNewProgramsUnderTheLinksOfSocketsWithoutAGap(t *testing.T) 
 		}
 		g.programs = socketPrograms(g.node)
 		second := g.sockets(nil)
-		made := g.meanwhile(func() { g.must(second.Sync()) })
+		made := g.during(func() { g.must(second.Sync()) })
 		if got := g.counted(); got != 20+made {
 			t.Errorf("%d of %d calls were seen while programs were replaced", got-20, made)
 		}

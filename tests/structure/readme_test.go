@@ -3,7 +3,6 @@
 package structure
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -33,18 +32,10 @@ func testsOfTheTree(t *testing.T) map[string]bool {
 	t.Helper()
 	function := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 	have := map[string]bool{}
-	err := filepath.WalkDir(root(t), func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
+	for _, text := range filesOf(t, ".", func(path string) bool { return strings.HasSuffix(path, "_test.go") }) {
 		for _, match := range function.FindAllSubmatch(text, -1) {
 			have[string(match[1])] = true
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	return have
 }

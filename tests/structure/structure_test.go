@@ -106,27 +106,43 @@ func mayKnowKubernetes(name, imported string) bool {
 
 func TestEveryFileSaysItsLicence(t *testing.T) {
 	want := map[string]string{".go": "Apache-2.0", ".sh": "Apache-2.0", ".c": "(GPL-2.0-only OR BSD-2-Clause)", ".h": "(GPL-2.0-only OR BSD-2-Clause)"}
-	err := filepath.WalkDir(root(t), func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && (d.Name() == ".git" || d.Name() == "bin") {
-			return filepath.SkipDir
-		}
+	files := filesOf(t, ".", func(path string) bool { return want[filepath.Ext(path)] != "" && !strings.HasSuffix(path, "_bpfel.go") })
+	for path, text := range files {
 		licence := want[filepath.Ext(path)]
-		if licence == "" || d.IsDir() || strings.HasSuffix(path, "_bpfel.go") {
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
 		if head := string(text[:min(len(text), 200)]); !strings.Contains(head, "SPDX-License-Identifier: "+licence) {
 			t.Errorf("%s: no line SPDX-License-Identifier: %s at its head", path, licence)
 		}
-		return nil
+	}
+	if len(files) == 0 {
+		t.Error("no file found")
+	}
+}
+
+// filesOf reads the chosen files below a directory of the tree, but for what git and make keep there. Other tests run beside this
+// one: what goes while it looks is none of the tree.
+func filesOf(t *testing.T, dir string, chosen func(path string) bool) map[string][]byte {
+	t.Helper()
+	found := map[string][]byte{}
+	err := filepath.WalkDir(filepath.Join(root(t), dir), func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "bin"):
+			return filepath.SkipDir
+		case d.IsDir() || !chosen(path):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		found[path] = text
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return found
 }

@@ -129,7 +129,7 @@ func TestAChosenSourcePortDoesNotMeetTheClientsOwn(t *testing.T) {
 
 // A connection whose source port was changed is remembered as long as any other: idle for an hour, and through a flood.
 func TestAClashingConnectionLastsAsLongAsAnother(t *testing.T) {
-	forEachDoor(t, withSets(8), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, unhurried(8), func(t *testing.T, r *rig, w world) {
 		r.publish(twins(w)...)
 		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
 		talks := []talk{r.start(in), r.start(in.to(at(w.vip(11), 80))), r.start(in.to(at(w.pod(2), 8080)))}

@@ -28,7 +28,7 @@ func TestAnswersOfServersLeaveNoFlow(t *testing.T) {
 
 // Direct traffic is not the load balancer's: it passes also where there is no room to remember it.
 func TestDirectTrafficPassesAFullTable(t *testing.T) {
-	forEachDoor(t, withSets(1), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, unhurried(1), func(t *testing.T, r *rig, w world) {
 		r.publish(web(w)...)
 		var talks []talk
 		for port := range uint16(8) {

@@ -10,12 +10,13 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// age makes flows older: seconds by client port.
-func (r *rig) age(by map[uint16]time.Duration) {
+// age makes flows so old, by client port, as if they had been made just now: how long that took does not count.
+func (r *rig) age(to map[uint16]time.Duration) {
 	r.Helper()
 	r.editFlows(func(f *bpf.NearlbFlow) {
-		seconds := by[swap(f.Port)] / time.Second
-		f.Touched -= uint32(seconds) * bpf.JiffiesPerSecond()
+		if seconds := to[swap(f.Port)] / time.Second; seconds > 0 {
+			f.Touched = bpf.Jiffies() - uint32(seconds)*bpf.JiffiesPerSecond()
+		}
 	})
 }
 
@@ -44,9 +45,6 @@ func TestAFullSetGivesUpTheRightFlow(t *testing.T) {
 		{"then the one that was idle longest", [8]flow{busy, idle, busy, busy, idler, busy, idle, busy}, 4},
 		{"never one that is in use", [8]flow{busy, busy, busy, busy, busy, busy, busy, busy}, -1},
 	}
-	// An answered question is idle soon: after half a minute here, that a slow machine has time to ask.
-	options := withSets(1)
-	options.Knobs = map[string]any{"udp_active_seconds": uint32(30)}
 	quiet, quieter := flow{answered: true, age: 40 * time.Second}, flow{answered: true, age: 50 * time.Second}
 	datagrams := []row{
 		{"an expired one first", [8]flow{busy, quiet, silent, quieter, busy, expired, quiet, silent}, 5},
@@ -54,7 +52,7 @@ func TestAFullSetGivesUpTheRightFlow(t *testing.T) {
 		{"then the one that was quiet longest", [8]flow{busy, quiet, busy, busy, quieter, busy, quiet, busy}, 4},
 		{"never one that is in use", [8]flow{busy, busy, busy, busy, busy, busy, busy, busy}, -1},
 	}
-	r := newRig(t, options)
+	r := newRig(t, unhurried(1))
 	for protocol, rows := range map[lb.Protocol][]row{lb.TCP: rows, lb.UDP: datagrams} {
 		for _, row := range rows {
 			t.Run(protocol.String()+"/"+row.name, func(t *testing.T) {
@@ -100,7 +98,7 @@ func (r *rig) live(in packet, answered, closed bool) {
 
 // A flood of ten times the table's size in first packets leaves established connections alone.
 func TestAFloodLeavesEstablishedConnectionsAlone(t *testing.T) {
-	forEachWorld(t, withSets(16), func(t *testing.T, r *rig, w world) {
+	forEachWorld(t, unhurried(16), func(t *testing.T, r *rig, w world) {
 		r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 2, 3, 4))}))
 		var kept []talk
 		for i := range uint16(48) {

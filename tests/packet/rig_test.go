@@ -37,10 +37,11 @@ type rig struct {
 // counter names one verdict counter.
 type counter struct{ hook, verdict string }
 
-// small are sizes that are quick to make and to clear.
+// small are sizes that are quick to make and to clear. A table of the LRU kind has room for what every processor lays by for itself, up to
+// 128 entries: where one finds none left, the kernel gives up entries of others before their time.
 func small() bpf.Sizes {
 	return bpf.Sizes{
-		Frontends: 256, Records: 1024, Slots: 65536, Backends: 512, FlowSets: 256, Affinity: 4096, Fragments: 256,
+		Frontends: 256, Records: 1024, Slots: 65536, Backends: 512, FlowSets: 256, Affinity: 4096, Fragments: 4096,
 		SourceRanges: 64, Services: 256, Names: 256,
 	}
 }
@@ -50,6 +51,14 @@ func withSets(n uint32) bpf.Options {
 	sizes := small()
 	sizes.FlowSets = n
 	return bpf.Options{Sizes: sizes}
+}
+
+// unhurried is withSets where a datagram's connection counts as active for half a minute after it, instead of a few seconds: a
+// machine that has other things to do has time to go on with it.
+func unhurried(n uint32) bpf.Options {
+	o := withSets(n)
+	o.Knobs = map[string]any{"udp_active_seconds": uint32(30)}
+	return o
 }
 
 func newRig(t testing.TB, o bpf.Options) *rig {

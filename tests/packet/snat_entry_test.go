@@ -43,6 +43,16 @@ func (e entry) twin(of entry) bool {
 	return e.alias != of.alias && e.client == of.client && e.front == of.front && e.port == of.port && e.server == of.server
 }
 
+// doubt is for entries as they were before a packet: of those that were about to expire by the time it was through, nothing can be
+// said.
+func doubt(before []entry) {
+	for i, e := range before {
+		if e.life == alive && lifeOf(e.flow) != alive {
+			before[i].life = perhaps
+		}
+	}
+}
+
 // entries lists the flow table.
 func (r *rig) entries() []entry {
 	r.Helper()

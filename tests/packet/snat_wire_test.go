@@ -86,11 +86,12 @@ func less(offset uint16) uint16 { return max(offset, ethernetHeader) - ethernetH
 func (d tap) receive(t testing.TB) (offload, []byte) {
 	t.Helper()
 	b := make([]byte, 1<<17)
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		n, err := unix.Read(d.fd, b)
 		if err == unix.EAGAIN {
-			_, err = unix.Poll([]unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}}, 5000)
-			check(t, err)
+			if _, err = unix.Poll([]unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}}, 5000); err != unix.EINTR {
+				check(t, err)
+			}
 			continue
 		}
 		check(t, err)
@@ -195,18 +196,22 @@ func whole(_ world, p packet) (offload, []byte) { return offload{}, p.bytes() }
 // takesUDPSegments says whether devices may be left to cut datagrams, and packet sockets to send such ones (Linux 6.2).
 func takesUDPSegments(t testing.TB) bool {
 	t.Helper()
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	check(t, err)
-	defer unix.Close(fd)
-	request, err := unix.NewIfreq("segments%d")
-	check(t, err)
-	request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-	check(t, unix.IoctlIfreq(fd, setInterface, request))
-	err = unix.IoctlSetInt(fd, setOffloads, tapOffloads|udpOffloads)
-	if err != unix.EINVAL {
+	takes := false
+	inNewNamespace(t, func() { // not among the machine's own devices
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 		check(t, err)
-	}
-	return err == nil
+		defer unix.Close(fd)
+		request, err := unix.NewIfreq("segments")
+		check(t, err)
+		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+		check(t, unix.IoctlIfreq(fd, setInterface, request))
+		err = unix.IoctlSetInt(fd, setOffloads, tapOffloads|udpOffloads)
+		if err != unix.EINVAL {
+			check(t, err)
+		}
+		takes = err == nil
+	})
+	return takes
 }
 
 // open starts a connection and says how its server sees it.

@@ -25,6 +25,9 @@ import (
 // BPF_PROG_TEST_RUN cannot make packets with partial checksums, of segments still to be cut (GSO), with data outside the
 // linear part, or shorter than an IP header. Packet sockets can: PACKET_VNET_HDR carries what a driver would know.
 
+// patience is how long a packet may take to come out, and a device to be ready, on a machine that has other things to do.
+const patience = time.Minute
+
 // wires are the two ends of a veth pair, each with a packet socket. What one sends passes its program on the way out.
 type wires struct {
 	*rig
@@ -63,7 +66,7 @@ func newWires(t *testing.T, r *rig) wires {
 // awaitCarrier waits until the devices send: the kernel gives them a queue once both ends are up.
 func awaitCarrier(t *testing.T, names ...string) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); len(names) > 0; {
+	for deadline := time.Now().Add(patience); len(names) > 0; {
 		device, err := netlink.LinkByName(names[0])
 		check(t, err)
 		if device.Attrs().OperState == netlink.OperUp {
@@ -76,7 +79,7 @@ func awaitCarrier(t *testing.T, names ...string) {
 	}
 }
 
-func inNewNamespace(t *testing.T, build func()) {
+func inNewNamespace(t testing.TB, build func()) {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -97,7 +100,7 @@ func packetSocket(t *testing.T, device int) int {
 	check(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
 	check(t, unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1))
-	check(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5}))
+	check(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(patience / time.Second)}))
 	check(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: device}))
 	return fd
 }
@@ -136,8 +139,11 @@ func (w wires) receive(hook string) (offload, []byte) {
 	w.Helper()
 	b := make([]byte, 1<<17)
 	var o offload
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+	for {
 		n, from, err := unix.Recvfrom(w.ends[w.other(hook)], b, 0)
+		if err == unix.EINTR {
+			continue
+		}
 		if err != nil {
 			w.Fatalf("%s: nothing came out: %v; counters %v", hook, err, w.counters())
 		}
@@ -147,7 +153,6 @@ func (w wires) receive(hook string) (offload, []byte) {
 		check(w, binary.Read(bytes.NewReader(b), binary.LittleEndian, &o))
 		return o, b[binary.Size(o):n]
 	}
-	return o, nil
 }
 
 // partial leaves p's transport checksum to the device: in its place is the sum over the pseudo header, as the stack does.

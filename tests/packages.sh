@@ -12,6 +12,8 @@ if [ "$(id -u)" != 0 ]; then
 	exit 1
 fi
 echo "installing:$missing"
-apt-get update -qq
+# A machine that has just started may be installing something itself, and networks have their moments.
+set -- -qq -oAcquire::Retries=5 -oDPkg::Lock::Timeout=600
+apt-get update "$@"
 # shellcheck disable=SC2086 # a list of words
-DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+DEBIAN_FRONTEND=noninteractive apt-get install -y "$@" --no-install-recommends $missing >/dev/null

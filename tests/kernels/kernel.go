@@ -47,14 +47,9 @@ func fetch(name, cache string) (*kernel, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	pkg, err := download(name, dir)
-	if err != nil { // no lists, or older ones than the mirror
-		if err := aptUpdate(); err != nil {
-			return nil, err
-		}
-		if pkg, err = download(name, dir); err != nil {
-			return nil, err
-		}
+	pkg, err := ask(name, dir)
+	if err != nil {
+		return nil, err
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.deb"))
 	if err != nil || len(files) != 1 {
@@ -69,11 +64,30 @@ func fetch(name, cache string) (*kernel, error) {
 	return cached(name, cache)
 }
 
+// apt is asked for one kernel at a time: its lists change under nobody who reads them.
+var apt sync.Mutex
+
+// ask downloads a kernel's package.
+func ask(name, dir string) (pkg string, err error) {
+	apt.Lock()
+	defer apt.Unlock()
+	if pkg, err = download(name, dir); err == nil {
+		return pkg, nil
+	}
+	if err := aptUpdate(); err != nil { // no lists, or older ones than the mirror
+		return "", err
+	}
+	return download(name, dir)
+}
+
+// retries has apt go on after errors of the network.
+const retries = "-oAcquire::Retries=5"
+
 func download(name, dir string) (pkg string, err error) {
 	if pkg, err = newest(kernels[name]); err != nil {
 		return "", fmt.Errorf("find package of Linux %s: %w", name, err)
 	}
-	command := exec.Command("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", pkg)
+	command := exec.Command("apt-get", "download", retries, "-qq", "-o", "APT::Sandbox::User=root", pkg)
 	command.Dir = dir
 	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("download %s: %w: %s", pkg, err, out)
@@ -81,13 +95,8 @@ func download(name, dir string) (pkg string, err error) {
 	return pkg, nil
 }
 
-// updating lets one kernel at a time ask for apt's lists.
-var updating sync.Mutex
-
 func aptUpdate() error {
-	updating.Lock()
-	defer updating.Unlock()
-	if out, err := exec.Command("apt-get", "update", "-qq").CombinedOutput(); err != nil {
+	if out, err := exec.Command("apt-get", "update", retries, "-qq").CombinedOutput(); err != nil {
 		return fmt.Errorf("update apt's lists: %w: %s", err, out)
 	}
 	return nil

@@ -54,7 +54,7 @@ func parse(args []string) (options, error) {
 	set := flag.NewFlagSet("kernels", flag.ExitOnError)
 	names := set.String("kernels", strings.Join(known, ","), "kernels to boot")
 	set.StringVar(&o.run, "run", "", "tests to run, as go test's -run, instead of those of the list")
-	set.DurationVar(&o.each, "timeout", 10*time.Minute, "time for one package's tests on one kernel")
+	set.DurationVar(&o.each, "timeout", time.Hour, "time for one package's tests on one kernel, by which a test that hangs is ended")
 	set.BoolVar(&o.verbose, "v", false, "print what the tests print, as they do")
 	if err := set.Parse(args); err != nil {
 		return o, err

@@ -31,9 +31,9 @@ func TestATableThatIsFullHurtsOnlyWhoNeedsMoreOfIt(t *testing.T) {
 	load.more(100)
 
 	f.write(true, false)
-	f.settle(make([]map[string]string, 3))
+	f.settle(true, make([]map[string]string, 3))
 	f.write(true, true)
-	f.settle(f.failing)
+	f.settle(true, f.failing)
 	for i, a := range f.agents {
 		a.checkTold(f.failing[i])
 	}
@@ -44,7 +44,7 @@ func TestATableThatIsFullHurtsOnlyWhoNeedsMoreOfIt(t *testing.T) {
 	load.more(500)
 
 	f.write(false, true)
-	f.settle(make([]map[string]string, 3))
+	f.settle(false, make([]map[string]string, 3))
 	for _, a := range f.agents {
 		a.checkTold(nil)
 		if s := a.serving(); s.Drift != 0 {
@@ -217,9 +217,14 @@ func (f *filling) load() *traffic {
 	return l
 }
 
-// settle waits until exactly these Services fail on each node, in that way, and nothing else waits.
-func (f *filling) settle(failing []map[string]string) {
+// settle waits until each node has the fillers or has them no more, exactly these Services fail there, in that way, and nothing
+// else waits.
+func (f *filling) settle(full bool, failing []map[string]string) {
 	f.t.Helper()
+	services := 1 + len(victims)
+	if full {
+		services += len(fillers())
+	}
 	for i, a := range f.agents {
 		want := maps.Clone(failing[i])
 		if want == nil {
@@ -232,7 +237,7 @@ func (f *filling) settle(failing []map[string]string) {
 			for _, fails := range s.Failing {
 				got[fails.Service.String()] = fails.Error
 			}
-			return err == nil && s.Dirty == len(want) && maps.Equal(got, want)
+			return err == nil && s.Services == services && s.Dirty == len(want) && maps.Equal(got, want)
 		}) != nil {
 			f.t.Fatalf("%s: what fails (-want +got):\n%s", a.node.Name, cmp.Diff(want, got))
 		}

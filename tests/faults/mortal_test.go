@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"github.com/cilium/ebpf"
@@ -19,6 +20,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lab"
+	tables "github.com/nearlb/nearlb/pkg/maps"
 )
 
 // mortalOptions in the environment make a mortal agent of this test binary.
@@ -53,8 +55,11 @@ func mortalMain(text string) int {
 
 // wrote counts.
 func (m *mortal) wrote() func() {
+	var one sync.Mutex // the tables and what every program is told are written by two goroutines
 	left := 0
 	return func() {
+		one.Lock()
+		defer one.Unlock()
 		if left == 0 {
 			text, err := os.ReadFile(m.Doom)
 			if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +80,7 @@ func (m *mortal) wrote() func() {
 
 // pinnedObjects stands for bpf.Load with a bpffs that has an earlier load's programs.
 func pinnedObjects(o bpf.Options) (*bpf.Objects, error) {
-	tables, err := bpf.OpenMaps(o.PinPath, false)
+	pinned, err := bpf.OpenMaps(o.PinPath, false)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +100,7 @@ func pinnedObjects(o bpf.Options) (*bpf.Objects, error) {
 		}
 	}
 	objects := &bpf.Objects{}
-	objects.NearlbMaps = *tables
+	objects.NearlbMaps = *pinned
 	return objects, found.Assign(&objects.NearlbPrograms)
 }
 
@@ -122,6 +127,8 @@ func (c *cluster) start(n *lab.Node, m mortal) *running {
 	o.Sizes = bpf.Sizes{Slots: 1 << 16, FlowSets: 1 << 13}
 	o.HealthAddress, o.MetricsAddress = "", ""
 	o.Debounce, o.ReclaimEvery = 0, reclaimEvery
+	o.SNATPorts = tables.PortRange{First: 40000, Last: 65535} // enough for what a client asks in the minutes that a port is taken
+	c.must(n.Sysctl("ipv4/ip_local_port_range=10000 29999"))
 	m.Options = o
 	text, err := json.Marshal(m)
 	c.must(err)

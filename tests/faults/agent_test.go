@@ -26,7 +26,8 @@ func TestAnAgentThatHangsIsCalledStaleAndTrafficGoesOn(t *testing.T) {
 	c, n, client, backend := oneNode(t)
 	other := c.servers(n, "b")[0]
 	a := c.agent(n, "--health-address=127.0.0.1:0")
-	s := a.serving()
+	a.serving()
+	s := a.await("health", func(s agent.Status) bool { return s.Listen["health"] != "" })
 	if got := a.get("http://" + s.Listen["health"] + "/healthz"); !strings.HasPrefix(got, "200 ") {
 		t.Errorf("/healthz says %s", got)
 	}
@@ -110,13 +111,11 @@ func TestWithoutFileDescriptorsTheAgentSaysSoAndTrafficGoesOn(t *testing.T) {
 	a := c.agent(n)
 	a.serving()
 	c.awaitAnswers(client, web(1).address, backend)
-	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", a.PID()))
-	c.must(err)
 	load := c.traffic()
 	load.hold(client, web(1).address)
 	load.ask(client, web(1).address, backend, other)
-	limit := func(most int) { c.must(limitFiles(a.PID(), uint64(most))) }
-	limit(len(open))
+	before, err := limitFiles(a.PID(), 0) // those that it has stay open
+	c.must(err)
 	late := c.pod(n, "late")
 	c.await("the log tells", func() bool {
 		text, err := os.ReadFile(a.Log)
@@ -124,19 +123,20 @@ func TestWithoutFileDescriptorsTheAgentSaysSoAndTrafficGoesOn(t *testing.T) {
 		return strings.Contains(string(text), "too many open files")
 	})
 	load.more(100)
-	limit(1024)
+	_, err = limitFiles(a.PID(), before)
+	c.must(err)
 	c.awaitAnswers(late, web(1).address, backend)
 	c.publish("web.yaml", web(1, other))
 	c.awaitAnswers(client, web(1).address, other)
 	load.end(t)
 }
 
-// limitFiles sets how many descriptors another process may have.
-func limitFiles(pid int, most uint64) error {
+// limitFiles sets how many descriptors another process may have, and tells how many it was.
+func limitFiles(pid int, most uint64) (before uint64, err error) {
 	var limit unix.Rlimit
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &limit); err != nil {
-		return err
+		return 0, err
 	}
-	limit.Cur = most
-	return unix.Prlimit(pid, unix.RLIMIT_NOFILE, &limit, nil)
+	before, limit.Cur = limit.Cur, most
+	return before, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &limit, nil)
 }

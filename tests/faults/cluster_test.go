@@ -25,7 +25,7 @@ import (
 const (
 	servicePort = 80
 	targetPort  = 8080
-	patience    = 30 * time.Second // long, so that only what never comes is a failure
+	patience    = 2 * time.Minute // long, so that only what never comes is a failure, on a machine that stands still now and then as well
 )
 
 // cluster is nodes n1, n2, ... of one lab. Those with an agent are started by agent.

@@ -71,10 +71,11 @@ func (r *rig) stick(s lab.Service) func() {
 	r.t.Helper()
 	s.Affinity = 10800
 	r.publish(s, r.near)
-	clients := []host{}
+	clients := []*lab.Pod{}
 	for i := range 6 {
 		clients = append(clients, r.addPod(r.here, fmt.Sprintf("sticky-%d", i)))
 	}
+	r.awaitPods(clients...)
 	check := func() {
 		r.t.Helper()
 		for _, client := range clients {

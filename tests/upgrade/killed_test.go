@@ -79,17 +79,12 @@ func TestAnUpgradeKilledAtAnyStageIsMendedByTheNextStart(t *testing.T) {
 	l.end()
 }
 
-// killAt starts an agent and kills it at a stage, or as soon as that is over.
+// killAt starts an agent of another layout than the one in force and kills it at a stage, or as soon as that is over.
 func (r *rig) killAt(of layout, at stage) {
 	r.t.Helper()
 	r.must(r.agent.Kill())
 	r.agent = r.start(r.here, of)
-	begun := false
-	err := lab.Await(patience, func() bool {
-		generations := strings.Join(r.generations(), " ")
-		begun = begun || generations != "" && strings.Contains(generations, " ")
-		return at.reached(r) || begun && generations == of.name
-	})
+	err := lab.Await(patience, func() bool { return at.reached(r) || r.alone(of) })
 	r.must(r.agent.Kill())
 	if err != nil {
 		r.t.Fatalf("%s: %v", at.name, err)
@@ -119,7 +114,7 @@ func TestAnUpgradeNeedsNoObjects(t *testing.T) {
 	r.agent, err = r.here.StartAgent(lab.AgentOptions{Command: []string{program, "agent"}, Kubeconfig: nowhere,
 		Args: append(r.flags, "--snat-ports", "40000-65535")})
 	r.must(err)
-	if err := lab.Await(patience, func() bool { return strings.Join(r.generations(), " ") == other.name }); err != nil {
+	if err := lab.Await(patience, func() bool { return r.alone(other) }); err != nil {
 		t.Fatalf("upgrade without objects: %v: %v", err, r.generations())
 	}
 	l.more(some)

@@ -170,6 +170,27 @@ func (r *rig) awaitSettled(of layout) {
 	}
 }
 
+// alone tells whether there are tables of that layout and of no other.
+func (r *rig) alone(of layout) bool { return strings.Join(r.generations(), " ") == of.name }
+
+// awaitPods waits until the agent has its programs on the devices of these pods.
+func (r *rig) awaitPods(pods ...*lab.Pod) {
+	r.t.Helper()
+	err := lab.Await(patience, func() bool {
+		status, err := agent.ReadStatus(r.LockDir(), r.here.PinPath())
+		programs := map[string]int{}
+		for _, row := range status.Devices {
+			if row.Error == "" && row.Method != "" {
+				programs[row.Device]++
+			}
+		}
+		return err == nil && status.PID == r.agent.PID() && !slices.ContainsFunc(pods, func(p *lab.Pod) bool { return programs[p.Device] != 2 })
+	})
+	if err != nil {
+		r.t.Fatalf("programs on the devices of %v: %v", pods, err)
+	}
+}
+
 // generations are the directories of tables under the pin path of the first node.
 func (r *rig) generations() []string {
 	var names []string

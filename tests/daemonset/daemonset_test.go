@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -30,7 +31,7 @@ import (
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
-const patience = time.Minute
+const patience = 2 * time.Minute // long, so that only what never comes is a failure
 
 // node is a node with an agent as the DaemonSet has it, but for the objects, which come from the lab's directory.
 type node struct {
@@ -180,7 +181,8 @@ func TestTheAgentDoesItsWorkWithWhatTheDaemonSetGivesIt(t *testing.T) {
 	n.must(n.agent.Stop())
 	n.reaches(&client.Host, s, "two")
 	n.start() // another load of the programs takes the links over
-	if after := n.exec("devices", "-o", "json"); links(t, before) != links(t, after) || before == after {
+	after := ""
+	if lab.Await(patience, func() bool { after = n.exec("devices", "-o", "json"); return replaced(t, before, after) }) != nil || !slices.Equal(links(t, before), links(t, after)) {
 		t.Errorf("the second agent: want its programs under the first one's links\nbefore %s\nafter %s", before, after)
 	}
 	n.reaches(&client.Host, s, "two")
@@ -320,16 +322,30 @@ func (n *node) commands() {
 	}
 }
 
-func links(t *testing.T, devices string) string {
+func links(t *testing.T, devices string) (links []string) {
 	t.Helper()
-	var rows []struct {
-		Program, Device string
-		LinkID          uint32
+	for _, row := range deviceRows(t, devices) {
+		links = append(links, fmt.Sprint(row.Program, row.Device, row.Link))
 	}
-	if err := json.Unmarshal([]byte(devices), &rows); err != nil {
+	return links
+}
+
+// replaced tells whether no program that was attached before is attached now.
+func replaced(t *testing.T, before, after string) bool {
+	t.Helper()
+	old := map[uint32]bool{}
+	for _, row := range deviceRows(t, before) {
+		old[row.ID] = true
+	}
+	return !slices.ContainsFunc(deviceRows(t, after), func(row attach.DeviceRow) bool { return old[row.ID] })
+}
+
+func deviceRows(t *testing.T, text string) (rows []attach.DeviceRow) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &rows); err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprint(rows)
+	return rows
 }
 
 // What the agent listens on is what README says, whatever the Services are; nothing answers off the node but health checks.
@@ -462,7 +478,7 @@ func TestTheInitContainerMountsABpffsWhereThereIsNone(t *testing.T) {
 	init := n.set.Spec.Template.Spec.InitContainers[0]
 	mount := n.pod.Program + " " + strings.Join(init.Args, " ")
 	p, err := n.node.Start("mount", []string{"unshare", "--mount", "--propagation", "private", "sh", "-ec",
-		"umount --quiet /sys/fs/bpf || true; stat -f -c %T /sys/fs/bpf; " + mount + "; " + mount + "; stat -f -c %T /sys/fs/bpf"})
+		"while umount --quiet /sys/fs/bpf; do :; done; stat -f -c %T /sys/fs/bpf; " + mount + "; " + mount + "; stat -f -c %T /sys/fs/bpf"})
 	n.must(err)
 	<-p.Ended()
 	out, err := os.ReadFile(p.Log)

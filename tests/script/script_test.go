@@ -126,11 +126,14 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 		if time.Now().After(deadline) {
 			ts.Fatalf("%s: still %v after %v", strings.Join(args, " "), err, patience)
 		}
+		time.Sleep(pause)
 	}
 }
 
-// patience is how long a condition is waited for; then something is wrong.
-const patience = 30 * time.Second
+const (
+	patience = 2 * time.Minute       // how long a condition is waited for; then something is wrong
+	pause    = 20 * time.Millisecond // between two tries: who is waited for wants the processor as well
+)
 
 // isolated goes on as the command in a new network namespace.
 func isolated() {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,7 +23,11 @@ func TestMain(m *testing.M) {
 }
 
 func TestASignalEndsACommandThatWaitsForItsInput(t *testing.T) {
-	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+	for _, number := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		// A shell that runs this in the background has it ignored by all that is started; what is caught is not ignored.
+		caught := make(chan os.Signal, 1)
+		signal.Notify(caught, number)
+		defer signal.Stop(caught)
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), commandLine+"=plan -f -")
 		input, err := cmd.StdinPipe()
@@ -40,12 +45,12 @@ func TestASignalEndsACommandThatWaitsForItsInput(t *testing.T) {
 		if line, err := bufio.NewReader(said).ReadString('\n'); err != nil || !strings.Contains(line, "no --node") { // said before it reads
 			t.Errorf("it said %q, %v", line, err)
 		}
-		if err := cmd.Process.Signal(signal); err != nil {
+		if err := cmd.Process.Signal(number); err != nil {
 			t.Error(err)
 		}
 		cmd.Wait()
-		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != signal {
-			t.Errorf("%v: it ended with %v", signal, cmd.ProcessState)
+		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != number {
+			t.Errorf("%v: it ended with %v", number, cmd.ProcessState)
 		}
 	}
 }

@@ -3,8 +3,10 @@
 package watch
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -64,6 +66,26 @@ func TestAServiceCIDRIsANodeChange(t *testing.T) {
 		same(t, "told", a.nodeChanges(), 1)
 		same(t, "ranges", len(a.source.ServiceCIDRs()), 1)
 	})
+}
+
+// A server that takes a list's request and says nothing is as good as none. The end of the agent is no outage.
+func TestAServerThatHangsIsAnOutage(t *testing.T) {
+	for what, ends := range map[string]bool{"the list takes too long": false, "the agent ends": true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &cluster{outage: newOutage(slog.New(newRecorder()))}
+			hangs := resource{kind: kindService, course: &course{}, list: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if ends {
+				time.AfterFunc(time.Second, cancel)
+			}
+			_, _ = hangs.listWatch(c).ListWithContextFunc(ctx, metav1.ListOptions{})
+			same(t, "outage when "+what, c.outage.lasts(), !ends)
+		})
+	}
 }
 
 func TestAServerThatDoesNotAnswerIsSaidOnce(t *testing.T) {

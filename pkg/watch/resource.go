@@ -49,9 +49,9 @@ func (r resource) listWatch(c *cluster) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			r.course.listing()
-			ctx, cancel := context.WithTimeout(ctx, listTime)
+			inTime, cancel := context.WithTimeout(ctx, listTime)
 			defer cancel()
-			list, err := r.list(ctx, selected(options))
+			list, err := r.list(inTime, selected(options))
 			r.note(ctx, c, options, err)
 			return list, err
 		},

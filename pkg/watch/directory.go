@@ -126,15 +126,18 @@ func (d *directory) follow() (failed bool) {
 	return false
 }
 
-// say reports the trouble with the directory once, and its end.
+// say reports the trouble with the directory once, whichever call finds it, and its end.
 func (d *directory) say(err error) {
+	if err != nil {
+		err = plainly("read directory", d.dir, err)
+	}
 	switch now := text(err); {
 	case now == d.trouble:
 		return
 	case err == nil:
 		d.log.Info("directory can be read again", "directory", d.dir)
 	default:
-		d.log.Warn("directory cannot be read: its objects stay in force", "directory", d.dir, "error", plainly("read directory", d.dir, err))
+		d.log.Warn("directory cannot be read: its objects stay in force", "directory", d.dir, "error", err)
 	}
 	d.trouble = text(err)
 }

@@ -55,6 +55,13 @@ func (r *recorder) Handle(_ context.Context, record slog.Record) error {
 	return nil
 }
 
+// log is what was logged so far.
+func (r *recorder) log() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.lines, "\n")
+}
+
 // logged counts the lines that contain a text.
 func (r *recorder) logged(text string) (n int) {
 	r.mu.Lock()
@@ -86,14 +93,17 @@ func (r *recorder) nodeChanges() int {
 	return r.nodes
 }
 
-// until waits for something to come true; the time is only a watchdog's.
+// watchdog is how long a test waits: only what never comes takes that long. A token is read again after 50 seconds.
+const watchdog = 3 * time.Minute
+
+// until waits for something to come true that an event or the log tells of.
 func (r *recorder) until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for watchdog := time.After(30 * time.Second); !is(); {
+	for late := time.After(watchdog); !is(); {
 		select {
 		case <-r.wake:
-		case <-watchdog:
-			t.Fatalf("%s does not come; log:\n%s", what, strings.Join(r.lines, "\n"))
+		case <-late:
+			t.Fatalf("%s does not come; log:\n%s", what, r.log())
 		}
 	}
 }

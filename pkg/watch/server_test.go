@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -172,6 +173,15 @@ func (s *apiServer) send(path string, e metav1.WatchEvent) {
 	}
 }
 
+// restore makes it a server of an earlier version, in which an object was as here.
+func (s *apiServer) restore(version int, path string, o metav1.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version = version
+	s.drop(path, o.GetName())
+	s.objects[path] = append(s.objects[path], typed(o, version-1))
+}
+
 // lose makes it a server that begins anew: at this version, without these objects.
 func (s *apiServer) lose(version int, paths ...string) {
 	s.mu.Lock()
@@ -190,6 +200,21 @@ func (s *apiServer) compact() {
 	s.compacted = s.version
 }
 
+// read runs a source over the server, over HTTP/1.1, and waits for its first lists.
+func (s *apiServer) read(t *testing.T, cfg NodeConfig) (server *httptest.Server, source Source, r *recorder) {
+	t.Helper()
+	server = httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1})
+	must(t, err)
+	r = newRecorder()
+	source = Kubernetes(client, cfg, slog.New(r))
+	t.Cleanup(server.CloseClientConnections)
+	r.run(t, source)
+	r.until(t, "the first list", func() bool { return r.synced() > 0 })
+	return server, source, r
+}
+
 // The ways in which servers give their first list, old and new.
 func TestTheAPIServerIsReadOverHTTP(t *testing.T) {
 	for name, streams := range map[string]bool{"streamed list": true, "plain list": false} {
@@ -198,15 +223,7 @@ func TestTheAPIServerIsReadOverHTTP(t *testing.T) {
 			api.add(servicesPath, apiService("web"))
 			api.add(slicesPath, apiSlice("web-a", "web", "10.1.0.1"))
 			api.add(nodesPath, apiNode("n1", "a"))
-			server := httptest.NewServer(api)
-			t.Cleanup(server.Close)
-			client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
-			must(t, err)
-			r := newRecorder()
-			source := Kubernetes(client, NodeConfig{Name: "n1"}, slog.New(r))
-			t.Cleanup(server.CloseClientConnections)
-			r.run(t, source)
-			r.until(t, "the first list", func() bool { return r.synced() > 0 })
+			server, source, r := api.read(t, NodeConfig{Name: "n1", ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}})
 			same(t, "services", names(source), "default/web")
 			same(t, "endpoints", endpointsOf(source, "web"), 1)
 			same(t, "zone", source.Node().Zone, "a")
@@ -216,6 +233,12 @@ func TestTheAPIServerIsReadOverHTTP(t *testing.T) {
 
 			api.add(slicesPath, apiSlice("web-b", "web", "10.1.0.2", "10.1.0.3"))
 			r.until(t, "an event", func() bool { return endpointsOf(source, "web") == 3 && r.changed("web") == 1 })
+			// Once every watch has told of something no request is on its way: one that the end of the connection met would be an outage.
+			api.add(servicesPath, apiService("soon"))
+			api.set(nodesPath, apiNode("n1", "b"), true)
+			r.until(t, "an event of each watch", func() bool {
+				return endpointsOf(source, "soon") == 0 && source.Node().Zone == "b" && r.nodeChanges() > 0
+			})
 
 			server.CloseClientConnections()
 			api.add(servicesPath, apiService("late"))
@@ -224,4 +247,13 @@ func TestTheAPIServerIsReadOverHTTP(t *testing.T) {
 			same(t, "outages said", r.logged("from the API server"), 0)
 		})
 	}
+}
+
+// Servers before Kubernetes 1.33 answer that there is nothing of the kind.
+func TestAServerWithoutServiceCIDRsIsReadOverHTTP(t *testing.T) {
+	api := newAPIServer(true)
+	api.add(servicesPath, apiService("web"))
+	_, source, r := api.read(t, NodeConfig{Name: "n1"})
+	same(t, "services", names(source), "default/web")
+	same(t, "outages said", r.logged("from the API server"), 0)
 }

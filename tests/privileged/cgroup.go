@@ -28,7 +28,7 @@ func Cgroup(t testing.TB) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 			err := os.Remove(dir)
 			if err != nil && errors.Is(err, unix.EBUSY) && time.Now().Before(deadline) {
 				continue
@@ -46,7 +46,7 @@ func Cgroup(t testing.TB) string {
 }
 
 // JoinCgroup moves the calling thread, which must be locked: sockets that it opens from here on belong to the cgroup, and so
-// do processes that it starts. LeaveCgroup takes it back: Go parks a process's first thread instead of ending it.
+// do processes that it starts. LeaveCgroup takes it back, for a thread that does not end.
 func JoinCgroup(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "cgroup.threads"), []byte("0"), 0)
 }

@@ -18,7 +18,14 @@ func Namespace(t testing.TB, run func(own *os.File)) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and the namespace with it
+		// It is never unlocked: the thread ends with the goroutine, and the namespace with it. The process's first thread
+		// would not end: while it is taken, the next one is another.
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			Namespace(t, run)
+			return
+		}
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			t.Errorf("make network namespace: %v", err)
 			return

@@ -139,7 +139,7 @@ func abandoned(r *rig, f family) {
 	r.publish(web.decide())
 	var all []*socket
 	var who []string
-	for range 20 {
+	for range 60 { // so many that chance gives some to each of three servers
 		s := r.socket(f, unix.SOCK_DGRAM)
 		r.must(s.connect(web.at))
 		name, err := s.say()

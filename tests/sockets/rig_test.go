@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -49,7 +50,8 @@ func on(t *testing.T, mode attach.SocketMode, test func(*rig)) {
 }
 
 func (r *rig) load(mode attach.SocketMode) {
-	o := bpf.Options{Sizes: bpf.Sizes{Frontends: 256, Records: 1024, Slots: 65536, Backends: 512, FlowSets: 64, Affinity: 64, Fragments: 64,
+	// A small table of the LRU kind may forget what is new, when one processor keeps all free entries to itself.
+	o := bpf.Options{Sizes: bpf.Sizes{Frontends: 256, Records: 1024, Slots: 65536, Backends: 512, FlowSets: 64, Affinity: 4096, Fragments: 4096,
 		SourceRanges: 64, Services: 256, Names: 256}}
 	if mode == attach.AllSockets {
 		o.Knobs = map[string]any{"every_namespace": uint8(1)}
@@ -85,8 +87,13 @@ func host(t testing.TB, cgroup string) chan func() {
 		})
 	}()
 	t.Cleanup(func() { close(calls); <-gone })
-	if err := <-ready; err != nil {
-		t.Fatal(err)
+	select {
+	case err := <-ready:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-gone:
+		t.Fatal("no namespace, no host")
 	}
 	return calls
 }
@@ -112,14 +119,16 @@ func addAddresses() error {
 	return nil
 }
 
-// awaitRoute waits for the kernel to make an address its own: IPv6 does that after the call that adds it.
+// awaitRoute waits for the kernel to make an address its own: IPv6 does that after the call that adds it. Until then there is a route
+// to the device, on which a packet is lost.
 func awaitRoute(a netip.Addr) (err error) {
+	var routes []netlink.Route
 	for deadline := time.Now().Add(patience * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if _, err = netlink.RouteGet(a.AsSlice()); err == nil {
+		if routes, err = netlink.RouteGet(a.AsSlice()); err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
 			return nil
 		}
 	}
-	return fmt.Errorf("no route to our own %v: %w", a, err)
+	return fmt.Errorf("no route to our own %v but %v: %w", a, routes, err)
 }
 
 // do calls f on the host's thread: sockets that it opens are the host's.

@@ -4,6 +4,7 @@ package sockets
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -30,8 +31,8 @@ type socket struct {
 	fd     int
 }
 
-// patience is how long a client waits for an answer.
-const patience = 10 // seconds
+// patience is how long a client waits for an answer: long, as the machine may stand still for seconds.
+const patience = 60 // seconds
 
 // socket opens one: unix.SOCK_STREAM or unix.SOCK_DGRAM.
 func (r *rig) socket(f family, kind int) *socket {
@@ -91,10 +92,14 @@ func (s *socket) peer() netip.AddrPort {
 	return named(sa)
 }
 
-// read is what a server says of itself.
+// read is what a server says of itself. A signal ends the wait of a socket with a time limit, even one that the Go runtime
+// sends to itself.
 func (s *socket) read() (string, error) {
 	b := make([]byte, 64)
 	n, err := unix.Read(s.fd, b)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Read(s.fd, b)
+	}
 	return string(b[:max(n, 0)]), err
 }
 
@@ -123,6 +128,9 @@ func (s *socket) hear(err error) (string, netip.AddrPort, error) {
 	}
 	b := make([]byte, 64)
 	n, from, err := unix.Recvfrom(s.fd, b, 0)
+	for errors.Is(err, unix.EINTR) { // as in read
+		n, from, err = unix.Recvfrom(s.fd, b, 0)
+	}
 	return string(b[:max(n, 0)]), named(from), err
 }
 
@@ -158,8 +166,11 @@ func (r *rig) serve(calls chan func(), name string, at netip.AddrPort) {
 func answerStreams(l net.Listener, name string) {
 	for {
 		c, err := l.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil {
+			continue
 		}
 		go func() {
 			defer c.Close()
@@ -178,8 +189,11 @@ func answerDatagrams(c *net.UDPConn, name string) {
 	b := make([]byte, 64)
 	for {
 		_, client, err := c.ReadFromUDPAddrPort(b)
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil {
+			continue // an earlier answer was refused
 		}
 		c.WriteToUDPAddrPort([]byte(name), client)
 	}

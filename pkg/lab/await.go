@@ -17,3 +17,13 @@ func Await(limit time.Duration, condition func() bool) error {
 	}
 	return nil
 }
+
+// soon is Await for what the kernel does by itself at once, unless it is busy with something else.
+func soon(condition func() bool) error {
+	for began := time.Now(); time.Since(began) < 5*time.Millisecond; time.Sleep(100 * time.Microsecond) {
+		if condition() {
+			return nil
+		}
+	}
+	return Await(Patience, condition)
+}

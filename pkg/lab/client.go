@@ -18,8 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Patience is how long a client waits for an answer. Nothing is slow in a lab: who waits that long waits for nothing.
-const Patience = 5 * time.Second
+// Patience is how long a client waits for an answer. Nothing is slow in a lab, but the machine may stand still for seconds: who
+// waits that long waits for nothing.
+const Patience = 30 * time.Second
 
 // Answer is what a server said.
 type Answer struct {
@@ -42,7 +43,8 @@ type Conn struct {
 	patience time.Duration
 }
 
-// Dial connects a socket of the host. Network is "tcp" or "udp". Local ports may be shared (SO_REUSEADDR, SO_REUSEPORT).
+// Dial connects a socket of the host. Network is "tcp" or "udp". A local port that is named may be shared (SO_REUSEADDR,
+// SO_REUSEPORT); one that the kernel chooses is of this socket alone.
 func (h *Host) Dial(ctx context.Context, network string, to netip.AddrPort, options DialOptions) (*Conn, error) {
 	if options.Patience == 0 {
 		options.Patience = Patience
@@ -50,8 +52,10 @@ func (h *Host) Dial(ctx context.Context, network string, to netip.AddrPort, opti
 	dialer := net.Dialer{Timeout: options.Patience}
 	dialer.SetMultipathTCP(false)
 	if options.LocalPort != 0 || options.Local.IsValid() {
-		dialer.Control = sharePort
 		dialer.LocalAddr = options.local(network, to.Addr())
+	}
+	if options.LocalPort != 0 {
+		dialer.Control = sharePort
 	}
 	var conn net.Conn
 	err := h.Do(func() (err error) {
@@ -167,9 +171,9 @@ func (c *Conn) Put(seed uint64, length int64) error {
 	return nil
 }
 
-// transferTime allows a megabyte a second, on top of the usual patience.
+// transferTime allows a megabyte in five seconds, on top of the usual patience.
 func transferTime(length int64) time.Duration {
-	return Patience + time.Duration(length>>20)*time.Second
+	return Patience + time.Duration(length>>20)*5*time.Second
 }
 
 func (c *Conn) isUDP() bool {
@@ -190,11 +194,14 @@ func AddrPort(a net.Addr) netip.AddrPort {
 }
 
 // DatagramSocket opens an unconnected UDP socket of one family: it receives from anybody and says from whom. Its own
-// address is what routing says for each datagram. Port 0: the kernel chooses.
+// address is what routing says for each datagram. Port 0: the kernel chooses one that no other socket has.
 func (h *Host) DatagramSocket(six bool, port uint16) (*net.UDPConn, error) {
 	var conn *net.UDPConn
 	network := map[bool]string{false: "udp4", true: "udp6"}[six]
-	config := net.ListenConfig{Control: sharePort}
+	var config net.ListenConfig
+	if port != 0 {
+		config.Control = sharePort
+	}
 	err := h.Do(func() error {
 		opened, err := config.ListenPacket(context.Background(), network, fmt.Sprintf(":%d", port))
 		if err == nil {

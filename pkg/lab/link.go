@@ -28,7 +28,7 @@ type end struct {
 	name string
 }
 
-// join connects two namespaces by a veth pair and sets both ends up.
+// join connects two namespaces by a veth pair and sets both ends up. Both carry packets when it returns.
 func join(a, b end, mtu int) error {
 	veth := &netlink.Veth{
 		LinkAttrs:     netlink.LinkAttrs{Name: a.name, MTU: mtu},
@@ -44,7 +44,20 @@ func join(a, b end, mtu int) error {
 			return err
 		}
 	}
-	return nil
+	return errors.Join(a.ns.awaitCarrier(a.name), b.ns.awaitCarrier(b.name))
+}
+
+// awaitCarrier waits for the kernel to notice that a device has its other end: until then it drops what is sent.
+func (ns *Namespace) awaitCarrier(name string) error {
+	var link netlink.Link
+	var err error
+	if soon(func() bool {
+		link, err = ns.link.LinkByName(name)
+		return err != nil || link.Attrs().OperState == netlink.OperUp
+	}) != nil {
+		return fmt.Errorf("await carrier of %s of %s: it is %s", name, ns.Name, link.Attrs().OperState)
+	}
+	return err
 }
 
 // addBridge makes a bridge that is up. The number becomes part of its own Ethernet address: a bridge without one takes its
@@ -71,7 +84,7 @@ func (ns *Namespace) addPort(bridge, device string) error {
 	if err != nil {
 		return fmt.Errorf("find device %s of %s: %w", device, ns.Name, err)
 	}
-	return errors.Join(ns.link.LinkSetMaster(port, master), ns.link.LinkSetHairpin(port, false))
+	return errors.Join(ns.link.LinkSetMaster(port, master), ns.link.LinkSetHairpin(port, false), ns.awaitCarrier(bridge))
 }
 
 func (ns *Namespace) up(name string) error {
@@ -97,6 +110,20 @@ func (ns *Namespace) addAddress(device string, prefix netip.Prefix) error {
 	}
 	if err := ns.link.AddrAdd(link, address); err != nil {
 		return fmt.Errorf("add address %s to %s of %s: %w", prefix, device, ns.Name, err)
+	}
+	return ns.awaitOwn(prefix.Addr(), link.Attrs().Index)
+}
+
+// awaitOwn waits for the kernel to take what is sent to an address for its own: with IPv6 it does so some time after the call
+// that adds the address.
+func (ns *Namespace) awaitOwn(a netip.Addr, device int) error {
+	var routes []netlink.Route
+	var err error
+	if soon(func() bool {
+		routes, err = ns.link.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{OifIndex: device})
+		return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL
+	}) != nil {
+		return fmt.Errorf("await address %s of %s: %v, %w", a, ns.Name, routes, err)
 	}
 	return nil
 }

@@ -64,15 +64,28 @@ func (m *mounts) close() error {
 	return m.file.Close()
 }
 
-// onThread calls f on a thread that ends with it, so that f may change anything about the thread.
+// onThread calls f on a thread that ends with it, so that f may change anything about the thread. The process's first thread
+// is left as it is: it would not end, and what /proc/self tells of the process is what is true of that thread.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
+		defer close(done)
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if onFirstThread() {
+			defer runtime.UnlockOSThread()
+			done <- onThread(f) // which gets another one, as this one is taken
+			return
+		}
 		done <- f()
 	}()
-	return <-done
+	err, returned := <-done
+	if !returned {
+		runtime.Goexit() // as f did: a test that failed
+	}
+	return err
 }
+
+func onFirstThread() bool { return unix.Gettid() == unix.Getpid() }
 
 // MountMemory mounts a file system in memory on a directory, for the lab's processes: others see the directory below it.
 func (l *Lab) MountMemory(dir string) error {

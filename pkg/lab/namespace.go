@@ -54,7 +54,8 @@ func (ns *Namespace) prepare() (err error) {
 	return ns.Sysctl(
 		"ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0", // no waiting for duplicates
 		"ipv6/conf/default/accept_ra=0",
-		"ipv4/icmp_ratelimit=0", "ipv6/icmp/ratelimit=0", // every refused packet is answered
+		"ipv4/icmp_ratelimit=0", "ipv6/icmp/ratelimit=0", // every refused packet is answered,
+		"ipv4/icmp_ratemask=0", "ipv6/icmp/ratemask=0", // and none counts for the limit that namespaces may share
 		"ipv4/ping_group_range=0 0",
 		// Strict, as distributions set it, and on every device: nothing here may depend on its being off.
 		"ipv4/conf/all/rp_filter=1", "ipv4/conf/default/rp_filter=1",
@@ -82,6 +83,10 @@ func (ns *Namespace) Sysctl(settings ...string) error {
 // there and work from any thread. f may start no goroutine that relies on the namespace.
 func (ns *Namespace) Do(f func() error) error {
 	runtime.LockOSThread()
+	if onFirstThread() {
+		defer runtime.UnlockOSThread()
+		return onThread(func() error { return ns.Do(f) })
+	}
 	origin, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		runtime.UnlockOSThread()

@@ -67,7 +67,6 @@ func (p *Process) run(in *mounts, on *Namespace, started chan<- error) {
 	if err == nil {
 		p.err = p.command.Wait()
 	}
-	_ = on.cgroup.leave() // Go parks a process's first thread instead of ending it
 	close(p.ended)
 }
 
@@ -94,7 +93,7 @@ func (p *Process) Kill() error {
 
 // Stop asks the process to end by SIGTERM and waits. The error says how it ended, or that it did not.
 func (p *Process) Stop() error {
-	if err := p.end(syscall.SIGTERM, time.After(10*time.Second)); err != nil {
+	if err := p.end(syscall.SIGTERM, time.After(time.Minute)); err != nil {
 		return err
 	}
 	return p.err
@@ -114,6 +113,6 @@ func (p *Process) end(signal syscall.Signal, late <-chan time.Time) error {
 	case <-p.ended:
 		return nil
 	case <-late:
-		return fmt.Errorf("stop process %d: still there after %s", p.PID(), signal)
+		return fmt.Errorf("stop process %d: still there a minute after %s", p.PID(), signal)
 	}
 }

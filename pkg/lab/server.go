@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Server answers on one port of a host, over TCP and UDP, on both of its addresses.
@@ -103,8 +104,12 @@ func (s *Server) Close() error {
 func (s *Server) accept(l net.Listener) {
 	for {
 		conn, err := l.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil {
+			time.Sleep(time.Millisecond) // too many open files, say: there will be some again
+			continue
 		}
 		s.hold(conn)
 		go func() {

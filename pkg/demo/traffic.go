@@ -22,7 +22,7 @@ const (
 func (p *probe) run(ctx context.Context, w *watch) {
 	every(ctx, askEvery, func() {
 		began := time.Now()
-		answer, err := p.pod.Ask(ctx, p.network, p.to, p.options(w.begun()))
+		answer, err := p.pod.Ask(ctx, p.network, p.to, p.options(w.promised(p)))
 		if ctx.Err() == nil {
 			w.note(p, began, time.Now(), outcome(answer, err))
 		}
@@ -35,9 +35,9 @@ const firstPort, lastPort = 2000, 32000
 // options of the next question. A datagram from a port that was used a minute ago belongs to an old flow, which keeps its
 // backend: so UDP asks from a port of its own each time. TCP says itself that a connection is new. Before anything is
 // served, nobody waits for an answer for long.
-func (p *probe) options(begun bool) lab.DialOptions {
+func (p *probe) options(promised bool) lab.DialOptions {
 	options := lab.DialOptions{}
-	if !begun {
+	if !promised {
 		options.Patience = 500 * time.Millisecond
 	}
 	if p.network == "udp" {

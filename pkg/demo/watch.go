@@ -86,11 +86,11 @@ func (w *watch) settled() bool {
 	return w.ready
 }
 
-// begun says whether the first step's change has arrived, after which every question must be answered.
-func (w *watch) begun() bool {
+// promised says whether the first step's change has arrived, for this probe at least: its questions must be answered from then on.
+func (w *watch) promised(p *probe) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.before != nil || w.ready
+	return w.before != nil || w.ready || p.row > 0
 }
 
 // note takes in one outcome of a probe.

@@ -117,6 +117,28 @@ func TestTheOldOutcomeIsWrongOnceTheChangeArrived(t *testing.T) {
 	}
 }
 
+// Else a question that nobody waited for long enough would be wrong as soon as the change has arrived everywhere.
+func TestAProbeThatWasAnsweredOnceWaitsForEveryAnswer(t *testing.T) {
+	d, start := stage(), time.Now()
+	w := d.watch
+	w.expect(own)
+	w.changed(start)
+	p := w.probes[0]
+	for _, row := range []struct {
+		outcome  string
+		promised bool
+	}{{"timeout", false}, {own[p.client], true}, {"timeout", false}} {
+		w.note(p, start, start, row.outcome)
+		if w.promised(p) != row.promised {
+			t.Errorf("after %q an answer is promised: %t", row.outcome, !row.promised)
+		}
+	}
+	arrive(w, start)
+	if !w.promised(p) {
+		t.Error("no answer is promised though the change has arrived")
+	}
+}
+
 func TestAnAnswerToAQuestionFromBeforeTheChangeSaysNothing(t *testing.T) {
 	d, start := stage(), time.Now()
 	w := d.watch

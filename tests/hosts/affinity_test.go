@@ -53,7 +53,8 @@ func newSticky(t *testing.T) *sticky {
 	return s
 }
 
-// change publishes the service with these servers and waits until n1's tables say so.
+// change publishes the service with these servers and waits until n1's tables say so, of the frontends: the servers alone
+// are there before.
 func (s *sticky) change(servers []*lab.Pod) {
 	s.t.Helper()
 	s.publish(ready(servers...)...)
@@ -64,7 +65,7 @@ func (s *sticky) change(servers []*lab.Pod) {
 				if err != nil {
 					return err
 				}
-				if len(row.Internal.Tiers) == 1 && len(row.Internal.Tiers[0].Backends) == len(servers) && int(row.AffinitySeconds) == s.Affinity {
+				if row.Service == "default/"+s.Name && len(row.Internal.Tiers) == 1 && len(row.Internal.Tiers[0].Backends) == len(servers) && int(row.AffinitySeconds) == s.Affinity {
 					published++
 				}
 			}
@@ -160,8 +161,8 @@ func (s *sticky) age(d time.Duration) {
 func TestAffinityOutlivesItsAgent(t *testing.T) {
 	s := newSticky(t)
 	s.allAtFirst("with one server among five")
-	for name, end := range map[string]func() error{"killed": s.agents[0].Kill, "stopped": func() error { return s.agents[0].Stop() }} {
-		if err := end(); err != nil {
+	for name, end := range map[string]func(*lab.Process) error{"killed": (*lab.Process).Kill, "stopped": (*lab.Process).Stop} {
+		if err := end(s.agents[0]); err != nil {
 			t.Fatal(err)
 		}
 		s.allAtFirst("with its agent " + name)
@@ -227,8 +228,7 @@ func TestAffinityIsOfOneServicePort(t *testing.T) {
 			answer, err := s.try(client, way{"tcp", false})
 			return err == nil && answer.Server == servers[0].Name
 		})
-		s.publish(ready(servers...)...)
-		s.await("all servers are published", func() bool { return len(s.backendsOf(s.Name)) == 2*2*len(servers) })
+		s.change(servers)
 		if got := s.bound(client, way{"tcp", false}); got != servers[0].Name {
 			t.Errorf("over TCP the client is at %s, was at %s", got, servers[0].Name)
 		}
@@ -239,23 +239,13 @@ func TestAffinityIsOfOneServicePort(t *testing.T) {
 	}
 }
 
-// backendsOf are a service's backends as n1 has them.
-func (c *cluster) backendsOf(service string) (rows []maps.BackendRow) {
-	for _, row := range c.backends(0) {
-		if row.Service == "default/"+service {
-			rows = append(rows, row)
-		}
-	}
-	return rows
-}
-
 // The time begins anew with each connection, and a change of it counts for those who came before.
 func TestAffinityEndsWhenNobodyCameForItsTime(t *testing.T) {
 	s := newSticky(t)
-	s.age((threeHours - 60) * time.Second)
-	s.allAtFirst("a minute before the end")
-	s.age((threeHours - 60) * time.Second)
-	s.allAtFirst("a minute before the end of the time that began anew")
+	s.age((threeHours - 1800) * time.Second)
+	s.allAtFirst("half an hour before the end")
+	s.age((threeHours - 1800) * time.Second)
+	s.allAtFirst("half an hour before the end of the time that began anew")
 	s.age(600 * time.Second)
 	s.Affinity = 3600
 	s.change(s.servers)

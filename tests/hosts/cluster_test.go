@@ -20,7 +20,7 @@ const (
 	servicePort = 80
 	targetPort  = 8080
 	// patience is how long a change may take to reach the sockets: long, so that only what never comes is a failure.
-	patience = 2 * time.Minute
+	patience = 5 * time.Minute
 )
 
 // cluster has nodes n1 and n2 in zone a, and n3 in zone b. A node and its agent exist from the node's first use on.
@@ -230,12 +230,13 @@ func (c *cluster) await(what string, condition func() bool) {
 }
 
 // awaitServer polls until new connections of the client are answered by that server and none other, on every way. All
-// agents serve by then: the backend's node has its programs too.
+// agents serve by then: the backend's node has its programs too. And they have all frontends, not only the one that is asked.
 func (s *service) awaitServer(client host, want string) {
 	s.t.Helper()
 	for i := range s.agents {
 		s.awaitServing(i)
 	}
+	s.awaitFrontends()
 	for _, w := range ways() {
 		s.await(fmt.Sprintf("%s asks %s over %s, wants %s", client, s.Name, w, want), func() bool {
 			for range 5 {
@@ -254,6 +255,11 @@ func (s *service) ask(client host, w way) (lab.Answer, error) {
 
 // try is ask for those who will ask again: before a Service is served nobody answers, and waiting long is a waste.
 func (s *service) try(client host, w way) (lab.Answer, error) {
+	return client.Ask(context.Background(), w.network, s.address(w.six), lab.DialOptions{Patience: time.Second})
+}
+
+// inVain is ask for those who expect no answer.
+func (s *service) inVain(client host, w way) (lab.Answer, error) {
 	return client.Ask(context.Background(), w.network, s.address(w.six), lab.DialOptions{Patience: 300 * time.Millisecond})
 }
 

@@ -45,16 +45,11 @@ func TestAHeldDemoEndsWithItsContext(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var out notes
+	out.await("nsenter", stop)
 	options := demoOptions(&out)
 	options.Hold = true
-	ended := make(chan error, 1)
-	go func() { ended <- demo.Run(ctx, options) }()
-	if err := lab.Await(2*time.Minute, func() bool { return strings.Contains(out.text(), "nsenter") }); err != nil {
-		t.Errorf("%v\n%s", err, out.text())
-	}
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
+	if err := demo.Run(ctx, options); err != nil || ctx.Err() == nil {
+		t.Errorf("the demo ended with %v\n%s", err, out.text())
 	}
 }
 
@@ -63,28 +58,33 @@ func TestAnInterruptedDemoSaysSo(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var out notes
-	ended := make(chan error, 1)
-	go func() { ended <- demo.Run(ctx, demoOptions(&out)) }()
-	if err := lab.Await(time.Minute, func() bool { return strings.Contains(out.text(), "step 1") }); err != nil {
-		t.Error(err)
-	}
-	stop()
-	if err := <-ended; err == nil || !strings.Contains(err.Error(), "interrupted") {
-		t.Errorf("the demo ended with %v", err)
+	out.await("step 1", stop)
+	if err := demo.Run(ctx, demoOptions(&out)); err == nil || !strings.Contains(err.Error(), "interrupted") {
+		t.Errorf("the demo ended with %v\n%s", err, out.text())
 	}
 }
 
 // notes is a writer that may be read while it is written.
 type notes struct {
-	mu   sync.Mutex
-	what bytes.Buffer
+	mu    sync.Mutex
+	what  bytes.Buffer
+	words string // that are waited for
+	then  func() // is called when they are there; may be nil
 }
 
 func (n *notes) Write(p []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	defer func() {
+		if n.then != nil && strings.Contains(n.what.String(), n.words) {
+			n.then()
+		}
+	}()
 	return n.what.Write(p)
 }
+
+// await has something called as soon as these words are written.
+func (n *notes) await(words string, then func()) { n.words, n.then = words, then }
 
 func (n *notes) text() string {
 	n.mu.Lock()

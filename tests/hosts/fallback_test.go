@@ -31,7 +31,7 @@ func fallback(of *service, on bool, endpoints ...lab.Endpoint) {
 func (s *stage) becomesSilent(client host, of *service, kind frontend) {
 	s.t.Helper()
 	s.await(fmt.Sprintf("nobody answers %s by %s", client, kind), func() bool {
-		_, err := s.by(of, kind).try(client, way{"tcp", false})
+		_, err := s.by(of, kind).inVain(client, way{"tcp", false})
 		return timedOut(err)
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"time"
 
 	"github.com/nearlb/nearlb/pkg/lab"
 )
@@ -24,7 +23,7 @@ type page struct {
 // get asks over HTTP with a connection of its own, from the host's namespace.
 func get(from host, at netip.AddrPort, path string) (page, error) {
 	client := http.Client{
-		Timeout: 2 * time.Second,
+		Timeout: lab.Patience,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

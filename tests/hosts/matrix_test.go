@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/nearlb/nearlb/pkg/lab"
 )
@@ -36,7 +35,7 @@ func checkMatrix(t *testing.T, s *stage) {
 
 func (s *stage) checkCell(client host, backend *lab.Pod, to netip.AddrPort, w way) {
 	s.t.Helper()
-	conn, err := client.Dial(context.Background(), w.network, to, lab.DialOptions{LocalPort: s.port(), Patience: 2 * time.Second})
+	conn, err := client.Dial(context.Background(), w.network, to, lab.DialOptions{LocalPort: s.port()})
 	if err != nil {
 		s.t.Fatal(err)
 	}

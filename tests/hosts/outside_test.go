@@ -96,10 +96,10 @@ func TestPortsThatRunOutTowardsOneBackendHarmNobodyElse(t *testing.T) {
 		if len(seen) != 4 {
 			t.Errorf("%s: four connections are %d to the backend: %v", w, len(seen), seen)
 		}
-		if answer, err := s.by(full, nodePort).try(s.outside, w); err == nil {
+		if answer, err := s.by(full, nodePort).inVain(s.outside, w); err == nil {
 			t.Errorf("%s: a fifth connection has one of four ports: %+v", w, answer)
 		}
-		if answer, err := s.by(free, nodePort).try(s.outside, w); err != nil {
+		if answer, err := s.by(free, nodePort).ask(s.outside, w); err != nil {
 			t.Errorf("%s: another backend: %+v, %v", w, answer, err)
 		}
 		for address, conn := range seen {
@@ -153,7 +153,7 @@ func TestANodeThatDoesNotForwardSaysSo(t *testing.T) {
 	}
 	s.mayDrop("drop_forwarding_off")
 	for _, w := range ways() {
-		if answer, err := s.by(of, nodePort).try(s.outside, w); err == nil {
+		if answer, err := s.by(of, nodePort).inVain(s.outside, w); err == nil {
 			t.Errorf("%s is forwarded all the same: %+v", w, answer)
 		}
 	}

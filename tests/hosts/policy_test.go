@@ -36,6 +36,7 @@ func TestTrafficPolicies(t *testing.T) {
 // only is that every new connection of the client to every one of the frontends is answered by that server.
 func (s *stage) only(client host, of *service, kinds []frontend, server *lab.Pod) {
 	s.t.Helper()
+	of.awaitFrontends()
 	for _, kind := range kinds {
 		for _, w := range ways() {
 			for range 4 {
@@ -61,14 +62,15 @@ func (s *stage) both(client host, of *service, kinds []frontend) {
 // once instead.
 func (s *stage) silent(client host, of *service, kinds []frontend) {
 	s.t.Helper()
+	of.awaitFrontends()
 	for _, kind := range kinds {
 		for _, w := range ways() {
-			answer, err := s.by(of, kind).try(client, w)
-			asItIs := timedOut(err)
+			ask, asItIs := s.by(of, kind).inVain, timedOut
 			if client == host(s.here) {
-				asItIs = errors.Is(err, syscall.EHOSTUNREACH)
+				ask, asItIs = s.by(of, kind).ask, unreachable
 			}
-			if !asItIs {
+			answer, err := ask(client, w)
+			if !asItIs(err) {
 				s.t.Errorf("%s asks by %s over %s: %+v, %v; want silence", client, kind, w, answer, err)
 			}
 		}
@@ -79,6 +81,8 @@ func timedOut(err error) bool {
 	var late interface{ Timeout() bool }
 	return errors.As(err, &late) && late.Timeout()
 }
+
+func unreachable(err error) bool { return errors.Is(err, syscall.EHOSTUNREACH) }
 
 // by is the Service as it is asked on the first node.
 func (s *stage) by(of *service, kind frontend) *service {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // load is clients that connect all the time and connections that are used all the time.
@@ -33,9 +34,13 @@ func (s *service) startLoad(clients ...host) *load {
 	return l
 }
 
+// every is how often each of them asks. A port that a connection had is not used again for a minute, and clients have some
+// tens of thousands, which must last for as long as an agent may take to start.
+const every = 5 * time.Millisecond
+
 func (l *load) repeat(ctx context.Context, ask func() error) {
 	l.done.Go(func() {
-		for ctx.Err() == nil {
+		for ; ctx.Err() == nil; time.Sleep(every) {
 			if err := ask(); err != nil {
 				l.mu.Lock()
 				l.failures = append(l.failures, err.Error())

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -74,18 +75,22 @@ func (p *Plane) Audited(user string) ([]Request, error) {
 	}
 	defer file.Close()
 	var requests []Request
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 4<<20)
-	for lines.Scan() {
+	for in := bufio.NewReader(file); ; {
+		line, err := in.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return requests, nil // what there is of a last line is being written
+		}
 		var r Request
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+		if err == nil {
+			err = json.Unmarshal(line, &r)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("read audit log: %w", err)
 		}
 		if r.User.Username == user {
 			requests = append(requests, r)
 		}
 	}
-	return requests, lines.Err()
 }
 
 // CheckAudit fails for every request of a ServiceAccount that was refused, for every one for Endpoints, and if there was no

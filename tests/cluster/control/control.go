@@ -28,6 +28,8 @@ import (
 	"sync"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -151,10 +153,28 @@ func (p *Plane) Config() *rest.Config {
 
 func (p *Plane) file(name string) string { return filepath.Join(p.Dir, name) }
 
-// AwaitReady waits until the API server says that it is ready.
+// AwaitReady waits until the API server says that it is ready, and has made the namespaces of the system, which it does by the way.
 func (p *Plane) AwaitReady(ctx context.Context) error {
 	return p.await(ctx, "API server", p.APIServer, func(ctx context.Context) error {
-		return p.Admin.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		if err := p.Admin.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
+			return err
+		}
+		_, err := p.Admin.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+		return err
+	})
+}
+
+// AwaitRight waits until the API server lets a user do something: it knows of roles and bindings a moment after they were applied.
+func (p *Plane) AwaitRight(ctx context.Context, user string, right authorizationv1.ResourceAttributes) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &right}}
+	return p.await(ctx, "API server", p.APIServer, func(ctx context.Context) error {
+		answer, err := p.Admin.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err == nil && !answer.Status.Allowed {
+			err = fmt.Errorf("%s may not %s %s", user, right.Verb, right.Resource)
+		}
+		return err
 	})
 }
 

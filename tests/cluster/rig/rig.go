@@ -36,6 +36,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nearlb/nearlb/pkg/cli"
@@ -44,8 +45,9 @@ import (
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
-// Patience is how long a change may take to reach the sockets: long, so that only what never comes is a failure.
-const Patience = 60 * time.Second
+// Patience is how long a change may take to reach the sockets: long, so that only what never comes is a failure. Controllers that lost
+// the API server several times ask for it again after up to a minute.
+const Patience = 3 * time.Minute
 
 // Account is the agents' user name.
 const Account = "system:serviceaccount:kube-system:nearlb"
@@ -127,6 +129,9 @@ func start(ctx context.Context, o Options) (*Cluster, error) {
 	}
 	c.API = c.Plane.Admin
 	if err := c.Plane.Apply(ctx, Manifest("base/rbac.yaml")); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	if err := c.Plane.AwaitRight(ctx, Account, authorizationv1.ResourceAttributes{Verb: "list", Resource: "services"}); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	if c.kubeconfig, err = c.Plane.Login(ctx, "kube-system", "nearlb"); err != nil {

@@ -26,7 +26,7 @@ func TestAnAgentThatIsKilledAndComesBackFollowsOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	load.Round()
-	one.SetReady(false)
+	one.Terminate() // and serves on: UDP clients of the node that wait for an answer are ended if it does not
 	load.Round()
 	c.StartAgent(c.Node(0))
 	web.AwaitServers(client, two)
@@ -49,7 +49,7 @@ func TestAnAPIServerThatRestartsIsFollowedOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	load.Round()
-	one.SetReady(false)
+	one.Terminate() // and serves on, as above
 	web.AwaitServers(client, two)
 	load.Round()
 	load.End()

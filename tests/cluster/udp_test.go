@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -60,7 +61,7 @@ func follow(c *rig.Cluster, host rig.Host, at rig.At, six bool, port uint16) *fo
 // exchange sends one datagram from the port, from a new socket if the old one was told that its peer is gone.
 func (f *follower) exchange() (lab.Answer, error) {
 	if f.conn == nil {
-		options := lab.DialOptions{LocalPort: f.port, Patience: lab.Patience / 5}
+		options := lab.DialOptions{LocalPort: f.port, Patience: time.Second}
 		conn, err := f.host.Dial(f.T.Context(), "udp", f.at(f.six), options)
 		if err != nil {
 			return lab.Answer{}, err

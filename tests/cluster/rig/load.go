@@ -59,7 +59,7 @@ func (l *Load) start(ctx context.Context, client Host, at At, w Way) {
 	l.workers = append(l.workers, k)
 	l.done.Go(func() {
 		for ctx.Err() == nil {
-			if _, err := client.Ask(context.Background(), w.Network, to, lab.DialOptions{Patience: 20 * time.Second}); err != nil {
+			if _, err := client.Ask(context.Background(), w.Network, to, lab.DialOptions{}); err != nil {
 				k.err.Store(&err)
 				return
 			}

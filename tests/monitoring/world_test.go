@@ -22,7 +22,7 @@ import (
 
 const (
 	targetPort = 8080
-	patience   = 60 * time.Second // only what never comes is a failure
+	patience   = 3 * time.Minute // only what never comes is a failure
 )
 
 // world is a cluster of network namespaces with a real agent on each node, and a client on the first.
@@ -147,7 +147,7 @@ const (
 
 // get asks the agent from its node: metrics are on the loopback address.
 func get(n *lab.Node, port uint16, path string) ([]byte, error) {
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	client := http.Client{Timeout: patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return n.Dial(ctx, "tcp", netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port), lab.DialOptions{})

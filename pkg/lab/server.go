@@ -53,7 +53,7 @@ func (s *Server) listenOn(ns *Namespace, port uint16, addresses ...netip.Addr) e
 
 // listen opens the sockets in the calling thread's namespace.
 func (s *Server) listen(on netip.AddrPort) error {
-	var config net.ListenConfig
+	config := net.ListenConfig{KeepAlive: -1}
 	config.SetMultipathTCP(false)
 	tcp, err := config.Listen(context.Background(), "tcp", on.String())
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearlb/nearlb/tests/cluster/rig"
 )
@@ -49,7 +50,10 @@ func TestWithoutAnyReadyPodConnectionsAreRefused(t *testing.T) {
 	refused()
 	one.SetReady(true)
 	web.AwaitServers(client, one)
-	one.UpdateStatus(func(s *corev1.PodStatus) { s.Phase, s.Reason = corev1.PodFailed, "Evicted" })
+	one.UpdateStatus(func(s *corev1.PodStatus) { // with the condition, as a kubelet does: the controller does not look at a pod for its phase alone
+		s.Phase, s.Reason = corev1.PodFailed, "Evicted"
+		s.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "PodFailed", LastTransitionTime: metav1.Now()}}
+	})
 	refused()
 	web.AwaitServers(client, c.Server("web", "two", 1))
 }

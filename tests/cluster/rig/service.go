@@ -44,7 +44,8 @@ func (c *Cluster) makeNamespace() {
 }
 
 // Service makes a Service that selects app=NAME, with addresses of both families, port 80 to TargetPort over TCP and UDP.
-// change, if there is any, makes it another one before it is created.
+// change, if there is any, makes it another one before it is created. All nodes know it when it is returned: to who asks before, it
+// is an address that nobody has.
 func (c *Cluster) Service(name string, change func(*corev1.Service)) *Service {
 	c.T.Helper()
 	both := corev1.IPFamilyPolicyRequireDualStack
@@ -64,7 +65,9 @@ func (c *Cluster) Service(name string, change func(*corev1.Service)) *Service {
 	}
 	_, err := c.API.CoreV1().Services(c.Namespace).Create(c.T.Context(), o, metav1.CreateOptions{})
 	c.must(err)
-	return &Service{Name: name, cluster: c}
+	s := &Service{Name: name, cluster: c}
+	s.awaitKnown()
+	return s
 }
 
 // Get is the object as it is now.

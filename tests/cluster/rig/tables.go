@@ -60,6 +60,24 @@ func (c *Cluster) Verdicts(n *Node) map[string]uint64 {
 	return out
 }
 
+// awaitKnown waits until the tables of every node have the Service's addresses.
+func (s *Service) awaitKnown() {
+	s.cluster.T.Helper()
+	addresses := s.Get().Spec.ClusterIPs
+	for _, n := range s.cluster.Nodes() {
+		if n.Agent == nil {
+			continue
+		}
+		s.cluster.Await(fmt.Sprintf("%s knows Service %s", n.Name, s.Name), func() bool {
+			missing := slices.Clone(addresses)
+			err := s.frontends(n, func(row maps.FrontendRow) {
+				missing = slices.DeleteFunc(missing, func(a string) bool { return a == row.Address.String() })
+			})
+			return err == nil && len(missing) == 0
+		})
+	}
+}
+
 // AwaitChoice waits until the tables of every node let its own clients choose these pods, and no others, for each address and port
 // of the Service.
 func (s *Service) AwaitChoice(want ...*Pod) {

@@ -7,6 +7,9 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unk
 TIMEOUT  ?= 20m
 FUZZTIME ?= 30s
 
+# All is built as the program is, so that what a fresh machine compiles for one target serves the next; agents in tests drop capabilities, too.
+export CGO_ENABLED = 0
+
 # What building the BPF objects and running every test wants from Debian; the program itself needs none of it.
 PACKAGES := clang-19 llvm-19 clang-format-19 libbpf-dev linux-libc-dev gcc libc6-dev iproute2 nftables iptables shellcheck
 
@@ -19,19 +22,20 @@ help: ## print these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/nearlb (needs Go alone: BPF objects are committed)
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X github.com/nearlb/nearlb/pkg/cli.version=$(VERSION)" -o $(BIN) ./cmd/nearlb
+	$(GO) build -trimpath -ldflags "-s -w -X github.com/nearlb/nearlb/pkg/cli.version=$(VERSION)" -o $(BIN) ./cmd/nearlb
 
 demo: build root ## a small cluster on this machine: watch traffic follow the endpoints (about 40 s)
 	./$(BIN) demo $(DEMOFLAGS)
 
 test: root packages oracle cluster manifests monitoring ## install what is missing, then run every test, the privileged ones included
-	NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -race -count=1 -timeout $(TIMEOUT) ./cmd/... ./pkg/...
-	NEARLB_REQUIRE_PRIVILEGED=1 CGO_ENABLED=0 $(GO) test -count=1 -timeout $(TIMEOUT) ./tests/... # as the program is built: agents drop capabilities
+	NEARLB_REQUIRE_PRIVILEGED=1 CGO_ENABLED=1 $(GO) test -race -count=1 -timeout $(TIMEOUT) ./cmd/... ./pkg/...
+	NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) ./tests/...
 
 oracle: ## compare decisions with kube-proxy's own code; WORLDS=N for another number of worlds than 2 x 50000
 	cd tests/oracle && $(GO) test -count=1 -timeout $(TIMEOUT) . $(if $(WORLDS),-rapid.checks=$(WORLDS))
 
 cluster: root packages ## agents on a real control plane: real API server and controllers over etcd (the first time builds them, minutes)
+	cd tests/cluster && $(GO) list -export -deps ./kubernetes >/dev/null # compiled outside of the tests' time
 	cd tests/cluster && NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) ./...
 
 manifests: ## render every way to install, hold them together, build the image's program for each architecture
@@ -42,7 +46,7 @@ test-kernels: root ## boot Debian's Linux 6.1 and 6.12 under qemu and run the pa
 	$(GO) run ./tests/kernels
 
 monitoring: root ## hold dashboard, alerts and table of metrics to what real agents tell, with Prometheus' own engine
-	cd tests/monitoring && NEARLB_REQUIRE_PRIVILEGED=1 CGO_ENABLED=0 $(GO) test -count=1 -timeout $(TIMEOUT) ./...
+	cd tests/monitoring && NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) ./...
 
 bench: build root ## measure the datapath in the kernel and write README's table (about a minute)
 	tests/bench.sh ./$(BIN) README.md

@@ -7,6 +7,10 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unk
 TIMEOUT  ?= 20m
 FUZZTIME ?= 30s
 
+# The worlds that properties are held against: the same for the same code, so that a failure is of the change it is found in. 0: others each time.
+SEED     ?= 1
+export RAPID_SEED = $(SEED)
+
 # All is built as the program is, so that what a fresh machine compiles for one target serves the next; agents in tests drop capabilities, too.
 export CGO_ENABLED = 0
 
@@ -27,11 +31,11 @@ build: ## build bin/nearlb (needs Go alone: BPF objects are committed)
 demo: build root ## a small cluster on this machine: watch traffic follow the endpoints (about 40 s)
 	./$(BIN) demo $(DEMOFLAGS)
 
-test: root packages oracle cluster manifests monitoring ## install what is missing, then run every test, the privileged ones included
+test: root packages oracle cluster manifests monitoring ## install what is missing, then run every test, the privileged ones included (SEED=0: other random worlds)
 	NEARLB_REQUIRE_PRIVILEGED=1 CGO_ENABLED=1 $(GO) test -race -count=1 -timeout $(TIMEOUT) ./cmd/... ./pkg/...
 	NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) ./tests/...
 
-oracle: ## compare decisions with kube-proxy's own code; WORLDS=N for another number of worlds than 2 x 50000
+oracle: ## compare decisions with kube-proxy's own code; WORLDS=N for another number of worlds than 2 x 50000, SEED=0 for others
 	cd tests/oracle && $(GO) test -count=1 -timeout $(TIMEOUT) . $(if $(WORLDS),-rapid.checks=$(WORLDS))
 
 cluster: root packages ## agents on a real control plane: real API server and controllers over etcd (the first time builds them, minutes)
@@ -73,7 +77,7 @@ lint: packages ## formatting, vet, staticcheck, shellcheck
 	cd tests/monitoring && $(GO) vet ./...
 	shellcheck .ci/run tests/*.sh tests/monitoring/*.sh
 
-fuzz: root ## run every fuzz target for FUZZTIME each
+fuzz: root ## hold the properties against other worlds, and run every fuzz target for FUZZTIME each
 	tests/fuzz.sh $(FUZZTIME)
 
 packages:

@@ -1,7 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs every fuzz target of the module for the time given as argument.
+# Holds every property against worlds that nobody saw before, then runs every fuzz target for the time given as argument.
 set -eu
+grep -rl --include='*_test.go' 'rapid\.Check(' pkg tests/differential tests/packet | xargs -n 1 dirname | sort -u | while read -r package; do
+	echo "== $package: properties"
+	RAPID_SEED=0 go test -count=1 "./$package"
+done
 time=${1:-30s}
 grep -rl --include='*_test.go' '^func Fuzz' cmd pkg tests | sort | while read -r file; do
 	package=./$(dirname "$file")

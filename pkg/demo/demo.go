@@ -31,7 +31,7 @@ type Options struct {
 const (
 	defaultWidth = 80
 	defaultDwell = 4200 * time.Millisecond
-	settleLimit  = 5 * time.Minute // a change that has not reached the sockets by then is lost; some wait for an agent's start
+	settleLimit  = 10 * time.Minute // a change that has not reached the sockets by then is lost; some wait for an agent's start
 )
 
 // Run builds the cluster, performs every step and takes the cluster down. The error is nil only if every step came out

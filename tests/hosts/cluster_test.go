@@ -20,7 +20,7 @@ const (
 	servicePort = 80
 	targetPort  = 8080
 	// patience is how long a change may take to reach the sockets: long, so that only what never comes is a failure.
-	patience = 5 * time.Minute
+	patience = 10 * time.Minute
 )
 
 // cluster has nodes n1 and n2 in zone a, and n3 in zone b. A node and its agent exist from the node's first use on.

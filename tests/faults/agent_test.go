@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,6 +38,7 @@ func TestAnAgentThatHangsIsCalledStaleAndTrafficGoesOn(t *testing.T) {
 	load.more(100)
 
 	c.must(syscall.Kill(a.PID(), syscall.SIGSTOP))
+	c.await("all of the agent's threads stop", a.stopped) // a thread goes on until it notices
 	c.publish("web.yaml", web(1, other))
 	conn, err := n.Dial(context.Background(), "tcp", netip.MustParseAddrPort(s.Listen["health"]), lab.DialOptions{})
 	c.must(err)
@@ -63,6 +65,17 @@ func TestAnAgentThatHangsIsCalledStaleAndTrafficGoesOn(t *testing.T) {
 	c.await("nearlb status is content", func() bool { _, code := c.run(n, "status"); return code == 0 })
 	load.more(100)
 	load.end(t)
+}
+
+// stopped tells whether no thread of the agent can run.
+func (a *running) stopped() bool {
+	a.t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", a.PID()))
+	a.must(err)
+	return len(threads) > 0 && !slices.ContainsFunc(threads, func(path string) bool {
+		text, err := os.ReadFile(path)
+		return err != nil || !strings.Contains(string(text), "\nState:\tT ")
+	})
 }
 
 // The directory of the status file is full, before the agent starts and after: it publishes and serves, says so in its log, and writes its

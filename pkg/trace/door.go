@@ -68,12 +68,40 @@ func (t *Tracer) affinityClient(r Request) netip.Addr {
 	if r.From != FromHost {
 		return r.Source.Addr()
 	}
+	if own, ok := t.ownAddress(r.Source.Addr().Is6()); ok {
+		return own
+	}
+	return r.Source.Addr()
+}
+
+// ownAddress is the node's address of a family, as the programs are told: all zeros if it has none; false: nobody told them.
+func (t *Tracer) ownAddress(six bool) (netip.Addr, bool) {
 	var settings bpf.NearlbSettings
 	if err := t.objects.Config.Lookup(uint32(0), &settings); err != nil {
-		return r.Source.Addr()
+		return netip.Addr{}, false
 	}
-	if r.Source.Addr().Is6() {
-		return netip.AddrFrom16(settings.Node6.Bytes)
+	if six {
+		return netip.AddrFrom16(settings.Node6.Bytes), true
 	}
-	return netip.AddrFrom16(settings.Node4.Bytes)
+	return netip.AddrFrom16(settings.Node4.Bytes), true
+}
+
+// socketSource is the address that a backend sees of a socket of the node. One that asks on a loopback address connects to the
+// backend from the address that its route gives; offline no route is asked, and it is the node's own.
+func (t *Tracer) socketSource(client, backend netip.Addr) netip.Addr {
+	if !client.IsLoopback() || backend.IsLoopback() {
+		return client
+	}
+	if t.live != nil {
+		routes, err := netlink.RouteGet(backend.AsSlice())
+		if err == nil && len(routes) > 0 {
+			if source, ok := netip.AddrFromSlice(routes[0].Src); ok {
+				return source.Unmap()
+			}
+		}
+	}
+	if own, ok := t.ownAddress(client.Is6()); ok && !own.IsUnspecified() {
+		return own.Unmap()
+	}
+	return client
 }

@@ -76,7 +76,8 @@ func (t *Tracer) translated(r Request, client netip.AddrPort, result bpf.NearlbT
 		if err := t.objects.Backends.Lookup(result.Backend, &b); err != nil {
 			return source, backend, fmt.Errorf("read backend %d: %w", result.Backend, err)
 		}
-		return client, maps.AddrPortOf(b), nil
+		backend = maps.AddrPortOf(b)
+		return netip.AddrPortFrom(t.socketSource(client.Addr(), backend.Addr()), client.Port()), backend, nil
 	}
 	source, backend, ok := ends(out)
 	if !ok {

@@ -50,7 +50,7 @@ func TestWhatIsInstalledWorksInARealCluster(t *testing.T) {
 func takes(c *rig.Cluster) {
 	t := c.T
 	var texts [][]byte
-	for _, overlay := range []string{"base", "overlays/replace-kube-proxy", "overlays/trial"} {
+	for _, overlay := range []string{"base", "overlays/replace-kube-proxy", "overlays/trial", "overlays/handover", "overlays/handover-alone"} {
 		texts = append(texts, rendered(t, overlay))
 	}
 	for _, values := range []string{

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,7 +33,9 @@ func Cleanup(pinPath string) ([]string, error) {
 		if !e.IsDir() || !generationName.MatchString(e.Name()) {
 			continue
 		}
-		gone, err := removeGeneration(filepath.Join(pinPath, e.Name()))
+		g := generation{path: filepath.Join(pinPath, e.Name())}
+		detachAll(g.links())
+		gone, err := removeGeneration(g.path)
 		removed = append(removed, gone...)
 		if err != nil {
 			return removed, err
@@ -61,8 +64,21 @@ func removeGeneration(dir string) ([]string, error) {
 	return removed, nil
 }
 
-// removeTree removes a directory and what is in it, and lists it. Last names go first: of the links of a device that is
-// ingress, so that requests stop being translated before replies do.
+// detachAll has the kernel let go of the links of a directory at once, which it does by itself some time after their files are
+// gone. Last names go first: of the links of a device that is ingress, so that requests stop being translated before replies do.
+func detachAll(dir string) {
+	entries, _ := os.ReadDir(dir) // removeTree says what is wrong with it
+	for _, e := range slices.Backward(entries) {
+		l, err := link.LoadPinnedLink(filepath.Join(dir, e.Name()), nil)
+		if err != nil {
+			continue // something else
+		}
+		_ = l.Detach() // who cannot now ends with its file
+		_ = l.Close()
+	}
+}
+
+// removeTree removes a directory and what is in it, and lists it, last names first.
 func removeTree(path string) ([]string, error) {
 	entries, err := os.ReadDir(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -3,6 +3,7 @@
 package bpf
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -21,7 +22,7 @@ func enoughDescriptors(spec *ebpf.CollectionSpec) error {
 		return fmt.Errorf("read the limit of open files: %w", err)
 	}
 	open, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.EMFILE) {
 		return fmt.Errorf("count open files: %w", err)
 	}
 	wants := uint64(len(open) + len(spec.Maps) + len(spec.Programs) + spareDescriptors)

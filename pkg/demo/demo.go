@@ -25,13 +25,14 @@ type Options struct {
 	Width       int           // columns of the terminal; 0 is 80
 	Hold        bool          // when the steps are done, keep the cluster until ctx ends
 	Dwell       time.Duration // how long a step is watched after its change arrived; 0 is some seconds
+	Patience    time.Duration // a change that has not reached the sockets by then is lost; 0 is two minutes
 	Agent       lab.AgentOptions
 }
 
 const (
-	defaultWidth = 80
-	defaultDwell = 4200 * time.Millisecond
-	settleLimit  = 10 * time.Minute // a change that has not reached the sockets by then is lost; some wait for an agent's start
+	defaultWidth    = 80
+	defaultDwell    = 4200 * time.Millisecond
+	defaultPatience = 2 * time.Minute // some changes wait for an agent's start
 )
 
 // Run builds the cluster, performs every step and takes the cluster down. The error is nil only if every step came out
@@ -57,6 +58,9 @@ func (o *Options) complete() error {
 	}
 	if o.Dwell == 0 {
 		o.Dwell = defaultDwell
+	}
+	if o.Patience == 0 {
+		o.Patience = defaultPatience
 	}
 	if len(o.Agent.Command) == 0 {
 		self, err := os.Executable()
@@ -93,6 +97,7 @@ func (d *demo) run(ctx context.Context) error {
 
 // perform goes through the steps. The error says how many came out wrong, or that it was interrupted.
 func (d *demo) perform(ctx context.Context, talk *errgroup.Group) error {
+	lastAnswers := func() {}
 	for i, s := range d.steps {
 		result := d.step(ctx, i, s)
 		if ctx.Err() != nil {
@@ -105,8 +110,9 @@ func (d *demo) perform(ctx context.Context, talk *errgroup.Group) error {
 		if result.Err != nil {
 			break // nothing works: the rest would only take time
 		}
-		d.holdConnections(ctx, talk)
+		lastAnswers = d.holdConnections(ctx, talk)
 	}
+	lastAnswers()
 	held := d.watch.heldState()
 	d.report.end(d, held)
 	if d.passed() < len(d.steps) {
@@ -128,7 +134,7 @@ func (d *demo) step(ctx context.Context, number int, s step) Result {
 	}
 	d.watch.changed(time.Now())
 	if result.Err == nil {
-		result.Err = d.await(ctx, settleLimit, d.watch.settled)
+		result.Err = d.await(ctx, d.options.Patience, d.watch.settled)
 	}
 	if result.Err == nil && s.during != nil {
 		result.Err = s.during(ctx)

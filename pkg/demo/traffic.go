@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"syscall"
 	"time"
 
@@ -76,19 +77,29 @@ func outcome(answer lab.Answer, err error) string {
 	return "error"
 }
 
-// holdConnections opens TCP connections that are used until the demo ends, whatever becomes of the backends' readiness.
-func (d *demo) holdConnections(ctx context.Context, talk *errgroup.Group) {
+// holdConnections opens TCP connections that are used, whatever becomes of the backends' readiness, until last is called: it waits
+// for one more answer of each, so that one that fell silent is counted.
+func (d *demo) holdConnections(ctx context.Context, talk *errgroup.Group) (last func()) {
+	asking, enough := context.WithCancel(ctx)
+	var held sync.WaitGroup
 	for _, client := range d.clients {
 		for _, address := range clusterIPs() {
+			held.Add(1)
 			talk.Go(func() error {
-				d.holdConnection(ctx, client, netip.AddrPortFrom(address, servicePort))
+				defer held.Done()
+				d.holdConnection(ctx, asking, client, netip.AddrPortFrom(address, servicePort))
 				return nil
 			})
 		}
 	}
+	return func() {
+		enough()
+		held.Wait()
+	}
 }
 
-func (d *demo) holdConnection(ctx context.Context, client *lab.Pod, to netip.AddrPort) {
+// holdConnection asks on one connection until asking ends, and once more unless the demo does.
+func (d *demo) holdConnection(ctx, asking context.Context, client *lab.Pod, to netip.AddrPort) {
 	conn, err := client.Dial(ctx, "tcp", to, lab.DialOptions{})
 	if err != nil {
 		d.watch.noteHeld(ctx, 0, false)
@@ -97,10 +108,14 @@ func (d *demo) holdConnection(ctx context.Context, client *lab.Pod, to netip.Add
 	defer conn.Close()
 	first, err := conn.Who()
 	d.watch.noteHeld(ctx, 1, err == nil)
-	every(ctx, heldEvery, func() {
+	ask := func() {
 		answer, err := conn.Who()
 		d.watch.noteHeld(ctx, 0, err == nil && answer.Server == first.Server)
-	})
+	}
+	every(asking, heldEvery, ask)
+	if ctx.Err() == nil {
+		ask()
+	}
 }
 
 // noteHeld counts an answer on a connection held open. What fails because the demo ends does not count.

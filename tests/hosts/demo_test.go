@@ -5,6 +5,7 @@ package hosts
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -17,9 +18,10 @@ import (
 
 func demoOptions(out *notes) demo.Options {
 	return demo.Options{
-		Out:   out,
-		Dwell: 300 * time.Millisecond,
-		Agent: lab.AgentOptions{Command: []string{"/proc/self/exe", "agent"}, Env: []string{runAsCLI + "=1"}},
+		Out:      out,
+		Dwell:    300 * time.Millisecond,
+		Patience: patience,
+		Agent:    lab.AgentOptions{Command: []string{"/proc/self/exe", "agent"}, Env: []string{runAsCLI + "=1"}},
 	}
 }
 
@@ -42,13 +44,13 @@ func TestEveryStepOfTheDemoComesOutAsItShould(t *testing.T) {
 
 func TestAHeldDemoEndsWithItsContext(t *testing.T) {
 	privileged.Require(t)
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithTimeout(t.Context(), patience)
 	defer stop()
 	var out notes
 	out.await("nsenter", stop)
 	options := demoOptions(&out)
 	options.Hold = true
-	if err := demo.Run(ctx, options); err != nil || ctx.Err() == nil {
+	if err := demo.Run(ctx, options); err != nil || !errors.Is(ctx.Err(), context.Canceled) {
 		t.Errorf("the demo ended with %v\n%s", err, out.text())
 	}
 }

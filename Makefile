@@ -4,7 +4,7 @@
 GO       ?= go
 BIN      := bin/nearlb
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-TIMEOUT  ?= 20m
+TIMEOUT  ?= 40m
 FUZZTIME ?= 30s
 
 # The worlds that properties are held against: the same for the same code, so that a failure is of the change it is found in. 0: others each time.

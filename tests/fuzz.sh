@@ -4,7 +4,7 @@
 set -eu
 grep -rl --include='*_test.go' 'rapid\.Check(' pkg tests/differential tests/packet | xargs -n 1 dirname | sort -u | while read -r package; do
 	echo "== $package: properties"
-	RAPID_SEED=0 go test -count=1 "./$package"
+	RAPID_SEED=0 go test -count=1 -timeout 1h "./$package"
 done
 time=${1:-30s}
 grep -rl --include='*_test.go' '^func Fuzz' cmd pkg tests | sort | while read -r file; do

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -56,10 +57,10 @@ func TestAnAPIServerThatRestartsIsFollowedOn(t *testing.T) {
 	c.Service("next", func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "web"} }).AwaitServers(client, two)
 }
 
-// The Kubernetes suite allows 30 seconds between a change of an object and what a client sees of it. What it takes here is in
-// the log: it is how fast the machine is at that moment, and no subject of a test.
+// The Kubernetes suite allows 30 seconds between a change of an object and what a client sees of it; most changes are to be seen
+// within one. The middle of them all is judged: a machine that stands still now and then delays some, and not half of them.
 func TestChangesAreFollowedInTime(t *testing.T) {
-	const limit = 30 * time.Second
+	const limit, usual = 30 * time.Second, time.Second
 	c := rig.Shared(t)
 	client, one, two := c.Client(0, "client"), c.Server("web", "one", 1), c.Server("web", "two", 2)
 	web := c.Service("web", nil)
@@ -76,17 +77,38 @@ func TestChangesAreFollowedInTime(t *testing.T) {
 		}
 		comes.SetReady(true)
 		goes.SetReady(false)
-		start := time.Now()
-		c.Await(fmt.Sprintf("%s is all there is over %s", comes.Object, w), func() bool {
-			answer, err := client.Ask(t.Context(), w.Network, to(w.Six), lab.DialOptions{Patience: time.Second})
-			return err == nil && answer.Server == comes.Host.Name
-		})
-		lags = append(lags, time.Since(start))
+		lags = append(lags, onlyAnswer(c, client, comes, w, to(w.Six)))
 		web.AwaitServers(client, comes)
 	}
 	slices.Sort(lags)
-	t.Logf("from the change of a pod's status to an answer that obeys it: %s at least, %s in the middle, %s at most", lags[0], lags[len(lags)/2], lags[len(lags)-1])
-	if longest := lags[len(lags)-1]; longest > limit {
+	middle, longest := lags[len(lags)/2], lags[len(lags)-1]
+	t.Logf("from the change of a pod's status to answers that obey it: %s at least, %s in the middle, %s at most", lags[0], middle, longest)
+	if longest > limit {
 		t.Errorf("a change was followed after %s, want %s or less", longest, limit)
 	}
+	if middle >= usual {
+		t.Errorf("half of the changes were followed after %s or later, want less than %s", middle, usual)
+	}
+}
+
+// onlyAnswer is how long it takes until the first of ten answers in a row that are all of one pod: while two are chosen from, some
+// answers are right by luck.
+func onlyAnswer(c *rig.Cluster, client rig.Host, pod *rig.Pod, w rig.Way, to netip.AddrPort) (lag time.Duration) {
+	c.T.Helper()
+	start, right := time.Now(), 0
+	c.Await(fmt.Sprintf("%s is all there is over %s", pod.Object, w), func() bool {
+		for right < 10 {
+			answer, err := client.Ask(c.T.Context(), w.Network, to, lab.DialOptions{Patience: time.Second})
+			if err != nil || answer.Server != pod.Host.Name {
+				right = 0
+				return false
+			}
+			if right == 0 {
+				lag = time.Since(start)
+			}
+			right++
+		}
+		return true
+	})
+	return lag
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -57,6 +58,7 @@ func settledEntries(domain, level int) (entries []byte, err error) {
 		if entries, err = legacyEntries(domain, level); !errors.Is(err, unix.EAGAIN) {
 			break
 		}
+		time.Sleep(betweenTries)
 	}
 	return entries, err
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -136,7 +137,10 @@ func noNetfilter(err error) bool {
 }
 
 // tries is how often something is read that others changed meanwhile.
-const tries = 5
+const (
+	tries        = 5
+	betweenTries = 10 * time.Millisecond
+)
 
 // someNAT looks for any chain of type nat, of all tables. A list that was interrupted may lack it.
 func someNAT() (found bool, err error) {
@@ -144,6 +148,7 @@ func someNAT() (found bool, err error) {
 		if found, err = listedNAT(); found || !errors.Is(err, nl.ErrDumpInterrupted) {
 			break
 		}
+		time.Sleep(betweenTries)
 	}
 	if err != nil && !found {
 		return false, fmt.Errorf("read nftables: %w", err)

@@ -123,7 +123,7 @@ func (ns *Namespace) awaitOwn(a netip.Addr, device int) error {
 		routes, err = ns.link.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{OifIndex: device})
 		return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL
 	}) != nil {
-		return fmt.Errorf("await address %s of %s: %v, %w", a, ns.Name, routes, err)
+		return fmt.Errorf("await address %s of %s: %v, %v", a, ns.Name, routes, err)
 	}
 	return nil
 }

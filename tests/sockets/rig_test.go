@@ -128,7 +128,7 @@ func awaitRoute(a netip.Addr) (err error) {
 			return nil
 		}
 	}
-	return fmt.Errorf("no route to our own %v but %v: %w", a, routes, err)
+	return fmt.Errorf("no route to our own %v but %v, %v", a, routes, err)
 }
 
 // do calls f on the host's thread: sockets that it opens are the host's.

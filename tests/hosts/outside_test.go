@@ -4,6 +4,7 @@ package hosts
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"strings"
@@ -167,9 +168,10 @@ func TestANodeThatDoesNotForwardSaysSo(t *testing.T) {
 }
 
 // run runs a command of nearlb on the first node and gives what it prints.
-func (s *stage) run(command string) string {
+func (s *stage) run(command ...string) string {
 	s.t.Helper()
-	p, err := s.here.Start(command, []string{"/proc/self/exe", command}, runAsCLI+"=1")
+	name := fmt.Sprintf("command-%d", s.commands.Add(1))
+	p, err := s.here.Start(name, append([]string{"/proc/self/exe"}, command...), runAsCLI+"=1")
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ func TestEveryPathOnEveryNetwork(t *testing.T) {
 			s.part("another node's port answers", checkOtherNodesPort)
 			s.part("the node's ports answer on its loopback addresses", checkLoopback)
 			s.part("service addresses answer pings from everywhere", checkPings)
+			s.part("nearlb trace says what backends see", checkTrace)
 			s.part("big transfers and datagrams from off the node arrive whole", checkContentFromOutside)
 			s.part("an agent killed under load from off the node loses no connection", checkKilledAgent)
 		})
@@ -102,11 +103,7 @@ func checkLoopback(t *testing.T, s *stage) {
 		of := s.next()
 		s.serve(of, ready(backend)...)
 		for _, w := range ways() {
-			address := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-			if w.six {
-				address = netip.IPv6Loopback()
-			}
-			to := netip.AddrPortFrom(address, of.nodePort())
+			to := netip.AddrPortFrom(loopback(w.six), of.nodePort())
 			conn := dial(t, s.here, w.network, to, s.port())
 			if conn.Remote() != to {
 				t.Errorf("the client's peer is %s, want %s", conn.Remote(), to)

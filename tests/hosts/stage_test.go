@@ -25,6 +25,7 @@ type stage struct {
 type counter struct {
 	services int
 	ports    atomic.Uint32 // local ports that connections had
+	commands atomic.Uint32 // that ran on the first node: each has a log of its own
 }
 
 // networks are the kinds of network that paths are tested on, and how pods are connected there.

@@ -44,6 +44,7 @@ func TestWhatIsInstalledWorksInARealCluster(t *testing.T) {
 	t.Run("the API server takes it", func(t *testing.T) { takes(c.For(t)) })
 	t.Run("without kube-proxy", func(t *testing.T) { withoutKubeProxy(c.For(t)) })
 	t.Run("beside kube-proxy", func(t *testing.T) { besideKubeProxy(c.For(t)) })
+	t.Run("in kube-proxy's place", func(t *testing.T) { inKubeProxysPlace(c.For(t)) })
 }
 
 // takes applies everything server-side, strictly, and makes a pod of each template, as the DaemonSet's controller does.
@@ -92,8 +93,12 @@ type installed struct {
 }
 
 func install(c *rig.Cluster, name, overlay string) *installed {
+	return installOn(c, c.NewNode(rig.NodeOptions{NodeOptions: lab.NodeOptions{Name: name, Zone: "a"}, NoAgent: true}), overlay)
+}
+
+func installOn(c *rig.Cluster, node *rig.Node, overlay string) *installed {
 	t := c.T
-	i := &installed{Cluster: c, T: t, node: c.NewNode(rig.NodeOptions{NodeOptions: lab.NodeOptions{Name: name, Zone: "a"}, NoAgent: true})}
+	i := &installed{Cluster: c, T: t, node: node}
 	i.load(overlay)
 	program, err := daemonset.Program()
 	i.must(err)

@@ -5,10 +5,14 @@ package hosts
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // CVE-2020-8554: a Service names the address of a host outside, and one that the node has on a device for it.
@@ -37,6 +41,63 @@ func TestExternalIPsReachWhatTheirPolicyLets(t *testing.T) {
 			s.await(fmt.Sprintf("the status names %d external IPs", problems), func() bool { return s.problems(0, "spec.externalIPs") == problems })
 		})
 	}
+}
+
+// CVE-2020-8554 as it was told of, where external IPs are allowed: one is a Node's own address, another one another Service's
+// ClusterIP. Ports that a Service serves there stay its own, and no external IP of these is served in silence.
+func TestExternalIPsOfSomebodyElseAreToldOf(t *testing.T) {
+	s := newStage(t, options{agent: []string{"--external-ips", "allow"}})
+	for _, port := range []uint16{servicePort, targetPort} {
+		if _, err := s.here.Serve(port); err != nil {
+			t.Fatal(err)
+		}
+	}
+	victim, thief := s.service(1), s.service(2)
+	s.serve(victim, ready(s.near)...)
+	const free = 81 // that the victim does not serve
+	thief.ExternalIPs = append([]netip.Addr{s.here.Address(false), s.here.Address(true)}, victim.ClusterIPs...)
+	thief.Ports = append(ports(servicePort), lab.Port{Name: "tcp-free", Protocol: "TCP", Port: free}, lab.Port{Name: "udp-free", Protocol: "UDP", Port: free})
+	written := lab.Slices{Service: thief.Name, Ports: ports(targetPort), Endpoints: ready(s.far)}
+	for _, p := range thief.Ports[2:] {
+		written.Ports = append(written.Ports, lab.Port{Name: p.Name, Protocol: p.Protocol, Port: targetPort})
+	}
+	s.write(thief.Name+".yaml", append(written.Objects(), thief.Service)...)
+
+	for _, w := range ways() {
+		node, cluster := s.here.Address(w.six), victim.address(w.six).Addr()
+		s.checkAnswerOf(netip.AddrPortFrom(node, servicePort), w, s.far.Name)
+		s.checkAnswerOf(netip.AddrPortFrom(cluster, free), w, s.far.Name)
+		s.checkAnswerOf(netip.AddrPortFrom(cluster, servicePort), w, s.near.Name)
+		s.checkAnswerOf(netip.AddrPortFrom(node, targetPort), w, s.here.Name)
+	}
+	s.awaitProblem(s.here.Address(false).String() + " is the address of Node n1:")
+	s.awaitProblem(s.here.Address(true).String() + " is the address of Node n1:")
+	for _, a := range victim.ClusterIPs {
+		s.awaitProblem(a.String() + " is ClusterIP of Service default/service-1:")
+		s.awaitProblem("ExternalIP " + netip.AddrPortFrom(a, servicePort).String() + "/TCP belongs to Service default/service-1 (ClusterIP);")
+		s.awaitProblem("ExternalIP " + netip.AddrPortFrom(a, servicePort).String() + "/UDP belongs to Service default/service-1 (ClusterIP);")
+	}
+	var counted, told string
+	if lab.Await(patience, func() bool {
+		told = strconv.Itoa(s.problems(0, "spec.externalIPs"))
+		metrics, err := get(s.here, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), metricsPort), "/metrics")
+		_, after, _ := strings.Cut(metrics.text, "\nnearlb_external_ip_problems ")
+		counted, _, _ = strings.Cut(after, "\n")
+		return err == nil && counted == told
+	}) != nil {
+		t.Errorf("nearlb_external_ip_problems is %q, the status names %s", counted, told)
+	}
+}
+
+// awaitProblem waits until a problem of an external IP in the status of the first node's agent begins with this.
+func (s *stage) awaitProblem(begins string) {
+	s.t.Helper()
+	s.await("the status says that "+begins, func() bool {
+		status, err := agent.ReadStatus(s.LockDir(), s.here.PinPath())
+		return err == nil && slices.ContainsFunc(status.Problems, func(p lb.Problem) bool {
+			return p.Field == "spec.externalIPs" && p.Object == "Service default/service-2" && strings.HasPrefix(p.Message, begins)
+		})
+	})
 }
 
 // checkAnswerOf is who answers the stage's pod there, as soon as the address is known to the agent.

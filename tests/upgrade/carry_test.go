@@ -22,31 +22,37 @@ func methods() map[string][]string {
 func TestConnectionsOutliveAnUpgradeAndADowngrade(t *testing.T) {
 	for name, flags := range methods() {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, flags...)
-			r.start(r.there, ours)
-			r.become(ours)
-			s := service(1)
-			r.publish(s, r.near, r.far)
-			r.awaitServers(s, "near", "far")
-			kept := r.holdAll(s)
-			sticky := r.stick(service(2))
-			r.publish(s, r.far)
-			r.awaitServers(s, "far")
-
-			l := r.load()
-			for _, h := range kept {
-				l.repeat(h.same)
-			}
-			l.connect(s, r.clients()...)
-			l.more(some)
-			for _, next := range []layout{other, ours} {
-				r.become(next)
-				l.more(some)
-				sticky()
-			}
-			l.end()
+			newRig(t, flags...).upgradeAndBack()
 		})
 	}
+}
+
+// upgradeAndBack gives the connections that were there before.
+func (r *rig) upgradeAndBack() []*held {
+	r.t.Helper()
+	r.start(r.there, ours)
+	r.become(ours)
+	s := service(1)
+	r.publish(s, r.near, r.far)
+	r.awaitServers(s, "near", "far")
+	kept := r.holdAll(s)
+	sticky := r.stick(service(2))
+	r.publish(s, r.far)
+	r.awaitServers(s, "far")
+
+	l := r.load()
+	for _, h := range kept {
+		l.repeat(h.same)
+	}
+	l.connect(s, r.clients()...)
+	l.more(some)
+	for _, next := range []layout{other, ours} {
+		r.become(next)
+		l.more(some)
+		sticky()
+	}
+	l.end()
+	return kept
 }
 
 // holdAll opens connections of every kind of client: over TCP to both servers, over UDP to the one that stays an endpoint, as

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/cli"
+	"github.com/nearlb/nearlb/tests/daemonset"
 )
 
 // runAsCLI has this test binary be the nearlb program.
@@ -43,11 +44,13 @@ func run(m *testing.M) int {
 type layout struct {
 	name    string // as of its directory of pins
 	command func() (string, error)
+	image   func() (string, error) // the program that needs nothing beside it
 }
 
 var (
-	ours  = layout{"v2", func() (string, error) { return "/proc/self/exe", nil }}
-	other = layout{"v3", sync.OnceValues(buildOther)}
+	ours         = layout{"v2", func() (string, error) { return "/proc/self/exe", nil }, daemonset.Program}
+	other        = layout{"v3", otherProgram, otherProgram}
+	otherProgram = sync.OnceValues(buildOther)
 )
 
 // buildOther compiles nearlb with the other layout's object in the place of its own.

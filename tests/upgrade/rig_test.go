@@ -39,6 +39,7 @@ type rig struct {
 	outside   *lab.Outside
 	near, far *lab.Pod // servers here and there
 	agent     *lab.Process
+	container *container // that the agents here run in; nil: they run as root, with all that this machine has
 }
 
 func newRig(t *testing.T, flags ...string) *rig {
@@ -93,7 +94,7 @@ func (r *rig) server(n *lab.Node, name string) *lab.Pod {
 func (r *rig) dropped() map[string]uint64 {
 	found := map[string]uint64{}
 	err := r.Mounted(func() error {
-		tables, err := bpf.OpenMaps(r.here.PinPath(), true)
+		tables, err := bpf.OpenMaps(r.pins(), true)
 		if err != nil {
 			return err
 		}
@@ -132,11 +133,33 @@ func (r *rig) end() {
 // start runs an agent on a node. It returns before the agent serves.
 func (r *rig) start(n *lab.Node, of layout, flags ...string) *lab.Process {
 	r.t.Helper()
+	flags = slices.Concat(flags, r.flags, []string{"--snat-ports", "40000-65535"})
+	if r.container != nil && n == r.here {
+		p, err := r.container.start(n, of, flags)
+		r.must(err)
+		return p
+	}
 	program, err := of.command()
 	r.must(err)
-	p, err := n.StartAgent(lab.AgentOptions{Command: []string{program, "agent"}, Args: slices.Concat(flags, r.flags, []string{"--snat-ports", "40000-65535"}), Env: []string{runAsCLI + "=1"}})
+	p, err := n.StartAgent(lab.AgentOptions{Command: []string{program, "agent"}, Args: flags, Env: []string{runAsCLI + "=1"}})
 	r.must(err)
 	return p
+}
+
+// pins is where the agents here pin.
+func (r *rig) pins() string {
+	if r.container != nil {
+		return r.container.pins()
+	}
+	return r.here.PinPath()
+}
+
+// status is that of the agent here.
+func (r *rig) status() (agent.Status, error) {
+	if r.container != nil {
+		return r.container.status()
+	}
+	return agent.ReadStatus(r.LockDir(), r.here.PinPath())
 }
 
 // become kills the agent here and starts one of that layout, and waits until it has come to the end of whatever its start has
@@ -160,7 +183,7 @@ func (r *rig) awaitSettled(of layout) {
 			r.t.Fatalf("the agent of layout %s has ended", of.name)
 		default:
 		}
-		status, err := agent.ReadStatus(r.LockDir(), r.here.PinPath())
+		status, err := r.status()
 		generations := strings.Join(r.generations(), " ")
 		seen = fmt.Sprintf("%s; %v %s", generations, err, status.State)
 		return err == nil && status.PID == r.agent.PID() && status.State == agent.Serving && !status.LastSync.IsZero() && generations == of.name
@@ -177,7 +200,7 @@ func (r *rig) alone(of layout) bool { return strings.Join(r.generations(), " ") 
 func (r *rig) awaitPods(pods ...*lab.Pod) {
 	r.t.Helper()
 	err := lab.Await(patience, func() bool {
-		status, err := agent.ReadStatus(r.LockDir(), r.here.PinPath())
+		status, err := r.status()
 		programs := map[string]int{}
 		for _, row := range status.Devices {
 			if row.Error == "" && row.Method != "" {
@@ -195,7 +218,7 @@ func (r *rig) awaitPods(pods ...*lab.Pod) {
 func (r *rig) generations() []string {
 	var names []string
 	_ = r.Mounted(func() error {
-		entries, err := os.ReadDir(r.here.PinPath())
+		entries, err := os.ReadDir(r.pins())
 		for _, e := range entries {
 			if strings.Contains(e.Name(), "v") {
 				names = append(names, e.Name())

@@ -12,33 +12,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// errHidden is one for all processes: they come and go, and an error that named them would be another one each time.
+var errHidden = errors.New("the kernel hides the network namespaces of some processes, for want of CAP_SYS_PTRACE or by a security module")
+
 // AbortEverywhere is Abort in every network namespace that a process of /proc is in.
 func AbortEverywhere(chosen Chosen) (int, error) {
-	files, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	processes, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
-		return 0, fmt.Errorf("list network namespaces: %w", err)
+		return 0, fmt.Errorf("list processes: %w", err)
 	}
-	ended := 0
+	aborted, hidden := 0, false
 	var errs []error
 	seen := map[uint64]bool{}
-	for _, path := range files {
-		n, err := abortIn(path, seen, chosen)
-		ended += n
-		if err != nil {
-			errs = append(errs, fmt.Errorf("look into %s: %w", path, err))
+	for _, process := range processes {
+		n, err := abortIn(process, seen, chosen)
+		aborted += n
+		if errors.Is(err, errHidden) {
+			hidden = true
+		} else if err != nil {
+			errs = append(errs, fmt.Errorf("look into the network namespace of %s: %w", process, err))
 		}
 	}
-	return ended, errors.Join(errs...)
+	if hidden {
+		errs = append(errs, errHidden)
+	}
+	return aborted, errors.Join(errs...)
 }
 
-// abortIn is Abort in the namespace that a file leads to, unless it is seen already. A namespace counts as seen once it is open:
-// the process that the file belongs to may have ended since it was listed, and another one be there still.
-func abortIn(path string, seen map[uint64]bool, chosen Chosen) (int, error) {
-	file, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) || errors.Is(err, unix.ESRCH) {
-		return 0, nil // its process has ended, as far as anybody may know
-	}
-	if err != nil {
+// abortIn is Abort in the namespace that a process is in, unless it is seen already. A namespace counts as seen once it is open:
+// the process may have ended since it was listed, and another one be there still.
+func abortIn(process string, seen map[uint64]bool, chosen Chosen) (int, error) {
+	file, err := openNamespace(process)
+	if file == nil {
 		return 0, err
 	}
 	defer file.Close()
@@ -52,3 +57,31 @@ func abortIn(path string, seen map[uint64]bool, chosen Chosen) (int, error) {
 	seen[namespace.Ino] = true
 	return Abort(netns.NsHandle(file.Fd()), chosen)
 }
+
+// openNamespace gives nothing of a process that has ended.
+func openNamespace(process string) (*os.File, error) {
+	// A later process of the same number does not get the open directory.
+	directory, err := unix.Open(process, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if ended(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(directory)
+	fd, err := unix.Openat(directory, "ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		return os.NewFile(uintptr(fd), process+"/ns/net"), nil
+	}
+	// The kernel refuses the namespace of a process that ends just then in the same words as one that is hidden.
+	if ended(err) || ended(unix.Faccessat(directory, "ns", unix.F_OK, 0)) {
+		return nil, nil
+	}
+	if errors.Is(err, os.ErrPermission) {
+		return nil, errHidden
+	}
+	return nil, err
+}
+
+// ended tells of an error that it is of a process that is no more.
+func ended(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }

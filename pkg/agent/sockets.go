@@ -6,12 +6,16 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/capability"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/sockets"
@@ -40,12 +44,41 @@ func (r *running) socketMode() attach.SocketMode {
 func (r *running) tellOfSockets() {
 	err := r.objects.Sockets
 	if err == nil {
+		r.tellOfPods()
 		return
 	}
 	err = fmt.Errorf("the kernel lacks what it takes, so that only pods and clients off the node are: %w", err)
 	if r.trouble("serve the node's own clients", err) {
 		r.log.Error("serve the node's own clients", "error", err)
 	}
+}
+
+// tellOfPods says at the start what will hide the sockets of pods once a backend leaves.
+func (r *running) tellOfPods() {
+	if r.options.SocketLB != attach.AllSockets {
+		return
+	}
+	has, err := capability.Effective()
+	if err == nil {
+		err = hidesPods(os.Getpid(), has)
+	}
+	if r.trouble("find UDP clients in pods", err) {
+		r.log.Error("find UDP clients in pods", "error", err)
+	}
+}
+
+// hidesPods says what keeps a process of this number, in its own eyes, from the sockets of others' network namespaces. The first
+// one of all would be the machine's init, so that a first one which is an agent is in a namespace of processes of its own.
+func hidesPods(pid int, has capability.Set) error {
+	var lacks []string
+	if pid == 1 {
+		lacks = append(lacks, "the host's processes (hostPID: true)")
+	}
+	lacks = append(lacks, (capability.Of(unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE) &^ has).Names()...)
+	if len(lacks) == 0 {
+		return nil
+	}
+	return fmt.Errorf("--socket-lb=all lacks %s: those whose backend leaves go on sending to it", strings.Join(lacks, ", "))
 }
 
 func (r *running) socketOptions() attach.SocketOptions {

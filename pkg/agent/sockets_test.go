@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/capability"
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
@@ -251,6 +253,50 @@ func TestUDPClientsLearnThatTheirBackendLeftAndTCPIsLeftAlone(t *testing.T) {
 			m.keeps(c)
 		}
 		m.must(agent.end(syscall.SIGTERM))
+	})
+}
+
+// A container that is not given the host's processes, or lacks a capability, finds no socket of a pod.
+func TestAnAgentSaysWhatHidesTheSocketsOfPods(t *testing.T) {
+	all := capability.Of(unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE)
+	for _, test := range []struct {
+		name string
+		pid  int
+		has  capability.Set
+		want []string
+	}{
+		{"nothing", 2, all, nil},
+		{"processes", 1, all, []string{"hostPID"}},
+		{"the way to them", 2, capability.Of(unix.CAP_SYS_ADMIN), []string{"CAP_SYS_PTRACE"}},
+		{"the way in", 2, capability.Of(unix.CAP_SYS_PTRACE), []string{"CAP_SYS_ADMIN"}},
+		{"everything", 1, 0, []string{"hostPID", "CAP_SYS_PTRACE", "CAP_SYS_ADMIN"}},
+	} {
+		err := hidesPods(test.pid, test.has)
+		for _, word := range []string{"hostPID", "CAP_SYS_PTRACE", "CAP_SYS_ADMIN"} {
+			if says := err != nil && strings.Contains(err.Error(), word); says != slices.Contains(test.want, word) {
+				t.Errorf("%s: %v; names %s: %t", test.name, err, word, says)
+			}
+		}
+		if (err == nil) != (test.want == nil) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+}
+
+func TestAnAgentThatMayNotLookForPodsHasATrouble(t *testing.T) {
+	inMachine(t, func(m *machine) {
+		m.must(unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_PTRACE, 0, 0, 0)) // of the thread that starts the agent, and so of the agent
+		m.manifest("echo.yaml", echo+echoSlices(1))
+		agent := m.agent(func(o *Options) { o.SocketLB = attach.AllSockets })
+		agent.await("trouble", func(s Status) bool {
+			return slices.ContainsFunc(s.Trouble, func(text string) bool {
+				return strings.HasPrefix(text, "find UDP clients in pods: ") && strings.Contains(text, "CAP_SYS_PTRACE")
+			})
+		})
+		m.must(agent.end(syscall.SIGTERM))
+		if log := agent.log.String(); strings.Count(log, "find UDP clients in pods") != 1 {
+			t.Errorf("not told once:\n%s", log)
+		}
 	})
 }
 

@@ -26,6 +26,11 @@ func (n *Node) Start(name string, argv []string, env ...string) (*Process, error
 	return n.lab.start(n.Namespace, name, argv, env)
 }
 
+// Start runs a program in the pod, as Node.Start does. It lives as long as the lab.
+func (p *Pod) Start(name string, argv []string, env ...string) (*Process, error) {
+	return p.Node.lab.start(p.Namespace, name, argv, env)
+}
+
 // Start runs a program on the host outside, as Node.Start does.
 func (o *Outside) Start(name string, argv []string, env ...string) (*Process, error) {
 	return o.lab.start(o.Namespace, name, argv, env)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Holds every property against worlds that nobody saw before, then runs every fuzz target for the time given as argument.
 set -eu
-grep -rl --include='*_test.go' 'rapid\.Check(' pkg tests/differential tests/packet | xargs -n 1 dirname | sort -u | while read -r package; do
+grep -rl --include='*_test.go' -e 'rapid\.Check(' -e 'worlds\.Check(' pkg tests/differential tests/packet | xargs -n 1 dirname | sort -u | while read -r package; do
 	echo "== $package: properties"
 	RAPID_SEED=0 go test -count=1 -timeout 1h "./$package"
 done

@@ -64,8 +64,7 @@ func compareMany(t *testing.T, from trace.Door, forms []string) {
 	}
 	defer tracer.Close()
 	met := map[string]bool{}
-	rapid.Check(t, func(t *rapid.T) {
-		w := worlds.Any(t, false)
+	worlds.Check(t, false, func(t *rapid.T, w worlds.World) {
 		publish(t, tracer, w)
 		m := newModel(w)
 		for _, packet := range m.packets(t, from) {

@@ -14,6 +14,8 @@ import (
 	"flag"
 	"log/slog"
 	"os"
+	"strconv"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -28,12 +30,15 @@ const manyWorlds = "50000"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
-	if !given {
+	given := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	if !given["rapid.checks"] {
 		if err := flag.Set("rapid.checks", manyWorlds); err != nil {
 			panic(err)
 		}
+	}
+	if !given["rapid.seed"] {
+		seeds.common, _ = flag.Lookup("rapid.seed").Value.(flag.Getter).Get().(uint64)
 	}
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // kube-proxy reports what it ignores, which is much of these worlds
 	os.Exit(m.Run())
@@ -49,11 +54,38 @@ func TestKubeProxyGivesTheSameAnswersWhereAddressesComeSeveralTimes(t *testing.T
 	compareMany(t, true)
 }
 
+// seeds is what a test holds until rapid has read with which seed it starts.
+var seeds struct {
+	sync.Mutex
+	common uint64 // RAPID_SEED; 0: none, or -rapid.seed repeats a failure of one test
+}
+
+// ownWorlds has the tests draw worlds of their own, where one seed is set for both. It is to be told when rapid has begun, which
+// reads its seed before.
+func ownWorlds(t *testing.T, copies bool) (begun func()) {
+	if seeds.common == 0 {
+		return func() {}
+	}
+	seeds.Lock()
+	begun = sync.OnceFunc(seeds.Unlock)
+	t.Cleanup(begun)
+	own := seeds.common
+	if copies {
+		own += 1 << 62 // rapid adds the number of each world to its seed: the tests never meet
+	}
+	if err := flag.Set("rapid.seed", strconv.FormatUint(own, 10)); err != nil {
+		t.Fatal(err)
+	}
+	return begun
+}
+
 // compareMany makes worlds until all are done or one differs, and sees that they were not all alike.
 func compareMany(t *testing.T, copies bool) {
 	unseen := allForms()
-	rapid.Check(t, func(t *rapid.T) {
-		w := world{worlds.Any(t, copies)}
+	begun := ownWorlds(t, copies)
+	worlds.Check(t, copies, func(t *rapid.T, drawn worlds.World) {
+		begun()
+		w := world{drawn}
 		got, err := askNearlb(w)
 		if err != nil {
 			t.Fatalf("nearlb refuses the world: %v\n%v", err, w)

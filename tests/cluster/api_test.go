@@ -5,6 +5,7 @@ package cluster
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,6 +23,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/tests/apifaults"
 	"github.com/nearlb/nearlb/tests/cluster/rig"
 )
@@ -50,7 +53,6 @@ func newOutages(t *testing.T) *outages {
 	o.login = []string{certificate, o.throughProxy(token)}
 	for i, name := range []string{"n1", "n2"} {
 		o.nodes = append(o.nodes, o.NewNode(rig.NodeOptions{NodeOptions: lab.NodeOptions{Name: name, Zone: "a"}, NoAgent: true}))
-		o.startAgent(i)
 		o.clients = append(o.clients, o.Client(i, "client"))
 	}
 	return o
@@ -59,13 +61,35 @@ func newOutages(t *testing.T) *outages {
 // startAgent runs the agent of a node, again if it was killed, and waits until it serves.
 func (o *outages) startAgent(node int, flags ...string) {
 	o.t.Helper()
+	o.launchAgent(node, flags...)
+	o.Await(o.nodes[node].Name+" serves", func() bool { return o.serves(node) })
+}
+
+// launchAgent is startAgent without the wait.
+func (o *outages) launchAgent(node int, flags ...string) {
+	o.t.Helper()
 	n := o.nodes[node]
 	var err error
 	n.Agent, err = n.Node.StartAgent(lab.AgentOptions{
 		Command: []string{"/proc/self/exe", "agent"}, Args: flags, Env: []string{"NEARLB_TEST_RUN_CLI=1"}, Kubeconfig: o.login[node]})
 	must(o.t, err)
-	pid := n.Agent.PID()
-	o.Await(n.Name+" serves", func() bool { s := o.status(node); return s.PID == pid && s.State == agent.Serving })
+}
+
+// serves tells whether the agent that runs says that it serves.
+func (o *outages) serves(node int) bool {
+	s := o.status(node)
+	return s.PID == o.nodes[node].Agent.PID() && s.State == agent.Serving
+}
+
+// settled waits until the agent of a node says that it has published all that it knows: the word about backends that are chosen no
+// more is its last, and clients see nothing of it.
+func (o *outages) settled(node int) {
+	o.t.Helper()
+	from := time.Now()
+	o.Await(o.nodes[node].Name+" has published everything", func() bool {
+		s := o.status(node)
+		return o.serves(node) && s.Written.After(from) && s.Dirty == 0
+	})
 }
 
 // startProxy stands on the control plane's host in front of the API server, with its certificate.
@@ -147,10 +171,15 @@ func (o *outages) dumps() (out []string) {
 
 func (o *outages) unchanged(when string, before []string) {
 	o.t.Helper()
-	for i, now := range o.dumps() {
-		if now != before[i] {
-			o.t.Errorf("%s: the tables of %s are others:\n%s\nbefore:\n%s", when, o.nodes[i].Name, now, before[i])
-		}
+	for i := range o.nodes {
+		o.unchangedOn(i, when, before[i])
+	}
+}
+
+func (o *outages) unchangedOn(node int, when, before string) {
+	o.t.Helper()
+	if now := o.Dump(o.t, o.nodes[node]); now != before {
+		o.t.Errorf("%s: the tables of %s are others:\n%s\nbefore:\n%s", when, o.nodes[node].Name, now, before)
 	}
 }
 
@@ -165,8 +194,11 @@ func TestTheAPIServerMayFailAsItLikesWhileConnectionsGoOn(t *testing.T) {
 	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "5")      // and one that the machine leaves no time for is not
 	o := newOutages(t)
 	one, two, three := o.Server("web", "one", 0), o.Server("web", "two", 1), o.Server("web", "three", 1)
+	o.startAgent(0)
 	o.web = o.Service("web", nil)
 	o.at = o.web.OnClusterIP()
+	o.web.AwaitChoiceOf(o.nodes[0], one, two, three)
+	o.isPartlyListedAtFirst()
 	for _, client := range o.clients {
 		o.AwaitServers(client, o.at, rig.Ways(), one, two, three)
 	}
@@ -180,36 +212,47 @@ func TestTheAPIServerMayFailAsItLikesWhileConnectionsGoOn(t *testing.T) {
 	three.SetReady(true)
 	o.followed(one, two, three)
 	there := true
-	for name, fault := range map[string]apifaults.Fault{
-		"slow":        apifaults.Slowly(time.Second),
-		"429":         apifaults.Answer(429, "TooManyRequests", time.Second),
-		"503":         apifaults.Answer(503, "ServiceUnavailable", 0),
-		"cut answers": apifaults.Cut(1000),
+	for name, f := range map[string]behind{
+		"slow":        {fault: apifaults.Slowly(time.Second)},
+		"429":         {fault: apifaults.Answer(429, "TooManyRequests", time.Second), deaf: true},
+		"503":         {fault: apifaults.Answer(503, "ServiceUnavailable", 0), deaf: true},
+		"cut answers": {fault: apifaults.Cut(1000)}, // an event may be shorter
 	} {
 		there = !there
-		o.isBehind(name, fault, func() { three.SetReady(there) })
+		o.isBehind(name, f, func() { three.SetReady(there) })
 		if there {
 			o.followed(one, two, three)
 		} else {
 			o.followed(one, two)
 		}
 	}
+	o.isPartlyListed(func() {
+		three.SetReady(false)
+		o.web.AwaitChoiceOf(o.nodes[0], one, two)
+	})
+	o.followed(one, two)
+	three.SetReady(true)
+	o.followed(one, two, three)
 	o.isEmptied()
 	three.SetReady(false)
 	o.followed(one, two)
 	o.isEmptyFromTheStart()
 }
 
-// isKilled: gone, and back with a history that nobody can go on from.
+// isKilled: gone for a minute, and back with a history that nobody can go on from.
 func (o *outages) isKilled() {
 	o.t.Helper()
 	before, said, ended := o.dumps(), o.said(outageSaid), o.said(recoverySaid)
 	must(o.t, o.Plane.APIServer.Kill())
+	since := time.Now()
 	for i := range o.nodes {
 		o.Await("an outage", func() bool { return o.blind(i) })
 	}
 	compactEtcd(o.t, o.Cluster)
 	o.load.Round()
+	for time.Since(since) < time.Minute {
+		o.load.Round()
+	}
 	o.unchanged("without an API server", before)
 	for i, now := range o.said(outageSaid) {
 		// There is nobody, whatever is tried. Of what was under way the proxy says another thing than of what it cannot pass on.
@@ -240,16 +283,100 @@ func (o *outages) isFrozen() {
 	o.Await("the end of the outage", func() bool { return !o.blind(0) && !o.blind(1) })
 }
 
+// behind is a fault of the proxy of n2; deaf: nothing that the API server says gets through.
+type behind struct {
+	fault apifaults.Fault
+	deaf  bool
+}
+
 // isBehind: the proxy of n2 has a fault when something changes.
-func (o *outages) isBehind(name string, fault apifaults.Fault, change func()) {
+func (o *outages) isBehind(name string, f behind, change func()) {
 	o.t.Helper()
 	o.t.Log("fault: " + name)
-	o.faults.Set(fault)
+	o.settled(1)
+	before := o.Dump(o.t, o.nodes[1])
+	o.faults.Set(f.fault)
 	o.wire.Reset()
 	change()
 	o.Await(name+": requests", func() bool { return o.faults.Asked() >= 4 })
 	o.load.Round()
+	if f.deaf {
+		o.unchangedOn(1, name, before)
+	}
 	o.faults.Set(nil)
+}
+
+// isPartlyListedAtFirst: the first agent of n2 is told everything but endpoints, and publishes nothing until it is told these.
+func (o *outages) isPartlyListedAtFirst() {
+	o.t.Helper()
+	tables := func() { o.Await("n2 has tables", func() bool { return o.rows(1) >= 0 }) }
+	o.withoutSlices(1, tables, func() {
+		if rows := o.rows(1); rows != 0 {
+			o.t.Errorf("a node whose agent was told only a part has %d frontends and backends, want none", rows)
+		}
+		for _, w := range rig.Ways() {
+			if seen := rig.Seen(o.clients[1], w, o.at(w.Six), 1); !strings.HasPrefix(seen, "(") {
+				o.t.Errorf("a client of this node is answered over %s by %s", w, seen)
+			}
+		}
+	})
+}
+
+// isPartlyListed: the agent of n2 is killed, and the next one is told everything but endpoints for a while, in which these change.
+func (o *outages) isPartlyListed(change func()) {
+	o.t.Helper()
+	o.settled(1)
+	before := o.Dump(o.t, o.nodes[1])
+	must(o.t, o.nodes[1].Agent.Kill())
+	o.withoutSlices(1, change, func() {
+		o.load.Round()
+		o.unchangedOn(1, "with a part of the lists", before)
+	})
+}
+
+// withoutSlices starts an agent behind the proxy and does something; when the agent has asked for EndpointSlices several times in
+// vain, it is judged. Then it is told.
+func (o *outages) withoutSlices(node int, do, judge func()) {
+	o.t.Helper()
+	var refused atomic.Int32
+	slices := func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/endpointslices") }
+	refuse := apifaults.Answer(500, "InternalError", 0)
+	o.faults.Set(apifaults.Only(slices, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		refused.Add(1)
+		refuse(w, r, next)
+	}))
+	o.launchAgent(node)
+	do()
+	o.Await("requests for slices", func() bool { return refused.Load() >= 3 })
+	judge()
+	if o.serves(node) {
+		o.t.Errorf("%s serves and was never told of any endpoints", o.nodes[node].Name)
+	}
+	o.faults.Set(nil)
+	o.Await(o.nodes[node].Name+" serves", func() bool { return o.serves(node) })
+}
+
+// rows are the frontends and backends in the tables of a node; -1: it has no tables.
+func (o *outages) rows(node int) int {
+	rows := -1
+	err := o.Read(o.nodes[node], func(r *maps.Reader) error {
+		rows = 0
+		for _, err := range r.Frontends() {
+			if err != nil {
+				return err
+			}
+			rows++
+		}
+		for _, err := range r.Backends() {
+			if err != nil {
+				return err
+			}
+			rows++
+		}
+		return nil
+	})
+	must(o.t, err)
+	return rows
 }
 
 // isEmptied: it lists nothing for a while, and then what it had, in versions that are of the past.
@@ -259,6 +386,7 @@ func (o *outages) isEmptied() {
 	backup := o.swapEtcd("")
 	o.Await("n1 holds what is missing", func() bool { h := o.status(0).Held; return h.Services > 0 && h.Nodes == 2 })
 	o.Await("n2 is refused", func() bool { return o.blind(1) }) // its ServiceAccount is gone
+	o.saysHeld(0, "1 Services, the endpoints of 0 others and 2 Nodes")
 	o.load.Round()
 	o.unchanged("with an empty API server", before)
 	o.swapEtcd(backup)
@@ -266,6 +394,38 @@ func (o *outages) isEmptied() {
 	o.Await("the objects are back", func() bool { return !o.status(0).Held.Any() && !o.blind(1) })
 	o.load.Round()
 	o.unchanged("after the objects came back", before)
+	if text := o.run(0, "status"); strings.Contains(text, "\nheld ") {
+		o.t.Errorf("after the objects came back nearlb status says:\n%s", text)
+	}
+}
+
+// saysHeld waits until nearlb status says that so much is held, and until when. What the API server makes by itself when it
+// starts, as its own Service, is missing for a moment.
+func (o *outages) saysHeld(node int, what string) {
+	o.t.Helper()
+	var text, row string
+	err := lab.Await(rig.Patience, func() bool {
+		row = fmt.Sprintf("\nheld      %s, which the API server suddenly lists no more; what is missing still is removed at %s\n",
+			what, o.status(node).Held.Until.UTC().Format(time.RFC3339))
+		text = o.run(node, "status")
+		return strings.Contains(text, row)
+	})
+	if err != nil {
+		o.t.Fatalf("nearlb status says %s, want the row %s: %v", text, row, err)
+	}
+}
+
+// run runs nearlb on a node and gives what it says.
+func (o *outages) run(node int, command string) string {
+	o.t.Helper()
+	n := o.nodes[node]
+	p, err := n.Start("command", []string{"/proc/self/exe", command, "--pin-path", n.PinPath(), "--lock-dir", o.LockDir()}, "NEARLB_TEST_RUN_CLI=1")
+	must(o.t, err)
+	defer os.Remove(p.Log)
+	<-p.Ended()
+	text, err := os.ReadFile(p.Log)
+	must(o.t, err)
+	return string(text)
 }
 
 // isEmptyFromTheStart: an agent that starts then leaves the tables as they are, until the grace is over.
@@ -276,10 +436,9 @@ func (o *outages) isEmptyFromTheStart() {
 	must(o.t, o.nodes[0].Agent.Kill())
 	o.startAgent(0)
 	o.Await("n1 holds what is missing", func() bool { return o.status(0).Held.Services > 0 })
+	o.saysHeld(0, "1 Services, the endpoints of 0 others and 0 Nodes")
 	o.load.Round()
-	if now := o.Dump(o.t, o.nodes[0]); now != before {
-		o.t.Errorf("the tables are others:\n%s\nbefore:\n%s", now, before)
-	}
+	o.unchangedOn(0, "with an API server that is empty from the start", before)
 	o.load.End()
 	must(o.t, o.nodes[0].Agent.Kill())
 	o.startAgent(0, "--mass-deletion-grace=2s")

@@ -41,6 +41,9 @@ func annotation(svc *corev1.Service, name string) (string, *field.Path) {
 	return strings.TrimSpace(svc.Annotations[name]), field.NewPath("metadata", "annotations").Key(name)
 }
 
+// ofAnnotation tells whether a problem's field is an annotation: of all there are, nearlb's alone are judged.
+func ofAnnotation(field string) bool { return strings.HasPrefix(field, "metadata.annotations[") }
+
 func localFallback(svc *corev1.Service) (bool, field.ErrorList) {
 	value, path := annotation(svc, annotationFallback)
 	if value == "" {

@@ -178,9 +178,8 @@ func (a *announcer) events(name lb.ServiceName) (events []*corev1.Event) {
 			events = append(events, a.event(uid, Trouble{Service: name, Reason: ReasonAnnotation, Field: p.Field, Message: message, Same: p.Message}))
 		}
 	}
-	for _, t := range troubles {
-		annotation := svc != nil && slices.ContainsFunc(svc.annotations, func(p lb.Problem) bool { return p.Field == t.Field && p.Message == t.Message })
-		if !annotation && (t.Here || tells) {
+	for _, t := range troubles { // the agent may not have looked at the Service as it is now: of annotations the Service says itself
+		if !ofAnnotation(t.Field) && (t.Here || tells) {
 			events = append(events, a.event(uid, t))
 		}
 	}

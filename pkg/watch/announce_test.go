@@ -76,6 +76,25 @@ func TestAWrongAnnotationIsAnEventOnItsService(t *testing.T) {
 	}, bad, keyedService("good", "rack"))
 }
 
+// The agent says later than the Service does that a mistake is mended, or that there is one.
+func TestAWrongAnnotationIsOneEventWheneverTheAgentSaysSo(t *testing.T) {
+	withAPI(t, nil, func(a *api) {
+		want := []string{`web metadata.annotations[nearlb.io/topology-keys]: "rack": duplicate value; the annotation is ignored`}
+		got, _ := a.events()
+		same(t, "events before the agent says so", got, want)
+		trouble := troubleOf("web", `"rack": duplicate value`)
+		trouble.Field = "metadata.annotations[nearlb.io/topology-keys]"
+		a.announced(trouble)
+		a.setService(keyedService("web", "rack"))
+		got, _ = a.events()
+		same(t, "events when it is mended", got, want)
+		a.announced()
+		got, requests := a.events()
+		same(t, "events when the agent says so, too", got, want)
+		same(t, "requests", requests, 1)
+	}, keyedService("web", "rack,rack"))
+}
+
 func TestAnEventIsTriedAgainAndNotWithoutEnd(t *testing.T) {
 	var err error = errors.New("no answer")
 	refuse := func(c *fake.Clientset) {

@@ -124,8 +124,7 @@ func (m *machine) serve(six bool, number int) {
 	at := endpoint(six, number)
 	lo, err := netlink.LinkByName("lo")
 	m.must(err)
-	m.must(netlink.AddrAdd(lo, &netlink.Addr{IPNet: netlink.NewIPNet(at.Addr().AsSlice()), Flags: unix.IFA_F_NODAD}))
-	m.awaitOwn(at.Addr())
+	m.must(privileged.AddAddress(lo, netlink.NewIPNet(at.Addr().AsSlice())))
 	var config net.ListenConfig
 	config.SetMultipathTCP(false)
 	streams, err := config.Listen(context.Background(), "tcp", at.String())
@@ -159,20 +158,6 @@ func (m *machine) serve(six bool, number int) {
 			_, _ = datagrams.WriteToUDPAddrPort(name, client)
 		}
 	}()
-}
-
-// awaitOwn waits until an address is the machine's own: the kernel makes one of IPv6 that some time after the call that adds it.
-func (m *machine) awaitOwn(a netip.Addr) {
-	m.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		routes, err := netlink.RouteGet(a.AsSlice())
-		if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
-			return
-		}
-		if time.Now().After(deadline) {
-			m.Fatalf("no route to the own address %v but %v: %v", a, routes, err)
-		}
-	}
 }
 
 // client is a connected socket of the machine, and who answers it.

@@ -116,29 +116,11 @@ func upDevice(t testing.TB, name string, addresses ...string) netlink.Link {
 	check(t, err)
 	check(t, netlink.LinkSetUp(link))
 	for _, a := range addresses {
-		address, err := netlink.ParseAddr(a)
+		address, err := netlink.ParseIPNet(a)
 		check(t, err)
-		address.Flags = unix.IFA_F_NODAD
-		if err := netlink.AddrAdd(link, address); err != nil {
-			t.Fatalf("give %s to device %s: %v", a, name, err)
-		}
-		awaitOwn(t, address.IP)
+		check(t, privileged.AddAddress(link, address))
 	}
 	return link
-}
-
-// awaitOwn waits until an address is the namespace's own: IPv6 makes it that some time after the call that adds it.
-func awaitOwn(t testing.TB, address net.IP) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		routes, err := netlink.RouteGet(address)
-		if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("no route to the own address %s but %v: %v", address, routes, err)
-		}
-	}
 }
 
 func addNeighbour(t testing.TB, link netlink.Link, ip netip.Addr) {

@@ -108,27 +108,12 @@ func addAddresses() error {
 	}
 	for _, six := range []bool{false, true} {
 		for _, a := range []netip.Addr{node(six), vip(six, 99), backend(six, 1), backend(six, 2), backend(six, 3)} {
-			if err := netlink.AddrAdd(lo, &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice()), Flags: 0x02}); err != nil { // IFA_F_NODAD
-				return err
-			}
-			if err := awaitRoute(a); err != nil {
+			if err := privileged.AddAddress(lo, netlink.NewIPNet(a.AsSlice())); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-// awaitRoute waits for the kernel to make an address its own: IPv6 does that after the call that adds it. Until then there is a route
-// to the device, on which a packet is lost.
-func awaitRoute(a netip.Addr) (err error) {
-	var routes []netlink.Route
-	for deadline := time.Now().Add(patience * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if routes, err = netlink.RouteGet(a.AsSlice()); err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
-			return nil
-		}
-	}
-	return fmt.Errorf("no route to our own %v but %v, %v", a, routes, err)
 }
 
 // do calls f on the host's thread: sockets that it opens are the host's.

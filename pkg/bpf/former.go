@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,10 +36,14 @@ type formerTable struct {
 // Layout is "v2".
 func (f *Former) Layout() string { return f.name() }
 
-// openFormer opens what there is. What cannot be read is found out by who reads it.
-func openFormer(g generation, spec *ebpf.CollectionSpec) *Former {
+// openFormer opens what there is. What cannot be read is found out by who reads it. The error says that the process or the machine
+// lacks memory or descriptors: the tables may be read at another time.
+func openFormer(g generation, spec *ebpf.CollectionSpec) (*Former, error) {
 	f := &Former{generation: g, tables: map[string]*formerTable{}}
-	described, described_err := g.types()
+	described, describedErr := g.types()
+	if exhausted(describedErr) {
+		return nil, explain("open tables of layout "+g.name(), describedErr)
+	}
 	for name, want := range spec.Maps {
 		if perLoad(want) || internal(name) || want.Key == nil || want.Value == nil {
 			continue
@@ -47,24 +52,32 @@ func openFormer(g generation, spec *ebpf.CollectionSpec) *Former {
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
-		t := &formerTable{table: m, unreadable: errors.Join(err, described_err)}
+		t := &formerTable{table: m, unreadable: errors.Join(err, describedErr)}
 		f.tables[name] = t
-		if t.unreadable != nil {
-			continue
+		if t.unreadable == nil {
+			t.unreadable = t.convertTo(want, described, name)
 		}
-		key, value, err := typesOf(described, name, m)
-		if err == nil {
-			t.key, err = newConversion(key, want.Key)
+		if exhausted(t.unreadable) {
+			f.close()
+			return nil, explain("open table "+name+" of layout "+g.name(), t.unreadable)
 		}
-		if err == nil {
-			t.value, err = newConversion(value, want.Value)
-		}
-		if err == nil {
-			err = t.check(want)
-		}
-		t.unreadable = err
 	}
-	return f
+	return f, nil
+}
+
+// convertTo finds the way to this layout's table.
+func (t *formerTable) convertTo(want *ebpf.MapSpec, described *btf.Spec, name string) error {
+	key, value, err := typesOf(described, name, t.table)
+	if err != nil {
+		return err
+	}
+	if t.key, err = newConversion(key, want.Key); err != nil {
+		return err
+	}
+	if t.value, err = newConversion(value, want.Value); err != nil {
+		return err
+	}
+	return t.check(want)
 }
 
 // check refuses tables of another kind, and descriptions that are not of this table.
@@ -307,3 +320,14 @@ func buffer(count, size int) (elements any, memory []byte) {
 
 // forbidden tells a missing permission from a table that is of no use.
 func forbidden(err error) bool { return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) }
+
+// refusedByKernel tells an error number of the kernel from a finding about what was opened.
+func refusedByKernel(err error) bool {
+	var number unix.Errno
+	return errors.As(err, &number)
+}
+
+// exhausted says that memory or descriptors were lacking, or that the call was interrupted.
+func exhausted(err error) bool {
+	return slices.ContainsFunc([]error{unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.EAGAIN, unix.EINTR}, func(e error) bool { return errors.Is(err, e) })
+}

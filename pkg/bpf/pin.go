@@ -56,7 +56,13 @@ func (o *Objects) open(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) 
 		}
 	}
 	for _, g := range left {
-		o.former = append(o.former, openFormer(g, spec))
+		f, err := openFormer(g, spec)
+		if err != nil {
+			closeAll(found)
+			o.closeFormer()
+			return nil, err
+		}
+		o.former = append(o.former, f)
 	}
 	if o.unfinished {
 		o.keepSizes(spec, o.former[0].size)
@@ -86,7 +92,8 @@ func (o *Objects) keepSizes(spec *ebpf.CollectionSpec, have func(name string) ui
 	slices.Sort(o.Kept)
 }
 
-// fitting opens the generation's tables; nil when they are not of this layout.
+// fitting opens the generation's tables; nil when they are not of this layout. An error of the kernel (no memory, no descriptors, no
+// permission) says nothing of the layout: the start fails, and the next one finds the tables as they are.
 func (g generation) fitting(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 	if g.layout != SchemaVersion {
 		return nil, nil
@@ -113,7 +120,7 @@ func (g generation) fitting(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, er
 		}
 		if err != nil {
 			closeAll(found)
-			if forbidden(err) {
+			if refusedByKernel(err) {
 				return nil, explain("open pinned table "+name, err)
 			}
 			return nil, nil

@@ -10,10 +10,8 @@ import (
 	"net/netip"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"

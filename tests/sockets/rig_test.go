@@ -4,14 +4,11 @@
 package sockets
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"

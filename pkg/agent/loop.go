@@ -111,20 +111,20 @@ func (l *loop) ServiceChanged(name lb.ServiceName) {
 	l.queue.AddAfter(task{publish, name}, l.mark(name, l.debounce))
 }
 
-// NodeChanged has every Service decided anew.
+// NodeChanged has the programs told what does not belong to one Service, once the first publication is complete, which ends with that.
 func (l *loop) NodeChanged() {
-	l.queue.Add(task{kind: everything})
+	l.network.forget()
+	if l.done() {
+		l.queue.Add(task{kind: configure})
+	}
 	if l.nodeChanged != nil {
 		l.nodeChanged()
 	}
 }
 
-// Synced starts the loop, the first time; after that, something may have been missed, so everything is looked at. What there is
-// to do is in the queue before the loop begins, so that it does the same whoever is faster.
+// Synced starts the loop. What there is to do is in the queue before the loop begins, so that it does the same whoever is faster.
 func (l *loop) Synced() {
-	if closed(l.listed) {
-		l.queue.Add(task{kind: audit})
-	}
+	l.queue.Add(task{kind: everything})
 	l.NodeChanged()
 	l.startedListing()
 }
@@ -207,8 +207,6 @@ func (l *loop) enqueueAll() {
 	names := append(l.source.Services(), l.tables.Published()...)
 	if l.begin(names) {
 		l.firstDone()
-	} else if l.done() {
-		l.queue.Add(task{kind: configure})
 	}
 	for _, name := range names {
 		l.mark(name, 0)

@@ -19,8 +19,19 @@ type network struct {
 
 	mu    sync.Mutex
 	last  attach.Network
+	made  *hostAddresses          // of the last news; nil: to be made
 	minds map[lb.ServiceName]bool // Services that the host's addresses matter to
 	yield maps.Yield
+}
+
+// hostAddresses are those of lb.Node that the host's devices add to what the Node object says.
+type hostAddresses struct{ host, nodePorts []netip.Addr }
+
+// forget has them made anew: what they are made of changed.
+func (n *network) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.made = nil
 }
 
 // networkChanged is attach.Options.Network: the programs know of an address before they see its packets. Services that the
@@ -28,7 +39,7 @@ type network struct {
 func (l *loop) networkChanged(n attach.Network) {
 	before := l.node()
 	l.network.mu.Lock()
-	l.network.last = n
+	l.network.last, l.network.made = n, nil
 	concerned := []lb.ServiceName{}
 	for name := range l.network.minds {
 		concerned = append(concerned, name)
@@ -75,9 +86,14 @@ func mindsHost(s lb.Service) bool {
 // node is the own node with the addresses that answer NodePorts: those of the Node object, and as in kube-proxy all others of
 // this host.
 func (l *loop) node() lb.Node {
+	l.network.mu.Lock()
+	defer l.network.mu.Unlock()
 	node := l.source.Node()
-	node.HostIPs = without(l.lastNetwork().Local, l.source.ServiceCIDRs())
-	node.NodePortIPs = l.nodeConfig.NodePortIPs(node.Addresses, node.HostIPs)
+	if l.network.made == nil {
+		host := without(l.network.last.Local, l.source.ServiceCIDRs())
+		l.network.made = &hostAddresses{host, l.nodeConfig.NodePortIPs(node.Addresses, host)}
+	}
+	node.HostIPs, node.NodePortIPs = l.network.made.host, l.network.made.nodePorts
 	return node
 }
 

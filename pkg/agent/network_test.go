@@ -65,10 +65,12 @@ func TestAddressesOfServicesAndThoseNotAskedForAnswerNoNodePorts(t *testing.T) {
 			t.Errorf("sources of SNAT are %v, %v", c.Sources, err)
 		}
 		b.nodeConfig.NodePortAddresses = []string{"198.51.100.0/24"}
+		b.NodeChanged()
 		if got := fmt.Sprint(b.node().NodePortIPs); got != "[198.51.100.7]" {
 			t.Errorf("with a CIDR, NodePorts answer on %s", got)
 		}
 		b.nodeConfig.NodePortAddresses = []string{"primary"}
+		b.NodeChanged()
 		if got := fmt.Sprint(b.node().NodePortIPs); got != "[192.0.2.1]" {
 			t.Errorf("with primary, NodePorts answer on %s", got)
 		}

@@ -52,6 +52,7 @@ type announcer struct {
 
 	given  sync.Mutex
 	wrongs map[lb.ServiceName][]Trouble // as the agent said last
+	last   map[lb.ServiceName]bool      // Services that were announced, or may have been
 }
 
 func newAnnouncer(s *store, client kubernetes.Interface, log *slog.Logger) *announcer {
@@ -60,6 +61,21 @@ func newAnnouncer(s *store, client kubernetes.Interface, log *slog.Logger) *anno
 		store: s, client: client, log: log, queue: workqueue.NewTypedRateLimitingQueue(limiter),
 		rate: flowcontrol.NewTokenBucketRateLimiter(announceRate, announceBurst),
 		told: map[lb.ServiceName]map[string]time.Time{}, wrongs: map[lb.ServiceName][]Trouble{},
+		last: map[lb.ServiceName]bool{},
+	}
+}
+
+// look has the Events of those Services looked at that have, or had, something to tell: nearly none of thousands.
+func (a *announcer) look(names []lb.ServiceName) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	a.given.Lock()
+	defer a.given.Unlock()
+	for _, name := range names {
+		if svc := a.services[name]; svc != nil && len(svc.annotations) > 0 || a.last[name] || len(a.wrongs[name]) > 0 {
+			a.last[name] = true
+			a.queue.Add(name)
+		}
 	}
 }
 
@@ -116,6 +132,9 @@ func (a *announcer) run(ctx context.Context) {
 // the API server has forgotten them.
 func (a *announcer) announce(ctx context.Context, name lb.ServiceName) error {
 	told := map[string]time.Time{}
+	a.given.Lock()
+	delete(a.last, name)
+	a.given.Unlock()
 	for _, e := range a.events(name) {
 		at := a.told[name][e.Name]
 		if now := time.Now(); at.IsZero() || now.Sub(at) >= announceAgain {
@@ -131,6 +150,9 @@ func (a *announcer) announce(ctx context.Context, name lb.ServiceName) error {
 		return nil
 	}
 	a.told[name] = told
+	a.given.Lock()
+	a.last[name] = true
+	a.given.Unlock()
 	a.queue.AddAfter(name, announceAgain)
 	return nil
 }

@@ -15,7 +15,7 @@ func (s *store) taken(svc lb.Service) lb.Taken {
 	if len(svc.ExternalIPs) == 0 {
 		return nil
 	}
-	cidrs, out := s.serviceCIDRs(), lb.Taken{}
+	cidrs, out := s.ranges, lb.Taken{}
 	for _, a := range svc.ExternalIPs {
 		inside := func(p netip.Prefix) bool { return p.Contains(a) }
 		if at := slices.IndexFunc(cidrs, inside); at >= 0 {

@@ -95,7 +95,7 @@ func (c *cluster) sayRelieved() {
 	}
 }
 
-// toldOfEnd has everything looked at: what was missing says something again.
+// toldOfEnd says that nothing is held any more: the programs may be told that the node has no addresses.
 func (c *cluster) toldOfEnd() {
 	if c.synced {
 		c.ev.NodeChanged()

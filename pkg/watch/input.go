@@ -113,10 +113,10 @@ func (s *store) Services() []lb.ServiceName {
 func (s *store) ServiceCIDRs() []netip.Prefix {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.serviceCIDRs()
+	return slices.Clone(s.ranges)
 }
 
-func (s *store) serviceCIDRs() []netip.Prefix {
+func (s *store) rangesNow() []netip.Prefix {
 	if len(s.cfg.ServiceCIDRs) > 0 {
 		return inOrder(slices.Clone(s.cfg.ServiceCIDRs))
 	}
@@ -141,11 +141,11 @@ func (s *store) Problems() []lb.Problem {
 	for _, err := range s.files {
 		out = append(out, err.problem())
 	}
-	for _, node := range s.nodes {
-		out = append(out, node.problems...)
-	}
-	for _, slice := range s.slices {
-		if s.services[slice.owner] == nil {
+	for key := range s.troubled {
+		if node := s.nodes[key.name]; key.kind == kindNode && node != nil {
+			out = append(out, node.problems...)
+		}
+		if slice := s.slices[key]; slice != nil && s.services[slice.owner] == nil {
 			out = append(out, slice.problems...)
 		}
 	}

@@ -20,8 +20,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-
-	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // What is asked of the API server (service-semantics.md 1.0). The converter holds to the same rules.
@@ -133,11 +131,11 @@ func (c *cluster) change(puts []object, drops []objectKey) {
 	}
 	if c.synced {
 		changed.tell(c.ev)
-		c.announce(slices.Collect(maps.Keys(changed.services)))
+		c.announcer.look(slices.Collect(maps.Keys(changed.services)))
 	}
 }
 
-// listed notes that a kind was listed completely: Synced for the last of the first lists, and for every later one.
+// listed notes that a kind was listed completely: Synced for the last of the first lists.
 func (c *cluster) listed(k kind, puts []object, drops []objectKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,24 +145,13 @@ func (c *cluster) listed(k kind, puts []object, drops []objectKey) {
 
 func (c *cluster) arrived(k kind) {
 	c.waiting[k] = false
-	for _, waits := range c.waiting {
-		if waits {
-			return
-		}
+	if c.synced || slices.Contains(slices.Collect(maps.Values(c.waiting)), true) {
+		return
 	}
-	if !c.synced {
-		c.judge()
-	}
+	c.judge()
 	c.synced = true
 	c.ev.Synced()
-	c.announce(c.Services())
-}
-
-// announce has the Events of Services looked at.
-func (c *cluster) announce(names []lb.ServiceName) {
-	for _, name := range names {
-		c.announcer.queue.Add(name)
-	}
+	c.announcer.look(c.Services())
 }
 
 // Announce makes Events.

@@ -4,6 +4,7 @@ package watch
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -272,7 +274,7 @@ func TestANodesZoneReachesItsEndpoints(t *testing.T) {
 		a.setNode(busy)
 		a.told("")
 		a.setNode(apiNode("n1", "z"))
-		a.told("")
+		a.told("other web") // what is near is another
 		same(t, "node told", a.nodeChanges(), 1)
 		same(t, "own zone", a.source.Node().Zone, "z")
 		must(t, a.client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
@@ -283,6 +285,79 @@ func TestANodesZoneReachesItsEndpoints(t *testing.T) {
 		a.told("other") // its second endpoint says no node (B16)
 		same(t, "node", input(t, a.source, "default", "other").Endpoints[1].Node, "n2")
 	}, apiService("web"), apiService("other"), apiSlice("web-a", "web", "10.1.0.1"), withoutNode(elsewhere, "10.1.1.2"), apiNode("n1", "a"), apiNode("n2", "a"), apiNode("n3", "a"))
+}
+
+// What changes of the own Node, or of the ranges of ClusterIPs, is told of the Services whose decision depends on it, and of no other.
+func TestAChangeOfTheOwnNodeTellsOfTheServicesThatDependOnIt(t *testing.T) {
+	withAddress := func(zone, address string) *corev1.Node {
+		n := apiNode("n1", zone)
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+		return n
+	}
+	exposed := apiService("exposed", func(s *corev1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080 })
+	external := apiService("external", func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"198.51.100.7"} })
+	withAPI(t, nil, func(a *api) {
+		for i, step := range []struct {
+			node  *corev1.Node
+			told  string
+			nodes int
+		}{
+			{withAddress("a", "192.0.2.1"), "", 0},
+			{relabelled(withAddress("a", "192.0.2.1"), "note", "x"), "", 0},
+			{withAddress("a", "192.0.2.2"), "exposed external", 1},
+			{withAddress("b", "192.0.2.2"), "exposed external plain", 2},
+		} {
+			a.setNode(step.node)
+			a.told(step.told)
+			same(t, fmt.Sprintf("node told after step %d", i), a.nodeChanges(), step.nodes)
+		}
+		tainted := withAddress("b", "192.0.2.2")
+		tainted.Spec.Taints = []corev1.Taint{{Key: taintToBeDeleted, Effect: corev1.TaintEffectNoSchedule}}
+		a.setNode(tainted)
+		a.told("")
+		same(t, "node told when it is leaving", a.nodeChanges(), 3)
+		for _, name := range []string{"first", "second"} { // the same range twice is no news
+			_, err := a.client.NetworkingV1().ServiceCIDRs().Create(t.Context(), &networkingv1.ServiceCIDR{
+				ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}}, metav1.CreateOptions{})
+			must(t, err)
+			synctest.Wait()
+		}
+		a.told("exposed external")
+		same(t, "node told of the range", a.nodeChanges(), 4)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		same(t, "times that exposed was told of since", a.services[lb.ServiceName{Namespace: "default", Name: "exposed"}], 0)
+	}, exposed, external, apiService("plain"), withAddress("a", "192.0.2.1"))
+}
+
+// Problems are kept as they come and go.
+func TestProblemsComeAndGoWithTheirObjects(t *testing.T) {
+	withAPI(t, nil, func(a *api) {
+		bad := apiNode("n1", "a")
+		bad.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2"}}
+		a.setNode(bad)
+		orphan := apiSlice("orphan", "nobody", "10.1.0.1", "127.0.0.1")
+		a.setSlice(orphan)
+		fields := func() (out []string) {
+			for _, p := range a.source.Problems() {
+				out = append(out, p.Object+" "+p.Field)
+			}
+			return out
+		}
+		const ofNode, ofSlice = "Node n1 status.addresses[0].address", "EndpointSlice default/orphan endpoints[1].addresses[0]"
+		same(t, "both", fields(), []string{ofSlice, ofNode})
+		a.setNode(apiNode("n1", "a"))
+		same(t, "a Node that is mended", fields(), []string{ofSlice})
+		a.setService(apiService("nobody"))
+		same(t, "a slice whose Service came", fields(), []string(nil))
+		same(t, "its problems there", len(input(t, a.source, "default", "nobody").Problems), 1)
+		must(t, a.client.CoreV1().Services("default").Delete(t.Context(), "nobody", metav1.DeleteOptions{}))
+		synctest.Wait()
+		same(t, "without it again", fields(), []string{ofSlice})
+		must(t, a.client.DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "orphan", metav1.DeleteOptions{}))
+		synctest.Wait()
+		same(t, "without the slice", fields(), []string(nil))
+	}, apiNode("n1", "a"))
 }
 
 func withoutNode(s *discoveryv1.EndpointSlice, address string) *discoveryv1.EndpointSlice {

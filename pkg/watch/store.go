@@ -33,10 +33,13 @@ type store struct {
 	uids     map[objectKey]types.UID    // of refused objects
 	files    []*ObjectError             // refused files
 	triggers map[lb.ServiceName]time.Time
+	troubled map[objectKey]bool // slices and Nodes with problems
+	self     lb.Node            // as Node gives it
+	ranges   []netip.Prefix     // as ServiceCIDRs gives them
 }
 
 func newStore(cfg NodeConfig) *store {
-	return &store{
+	s := &store{
 		cfg: cfg, start: time.Now(),
 		services: map[lb.ServiceName]*service{},
 		slices:   map[objectKey]*slice{},
@@ -47,13 +50,18 @@ func newStore(cfg NodeConfig) *store {
 		refusals: map[objectKey]*ObjectError{},
 		uids:     map[objectKey]types.UID{},
 		triggers: map[lb.ServiceName]time.Time{},
+		troubled: map[objectKey]bool{},
 	}
+	s.self, s.ranges = s.selfNow(), s.rangesNow()
+	return s
 }
 
 // changes says what an update of the store changed for its readers.
 type changes struct {
 	services   map[lb.ServiceName]bool
-	node       bool
+	node       bool                // NodeChanged is to be told
+	place      bool                // zone or region of the own Node
+	addresses  bool                // addresses of the own Node, or ranges of ClusterIPs
 	placed     map[string]bool     // Nodes whose zone or region is another
 	moved      map[netip.Addr]bool // addresses whose Node, or its place, is another
 	relabelled map[string][]string // by Node: the keys of labels that are others
@@ -91,6 +99,7 @@ func (s *store) apply(puts []object, drops []objectKey, c *changes) {
 	s.touchSlices(c)
 	s.touchExternal(c)
 	s.touchKeyed(c)
+	s.touchOwn(c)
 }
 
 // refuse notes that the newest state of an object is bad. The last good one stays in force. Result: whether that is news.
@@ -176,6 +185,7 @@ func (s *store) setSlice(key objectKey, now *slice, c *changes) {
 		return
 	}
 	replace(s.slices, key, now)
+	s.trouble(key, now != nil && len(now.problems) > 0)
 	if old != nil {
 		s.disown(old)
 		s.touch(old.owner, c)
@@ -267,7 +277,19 @@ func (s *store) setServiceCIDR(name string, now *serviceCIDR, c *changes) {
 		return
 	}
 	replace(s.cidrs, name, now)
-	c.node = true
+	if before := s.ranges; len(s.cfg.ServiceCIDRs) == 0 {
+		s.ranges = s.rangesNow()
+		c.addresses = c.addresses || !slices.Equal(before, s.ranges)
+	}
+}
+
+// trouble notes whether an object has problems.
+func (s *store) trouble(key objectKey, has bool) {
+	if has {
+		s.troubled[key] = true
+	} else {
+		delete(s.troubled, key)
+	}
 }
 
 // replace sets a key, or deletes it for nil.

@@ -21,6 +21,7 @@ func (s *store) setNode(name string, now *node, c *changes) {
 		return
 	}
 	replace(s.nodes, name, now)
+	s.trouble(objectKey{kindNode, "", name}, now != nil && len(now.problems) > 0)
 	if old != nil {
 		s.release(name, old.addresses)
 	}
@@ -28,8 +29,26 @@ func (s *store) setNode(name string, now *node, c *changes) {
 		s.hold(name, now.addresses)
 	}
 	c.noteNode(name, old, now)
-	if name == s.cfg.Name && !sameButLabels(old, now) {
-		c.node = true
+	if name == s.cfg.Name {
+		before := s.self
+		s.self = s.selfNow()
+		c.place = c.place || before.Zone != s.self.Zone || before.Region != s.self.Region
+		c.addresses = c.addresses || !slices.Equal(before.Addresses, s.self.Addresses)
+		c.node = c.node || old == nil || old.leaving != now.leaving
+	}
+}
+
+// touchOwn marks the Services whose decision depends on what changed of the own Node or of the ranges of ClusterIPs: all compare
+// endpoints' zones with its own, and NodePorts and external IPs depend on its addresses and on the ranges (of the host's addresses,
+// those in the ranges are Services').
+func (s *store) touchOwn(c *changes) {
+	if c.node = c.node || c.place || c.addresses; !c.place && !c.addresses {
+		return
+	}
+	for name, svc := range s.services {
+		if c.place || len(svc.ExternalIPs) > 0 || slices.ContainsFunc(svc.Ports, func(p lb.ServicePort) bool { return p.NodePort != 0 }) {
+			c.service(name)
+		}
 	}
 }
 
@@ -89,16 +108,6 @@ func (s *store) touchSlices(c *changes) {
 	}
 }
 
-// sameButLabels tells that a Node is what it was but for labels: those concern the Services that ask for them alone.
-func sameButLabels(a, b *node) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	x, y := *a, *b
-	x.labels, y.labels = nil, nil
-	return reflect.DeepEqual(x, y)
-}
-
 func without(a, b []netip.Addr) (out []netip.Addr) {
 	for _, addr := range a {
 		if !slices.Contains(b, addr) {
@@ -154,6 +163,10 @@ func (s *store) holder(addr netip.Addr) string {
 func (s *store) Node() lb.Node {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	return s.self
+}
+
+func (s *store) selfNow() lb.Node {
 	out := lb.Node{Name: s.cfg.Name, Zone: s.cfg.Zone, Labels: s.ownLabels(), ExternalIPs: s.cfg.ExternalIPs}
 	if own := s.nodes[s.cfg.Name]; own != nil {
 		out.Region = own.region

@@ -16,12 +16,13 @@ import (
 // Events is who wants to know of changes. The methods are called from the goroutines of the source, one at a time, and
 // never before the changed data can be read from the source. They must return soon.
 type Events interface {
-	// ServiceChanged says that Input of this Service may be another one now, or gone.
+	// ServiceChanged says that Input of this Service may be another one now, or gone, or that Node or ServiceCIDRs gives something
+	// else on which what the Service's Input means on this node depends.
 	ServiceChanged(lb.ServiceName)
-	// NodeChanged says that Node or ServiceCIDRs gives something else now.
+	// NodeChanged says that what concerns no single Service is another: Node, NodeEligible, ServiceCIDRs, or whether anything is held
+	// (Health). The Services that are to be decided anew because of it are told of one by one.
 	NodeChanged()
-	// Synced says that all objects have been read: after the first complete list, and again after every relist.
-	// Neither of the others is called before the first Synced.
+	// Synced says that all objects have been read. It is called once, before the others. A later list tells what differs by the others.
 	Synced()
 }
 
@@ -40,7 +41,7 @@ type Source interface {
 	Holds(name lb.ServiceName) bool
 	// Services names all Services with an Input, sorted.
 	Services() []lb.ServiceName
-	// Node is the node this process runs on.
+	// Node is the node this process runs on. Its lists are shared and must not be changed.
 	Node() lb.Node
 	// NodeEligible tells whether load balancers off the cluster may send traffic to this node, as kube-proxy's /healthz does:
 	// not when its Node is about to be deleted or, once objects are listed from an API server, is not among them.
@@ -49,7 +50,8 @@ type Source interface {
 	ServiceCIDRs() []netip.Prefix
 	// Health tells how well the objects can be read.
 	Health() Health
-	// Problems are those of objects that belong to no served Service, sorted. The others are in Input.Problems.
+	// Problems are those of objects that belong to no served Service, sorted. The others are in Input.Problems. To ask costs as much as
+	// there are problems.
 	Problems() []lb.Problem
 	// Announce tells the users of Services what is wrong with them at the moment, where the objects come from. What is in Input.Problems
 	// and in Problems is to be given too. It returns at once; what was told before is not told again soon.

@@ -28,7 +28,7 @@ type Verdict struct {
 	Number uint32
 	Name   string // "translate_established"
 	Class  Class  // "translate"
-	Reason string // "established"
+	Reason string // the contract's spelling: "established", "no-endpoints"
 }
 
 // enums are the enums of the embedded object by name, each value's name lower case and without the prefix.
@@ -79,8 +79,7 @@ func Verdicts() []Verdict {
 	}
 	verdicts := make([]Verdict, 0, len(all["verdict"]))
 	for number, name := range all["verdict"] {
-		class, reason, _ := strings.Cut(name, "_")
-		verdicts = append(verdicts, Verdict{Number: number, Name: name, Class: Class(class), Reason: reason})
+		verdicts = append(verdicts, newVerdict(number, name))
 	}
 	sort.Slice(verdicts, func(i, j int) bool { return verdicts[i].Number < verdicts[j].Number })
 	return verdicts
@@ -89,12 +88,19 @@ func Verdicts() []Verdict {
 // VerdictOf names one verdict; an unknown number gets itself as its reason and no class.
 func VerdictOf(number uint32) Verdict {
 	name := enumName("verdict", number)
-	class, reason, ok := strings.Cut(name, "_")
-	if !ok && number != 0 {
+	if !strings.Contains(name, "_") && number != 0 {
 		return Verdict{Number: number, Name: name, Reason: name}
 	}
-	return Verdict{Number: number, Name: name, Class: Class(class), Reason: reason}
+	return newVerdict(number, name)
 }
+
+func newVerdict(number uint32, name string) Verdict {
+	class, reason, _ := strings.Cut(name, "_")
+	return Verdict{Number: number, Name: name, Class: Class(class), Reason: strings.ReplaceAll(reason, "_", "-")}
+}
+
+// Spelled is the whole verdict in the contract's spelling: "reject-no-endpoints".
+func (v Verdict) Spelled() string { return strings.ReplaceAll(v.Name, "_", "-") }
 
 // Hooks lists enum hook in its order: "from_pod", "to_pod" ...
 func Hooks() []string {

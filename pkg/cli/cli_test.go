@@ -146,7 +146,7 @@ func TestVerdictsOfFirstPacketsAreExplained(t *testing.T) {
 		others[name] = true
 	}
 	for _, v := range bpf.Verdicts() {
-		if explained := verdictText(v.Name) != ""; explained == others[v.Name] {
+		if explained := verdictText(v.Spelled()) != ""; explained == others[v.Name] {
 			t.Errorf("verdict %s: explained %v, want %v", v.Name, explained, !others[v.Name])
 		}
 	}

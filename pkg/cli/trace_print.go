@@ -18,8 +18,8 @@ func writeAnswer(w io.Writer, r trace.Request, a trace.Answer) error {
 	if a.ID != "" {
 		fmt.Fprintf(&b, "%s: ", printable(a.ID))
 	}
-	fmt.Fprintf(&b, "%s (%s)\n", a.Verdict, strings.ReplaceAll(a.Reason, "_", " "))
-	if text := verdictText(a.Verdict + "_" + a.Reason); text != "" {
+	fmt.Fprintf(&b, "%s (%s)\n", a.Verdict, strings.ReplaceAll(a.Reason, "-", " "))
+	if text := verdictText(a.Verdict + "-" + a.Reason); text != "" {
 		fmt.Fprintf(&b, "  %s\n", text)
 	}
 	protocol := r.Protocol.String()
@@ -46,7 +46,7 @@ func writeAnswer(w io.Writer, r trace.Request, a trace.Answer) error {
 		fmt.Fprintf(&b, "  source   %s%s\n", *a.Source, kept(a.SNAT))
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.Verdicts)) {
-		fmt.Fprintf(&b, "  counted  %d %s\n", a.Verdicts[name], strings.ReplaceAll(name, "_", " "))
+		fmt.Fprintf(&b, "  counted  %d %s\n", a.Verdicts[name], strings.ReplaceAll(name, "-", " "))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -138,7 +138,7 @@ func TestAffinityAndVerdictsAreNamed(t *testing.T) {
 	refused := uint32(bpf.NearlbHookHOOK_SOCK)*uint32(bpf.NearlbVerdictVERDICT_MAX) + uint32(bpf.NearlbVerdictVERDICT_REJECT_NO_ENDPOINTS)
 	b.store.verdicts.(*memoryCounters[bpf.NearlbVerdictCounter]).values[refused] = bpf.NearlbVerdictCounter{Packets: 1}
 	compare(t, collect(t, b.Reader().Verdicts()), []VerdictRow{{"to_pod", "translate", "reply", 3, 300},
-		{"from_net", "drop", "ports_full", 2, 120}, {"sock", "reject", "no_endpoints", 1, 0}})
+		{"from_net", "drop", "ports-full", 2, 120}, {"sock", "reject", "no-endpoints", 1, 0}})
 }
 
 func TestFillCountsWhatIsInForce(t *testing.T) {

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"iter"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -103,15 +104,16 @@ func (c tableCollector) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.NewInvalidMetric(packets(), err)
 			continue
 		}
-		labels := []string{row.Hook, row.Verdict, row.Reason}
-		seen[[3]string{row.Hook, row.Verdict, row.Reason}] = true
+		labels := []string{row.Hook, row.Verdict, reasonLabel(row.Reason)}
+		seen[[3]string(labels)] = true
 		out <- prometheus.MustNewConstMetric(packets(), prometheus.CounterValue, float64(row.Packets), labels...)
 		out <- prometheus.MustNewConstMetric(bytes(), prometheus.CounterValue, float64(row.Bytes), labels...)
 	}
 	for _, hook := range bpf.Hooks() {
 		for _, v := range bpf.Verdicts() {
-			if v.Class == bpf.Drop && !seen[[3]string{hook, string(v.Class), v.Reason}] {
-				out <- prometheus.MustNewConstMetric(packets(), prometheus.CounterValue, 0, hook, string(v.Class), v.Reason)
+			labels := []string{hook, string(v.Class), reasonLabel(v.Reason)}
+			if v.Class == bpf.Drop && !seen[[3]string(labels)] {
+				out <- prometheus.MustNewConstMetric(packets(), prometheus.CounterValue, 0, labels...)
 			}
 		}
 	}
@@ -120,3 +122,6 @@ func (c tableCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(limit(), prometheus.GaugeValue, float64(row.Limit), row.Table)
 	}
 }
+
+// reasonLabel spells a verdict's reason as the label always has: dashboards and alerts of users name it.
+func reasonLabel(reason string) string { return strings.ReplaceAll(reason, "-", "_") }

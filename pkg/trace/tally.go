@@ -17,7 +17,7 @@ import (
 // tally adds up what happened to the packets of one request.
 type tally struct {
 	request  Request
-	verdicts map[string]int // by name in the BPF code
+	verdicts map[string]int // by Verdict.Spelled
 	first    *bpf.Verdict   // of the first packet
 	service  string
 	port     *string
@@ -32,7 +32,7 @@ func newTally(r Request) *tally {
 // tally adds one packet.
 func (t *Tracer) tally(to *tally, client netip.AddrPort, result bpf.NearlbTraceResult, out []byte) error {
 	verdict := bpf.VerdictOf(result.Verdict)
-	to.verdicts[verdict.Name]++
+	to.verdicts[verdict.Spelled()]++
 	if to.first == nil {
 		to.first = &verdict
 	}

@@ -88,7 +88,7 @@ type Answer struct {
 	Backends []Backend      `json:"backends"`           // by address
 	SNAT     bool           `json:"snat"`               // whether the client's address is replaced
 	Source   *netip.Addr    `json:"source,omitempty"`   // the address that the other end sees; absent when none sees any
-	Verdicts map[string]int `json:"verdicts,omitempty"` // packets by verdict, when not all have the same one
+	Verdicts map[string]int `json:"verdicts,omitempty"` // packets by verdict ("reject-no-endpoints"), when not all have the same one
 }
 
 // Backend is one backend that got packets of a Request, and how many.

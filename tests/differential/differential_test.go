@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 }
 
 // everywhere is what some packets meet at every door, by verdict and reason.
-var everywhere = []string{"translate balance", "reject no_endpoints", "reject unknown_port", "drop no_local_endpoints", "drop source_range",
-	"drop unallocated", "pass not_service"}
+var everywhere = []string{"translate balance", "reject no-endpoints", "reject unknown-port", "drop no-local-endpoints", "drop source-range",
+	"drop unallocated", "pass not-service"}
 
 func TestProgramsDoWhatTheModelSaysFromAPod(t *testing.T) {
 	compareMany(t, trace.FromPod, append([]string{"translate hairpin"}, everywhere...))
@@ -52,7 +52,7 @@ func TestProgramsDoWhatTheModelSaysFromTheNode(t *testing.T) {
 }
 
 func TestProgramsDoWhatTheModelSaysFromTheNetwork(t *testing.T) {
-	compareMany(t, trace.FromNetwork, append([]string{"drop no_source"}, everywhere...))
+	compareMany(t, trace.FromNetwork, append([]string{"drop no-source"}, everywhere...))
 }
 
 // compareMany makes worlds until all are done or a packet fares otherwise, and sees that all of forms were met.

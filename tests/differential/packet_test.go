@@ -34,7 +34,7 @@ func (m *model) outcomes(p first) []outcome {
 		return []outcome{m.unknown(p)}
 	}
 	if f.kind == loadBalancer && !m.inRanges(f.service, p) {
-		return []outcome{said("drop", "source_range", f)}
+		return []outcome{said("drop", "source-range", f)}
 	}
 	cluster, local, hasAny := m.lists(m.endpoints(f))
 	backends := cluster
@@ -43,9 +43,9 @@ func (m *model) outcomes(p first) []outcome {
 	}
 	switch {
 	case !hasAny:
-		return []outcome{said("reject", "no_endpoints", f)}
+		return []outcome{said("reject", "no-endpoints", f)}
 	case len(backends) == 0:
-		return []outcome{said("drop", "no_local_endpoints", f)}
+		return []outcome{said("drop", "no-local-endpoints", f)}
 	}
 	var out []outcome
 	for _, b := range backends {
@@ -73,7 +73,7 @@ func (m *model) find(p first) (frontend, bool) {
 func (m *model) unknown(p first) outcome {
 	for t, f := range m.doors {
 		if f.kind == clusterIP && t.address.Addr() == p.address.Addr() {
-			return "reject unknown_port"
+			return "reject unknown-port"
 		}
 	}
 	for _, cidr := range serviceCIDRs {
@@ -81,7 +81,7 @@ func (m *model) unknown(p first) outcome {
 			return "drop unallocated"
 		}
 	}
-	return outcome(fmt.Sprintf("pass not_service, source %v", p.src))
+	return outcome(fmt.Sprintf("pass not-service, source %v", p.src))
 }
 
 // inRanges judges the source by loadBalancerSourceRanges.
@@ -128,7 +128,7 @@ func (m *model) sent(p first, f frontend, b endpoint) outcome {
 		}
 	case p.from == trace.FromNetwork && !b.local:
 		if source = m.own(p.src.Is4()); !source.IsValid() {
-			return said("drop", "no_source", f)
+			return said("drop", "no-source", f)
 		}
 	}
 	out := said("translate", reason, f) + outcome(fmt.Sprintf(", to %v, source %v", b.address, source))

@@ -3,7 +3,9 @@
 package decide
 
 import (
+	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 )
@@ -37,20 +39,33 @@ func TableSize(backends int) int {
 // (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer", 2016, section 3.4): each backend in
 // turn takes the next free slot of its own permutation of the table. Shares differ by one slot at the most. The result
 // depends on the seeds and their order alone, so every node and every restart makes the same table. Empty without
-// backends or slots; a size that is not prime works too, less evenly mixed. About size * ln(size) steps.
-func Maglev(backends []uint64, size int) []int {
+// backends or slots; a size that is not prime works too, less evenly mixed. About size * ln(size) / 2 steps: a walk to a
+// free slot is long when few are left, so the last ones are searched instead (remaining).
+func Maglev(backends []uint64, size int) []uint32 {
 	if len(backends) == 0 || size <= 0 {
 		return nil
 	}
-	slots := make([]int, size)
+	slots := make([]uint32, size)
 	if len(backends) == 1 {
 		return slots
 	}
 	walkers := permutations(backends, size)
 	taken := make([]uint64, (size+63)/64)
+	few := searchedSlots(size)
 	turn := 0
-	for range size {
-		slots[walkers[turn].claim(taken, size)] = turn
+	for range size - few {
+		slots[walkers[turn].claim(taken, size)] = uint32(turn)
+		if turn++; turn == len(walkers) {
+			turn = 0
+		}
+	}
+	left := remaining{free: freeSlots(taken, size), size: size}
+	steps := make([]uint64, min(few, len(walkers)))
+	for i := range few {
+		if i < len(steps) {
+			steps[i] = fraction(walkers[turn].skip, size)
+		}
+		slots[left.claim(&walkers[turn], steps[i%len(steps)], taken)] = uint32(turn)
 		if turn++; turn == len(walkers) {
 			turn = 0
 		}
@@ -58,28 +73,32 @@ func Maglev(backends []uint64, size int) []int {
 	return slots
 }
 
+// searchedSlots is the number of slots that are left when a search of all of them (as many steps as are left) becomes quicker
+// than a walk (size/left steps, of which one takes twice as long).
+func searchedSlots(size int) int { return int(math.Sqrt(2 * float64(size))) }
+
 // walker goes through one backend's permutation of the table: next, next+skip, next+2*skip ... modulo the size.
-type walker struct{ next, skip int }
+type walker struct{ next, skip uint32 }
 
 func permutations(seeds []uint64, size int) []walker {
 	walkers := make([]walker, len(seeds))
 	for i, seed := range seeds {
-		walkers[i].next = below(mix(seed^0x9e3779b97f4a7c15), size)
-		walkers[i].skip = 1 + below(mix(seed^0xc2b2ae3d27d4eb4f), size-1)
+		walkers[i].next = uint32(below(mix(seed^0x9e3779b97f4a7c15), size))
+		walkers[i].skip = uint32(1 + below(mix(seed^0xc2b2ae3d27d4eb4f), size-1))
 	}
 	return walkers
 }
 
 // claim takes the walker's next slot that is free; there must be one.
-func (w *walker) claim(taken []uint64, size int) int {
+func (w *walker) claim(taken []uint64, size int) uint32 {
 	next, skip := w.next, w.skip
 	for step := 0; ; step++ {
 		if step == size {
 			skip = 1 // the size is not prime and this walk misses the free ones
 		}
 		slot := next
-		if next += skip; next >= size {
-			next -= size
+		if next += skip; next >= uint32(size) {
+			next -= uint32(size)
 		}
 		if bit := uint64(1) << (slot & 63); taken[slot>>6]&bit == 0 {
 			taken[slot>>6] |= bit
@@ -88,6 +107,75 @@ func (w *walker) claim(taken []uint64, size int) int {
 		}
 	}
 }
+
+// remaining are the last free slots of a table.
+type remaining struct {
+	free []uint32
+	size int
+}
+
+func freeSlots(taken []uint64, size int) (free []uint32) {
+	for slot := range uint32(size) {
+		if taken[slot>>6]&(1<<(slot&63)) == 0 {
+			free = append(free, slot)
+		}
+	}
+	return free
+}
+
+// claim takes the slot that the walker would come to first, without the walk: the one with the lowest
+// (slot - next) / skip modulo the size. A quotient modulo the size is a fraction of the size; here it is one of 2^64, as step
+// is (fraction), and products overflow to just what is wanted: quotients are 2^44 apart or more, and wrong by 2^20 at the most.
+func (r *remaining) claim(w *walker, step uint64, taken []uint64) uint32 {
+	if step == 0 {
+		slot := w.claim(taken, r.size)
+		r.drop(slices.Index(r.free, slot))
+		return slot
+	}
+	best, at := ^uint64(0), 0
+	for i, slot := range r.free {
+		if distance := uint64(int64(slot)-int64(w.next)) * step; distance < best {
+			best, at = distance, i
+		}
+	}
+	slot := r.free[at]
+	taken[slot>>6] |= 1 << (slot & 63)
+	if w.next = slot + w.skip; w.next >= uint32(r.size) {
+		w.next -= uint32(r.size)
+	}
+	r.drop(at)
+	return slot
+}
+
+func (r *remaining) drop(at int) {
+	last := len(r.free) - 1
+	r.free[at] = r.free[last]
+	r.free = r.free[:last]
+}
+
+// fraction is 2^64 / size times the inverse of skip modulo size, rounded up; 0 where there is no inverse or the size is too
+// large for the result to tell slots apart.
+func fraction(skip uint32, size int) uint64 {
+	if size > maxFractionSize {
+		return 0
+	}
+	a, b, x, y := int64(skip), int64(size), int64(1), int64(0) // Euclid: a = skip * x, b = skip * y (modulo size)
+	for b != 0 {
+		q := a / b
+		a, b, x, y = b, a-q*b, y, x-q*y
+	}
+	if a != 1 {
+		return 0
+	}
+	if x < 0 {
+		x += int64(size)
+	}
+	quotient, _ := bits.Div64(uint64(x), 0, uint64(size))
+	return quotient + 1
+}
+
+// maxFractionSize is well above the largest table.
+const maxFractionSize = 1 << 20
 
 // below maps a hash evenly to 0..n-1, and to 0 when n is 0.
 func below(hash uint64, n int) int {

@@ -23,7 +23,7 @@ func seeds(n int) []uint64 {
 	return out
 }
 
-func shares(table []int, n int) []int {
+func shares(table []uint32, n int) []int {
 	count := make([]int, n)
 	for _, i := range table {
 		count[i]++
@@ -69,7 +69,7 @@ func TestOneBackendLessMovesFewSlotsOfTheOthers(t *testing.T) {
 					t.Fatalf("the table changes its size from %d to %d backends", n, n-1)
 				}
 				after := slices.Delete(slices.Clone(before), gone, gone+1)
-				moved := movedSlots(Maglev(before, size), Maglev(after, size), gone)
+				moved := movedSlots(Maglev(before, size), Maglev(after, size), uint32(gone))
 				if limit := size * 3 / 100; moved > limit {
 					t.Errorf("%d of %d slots moved between backends that stayed, want at most %d", moved, size, limit)
 				}
@@ -79,7 +79,7 @@ func TestOneBackendLessMovesFewSlotsOfTheOthers(t *testing.T) {
 }
 
 // movedSlots counts slots of backends that stayed which changed hands when the one with index gone left.
-func movedSlots(old, new []int, gone int) int {
+func movedSlots(old, new []uint32, gone uint32) int {
 	moved := 0
 	for slot, owner := range old {
 		if owner == gone {
@@ -116,6 +116,34 @@ func TestMaglevFillsAnyTable(t *testing.T) {
 	})
 }
 
+// plainMaglev is the algorithm as it is written in the paper.
+func plainMaglev(seeds []uint64, size int) []uint32 {
+	slots, taken := make([]uint32, size), make([]uint64, (size+63)/64)
+	walkers := permutations(seeds, size)
+	for i := range size {
+		turn := i % len(walkers)
+		slots[walkers[turn].claim(taken, size)] = uint32(turn)
+	}
+	return slots
+}
+
+// The last slots are searched and not walked to: that is an acceleration and no other algorithm. Agents of all versions fill
+// the same tables, prime or not.
+func TestTablesAreThoseOfThePaper(t *testing.T) {
+	for n, size := range map[int]int{2: 509, 10: 1021, 100: 16381, 1000: 131071, 5000: 524287, 6000: 524287, 7: 510, 9: 1024, 3: 2} {
+		if got, want := Maglev(seeds(n), size), plainMaglev(seeds(n), size); !slices.Equal(got, want) {
+			t.Errorf("%d backends on %d slots: another table than by walking", n, size)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		seeds := rapid.SliceOfN(rapid.Uint64(), 2, 40).Draw(t, "seeds")
+		size := rapid.IntRange(2, 3000).Draw(t, "size")
+		if !slices.Equal(Maglev(seeds, size), plainMaglev(seeds, size)) {
+			t.Fatalf("another table than by walking")
+		}
+	})
+}
+
 // Nodes of different versions must agree, so these values never change.
 func TestSeedsAndTablesAreTheSameForEver(t *testing.T) {
 	for address, want := range map[string]uint64{
@@ -127,7 +155,7 @@ func TestSeedsAndTablesAreTheSameForEver(t *testing.T) {
 			t.Errorf("seed of %s is %#x, want %#x", address, got, want)
 		}
 	}
-	want := []int{0, 1, 1, 0, 1, 2, 2, 2, 1, 2, 0, 0, 0}
+	want := []uint32{0, 1, 1, 0, 1, 2, 2, 2, 1, 2, 0, 0, 0}
 	if got := Maglev(seeds(3), 13); !slices.Equal(got, want) {
 		t.Errorf("table is %v, want %v", got, want)
 	}

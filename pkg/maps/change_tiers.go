@@ -150,8 +150,8 @@ func (t *Tables) maglev(members []*backend) []uint32 {
 	for i, b := range members {
 		seeds[i] = decide.BackendSeed(lb.BackendKey{Address: AddrPortOf(b.value)})
 	}
-	slots := make([]uint32, t.tableSize(len(members)))
-	for i, member := range decide.Maglev(seeds, len(slots)) {
+	slots := decide.Maglev(seeds, t.tableSize(len(members)))
+	for i, member := range slots {
 		slots[i] = members[member].id
 	}
 	return slots

@@ -9,19 +9,13 @@
 #include "lib/types.h"
 #include "lib/maps.h"
 #include "lib/config.h"
-#include "lib/export.h"
 #include "lib/fast.h"
-#include "lib/event.h"
 #include "lib/finish.h"
-#include "lib/reject.h"
 #include "lib/slow.h"
-#include "lib/slow_icmp.h"
-#include "lib/snat_reply.h"
+#include "lib/snat.h"
 #include "lib/sock_call.h"
-#include "lib/sock_explain.h"
-#include "lib/sock_list.h"
-#include "lib/tail.h"
 #include "lib/too_big.h"
+#include "lib/work.h"
 
 SEC("tc")
 int from_pod(struct __sk_buff *skb)

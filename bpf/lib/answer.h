@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Parts of the packets that are answered to a sender. Built by helpers: speed does not matter here, and they keep
- * skb->csum right and reach bytes that are not linear. */
+/* Packets that are answered to their sender: echo replies, TCP RST, port unreachable. Built by helpers: speed does not matter here,
+ * and they keep skb->csum right and reach bytes that are not linear. */
 #pragma once
 
-#include "csum.h"
-#include "hairpin.h"
-#include "packet.h"
+#include "parse.h"
+#include "rewrite.h"
 
 #define ANSWER_TTL 64
 
@@ -90,4 +89,213 @@ static __always_inline bool answer_allowed(struct __sk_buff *skb, const struct p
 	if (packet->family == 4)
 		return first != 0 && first != 127 && first < 224;
 	return first != 0xff && !address_zero(&packet->source);
+}
+
+/* Echo replies, of service addresses. */
+
+#define ICMP_ECHO_REPLY    0
+#define ICMP_ECHO_REQUEST  8
+#define ICMP6_ECHO_REQUEST 128
+#define ICMP6_ECHO_REPLY   129
+
+static __always_inline bool is_echo_request(const struct packet *packet, __u8 type)
+{
+	return type == (packet->family == 4 ? ICMP_ECHO_REQUEST : ICMP6_ECHO_REQUEST);
+}
+
+/* Turns the type over. Exchanging the addresses changes no sum. */
+static __always_inline bool echo_header(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u16 from;
+	__u16 to = bpf_htons((packet->family == 4 ? ICMP_ECHO_REPLY : ICMP6_ECHO_REPLY) << 8);
+	__u16 check;
+
+	if (bpf_skb_load_bytes(skb, packet->l4, &from, 2) || bpf_skb_load_bytes(skb, packet->l4 + 2, &check, 2))
+		return false;
+	if (packet_summed(skb) != SUMMED_PARTIAL)
+		check = csum_after(check, csum_change_port(from, to));
+	return answer_store(skb, packet->l4, &to, 2) && answer_store(skb, packet->l4 + 2, &check, 2);
+}
+
+/* Options of an IPv4 header and extension headers go back as they came. */
+static __always_inline bool echo_ip4(struct __sk_buff *skb, const struct packet *packet)
+{
+	__be32 addresses[2] = { address_to4(&packet->destination), address_to4(&packet->source) };
+
+	return answer_store(skb, link_header + offsetof(struct iphdr, saddr), addresses, sizeof(addresses));
+}
+
+static __always_inline bool echo_ip6(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct address addresses[2] = { packet->destination, packet->source };
+
+	return answer_store(skb, link_header + offsetof(struct ipv6hdr, saddr), addresses, sizeof(addresses));
+}
+
+static __always_inline bool echo_answer(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 end = packet->l4 + packet->l4_length;
+
+	if (!answer_allowed(skb, packet) || !echo_header(skb, packet))
+		return false;
+	/* padding is nobody's business */
+	if (skb->len > end && bpf_skb_change_tail(skb, end, 0))
+		return false;
+	if (!(packet->family == 4 ? echo_ip4(skb, packet) : echo_ip6(skb, packet)))
+		return false;
+	return packet_pull(skb, ETH_HLEN) && swap_macs(skb);
+}
+
+/* Refusals: TCP RST, ICMP or ICMPv6 port unreachable for the rest. The packet becomes its answer. */
+
+#define QUOTE_CHUNK      64
+#define QUOTE_MAX4       (576 - sizeof(struct iphdr) - 8)    /* RFC 1812 4.3.2.3 */
+#define QUOTE_MAX6       (1280 - sizeof(struct ipv6hdr) - 8) /* RFC 4443 2.4 c */
+#define QUOTE_CHUNKS_MAX 20
+
+/* Header of an ICMP or ICMPv6 error. */
+struct icmp_error {
+	__u8 type;
+	__u8 code;
+	__u16 check;
+	__u16 unused;
+	__u16 unused_low; /* where a device would put the checksum of a UDP packet that is none any more */
+};
+
+static __always_inline __u32 tcp_sequence_length(const struct tcphdr *tcp, const struct packet *packet)
+{
+	return packet->l4_length - tcp->doff * 4 + tcp->syn + tcp->fin;
+}
+
+/* RFC 9293 3.5.2. */
+static __always_inline void reject_tcp_header(struct tcphdr *answer, const struct tcphdr *tcp,
+					      const struct packet *packet)
+{
+	answer->source = tcp->dest;
+	answer->dest = tcp->source;
+	answer->doff = sizeof(*answer) / 4;
+	answer->rst = 1;
+	if (tcp->ack) {
+		answer->seq = tcp->ack_seq;
+		return;
+	}
+	answer->ack = 1;
+	answer->ack_seq = bpf_htonl(bpf_ntohl(tcp->seq) + tcp_sequence_length(tcp, packet));
+}
+
+/* The kernel refuses to cut a packet before the end of a checksum that it has to complete. What is cut off is written anew. */
+static __always_inline bool reject_tcp_partial(struct __sk_buff *skb, const struct packet *packet)
+{
+	enum summed summed = packet_summed(skb);
+
+	if (summed == SUMMED_UNKNOWN)
+		return bpf_skb_change_tail(skb, packet->l4 + offsetof(struct tcphdr, check) + 1, 0) != 0;
+	return summed == SUMMED_PARTIAL;
+}
+
+/* A packet that came with a partial checksum stays one that the kernel completes, at the same offset. */
+static __always_inline __u16 reject_tcp_check(struct __sk_buff *skb, const struct tcphdr *answer,
+					      const struct packet *packet)
+{
+	__u64 sum = csum_pseudo(packet, IPPROTO_TCP, sizeof(*answer));
+
+	if (packet->l4 == link_header + ip_header_size(packet->family) && reject_tcp_partial(skb, packet))
+		return csum_fold(sum);
+	return ~csum_fold(sum + csum_words((const __u32 *)answer, sizeof(*answer) / 4));
+}
+
+static __always_inline bool reject_tcp(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 l4 = link_header + ip_header_size(packet->family);
+	struct tcphdr answer = {};
+	struct tcphdr tcp;
+
+	if (bpf_skb_load_bytes(skb, packet->l4, &tcp, sizeof(tcp)) || tcp.rst)
+		return false;
+	reject_tcp_header(&answer, &tcp, packet);
+	answer.check = reject_tcp_check(skb, &answer, packet);
+	return bpf_skb_change_tail(skb, l4 + sizeof(answer), 0) == 0 &&
+	       answer_ip(skb, packet, IPPROTO_TCP, sizeof(answer)) && answer_store(skb, l4, &answer, sizeof(answer)) &&
+	       swap_macs(skb);
+}
+
+/* Moves one chunk of the quoted packet from its old place to its new one and gives its sum. */
+static __always_inline bool quote_chunk(struct __sk_buff *skb, __u32 from, __u32 to, __u32 size, __u64 *sum)
+{
+	__u32 chunk[QUOTE_CHUNK / 4] = {};
+	__u32 last = size - 1;
+
+	/* the caller's bounds, which the verifier does not carry over from at < size; one comparison gives both, as before
+	 * Linux 6.8 it learns nothing from size != 0 */
+	asm volatile("" : "+r"(last));
+	if (last >= QUOTE_CHUNK)
+		return false;
+	size = last + 1;
+	if (bpf_skb_load_bytes(skb, from, chunk, size) || !answer_store(skb, to, chunk, size))
+		return false;
+	*sum += csum_words(chunk, QUOTE_CHUNK / 4);
+	return true;
+}
+
+/* Moves the quoted packet, size bytes of it, up by room bytes: its end first. */
+static __always_inline bool quote_move(struct __sk_buff *skb, __u32 size, __u32 room, __u64 *sum)
+{
+	for (int i = QUOTE_CHUNKS_MAX - 1; i >= 0; i--) {
+		__u32 at = i * QUOTE_CHUNK;
+		__u32 left = size - at;
+
+		if (at >= size)
+			continue;
+		if (left > QUOTE_CHUNK)
+			left = QUOTE_CHUNK;
+		if (!quote_chunk(skb, link_header + at, link_header + room + at, left, sum))
+			return false;
+	}
+	return true;
+}
+
+/* The kernel may take the answer for a UDP packet whose checksum it has to complete, from the ICMP header on and into
+ * unused_low. With the sum of the pseudo header there, what it writes is what there was. */
+static __always_inline void reject_icmp_header(struct __sk_buff *skb, struct icmp_error *icmp,
+					       const struct packet *packet, __u32 size, __u64 sum)
+{
+	__u64 pseudo = packet->family == 4 ? 0 : csum_pseudo(packet, IPPROTO_ICMP6, sizeof(*icmp) + size);
+
+	icmp->type = packet->family == 4 ? 3 : 1;
+	icmp->code = packet->family == 4 ? 3 : 4;
+	if (packet_summed(skb) >= SUMMED_PARTIAL) /* or unknown */
+		icmp->unused_low = csum_fold(pseudo);
+	icmp->check = ~csum_fold(sum + pseudo + csum_words((const __u32 *)icmp, sizeof(*icmp) / 4));
+}
+
+static __always_inline bool reject_icmp(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 header = ip_header_size(packet->family);
+	__u32 max = packet->family == 4 ? QUOTE_MAX4 : QUOTE_MAX6;
+	__u32 size = packet->l4 - link_header + packet->l4_length;
+	__u32 room = header + sizeof(struct icmp_error);
+	struct icmp_error icmp = {};
+	__u64 sum = 0;
+
+	if (size > max)
+		size = max;
+	if (bpf_skb_change_tail(skb, link_header + size, 0) || bpf_skb_change_tail(skb, link_header + room + size, 0))
+		return false;
+	if (!quote_move(skb, size, room, &sum))
+		return false;
+	reject_icmp_header(skb, &icmp, packet, size, sum);
+	return answer_ip(skb, packet, packet->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMP6, sizeof(icmp) + size) &&
+	       answer_store(skb, link_header + header, &icmp, sizeof(icmp)) && swap_macs(skb);
+}
+
+/* False: there is no answer to such a packet. */
+static __always_inline bool reject_answer(struct __sk_buff *skb)
+{
+	struct packet packet = {};
+
+	if (parse_full(skb, &packet) != VERDICT_CONTINUE || packet.malformed || !answer_allowed(skb, &packet))
+		return false;
+	if (packet.protocol == IPPROTO_TCP)
+		return reject_tcp(skb, &packet);
+	return reject_icmp(skb, &packet);
 }

@@ -54,3 +54,28 @@ volatile const __u8 fib_source = 0;
 
 /* Not 0: connection tracking can be asked (bpf_skb_ct_lookup). */
 volatile const __u8 conntrack_lookup = 0;
+
+/* Types that Go takes from BTF although no map has them: BTF keeps what something refers to. */
+
+#define EXPORT_ENUM(name) volatile const enum name export_##name
+
+EXPORT_ENUM(verdict);
+EXPORT_ENUM(hook);
+EXPORT_ENUM(side_index);
+EXPORT_ENUM(action);
+EXPORT_ENUM(reason);
+EXPORT_ENUM(note);
+EXPORT_ENUM(backend_state);
+EXPORT_ENUM(tier_name);
+EXPORT_ENUM(member);
+EXPORT_ENUM(kind);
+EXPORT_ENUM(record_flags);
+EXPORT_ENUM(flow_phase);
+EXPORT_ENUM(flow_flags);
+EXPORT_ENUM(flow_seen);
+EXPORT_ENUM(name_kind);
+EXPORT_ENUM(event_kind);
+EXPORT_ENUM(program);
+EXPORT_ENUM(schema);
+EXPORT_ENUM(yield);
+volatile const struct event export_event;

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Connections that the kernel's own NAT translates, for kube-proxy: connection tracking knows their other side. */
+/* Connections that the kernel's own NAT translates, for kube-proxy: connection tracking knows their other side, and their packets
+ * are left to it. */
 #pragma once
 
 #include "config.h"
-#include "filter.h"
+#include "hash.h"
 #include "packet.h"
+#include "parse.h"
+#include "settings.h"
 
 /* The kernel's, as far as they are used here. */
 union nf_inet_addr {
@@ -178,4 +181,42 @@ __noinline int conntrack_replies(struct __sk_buff *skb, const struct ends *ends)
 		return false;
 	bpf_ct_release(connection);
 	return opts.dir == CONNTRACK_REPLY;
+}
+
+/* Packets to a frontend, without a flow, are left to kube-proxy if they are of its own connections, and while the node drains all that
+ * are new. Beside kube-proxy each connection stays with the one that has it, whichever takes the new ones. */
+
+/* Somebody else translates the connection. Connection tracking cannot be asked for SCTP: what is not new, and has no flow, is not
+ * ours. */
+static __always_inline bool leave_other(struct __sk_buff *skb, const struct settings *settings,
+					const struct packet *packet)
+{
+	__u32 wanted = opens_connection(packet) || packet->protocol == IPPROTO_SCTP ? YIELD_NEW : YIELD_OLD;
+
+	if (!(settings->yield & wanted) && !settings->draining)
+		return false;
+	return packet->protocol == IPPROTO_SCTP ? !opens_connection(packet) : conntrack_translates(skb, packet);
+}
+
+/* A new connection, or one of which nobody can say whose it is. */
+static __always_inline bool leave_new(const struct settings *settings, const struct packet *packet)
+{
+	return settings->draining && (opens_connection(packet) || !conntrack_there());
+}
+
+/* VERDICT_CONTINUE: it is for us. A function of its own for the sake of the stack. */
+__noinline int leave(struct __sk_buff *skb, const struct packet *packet)
+{
+	const struct settings *settings = settings_get();
+	enum verdict verdict = VERDICT_CONTINUE;
+
+	if (!settings || !packet)
+		return VERDICT_CONTINUE;
+	if (leave_other(skb, settings, packet))
+		verdict = VERDICT_PASS_OTHER_NAT;
+	else if (leave_new(settings, packet))
+		verdict = VERDICT_PASS_DRAINING;
+	if (verdict != VERDICT_CONTINUE)
+		fragment_remember(packet);
+	return verdict;
 }

@@ -1,12 +1,108 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The client's door, way out: the first packet of a flow. */
+/* The client's door, way out: the first packet of a flow, and the entries that it gets: one, or two where the server sees another
+ * source than the client's. */
 #pragma once
 
-#include "affinity.h"
-#include "create_snat.h"
-#include "filter.h"
-#include "leave.h"
-#include "refuse.h"
+#include "conntrack.h"
+#include "flow_insert.h"
+#include "forward.h"
+#include "hash.h"
+#include "policy.h"
+#include "snat.h"
+
+/* A source port to try where the client's own is taken. Not a well-known one; another in each try. */
+static __always_inline __be16 create_port(__be16 port, __u32 try)
+{
+	__u32 hash = hash_next(port * 64 + try);
+
+	return bpf_htons(1024 + hash % (65536 - 1024));
+}
+
+/* What tells the two entries of a flow with another source port apart. */
+static __always_inline void create_turn(struct insertion *in)
+{
+	__be16 port = in->flow.port;
+
+	in->flow.port = in->flow.other_port;
+	in->flow.other_port = port;
+	in->flow.flags ^= FLOW_ALIAS;
+}
+
+/* The second entry, found by what the server sees. It is shown before the first packet leaves. */
+static __always_inline enum insert create_alias(struct insertion *in, const struct settings *settings)
+{
+	struct flow_place place;
+	enum insert result;
+
+	create_turn(in);
+	if (!flow_find_place(&place, flow_alias_address(settings, &in->flow), in->flow.port, in->flow.protocol,
+			     settings->seed))
+		return INSERT_FULL;
+	in->set = place.index;
+	in->start = place.start;
+	in->replace = FLOW_WAYS;
+	in->wire_port = in->flow.port;
+	result = flow_insert(in);
+	if (result == INSERT_DONE)
+		flow_publish(in, FLOW_LIVE);
+	create_turn(in);
+	return result;
+}
+
+static __always_inline enum insert create_main(struct insertion *in, const struct work *work)
+{
+	in->set = work->found.set;
+	in->start = work->found.start;
+	in->replace = work->found.way;
+	in->replace_word = work->found.word;
+	in->wire_port = flow_wire_port(&in->flow);
+	return flow_insert(in);
+}
+
+static __always_inline enum insert create_entries(struct insertion *in, const struct work *work)
+{
+	enum insert result = create_main(in, work);
+	__u32 made = in->made;
+
+	if (result != INSERT_DONE)
+		return result;
+	if (flow_has_twin(&in->flow))
+		result = create_alias(in, work->settings);
+	if (result == INSERT_FULL)
+		result = INSERT_PORT; /* another port is in another set */
+	in->set = work->found.set;
+	in->start = work->found.start;
+	in->made = made;
+	flow_publish(in, result == INSERT_DONE ? FLOW_LIVE : FLOW_FREE);
+	return result;
+}
+
+static __always_inline enum verdict create_again(struct work *work, enum insert result)
+{
+	work->again = true;
+	work->clash = result == INSERT_PORT;
+	return work->clash ? VERDICT_DROP_PORTS_FULL : VERDICT_DROP_FLOW_RACE;
+}
+
+/* By SNAT: from the port that the server knows already, else from one that seems free. */
+static __always_inline enum verdict create_snat(struct __sk_buff *skb, struct work *work, struct insertion *in)
+{
+	enum insert result = create_snat_port(skb, work, in);
+
+	if (result == INSERT_DONE && opens_connection(&work->packet) && create_snat_taken(skb, in))
+		result = INSERT_PORT;
+	if (result == INSERT_DONE)
+		result = create_entries(in, work);
+	if (result == INSERT_DONE)
+		return VERDICT_CONTINUE;
+	if (result == INSERT_FULL)
+		return VERDICT_DROP_FLOWS_FULL;
+	if (skb->cb[CB_PORT] == SNAT_EXHAUSTED)
+		return VERDICT_DROP_PORTS_FULL;
+	if (result == INSERT_PORT)
+		skb->cb[CB_PORT]++;
+	return create_again(work, result);
+}
 
 static __always_inline enum verdict create_flow(struct __sk_buff *skb, struct work *work, struct insertion *in)
 {
@@ -112,23 +208,6 @@ static __always_inline enum verdict create_balance(struct __sk_buff *skb, struct
 			affinity_remember(&choice, &work->packet.source, record->service);
 	}
 	return create_to_backend(skb, work, record, side_index, &choice, create_verdict(work, affine));
-}
-
-/* A function of its own for the sake of the stack. */
-__noinline int source_allowed(const struct record *record, const struct address *source)
-{
-	struct source_range_key key = { .prefix_bits = 32 + 128 };
-
-	if (!record || !source)
-		return false;
-	key.service = bpf_htonl(record->service);
-	key.source = *source;
-	return !(record->flags & RECORD_SOURCE_RANGES) || bpf_map_lookup_elem(&source_ranges, &key);
-}
-
-static __always_inline enum verdict reject_verdict(__u8 reason)
-{
-	return reason == REASON_NO_TOPOLOGY_MATCH ? VERDICT_REJECT_NO_TOPOLOGY_MATCH : VERDICT_REJECT_NO_ENDPOINTS;
 }
 
 static __always_inline enum verdict create_by_record(struct __sk_buff *skb, struct work *work,

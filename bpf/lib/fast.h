@@ -5,13 +5,12 @@
 
 #include <linux/if_packet.h>
 
-#include "count.h"
-#include "filter.h"
 #include "flow.h"
-#include "parse_plain.h"
+#include "hash.h"
+#include "observe.h"
+#include "packet.h"
 #include "rewrite.h"
 #include "settings.h"
-#include "snat_range.h"
 
 /* A flow whose packets keep their source port and leave by the usual way. */
 static __always_inline bool flow_is_plain(const struct flow *flow)

@@ -4,12 +4,10 @@
 
 #include <linux/pkt_cls.h>
 
-#include "count.h"
 #include "create.h"
-#include "event.h"
+#include "observe.h"
 #include "route.h"
-#include "tail.h"
-#include "trace.h"
+#include "work.h"
 
 /* length: of the packet as it came. turned: it now goes back through its device. TC_ACT_UNSPEC lets other programs of the hook see the packet;
  * without any it goes on. A reject that is not turned has no answer. */

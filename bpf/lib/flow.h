@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Reading the flow table: which entry a packet belongs to, and what the entry has seen. */
+/* Reading the flow table: which entry a packet belongs to, what the entry has seen, and the second entry of a flow whose source
+ * port or address is translated. */
 #pragma once
 
-#include "backend.h"
 #include "config.h"
 #include "hash.h"
 #include "maps.h"
 #include "packet.h"
+#include "policy.h"
+#include "settings.h"
 
 #define FLOW_CLAIM  4 /* one in the claim counter of a flow's word */
 #define FLOW_CLOSED (SEEN_CLIENT_FIN | SEEN_SERVER_FIN)
@@ -194,4 +196,58 @@ static __always_inline void flow_note(struct flow *flow, __u32 now, __u32 add)
 		__sync_fetch_and_or(&flow->seen, add);
 	if (flow_age(flow, now) >= jiffies_per_second)
 		*(volatile __u32 *)&flow->touched = now;
+}
+
+static __always_inline const struct address *flow_source(const struct settings *settings, const struct flow *flow,
+							 __u8 family)
+{
+	if (flow->flags & FLOW_HAIRPIN)
+		return hairpin_address(settings, family);
+	if (flow->flags & FLOW_SNAT)
+		return snat_address(settings, flow);
+	return &flow->client;
+}
+
+/* The two entries of a flow whose source is translated: each is found by one direction. */
+
+static __always_inline bool flow_is_twin(const struct flow *flow, const struct flow *of)
+{
+	return (flow_word(flow) & FLOW_PHASE_MASK) == FLOW_LIVE &&
+	       flow_is_clients(flow, &of->client, of->other_port, of->protocol) && flow->other_port == of->port &&
+	       (flow->flags ^ of->flags) == FLOW_ALIAS && flow->backend == of->backend &&
+	       flow->generation == of->generation && flow->source == of->source &&
+	       flow->frontend_port == of->frontend_port && address_equal(&flow->frontend, &of->frontend);
+}
+
+/* The address that the second of the two entries is kept under. */
+static __always_inline const struct address *flow_alias_address(const struct settings *settings,
+								const struct flow *flow)
+{
+	return flow->flags & FLOW_SNAT ? snat_address(settings, flow) : &flow->client;
+}
+
+/* NULL: evicted, or of is the only entry of its flow. */
+static __always_inline struct flow *flow_twin(const struct settings *settings, const struct flow *of)
+{
+	const struct address *address = of->flags & FLOW_ALIAS ? &of->client : flow_alias_address(settings, of);
+	struct flow_place place;
+
+	if (!flow_has_twin(of) || !flow_find_place(&place, address, of->other_port, of->protocol, settings->seed))
+		return NULL;
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		struct flow *flow = flow_at(&place, flow_way(&place, i));
+
+		if (flow_is_twin(flow, of))
+			return flow;
+	}
+	return NULL;
+}
+
+/* Both entries live as long as packets come. */
+static __always_inline void flow_note_twin(const struct settings *settings, const struct flow *of, __u32 add)
+{
+	struct flow *flow = flow_twin(settings, of);
+
+	if (flow)
+		flow_note(flow, flow_now(), add);
 }

@@ -2,16 +2,12 @@
 /* The client's door, way out: a packet on a flow that exists. */
 #pragma once
 
-#include "count.h"
 #include "flow.h"
-#include "fragment.h"
-#include "frontend.h"
-#include "hairpin.h"
+#include "observe.h"
+#include "parse.h"
+#include "policy.h"
 #include "rewrite.h"
 #include "settings.h"
-#include "source.h"
-#include "trace.h"
-#include "twin.h"
 
 /* What became of a search in the flow table. No pointers: it is handed to functions that the verifier knows apart. */
 struct found {

@@ -4,7 +4,7 @@
 
 #include "answer.h"
 #include "forward.h"
-#include "parse_full.h"
+#include "parse.h"
 #include "reply.h"
 
 #define ICMP_HEADER 8

@@ -2,15 +2,12 @@
 /* The client's door, way in: packets of servers, which get the frontend's address back. */
 #pragma once
 
-#include "count.h"
-#include "filter.h"
 #include "flow.h"
-#include "fragment.h"
-#include "hairpin.h"
+#include "hash.h"
+#include "observe.h"
+#include "parse.h"
 #include "rewrite.h"
 #include "settings.h"
-#include "trace.h"
-#include "twin.h"
 
 struct reply {
 	struct flow flow; /* copy */

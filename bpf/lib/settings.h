@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What the agent tells every program: service CIDRs, the hairpin addresses. */
+/* What the agent tells every program: service CIDRs, the hairpin addresses, the ports of SNAT. */
 #pragma once
 
+#include "hash.h"
 #include "maps.h"
 #include "packet.h"
 
@@ -55,4 +56,17 @@ static __always_inline bool is_hairpin_address(const struct settings *settings, 
 					       const struct address *address)
 {
 	return address_equal(hairpin_address(settings, family), address);
+}
+
+/* Which packets from the network are replies to SNAT: they come from a backend to a port that is ours. */
+
+static __always_inline bool in_snat_range(const struct settings *settings, __be16 port)
+{
+	return (__u16)(bpf_ntohs(port) - settings->snat_first) < settings->snat_count;
+}
+
+/* Perhaps: the slow path also asks whether it goes to an address that SNAT uses, and opens no connection. */
+static __always_inline bool is_snat_reply(const struct settings *settings, const struct packet *packet)
+{
+	return in_snat_range(settings, packet->destination_port) && known_backend(&packet->source, packet->source_port);
 }

@@ -3,8 +3,8 @@
  * sent. The quoted packet stays where it is; what comes in front of it is put there. */
 #pragma once
 
+#include "answer.h"
 #include "icmp.h"
-#include "reject.h"
 
 /* The error, but for its checksum. */
 struct too_big {

@@ -2,6 +2,8 @@
 /* What may be decided for a packet, and where. */
 #pragma once
 
+#include <stdbool.h>
+
 /* What was decided for a packet. Ordered: continue, pass, translate, reject, drop; Go takes the class of a verdict
  * from its prefix and its contract name (lower case, without the class) from this enum's BTF. */
 enum verdict {
@@ -69,3 +71,21 @@ enum hook {
 	HOOK_SOCK,
 	HOOK_MAX,
 };
+
+/* The classes of verdicts. */
+
+static __always_inline bool verdict_is_translate(enum verdict verdict)
+{
+	return verdict >= VERDICT_TRANSLATE_ESTABLISHED && verdict < VERDICT_REJECT_NO_ENDPOINTS;
+}
+
+/* A service refuses the packet. Echo replies and what a router answers are no refusals. */
+static __always_inline bool verdict_is_reject(enum verdict verdict)
+{
+	return verdict >= VERDICT_REJECT_NO_ENDPOINTS && verdict < VERDICT_REJECT_ECHO;
+}
+
+static __always_inline bool verdict_is_drop(enum verdict verdict)
+{
+	return verdict >= VERDICT_DROP_NO_LOCAL_ENDPOINTS;
+}

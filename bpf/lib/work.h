@@ -1,8 +1,25 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What one program leaves for the next in skb->cb. */
+/* What the slow path hands on: struct work inside one program, skb->cb from one program to the next. */
 #pragma once
 
-#include "types.h"
+#include "flow_insert.h"
+#include "forward.h"
+
+/* What the slow path knows about a packet. */
+struct work {
+	struct packet packet;
+	const struct settings *settings;
+	struct insertion in;
+	struct found found;
+	__u32 service; /* id of the service port, 0 none */
+	bool again;    /* begin anew by a tail call */
+	bool clash;    /* ... and with another source port */
+	bool icmp;     /* the ICMP program goes on */
+	bool hairpin;  /* the hairpin program goes on */
+	bool reply;    /* the program for replies to SNAT goes on */
+};
+
+/* What one program leaves for the next in skb->cb. */
 
 #define TRIES_MAX 24 /* of the slow path; the kernel allows 33 tail calls */
 

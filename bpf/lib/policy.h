@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* From a destination to a backend: the record of the frontend, what it refuses, session affinity, and the choice by Maglev. */
+#pragma once
+
+#include "hash.h"
+#include "maps.h"
+#include "packet.h"
+#include "settings.h"
+
+#define FRONTEND_TRIES 4
+
+static __always_inline bool frontend_key_equal(const struct frontend_key *a, const struct frontend_key *b)
+{
+	return address_equal(&a->address, &b->address) && a->port == b->port && a->protocol == b->protocol;
+}
+
+static __always_inline const struct record *record_get(__u32 number)
+{
+	return bpf_map_lookup_elem(&records, &number);
+}
+
+/* Number of the record in force, 0 none: that one is nobody's. The kernel may hand a hash element to another key while
+ * it is read here: then the record repeats another key. A function of its own so that the verifier goes through it once. */
+__noinline int frontend_number(const struct frontend_key *key)
+{
+	struct frontend_key own;
+
+	if (!key)
+		return 0;
+	own = *key; /* the stack, as kernels before 6.2 take no argument's memory for a map's key */
+	for (int i = 0; i < FRONTEND_TRIES; i++) {
+		const __u32 *number = bpf_map_lookup_elem(&frontends, &own);
+		const struct record *record;
+		__u32 found;
+
+		if (!number)
+			return 0;
+		found = *(volatile const __u32 *)number;
+		record = record_get(found);
+		if (record && frontend_key_equal(&record->key, key))
+			return found;
+	}
+	return 0;
+}
+
+static __always_inline const struct record *frontend_find(const struct frontend_key *key)
+{
+	__u32 number = frontend_number(key);
+
+	return number ? record_get(number) : NULL;
+}
+
+static __always_inline void frontend_key_of(struct frontend_key *key, const struct packet *packet)
+{
+	key->address = packet->destination;
+	key->port = packet->destination_port;
+	key->protocol = packet->protocol;
+	__builtin_memset(key->pad, 0, sizeof(key->pad));
+}
+
+/* The record of a packet's destination. Its number is found in a function of its own for the sake of the stack. */
+__noinline int frontend_number_of(const struct packet *packet)
+{
+	struct frontend_key key;
+
+	if (!packet)
+		return 0;
+	frontend_key_of(&key, packet);
+	return frontend_number(&key);
+}
+
+static __always_inline const struct record *frontend_of(const struct packet *packet)
+{
+	__u32 number = frontend_number_of(packet);
+
+	return number ? record_get(number) : NULL;
+}
+
+/* The entry that says an address belongs to a service, whatever the port. */
+static __always_inline const struct record *frontend_find_address(const struct address *address)
+{
+	struct frontend_key key = { .address = *address };
+
+	return frontend_find(&key);
+}
+
+/* Not 0: this is an address of services, or one that they will have. A function of its own so that the verifier goes
+ * through it once. */
+__noinline int is_service_address(const struct address *address)
+{
+	if (!address || node_drains())
+		return false;
+	return (known_frontend(address) && frontend_find_address(address)) || service_cidr_has(address);
+}
+
+/* Whatever the protocol, as kube-proxy in nftables mode. VERDICT_CONTINUE: not refused. A function of its own so that
+ * the verifier goes through it once. */
+__noinline int refuse_unknown(const struct address *address)
+{
+	const struct record *record;
+
+	if (!address || node_drains())
+		return VERDICT_CONTINUE;
+	record = known_frontend(address) ? frontend_find_address(address) : NULL;
+	if (record)
+		return record->kind == KIND_CLUSTER_IP ? VERDICT_REJECT_UNKNOWN_PORT : VERDICT_CONTINUE;
+	return service_cidr_has(address) ? VERDICT_DROP_UNALLOCATED : VERDICT_CONTINUE;
+}
+
+/* A function of its own for the sake of the stack. */
+__noinline int source_allowed(const struct record *record, const struct address *source)
+{
+	struct source_range_key key = { .prefix_bits = 32 + 128 };
+
+	if (!record || !source)
+		return false;
+	key.service = bpf_htonl(record->service);
+	key.source = *source;
+	return !(record->flags & RECORD_SOURCE_RANGES) || bpf_map_lookup_elem(&source_ranges, &key);
+}
+
+static __always_inline enum verdict reject_verdict(__u8 reason)
+{
+	return reason == REASON_NO_TOPOLOGY_MATCH ? VERDICT_REJECT_NO_TOPOLOGY_MATCH : VERDICT_REJECT_NO_ENDPOINTS;
+}
+
+/* Backends, and the choice of one for a new flow: the tiers in order, each by its Maglev table. */
+
+#define BACKEND_PROBES 8 /* slots of a tier that are looked at when the first has no usable backend */
+
+/* A backend as a flow will remember it. */
+struct choice {
+	struct address address;
+	__u32 backend;
+	__u16 generation;
+	__be16 port;
+};
+
+static __always_inline const struct backend *backend_get(__u32 id)
+{
+	return bpf_map_lookup_elem(&backends, &id);
+}
+
+/* For new flows, and for every packet of UDP. */
+static __always_inline bool backend_serving(const struct backend *backend)
+{
+	__u8 state = *(volatile const __u8 *)&backend->state;
+
+	return state == BACKEND_ACTIVE || state == BACKEND_DRAINING;
+}
+
+/* Its packets need no way over the network. */
+static __always_inline bool backend_is_local(__u32 id)
+{
+	const struct backend *backend = backend_get(id);
+
+	return backend && backend->tier == TIER_NODE;
+}
+
+static __always_inline bool backend_choose(struct choice *choice, __u32 id, const struct backend *backend)
+{
+	choice->backend = id;
+	choice->generation = backend->generation;
+	choice->address = backend->address;
+	choice->port = backend->port;
+	return true;
+}
+
+/* Backend id in a slot; 0, nobody's, past the end of the table. */
+static __always_inline __u32 slot_backend(__u32 slot)
+{
+	__u32 number = slot / SLOTS_PER_LINE;
+	const struct slot_line *line = bpf_map_lookup_elem(&slots, &number);
+
+	return line ? line->ids[slot % SLOTS_PER_LINE] : 0;
+}
+
+static __always_inline bool backend_pick_tier(struct choice *choice, const struct tier *tier, __u32 service, __u32 hash)
+{
+	__u32 count = tier->count;
+
+	if (!count)
+		return false;
+	for (int i = 0; i < BACKEND_PROBES; i++) {
+		__u32 id = slot_backend(tier->first + hash % count);
+		const struct backend *backend = backend_get(id);
+
+		if (backend && backend->service == service && backend_serving(backend))
+			return backend_choose(choice, id, backend);
+		hash = hash_next(hash);
+	}
+	return false;
+}
+
+/* Not 0: choice has the backend. A function of its own so that the verifier goes through it once. */
+__noinline int backend_pick(struct choice *choice, const struct side *side, __u32 service, __u32 hash)
+{
+	if (!choice || !side)
+		return false;
+	for (int i = 0; i < TIERS_MAX; i++) {
+		if (backend_pick_tier(choice, &side->tiers[i], service, hash))
+			return true;
+	}
+	return false;
+}
+
+/* Session affinity ClientIP: a client keeps its backend of a service port while it comes back in time. */
+
+#define NANOSECONDS 1000000000ULL
+
+/* Not 0: the remembered backend still is in the side's list and may be used. The window slides. A function of its own for
+ * the sake of the stack. */
+__noinline int affinity_find(struct choice *choice, const struct record *record, const struct side *side,
+			     const struct address *client)
+{
+	struct affinity_key key = {};
+	struct affinity_value *value;
+	const struct backend *backend;
+	__u64 now;
+
+	if (!choice || !record || !side || !client)
+		return false;
+	key.client = *client;
+	key.service = record->service;
+	value = bpf_map_lookup_elem(&affinity, &key);
+	if (!value)
+		return false;
+	now = bpf_ktime_get_boot_ns();
+	if (now - value->touched >= record->affinity * NANOSECONDS)
+		return false;
+	backend = backend_get(value->backend);
+	if (!backend || backend->generation != value->generation || backend->service != record->service)
+		return false;
+	if (!(backend->member & side->member) || !backend_serving(backend))
+		return false;
+	value->touched = now;
+	return backend_choose(choice, value->backend, backend);
+}
+
+/* A function of its own for the sake of the stack. */
+__noinline int affinity_remember(const struct choice *choice, const struct address *client, __u32 service)
+{
+	struct affinity_key key = {};
+	struct affinity_value value = {};
+
+	if (!choice || !client)
+		return 0;
+	key.client = *client;
+	key.service = service;
+	value.backend = choice->backend;
+	value.generation = choice->generation;
+	value.touched = bpf_ktime_get_boot_ns();
+	bpf_map_update_elem(&affinity, &key, &value, BPF_ANY);
+	return 0;
+}

@@ -64,7 +64,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 // start opens everything that the agent works with.
 func start(o Options) (_ *running, err error) {
-	r := &running{options: o, log: o.Log, metrics: metrics.New(o.Version), listen: map[string]string{}}
+	r := &running{options: o, log: o.Log, metrics: metrics.New(o.Version), listen: map[string]string{}, hostNews: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
@@ -112,7 +112,7 @@ func start(o Options) (_ *running, err error) {
 		loopback4: o.Loopback4, loopback6: o.Loopback6,
 		auditEvery: o.AuditEvery, reclaimEvery: o.ReclaimEvery, debounce: o.Debounce,
 		namespace: namespace, snatPorts: o.SNATPorts, nodeConfig: o.nodeConfig(),
-		nodeChanged: func() { r.devices.Changed(); r.checks.Look() },
+		nodeChanged: func() { r.devices.Changed(); r.checks.Look(); r.hostChanged() },
 		checks:      r.checks,
 	})
 	r.tellOfSockets()
@@ -125,8 +125,11 @@ func start(o Options) (_ *running, err error) {
 		return nil, err
 	}
 	r.lookAtRules()
+	r.lookAtHost()
 	r.metrics.Follow(r.count)
-	r.metrics.Read(metrics.Reading{Tables: r.reader, Fill: r.lastFill, Zone: func() string { return r.source.Node().Zone }, Limits: o.SeriesLimits})
+	r.metrics.Read(metrics.Reading{Tables: r.reader, Fill: r.tableFill, Zone: func() string { return r.source.Node().Zone }, Limits: o.SeriesLimits, Looked: r.looked})
+	r.looked(r.metrics.Look())
+	r.tables.TellEnds(r.metrics)
 	return r, nil
 }
 
@@ -135,7 +138,7 @@ func (r *running) attachOptions() attach.Options {
 	return attach.Options{
 		Pods:          r.options.PodDevices,
 		Networks:      r.options.NetDevices,
-		Network:       func(n attach.Network) { r.networkChanged(n); r.checks.Look() },
+		Network:       func(n attach.Network) { r.networkChanged(n); r.checks.Look(); r.hostChanged() },
 		NodeAddresses: func() []netip.Addr { return r.source.Node().Addresses },
 		LinkDir:       bpf.LinkDirectory(r.options.PinPath),
 		Programs: attach.Programs{FromPod: r.objects.FromPod, ToPod: r.objects.ToPod, FromNet: r.objects.FromNet, ToNet: r.objects.ToNet,
@@ -191,6 +194,8 @@ func (r *running) run(ctx context.Context) error {
 	group.Go(func() error { return r.serveSockets(ctx) })
 	group.Go(func() error { return r.leaveBackends(ctx) })
 	group.Go(func() error { return r.report(ctx) })
+	group.Go(func() error { return r.followHost(ctx) })
+	group.Go(func() error { return r.followRules(ctx) })
 	group.Go(func() error { return r.answerChecks(ctx) })
 	for _, s := range r.servers() {
 		group.Go(func() error { return s.run(ctx) })

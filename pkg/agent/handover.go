@@ -3,7 +3,9 @@
 package agent
 
 import (
+	"context"
 	"fmt"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/kubeproxy"
 	"github.com/nearlb/nearlb/pkg/maps"
@@ -22,7 +24,34 @@ func yieldTo(rules kubeproxy.Rules) maps.Yield {
 	return yield
 }
 
-// lookAtRules follows kube-proxy's rules as they come and go: its connections are left to it as long as it translates them.
+// rulesPause is the least time between two looks at the rules of NAT. Meanwhile nobody listens: kube-proxy's changes would cost
+// this process as much as kube-proxy.
+const rulesPause = 5 * time.Second
+
+// followRules looks at kube-proxy's rules whenever they may have changed, until ctx ends.
+func (r *running) followRules(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := r.awaitRules(ctx)
+		if r.trouble("follow kube-proxy's rules", err) {
+			r.log.Warn("follow kube-proxy's rules", "error", err)
+		}
+		pause(ctx, rulesPause)
+	}
+	return nil
+}
+
+// awaitRules looks, and returns when there may be something else to see.
+func (r *running) awaitRules(ctx context.Context) error {
+	news, err := kubeproxy.Listen()
+	if err != nil {
+		return err
+	}
+	defer news.Close()
+	r.lookAtRules()
+	return news.Wait(ctx)
+}
+
+// lookAtRules notes whether kube-proxy's rules are here: its connections are left to it as long as it translates them.
 func (r *running) lookAtRules() {
 	rules, err := kubeproxy.Look()
 	if r.trouble("look for kube-proxy's rules", err) {

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +12,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/maps"
 )
@@ -142,5 +148,50 @@ func (r *running) lookAtHost() {
 		if r.trouble(what, err) {
 			r.log.Warn("look at the host", "subject", what, "problem", err)
 		}
+	}
+}
+
+// hostEvery is how often the host's settings are read that the kernel tells no news of: which ports its own connections have.
+const hostEvery = 30 * time.Second
+
+// followHost looks at the host whenever the kernel says that it forwards otherwise (netconf), or its addresses changed, and every
+// hostEvery.
+func (r *running) followHost(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	if socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF); err != nil {
+		r.log.Warn("follow the host's settings by news: they are read now and then", "error", err)
+	} else {
+		group.Go(func() error { hear(socket, r.hostChanged); return nil })
+		group.Go(func() error { <-ctx.Done(); socket.Close(); return nil })
+	}
+	ticker := time.NewTicker(hostEvery)
+	defer ticker.Stop()
+	for {
+		r.lookAtHost()
+		select {
+		case <-ctx.Done():
+			return group.Wait()
+		case <-r.hostNews:
+		case <-ticker.C:
+		}
+	}
+}
+
+// hostChanged has the host looked at.
+func (r *running) hostChanged() {
+	select {
+	case r.hostNews <- struct{}{}:
+	default:
+	}
+}
+
+// hear calls tell for each message until the socket is closed or broken. A lost message is one, too.
+func hear(socket *nl.NetlinkSocket, tell func()) {
+	for {
+		_, _, err := socket.Receive()
+		if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+			return
+		}
+		tell()
 	}
 }

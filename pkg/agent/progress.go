@@ -244,14 +244,19 @@ func (p *progress) short(limit int) (names []lb.ServiceName) {
 func (p *progress) trouble(what string, err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err == nil {
-		delete(p.troubles, what)
+	text := ""
+	if err != nil {
+		text = what + ": " + err.Error()
+	}
+	if p.troubles[what] == text {
 		return false
 	}
-	text := what + ": " + err.Error()
-	changed := p.troubles[what] != text
 	p.troubles[what] = text
-	return changed
+	if err == nil {
+		delete(p.troubles, what)
+	}
+	p.tell()
+	return err != nil
 }
 
 func (p *progress) audited(drift int) {
@@ -260,6 +265,13 @@ func (p *progress) audited(drift int) {
 	p.audits.last = time.Now()
 	p.audits.drift += drift
 	p.tell()
+}
+
+// wasAudited tells whether some audit is over.
+func (p *progress) wasAudited() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.audits.last.IsZero()
 }
 
 // stale tells whether some change has waited for too long without a try. An agent that never published everything starts up,

@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -42,8 +41,13 @@ type running struct {
 
 	mu     sync.Mutex
 	listen map[string]string // server -> address
-	fill   []tables.FillRow  // as of the last look
 	faults faults            // as of the last status
+
+	hostNews chan struct{} // gets something when the host may have to be looked at
+
+	filling sync.Mutex // held by tableFill
+	fill    []tables.FillRow
+	filled  time.Time // when fill was counted
 }
 
 // listens notes where a server can be reached.
@@ -60,7 +64,6 @@ func (r *running) status() Status {
 	s := Status{
 		Version:  r.options.Version,
 		PID:      os.Getpid(),
-		Written:  time.Now(),
 		Node:     NodeStatus{Name: node.Name, Zone: node.Zone, Region: node.Region, Addresses: []string{}, NodePorts: []string{}, Eligible: r.source.NodeEligible()},
 		Source:   r.origin,
 		Proxy:    r.options.ProxyName,
@@ -99,7 +102,7 @@ func (r *running) status() Status {
 	s.Problems = slices.Compact(s.Problems)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.Tables, s.Listen, r.faults = r.fill, maps.Clone(r.listen), faultsOf(s.Problems)
+	s.Listen, r.faults = maps.Clone(r.listen), faultsOf(s.Problems)
 	return s
 }
 
@@ -108,10 +111,15 @@ func (r *running) serving() bool {
 	return r.warm || closed(r.devices.Tried()) && closed(r.sockets.Tried())
 }
 
-// look reads how full the tables are and what passed between zones.
-func (r *running) look() {
-	if err := r.metrics.Look(); r.trouble("read counters", err) {
-		r.log.Error("read counters", "error", err)
+// fillEvery keeps several who scrape from counting as often.
+const fillEvery = time.Second
+
+// tableFill is how full the tables are, for a scrape.
+func (r *running) tableFill() []tables.FillRow {
+	r.filling.Lock()
+	defer r.filling.Unlock()
+	if time.Since(r.filled) < fillEvery {
+		return r.fill
 	}
 	rows := []tables.FillRow{}
 	for row, err := range r.reader.Fill() {
@@ -119,20 +127,19 @@ func (r *running) look() {
 			r.log.Error("read tables", "error", err)
 		}
 		if err != nil {
-			return
+			return r.fill
 		}
 		rows = append(rows, row)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.fill = rows
+	r.fill, r.filled = rows, time.Now()
+	return rows
 }
 
-// lastFill is how full the tables were at the last look.
-func (r *running) lastFill() []tables.FillRow {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.fill
+// looked notes whether the counters could be read.
+func (r *running) looked(err error) {
+	if r.trouble("read counters", err) {
+		r.log.Error("read counters", "error", err)
+	}
 }
 
 // faults are how many problems of objects there are. To count them takes as long as to write the status.
@@ -152,52 +159,6 @@ func (r *running) lastFaults() faults {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.faults
-}
-
-// report keeps the status file up to date until ctx ends, then says that the agent stopped.
-func (r *running) report(ctx context.Context) error {
-	path := StatusPath(r.options.LockDir, r.options.PinPath)
-	ticker := time.NewTicker(statusEvery)
-	defer ticker.Stop()
-	r.look()
-	r.lookAtHost()
-	for {
-		now := r.status()
-		r.write(path, now)
-		r.source.Announce(now.troubles())
-		select {
-		case <-ctx.Done():
-			last := r.status()
-			last.State = Stopped
-			r.write(path, last)
-			return nil
-		case <-ticker.C:
-			r.look()
-			r.lookAtHost()
-			r.lookAtRules()
-		case <-r.news:
-			pause(ctx, statusPause)
-		}
-	}
-}
-
-func (r *running) write(path string, s Status) {
-	err := s.write(path)
-	if r.trouble("write status", err) {
-		r.log.Error("write status", "error", err)
-	}
-}
-
-// statusPause is the least time between two writes of the status.
-const statusPause = 100 * time.Millisecond
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // count is the state for the metrics.

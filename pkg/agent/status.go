@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,7 +19,6 @@ import (
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/health"
 	"github.com/nearlb/nearlb/pkg/lb"
-	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
@@ -30,7 +30,7 @@ type Status struct {
 	Running bool      `json:"running"` // filled in by ReadStatus: its process exists
 	Stale   bool      `json:"stale"`   // filled in by ReadStatus: its process exists and has written nothing for some time
 	Started time.Time `json:"started"`
-	Written time.Time `json:"written"` // renewed every few seconds
+	Written time.Time `json:"written"` // filled in by ReadStatus: when the agent last said that all this is so, every few seconds
 
 	Node    NodeStatus `json:"node"`
 	Source  string     `json:"source"`                     // "kubernetes" or "manifests DIR"
@@ -48,7 +48,6 @@ type Status struct {
 
 	Held watch.Held `json:"held"` // what stays in force although the API server suddenly lists it no more
 
-	Tables   []maps.FillRow     `json:"tables"`
 	Devices  []attach.DeviceRow `json:"devices"`
 	Checks   []health.Row       `json:"healthChecks"` // health check node ports
 	Problems []lb.Problem       `json:"problems"`     // of objects, sorted
@@ -87,7 +86,8 @@ type FailingService struct {
 	Attempts int            `json:"attempts"`
 }
 
-// statusEvery is how often the file is renewed; three times as old, it is of an agent that is gone or hangs.
+// statusEvery is how often the file is renewed, by its modification time if nothing changed; three times as old, it is of an agent
+// that is gone or hangs.
 const statusEvery = 5 * time.Second
 
 // ErrNoStatus: no agent wrote a status for this pin path.
@@ -106,7 +106,7 @@ func StatusPath(lockDir, pinPath string) string {
 // ReadStatus reads what the agent of a pin path last wrote, and whether it still runs. Without any it is ErrNoStatus.
 func ReadStatus(lockDir, pinPath string) (Status, error) {
 	var s statusFile
-	text, err := os.ReadFile(StatusPath(lockDir, pinPath))
+	text, written, err := readDated(StatusPath(lockDir, pinPath))
 	if errors.Is(err, fs.ErrNotExist) {
 		return s.Status, fmt.Errorf("read status of %s: %w (start `nearlb agent`, or name its --pin-path and --lock-dir)", pinPath, ErrNoStatus)
 	}
@@ -117,9 +117,25 @@ func ReadStatus(lockDir, pinPath string) (Status, error) {
 		return s.Status, fmt.Errorf("read status %s: %w", StatusPath(lockDir, pinPath), err)
 	}
 	now := time.Now()
+	s.Written = written
 	s.Running = s.State != Stopped && s.alive(now)
 	s.Stale = s.Running && s.old(now)
 	return s.Status, nil
+}
+
+// readDated reads a file and its modification time.
+func readDated(path string) ([]byte, time.Time, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	text, err := io.ReadAll(file)
+	return text, info.ModTime(), err
 }
 
 // statusFile adds what only the reader needs.
@@ -141,22 +157,21 @@ func (s statusFile) old(now time.Time) bool { return now.Sub(s.Written) >= 3*sta
 
 func pidNamespace() (string, error) { return os.Readlink("/proc/self/ns/pid") }
 
-// write replaces the file in one step.
-func (s Status) write(path string) error {
+// text is the content of the file.
+func (s Status) text() ([]byte, error) {
 	namespace, err := pidNamespace()
 	if err != nil {
-		return fmt.Errorf("write status: %w", err)
+		return nil, err
 	}
 	text, err := json.MarshalIndent(statusFile{s, namespace}, "", "  ")
-	if err != nil {
-		return fmt.Errorf("write status: %w", err)
-	}
+	return append(text, '\n'), err
+}
+
+// replaceFile replaces a file in one step.
+func replaceFile(path string, text []byte) error {
 	unfinished := path + ".new"
-	if err := os.WriteFile(unfinished, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write status: %w", err)
+	if err := os.WriteFile(unfinished, text, 0o644); err != nil {
+		return err
 	}
-	if err := os.Rename(unfinished, path); err != nil {
-		return fmt.Errorf("write status: %w", err)
-	}
-	return nil
+	return os.Rename(unfinished, path)
 }

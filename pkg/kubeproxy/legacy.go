@@ -63,27 +63,47 @@ func settledEntries(domain, level int) (entries []byte, err error) {
 	return entries, err
 }
 
-// legacyEntries is the nat table as the kernel gives it (linux/netfilter_ipv4/ip_tables.h: IPT_SO_GET_INFO, then
-// IPT_SO_GET_ENTRIES; the numbers are the same for IPv6). EAGAIN: its size changed between the two.
-func legacyEntries(domain, level int) ([]byte, error) {
-	const (
-		getInfo    = 64
-		getEntries = 65
-		nameLength = 32
-		infoLength = nameLength + 4 + 5*4 + 5*4 + 4 + 4 // name, valid hooks, entry points, underflows, number, size
-	)
+// Numbers of linux/netfilter_ipv4/ip_tables.h, the same for IPv6: struct ipt_getinfo is the table's name, valid hooks, entry
+// points, underflows, the number of entries and their size; struct ipt_get_entries the name and the size, padded.
+const (
+	getInfo    = 64 // IPT_SO_GET_INFO
+	getEntries = 65 // IPT_SO_GET_ENTRIES
+	nameLength = 32
+	infoLength = nameLength + 4 + 5*4 + 5*4 + 4 + 4
+)
+
+// legacyInfo is what the kernel says of the nat table as a whole.
+func legacyInfo(domain, level int) ([]byte, error) {
 	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
 		return nil, fmt.Errorf("open raw socket: %w", err)
 	}
 	defer unix.Close(fd)
+	return infoBy(fd, level)
+}
+
+func infoBy(fd, level int) ([]byte, error) {
 	info := make([]byte, infoLength)
 	copy(info, "nat")
 	if err := getSocketOption(fd, level, getInfo, info); err != nil {
 		return nil, fmt.Errorf("read table nat: %w", err)
 	}
+	return info, nil
+}
+
+// legacyEntries is the nat table as the kernel gives it. EAGAIN: its size changed while it was read.
+func legacyEntries(domain, level int) ([]byte, error) {
+	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return nil, fmt.Errorf("open raw socket: %w", err)
+	}
+	defer unix.Close(fd)
+	info, err := infoBy(fd, level)
+	if err != nil {
+		return nil, err
+	}
 	size := binary.NativeEndian.Uint32(info[infoLength-4:])
-	entries := make([]byte, nameLength+8+int(size)) // name, size, padding to 8 bytes
+	entries := make([]byte, nameLength+8+int(size))
 	copy(entries, "nat")
 	binary.NativeEndian.PutUint32(entries[nameLength:], size)
 	if err := getSocketOption(fd, level, getEntries, entries); err != nil {

@@ -217,6 +217,7 @@ func (t *Tables) forgetClient(key bpf.NearlbAffinityKey, s *search) bool {
 
 // freeBackend makes an id free for another endpoint.
 func (t *Tables) freeBackend(b *backend) {
+	t.backendEnds(b)
 	b.value.State = stateFree
 	write(t.store.backends, b.id, b.value, wordState)
 	delete(t.gone, b.id)
@@ -238,6 +239,7 @@ func (t *Tables) reclaimNames(now time.Time) (freed int) {
 			case p.idle.IsZero():
 				p.idle = now
 			case now.Sub(p.idle) >= grace && t.forgetName(p.named):
+				t.portEnds(p)
 				delete(s.ports, p.name)
 				freed++
 			}

@@ -43,6 +43,7 @@ type Tables struct {
 	sources *sources
 	config  *Config                  // as told last; nil: not yet
 	stale   map[filterBit]*staleMark // bits that are set and that nothing needs any more
+	ends    Ends                     // nil: nobody adds up counters
 }
 
 type retiredRecord struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
-// ledger adds up what the counters of services and backends gain, since the agent's start. The counters end with their ids:
-// what they gained is added here each time that they are looked at, so that the sums never fall.
+// ledger adds up what the counters of services and backends gain, since the first look. The counters end with their ids:
+// what they gained is added here whenever they are looked at, and when they end, so that the sums never fall.
 type ledger struct {
 	tables Tables
 	own    func() string // zone of this node, "" unknown
@@ -26,6 +26,11 @@ type ledger struct {
 	zones    zones
 	services *series[lb.PortName]
 	servers  *series[server]
+
+	endings struct {
+		mu    sync.Mutex
+		added []func() // counts that ended during a look, to be added after it
+	}
 }
 
 // server is what the series of backends are made for: the backends of a service port on one node. Its labels are bounded and stay
@@ -59,11 +64,26 @@ func newLedger(tables Tables, own func() string, limits Limits) *ledger {
 		zones: newZones(), services: newSeries[lb.PortName](limits.Services), servers: newSeries[server](limits.Backends)}
 }
 
-// look adds what came since the last look. It is to be asked more often than a backend id may change hands, which takes at least
-// the seconds that a closed connection is kept (tcp_closed_timeout).
+// look adds what came since the last look.
 func (l *ledger) look() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.lookLocked()
+}
+
+// lookAgain is look for those who come often; false when it left out to look.
+func (l *ledger) lookAgain() (looked bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.begun && time.Since(l.last) < lookEvery {
+		return false, nil
+	}
+	return true, l.lookLocked()
+}
+
+func (l *ledger) lookLocked() error {
+	l.settle()
+	defer l.settle()
 	began := time.Now()
 	err := errors.Join(l.lookAtServices(), l.lookAtBackends())
 	l.lookAtFlows()
@@ -72,6 +92,51 @@ func (l *ledger) look() error {
 		l.forget()
 	}
 	return err
+}
+
+// end has counts added that ended: at once, or by the look that goes on.
+func (l *ledger) end(add func()) {
+	l.endings.mu.Lock()
+	l.endings.added = append(l.endings.added, add)
+	l.endings.mu.Unlock()
+	if l.mu.TryLock() {
+		l.settle()
+		l.mu.Unlock()
+	}
+}
+
+// settle adds the counts that ended.
+func (l *ledger) settle() {
+	l.endings.mu.Lock()
+	added := l.endings.added
+	l.endings.added = nil
+	l.endings.mu.Unlock()
+	for _, add := range added {
+		add()
+	}
+}
+
+// endBackend adds what a backend gained between the last look and its end. An id that the look found to be another's by then
+// is left out: what its end brought is not known.
+func (l *ledger) endBackend(port lb.PortName, row maps.TrafficRow) {
+	before, found := l.backends.get(row.ID)
+	if !l.begun || found && before.Generation != row.Generation {
+		return
+	}
+	l.add(l.zones.label(l.own()), port, row, backendsGain(before, row))
+	l.backends.set(row.ID, row)
+}
+
+// endPort is endBackend of a service port.
+func (l *ledger) endPort(row maps.ServiceTrafficRow) {
+	before, found := l.ports.get(row.ID)
+	if !l.begun || found && before.Port != row.Port {
+		return
+	}
+	if gain := servicesGain(before, row); gain != (traffic{}) {
+		l.services.of(row.Port).add(gain)
+	}
+	l.ports.set(row.ID, row)
 }
 
 func (l *ledger) lookAtServices() (failed error) {
@@ -119,15 +184,19 @@ func (l *ledger) note(client string, now maps.TrafficRow) {
 	if l.begun {
 		gain = backendsGain(l.backends.before(now.ID), now)
 	}
-	l.zones.add(zonePair{client, l.zones.label(now.Zone)}, gain)
-	if gain == (traffic{}) {
+	port, _ := l.ports.get(now.Service)
+	l.add(client, port.Port, now, gain)
+}
+
+// add adds a backend's gain to its zone, and to its service port unless that has no name.
+func (l *ledger) add(client string, port lb.PortName, row maps.TrafficRow, gain traffic) {
+	l.zones.add(zonePair{client, l.zones.label(row.Zone)}, gain)
+	if gain == (traffic{}) || port == (lb.PortName{}) {
 		return
 	}
-	if port, named := l.ports.get(now.Service); named {
-		l.servers.of(server{port.Port, now.Node, now.Zone}).add(gain)
-		gain.connections = 0
-		l.services.of(port.Port).add(gain)
-	}
+	l.servers.of(server{port, row.Node, row.Zone}).add(gain)
+	gain.connections = 0
+	l.services.of(port).add(gain)
 }
 
 // backendsGain is what a backend's counters gained. Numbers that are lower, or of another generation, began at zero.

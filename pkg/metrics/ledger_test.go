@@ -3,8 +3,11 @@
 package metrics
 
 import (
+	"iter"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
@@ -112,4 +115,62 @@ func TestServicesBeyondTheLimitCountTogether(t *testing.T) {
 	step("another has its room", func() { tables.services[2].Connections = 9 }, row("b", "2"), row("c", "5"), rest("7"), "nearlb_service_series_omitted 1")
 	step("an id goes to another one", func() { tables.services[1] = maps.ServiceTrafficRow{ID: 2, Port: port("e"), Connections: 6} },
 		row("c", "5"), rest("13"))
+}
+
+// Nobody reads counters between scrapes: what came before an id ended is told by whoever ends it.
+func TestWhatCameBeforeAnIDEndedCountsThoughNobodyLooked(t *testing.T) {
+	tables := &fake{services: []maps.ServiceTrafficRow{{ID: 1, Port: port("web"), Connections: 10}, {ID: 2, Port: port("other")}}, traffic: []maps.TrafficRow{
+		{ID: 1, Generation: 1, Service: 1, Node: "n1", Zone: "a", Connections: 10, BytesTo: 1000},
+	}}
+	m := New("v1")
+	m.Read(reading(tables))
+	if err := m.Look(); err != nil {
+		t.Fatal(err)
+	}
+	m.BackendEnded(port("web"), maps.TrafficRow{ID: 1, Generation: 1, Service: 1, Node: "n1", Zone: "a", Connections: 14, BytesTo: 1400})
+	m.BackendEnded(port("web"), maps.TrafficRow{ID: 2, Generation: 1, Service: 1, Node: "n1", Zone: "a", Connections: 3, BytesTo: 300}) // began and ended unseen
+	m.PortEnded(maps.ServiceTrafficRow{ID: 2, Port: port("other"), Connections: 5})
+	tables.services = []maps.ServiceTrafficRow{{ID: 1, Port: port("web"), Connections: 20}, {ID: 2, Port: port("next"), Connections: 1}}
+	tables.traffic = []maps.TrafficRow{{ID: 1, Generation: 2, Service: 1, Node: "n1", Zone: "a", Connections: 1, BytesTo: 100}}
+	if err := m.Look(); err != nil {
+		t.Fatal(err)
+	}
+	next := `namespace="other",port="other",protocol="other",service="other"` // two have room
+	has(t, "after the look", scrape(t, m), `nearlb_zone_connections_total{backend_zone="a",client_zone="a"} 8`,
+		`nearlb_service_connections_total{`+webLabels+`} 10`, `nearlb_service_connections_total{`+next+`} 1`,
+		`nearlb_backend_connections_total{backend_node="n1",backend_zone="a",`+webLabels+`} 8`)
+	m.BackendEnded(port("web"), maps.TrafficRow{ID: 1, Generation: 1, Service: 1, Zone: "a", Connections: 99}) // told late: the id is another's
+	has(t, "told late", scrape(t, m), `nearlb_zone_connections_total{backend_zone="a",client_zone="a"} 8`)
+}
+
+// counting says how often its counters were read.
+type counting struct {
+	*fake
+	reads int
+}
+
+func (c *counting) Traffic() iter.Seq2[maps.TrafficRow, error] {
+	c.reads++
+	return c.fake.Traffic()
+}
+
+func TestCountersAreReadAtAScrapeAndNotTwiceInASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tables := &counting{fake: &fake{}}
+		m := New("v1")
+		r := reading(tables.fake)
+		r.Tables = tables
+		told := 0
+		r.Looked = func(error) { told++ }
+		m.Read(r)
+		for range 3 { // three who scrape every fifteen seconds
+			time.Sleep(15 * time.Second)
+			scrape(t, m)
+			scrape(t, m)
+			scrape(t, m)
+		}
+		if tables.reads != 3 || told != 3 {
+			t.Errorf("counters were read %d times and told of %d times, want 3", tables.reads, told)
+		}
+	})
 }

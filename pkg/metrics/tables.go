@@ -5,10 +5,12 @@ package metrics
 import (
 	"iter"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -23,28 +25,47 @@ type Tables interface {
 // Reading says what Read reads.
 type Reading struct {
 	Tables Tables
-	Fill   func() []maps.FillRow // as of the last look: counting takes too long for each scrape
-	Zone   func() string         // of this node, "" unknown
+	Fill   func() []maps.FillRow
+	Zone   func() string // of this node, "" unknown
 	Limits Limits
+	Looked func(error) // told of each look that a scrape makes; may be nil
 }
 
 // Read adds the packet counters and the fill of the tables. They are read from the kernel, so packets that earlier agents
-// saw are counted too. It also adds, since the agent's start, the traffic of services, of backends and between zones: see Look.
+// saw are counted too. It also adds, since the first look, the traffic of services, of backends and between zones. All of them
+// are read when somebody scrapes, and at no other time.
 func (m *Metrics) Read(r Reading) {
 	m.ledger = newLedger(r.Tables, r.Zone, r.Limits)
-	m.registry.MustRegister(tableCollector{r.Tables, r.Fill}, trafficCollector{m.ledger})
+	m.registry.MustRegister(tableCollector{r.Tables, r.Fill}, trafficCollector{m.ledger, r.Looked})
 }
 
-// Look notes what services and backends were sent, before their counters may end, and which connections failed. Call it every
-// few seconds, after Read.
+// Look adds up what services and backends were sent since the last look, and which connections failed. The first look says what
+// was before: call it once after Read. Scrapes look by themselves, at most once in lookEvery.
 func (m *Metrics) Look() error { return m.ledger.look() }
 
-func lastLook() *prometheus.Desc {
-	return describe("nearlb_last_look_timestamp_seconds", "When the counters of services, of backends and between zones were last added up: every few seconds, not at each scrape.")
+// BackendEnded adds the last counts of a backend id of the service port, before the id may be another backend's. It never waits
+// for a look. Call it after Read.
+func (m *Metrics) BackendEnded(port lb.PortName, row maps.TrafficRow) {
+	m.ledger.end(func() { m.ledger.endBackend(port, row) })
 }
 
-// trafficCollector shows the sums of the ledger. They are as of the last look: to read all counters takes too long for each scrape.
-type trafficCollector struct{ ledger *ledger }
+// PortEnded adds the last counts of a service port, as BackendEnded does.
+func (m *Metrics) PortEnded(row maps.ServiceTrafficRow) {
+	m.ledger.end(func() { m.ledger.endPort(row) })
+}
+
+// lookEvery keeps several who scrape from reading all counters as often.
+const lookEvery = time.Second
+
+func lastLook() *prometheus.Desc {
+	return describe("nearlb_last_look_timestamp_seconds", "When the counters of services, of backends and between zones were last added up: at a scrape.")
+}
+
+// trafficCollector shows the sums of the ledger.
+type trafficCollector struct {
+	ledger *ledger
+	looked func(error)
+}
 
 func (c trafficCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- lastLook()
@@ -59,6 +80,9 @@ func (c trafficCollector) Describe(out chan<- *prometheus.Desc) {
 }
 
 func (c trafficCollector) Collect(out chan<- prometheus.Metric) {
+	if looked, err := c.ledger.lookAgain(); looked && c.looked != nil {
+		c.looked(err)
+	}
 	c.ledger.mu.Lock()
 	defer c.ledger.mu.Unlock()
 	if c.ledger.begun {

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// reported is a reporter at work in a bubble of fake time, and what it is told.
+type reported struct {
+	*testing.T
+	path   string
+	now    Status
+	stage  stage
+	news   chan struct{}
+	writes int // statuses that differed from the one before
+	stop   func()
+}
+
+func inReport(t *testing.T, test func(r *reported)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &reported{T: t, path: filepath.Join(t.TempDir(), "status"), news: make(chan struct{}, 1), stage: stage{state: Starting}}
+		reporter := reporter{path: r.path, news: r.news,
+			stage: func() stage { return r.stage }, status: func() Status { return r.now },
+			changed: func(Status) { r.writes++ },
+			failed: func(err error) {
+				if err != nil {
+					t.Error(err)
+				}
+			},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- reporter.run(ctx) }()
+		r.stop = func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		synctest.Wait()
+		test(r)
+		r.stop()
+	})
+}
+
+// tell changes the status.
+func (r *reported) tell(dirty int) {
+	r.now.Dirty = dirty
+	select {
+	case r.news <- struct{}{}:
+	default:
+	}
+	synctest.Wait()
+}
+
+func (r *reported) wrote(when string, want int) {
+	r.Helper()
+	if r.writes != want {
+		r.Errorf("%s: written %d times, want %d", when, r.writes, want)
+	}
+	r.writes = 0
+}
+
+func TestTheStatusIsWrittenAtMostOnceASecondAndOnlyWhenItChanged(t *testing.T) {
+	inReport(t, func(r *reported) {
+		r.wrote("at first", 1)
+		for i := range 1000 { // ten seconds of changes
+			r.tell(i + 1)
+			time.Sleep(10 * time.Millisecond)
+		}
+		synctest.Wait()
+		if r.writes < 9 || r.writes > 11 {
+			t.Errorf("written %d times in ten seconds, want one a second", r.writes)
+		}
+		time.Sleep(2 * statusPause)
+		synctest.Wait()
+		r.writes = 0
+		r.tell(7)
+		r.wrote("a change after a pause is written at once", 1)
+		for range 100 {
+			r.tell(7)
+			time.Sleep(time.Second)
+		}
+		r.wrote("news that change nothing", 0)
+	})
+}
+
+func TestAnotherStageIsWrittenAtOnce(t *testing.T) {
+	inReport(t, func(r *reported) {
+		r.wrote("at first", 1)
+		r.tell(1)
+		r.wrote("a change too soon", 0)
+		r.stage = stage{state: Serving}
+		r.tell(2)
+		r.wrote("serving", 1)
+		r.stage.audited = true
+		r.tell(3)
+		r.wrote("audited", 1)
+		r.tell(4)
+		r.stop()
+		r.wrote("stopped", 2) // what was waiting, and the end
+		r.stop = func() {}
+		text, err := os.ReadFile(r.path)
+		if last, _ := (Status{State: Stopped, Dirty: 4}).text(); err != nil || string(text) != string(last) {
+			t.Errorf("the file has %s, %v", text, err)
+		}
+	})
+}
+
+func TestAStatusThatStaysTheSameIsRenewedAndComesBackIfRemoved(t *testing.T) {
+	inReport(t, func(r *reported) {
+		before, err := os.Stat(r.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(statusEvery)
+		synctest.Wait()
+		after, err := os.Stat(r.path)
+		if err != nil || !os.SameFile(before, after) || after.ModTime().Sub(time.Now()).Abs() > time.Second {
+			t.Errorf("%v after %v: %v, %v; want the same file, renewed", after.ModTime(), statusEvery, time.Now(), err)
+		}
+		if err := os.Remove(r.path); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(statusEvery)
+		synctest.Wait()
+		if _, err := os.Stat(r.path); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import "github.com/nearlb/nearlb/pkg/lb"
+
+// Ends is who adds up counters: they begin anew with each owner of an id. Its methods are called with the tables locked.
+type Ends interface {
+	BackendEnded(lb.PortName, TrafficRow) // the last counts of a backend id before it is free
+	PortEnded(ServiceTrafficRow)          // likewise, of the id of a service port
+}
+
+// TellEnds has the last counts of ids told from now on.
+func (t *Tables) TellEnds(to Ends) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ends = to
+}
+
+// backendEnds tells the last counts of a backend. Counts that cannot be read are lost: they are for people.
+func (t *Tables) backendEnds(b *backend) {
+	if t.ends == nil || b.port == nil {
+		return
+	}
+	c, err := t.store.backendCounters.read(b.id)
+	if err != nil || c.Connections+c.PacketsTo+c.PacketsFrom == 0 {
+		return
+	}
+	row := TrafficRow{ID: b.id, Generation: b.value.Generation, Service: b.value.Service, Connections: c.Connections,
+		PacketsTo: c.PacketsTo, BytesTo: c.BytesTo, PacketsFrom: c.PacketsFrom, BytesFrom: c.BytesFrom}
+	if b.node != nil {
+		row.Node = b.node.text
+	}
+	if b.zone != nil {
+		row.Zone = b.zone.text
+	}
+	t.ends.BackendEnded(b.port.name, row)
+}
+
+// portEnds tells the last counts of a service port.
+func (t *Tables) portEnds(p *port) {
+	if t.ends == nil {
+		return
+	}
+	c, err := t.store.serviceCounters.read(p.named.id)
+	if err != nil || c.Connections+c.Rejected+c.Dropped == 0 {
+		return
+	}
+	t.ends.PortEnded(ServiceTrafficRow{ID: p.named.id, Port: p.name, Connections: c.Connections, Rejected: c.Rejected, Dropped: c.Dropped})
+}

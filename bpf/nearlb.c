@@ -75,69 +75,55 @@ SEC("tc")
 int from_pod_slow(struct __sk_buff *skb)
 {
 	struct work work = {};
-	enum verdict verdict = slow_forward(skb, &work, HOOK_FROM_POD);
+	struct step step = slow_forward(skb, &work, HOOK_FROM_POD);
 
-	if (work.again && tail_again(skb, work.clash, work.found.lost))
+	if (tail_again(skb, &work, step.next))
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_SLOW);
-	if (work.icmp) {
+	if (step.next == NEXT_ICMP)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_ICMP);
-		verdict = VERDICT_DROP_NO_PROGRAM;
-	}
-	if (work.hairpin) {
+	if (step.next == NEXT_HAIRPIN)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_HAIRPIN);
-		verdict = VERDICT_DROP_NO_PROGRAM;
-	}
-	return slow_finish(skb, &work, HOOK_FROM_POD, verdict);
+	return slow_finish(skb, &work, HOOK_FROM_POD, step.verdict);
 }
 
 SEC("tc")
 int from_net_slow(struct __sk_buff *skb)
 {
 	struct work work = {};
-	enum verdict verdict = slow_forward(skb, &work, HOOK_FROM_NET);
+	struct step step = slow_forward(skb, &work, HOOK_FROM_NET);
 
-	if (work.again && tail_again(skb, work.clash, work.found.lost))
+	if (tail_again(skb, &work, step.next))
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_SLOW);
-	if (work.icmp) {
+	if (step.next == NEXT_ICMP)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_ICMP);
-		verdict = VERDICT_DROP_NO_PROGRAM;
-	}
-	if (work.reply) {
+	if (step.next == NEXT_REPLY)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_REPLY);
-		verdict = VERDICT_DROP_NO_PROGRAM;
-	}
-	if (work.in.flow.flags & FLOW_SNAT && verdict_is_translate(verdict)) {
-		tail_route(skb, verdict, skb->len, work.in.flow.service, WAY_FORWARD);
+	if (step.next == NEXT_ROUTE) {
+		tail_route(skb, step.verdict, skb->len, work.in.flow.service, WAY_FORWARD);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
-		verdict = VERDICT_DROP_NO_PROGRAM;
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	return slow_finish(skb, &work, HOOK_FROM_NET, verdict);
+	return slow_finish(skb, &work, HOOK_FROM_NET, step.verdict);
 }
 
 SEC("tc")
 int to_pod_slow(struct __sk_buff *skb)
 {
-	bool icmp = false;
-	enum verdict verdict = slow_reply(skb, HOOK_TO_POD, &icmp);
+	struct step step = slow_reply(skb, HOOK_TO_POD);
 
-	if (icmp) {
+	if (step.next == NEXT_ICMP)
 		bpf_tail_call(skb, &programs, PROGRAM_TO_POD_ICMP);
-		verdict = VERDICT_DROP_NO_PROGRAM;
-	}
-	return finish(skb, HOOK_TO_POD, verdict);
+	return finish(skb, HOOK_TO_POD, step.verdict);
 }
 
 SEC("tc")
 int to_net_slow(struct __sk_buff *skb)
 {
-	bool icmp = false;
-	enum verdict verdict = slow_reply(skb, HOOK_TO_NET, &icmp);
+	struct step step = slow_reply(skb, HOOK_TO_NET);
 
-	if (icmp) {
+	if (step.next == NEXT_ICMP)
 		bpf_tail_call(skb, &programs, PROGRAM_TO_NET_ICMP);
-		verdict = VERDICT_DROP_NO_PROGRAM;
-	}
-	return finish(skb, HOOK_TO_NET, verdict);
+	return finish(skb, HOOK_TO_NET, step.verdict);
 }
 
 SEC("tc")
@@ -213,20 +199,20 @@ SEC("tc")
 int route(struct __sk_buff *skb)
 {
 	struct route route = { .packet.hook = HOOK_FROM_NET };
-	enum verdict verdict = skb->cb[CB_VERDICT];
-	__u32 length = skb->cb[CB_LENGTH];
+	enum verdict verdict = handed(skb)->route.verdict;
+	__u32 length = handed(skb)->route.length;
 	enum verdict result = route_packet(skb, &route);
 
 	if (result == VERDICT_CONTINUE)
 		return finish_routed(skb, verdict, length, &route);
 	if (!verdict_is_translate(verdict)) /* an answer, whose packet is counted as answered */
 		return finish_turned(skb, HOOK_FROM_NET, verdict, length, false);
-	if (!verdict_is_drop(result) && skb->cb[CB_WAY] != WAY_ERROR) {
+	if (!verdict_is_drop(result) && handed(skb)->route.way != WAY_ERROR) {
 		tail_too_big(skb, result, route.mtu);
 		bpf_tail_call(skb, &programs, PROGRAM_TOO_BIG);
 		result = VERDICT_DROP_NO_PROGRAM;
 	}
-	count_refused(skb->cb[CB_SERVICE], result);
+	count_refused(handed(skb)->route.service, result);
 	event_refused(skb, &route.packet, result);
 	return finish_turned(skb, HOOK_FROM_NET, result, length, false);
 }
@@ -234,11 +220,11 @@ int route(struct __sk_buff *skb)
 SEC("tc")
 int too_big(struct __sk_buff *skb)
 {
-	enum verdict verdict = skb->cb[CB_VERDICT];
-	__u32 length = skb->cb[CB_LENGTH];
+	enum verdict verdict = handed(skb)->route.verdict;
+	__u32 length = handed(skb)->route.length;
 
-	if (too_big_answer(skb, verdict, skb->cb[CB_MTU], skb->cb[CB_WAY] == WAY_BACK)) {
-		skb->cb[CB_WAY] = WAY_ERROR;
+	if (too_big_answer(skb, verdict, handed(skb)->route.mtu, handed(skb)->route.way == WAY_BACK)) {
+		handed(skb)->route.way = WAY_ERROR;
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
 	}
 	return finish_turned(skb, HOOK_FROM_NET, verdict, length, false);
@@ -247,8 +233,8 @@ int too_big(struct __sk_buff *skb)
 SEC("tc")
 int reject(struct __sk_buff *skb)
 {
-	enum verdict verdict = skb->cb[CB_VERDICT];
-	enum hook hook = skb->cb[CB_HOOK];
+	enum verdict verdict = handed(skb)->reject.verdict;
+	enum hook hook = handed(skb)->reject.hook;
 	__u32 length = skb->len;
 
 	return finish_turned(skb, hook, verdict, length, reject_answer(skb));

@@ -9,6 +9,7 @@
 #include "hash.h"
 #include "policy.h"
 #include "snat.h"
+#include "work.h"
 
 /* A source port to try where the client's own is taken. Not a well-known one; another in each try. */
 static __always_inline __be16 create_port(__be16 port, __u32 try)
@@ -77,48 +78,45 @@ static __always_inline enum insert create_entries(struct insertion *in, const st
 	return result;
 }
 
-static __always_inline enum verdict create_again(struct work *work, enum insert result)
-{
-	work->again = true;
-	work->clash = result == INSERT_PORT;
-	return work->clash ? VERDICT_DROP_PORTS_FULL : VERDICT_DROP_FLOW_RACE;
-}
-
 /* By SNAT: from the port that the server knows already, else from one that seems free. */
-static __always_inline enum verdict create_snat(struct __sk_buff *skb, struct work *work, struct insertion *in)
+static __always_inline enum insert create_snat(struct __sk_buff *skb, struct work *work)
 {
-	enum insert result = create_snat_port(skb, work, in);
+	struct insertion *in = &work->in;
+	enum insert result = create_snat_port(skb, work);
 
 	if (result == INSERT_DONE && opens_connection(&work->packet) && create_snat_taken(skb, in))
 		result = INSERT_PORT;
 	if (result == INSERT_DONE)
 		result = create_entries(in, work);
-	if (result == INSERT_DONE)
-		return VERDICT_CONTINUE;
-	if (result == INSERT_FULL)
-		return VERDICT_DROP_FLOWS_FULL;
-	if (skb->cb[CB_PORT] == SNAT_EXHAUSTED)
-		return VERDICT_DROP_PORTS_FULL;
 	if (result == INSERT_PORT)
-		skb->cb[CB_PORT]++;
-	return create_again(work, result);
+		handed(skb)->slow.snat_next++;
+	return result;
 }
 
-static __always_inline enum verdict create_flow(struct __sk_buff *skb, struct work *work, struct insertion *in)
+static __always_inline enum insert create_flow(struct __sk_buff *skb, struct work *work)
 {
-	bool translated = skb->cb[CB_TRANSLATE];
+	struct insertion *in = &work->in;
 	enum insert result;
 
 	if (in->flow.flags & FLOW_SNAT)
-		return create_snat(skb, work, in);
-	if (translated)
-		in->flow.other_port = create_port(in->flow.port, skb->cb[CB_TRY]);
+		return create_snat(skb, work);
+	if (!handed(skb)->slow.translate)
+		return create_entries(in, work);
+	in->flow.other_port = create_port(in->flow.port, handed(skb)->slow.tries);
 	result = create_entries(in, work);
-	if (result == INSERT_DONE)
-		return VERDICT_CONTINUE;
+	return result == INSERT_AGAIN ? INSERT_PORT : result;
+}
+
+/* What follows when create_flow made none. */
+static __always_inline struct step create_failed(enum insert result)
+{
 	if (result == INSERT_FULL)
-		return VERDICT_DROP_FLOWS_FULL;
-	return create_again(work, translated ? INSERT_PORT : result);
+		return step_finish(VERDICT_DROP_FLOWS_FULL);
+	if (result == INSERT_EXHAUSTED)
+		return step_finish(VERDICT_DROP_PORTS_FULL);
+	if (result == INSERT_PORT)
+		return (struct step){ NEXT_AGAIN_PORT, VERDICT_DROP_PORTS_FULL };
+	return step_again(VERDICT_DROP_FLOW_RACE);
 }
 
 static __always_inline void create_describe(struct insertion *in, const struct packet *packet)
@@ -142,16 +140,17 @@ static __always_inline enum verdict create_verdict(const struct work *work, bool
 	return affine ? VERDICT_TRANSLATE_AFFINITY : VERDICT_TRANSLATE_BALANCE;
 }
 
-static __always_inline enum verdict create_to_backend(struct __sk_buff *skb, struct work *work,
-						      const struct record *record, enum side_index side,
-						      const struct choice *choice, enum verdict verdict)
+static __always_inline struct step create_to_backend(struct __sk_buff *skb, struct work *work,
+						     const struct record *record, enum side_index side,
+						     const struct choice *choice, enum verdict verdict)
 {
 	struct packet *packet = &work->packet;
 	struct insertion *in = &work->in;
-	enum verdict result;
+	enum verdict external;
+	enum insert result;
 
 	if (packet->protocol == IPPROTO_SCTP && choice->port != packet->destination_port)
-		return VERDICT_DROP_SCTP_PORT;
+		return step_finish(VERDICT_DROP_SCTP_PORT);
 	create_describe(in, packet);
 	in->flow.backend = choice->backend;
 	in->flow.generation = choice->generation;
@@ -160,16 +159,15 @@ static __always_inline enum verdict create_to_backend(struct __sk_buff *skb, str
 		in->flow.flags = FLOW_HAIRPIN;
 	in->to.destination = choice->address;
 	in->to.destination_port = choice->port;
-	result = side == SIDE_EXTERNAL ? create_external(skb, work, choice) : VERDICT_CONTINUE;
-	if (result == VERDICT_CONTINUE)
-		result = create_flow(skb, work, in);
-	if (result != VERDICT_CONTINUE)
-		return result;
+	external = side == SIDE_EXTERNAL ? create_external(skb, work, choice) : VERDICT_CONTINUE;
+	if (external != VERDICT_CONTINUE)
+		return step_finish(external);
+	result = create_flow(skb, work);
+	if (result != INSERT_DONE)
+		return create_failed(result);
 	if (verdict != VERDICT_TRANSLATE_RECOVER)
 		count_connection(record->service, choice->backend);
-	if (!forward_target(&in->to, work->settings, &in->flow, packet))
-		return VERDICT_DROP_NO_BACKEND;
-	return forward_rewrite(skb, packet, &in->flow, &in->to, verdict);
+	return step_translate(verdict);
 }
 
 /* The flow is there but for its second entry: it stays with its backend. */
@@ -185,8 +183,8 @@ static __always_inline bool create_keep(struct choice *choice, const struct work
 	return backend && backend_choose(choice, flow->backend, backend);
 }
 
-static __always_inline enum verdict create_balance(struct __sk_buff *skb, struct work *work,
-						   const struct record *record, enum side_index side_index)
+static __always_inline struct step create_balance(struct __sk_buff *skb, struct work *work, const struct record *record,
+						  enum side_index side_index)
 {
 	const struct side *side = &record->sides[side_index];
 	struct choice choice = {}; /* kernels before 6.3 want what is handed to a function to be written */
@@ -201,8 +199,8 @@ static __always_inline enum verdict create_balance(struct __sk_buff *skb, struct
 					: maglev_hash(&work->packet.source, work->packet.source_port, &record->key);
 		if (!backend_pick(&choice, side, record->service, hash)) {
 			/* Its last backend may have gone since the record was found: the one in force has others. */
-			work->again = skb->cb[CB_TRY] == 0;
-			return VERDICT_DROP_NO_BACKEND;
+			return handed(skb)->slow.tries ? step_finish(VERDICT_DROP_NO_BACKEND)
+						       : step_again(VERDICT_DROP_NO_BACKEND);
 		}
 		if (record->affinity)
 			affinity_remember(&choice, &work->packet.source, record->service);
@@ -210,8 +208,8 @@ static __always_inline enum verdict create_balance(struct __sk_buff *skb, struct
 	return create_to_backend(skb, work, record, side_index, &choice, create_verdict(work, affine));
 }
 
-static __always_inline enum verdict create_by_record(struct __sk_buff *skb, struct work *work,
-						     const struct record *record, enum side_index side_index)
+static __always_inline struct step create_by_record(struct __sk_buff *skb, struct work *work,
+						    const struct record *record, enum side_index side_index)
 {
 	const struct side *side = &record->sides[side_index];
 	enum verdict verdict;
@@ -219,56 +217,52 @@ static __always_inline enum verdict create_by_record(struct __sk_buff *skb, stru
 	trace_frontend(record, side_index);
 	verdict = work->found.port ? VERDICT_CONTINUE : leave(skb, &work->packet);
 	if (verdict != VERDICT_CONTINUE)
-		return verdict;
+		return step_finish(verdict);
 	work->service = record->service;
 	if (!source_allowed(record, &work->packet.source))
-		return VERDICT_DROP_SOURCE_RANGE;
+		return step_finish(VERDICT_DROP_SOURCE_RANGE);
 	if (side->action == ACTION_REJECT)
-		return reject_verdict(side->reason);
+		return step_finish(reject_verdict(side->reason));
 	if (side->action == ACTION_DROP)
-		return VERDICT_DROP_NO_LOCAL_ENDPOINTS;
+		return step_finish(VERDICT_DROP_NO_LOCAL_ENDPOINTS);
 	return create_balance(skb, work, record, side_index);
 }
 
 /* Straight to a server. Remembered where the destination may be a backend, so that a service flow from the same port to the
  * same backend gets another one, and the other way round. */
-static __always_inline enum verdict create_direct(struct __sk_buff *skb, struct work *work)
+static __always_inline struct step create_direct(struct __sk_buff *skb, struct work *work)
 {
 	struct packet *packet = &work->packet;
 	struct insertion *in = &work->in;
-	enum verdict verdict;
+	enum insert result;
 
 	if (!known_backend(&packet->destination, packet->destination_port) || !opens_connection(packet))
-		return VERDICT_PASS_NOT_SERVICE;
+		return step_finish(VERDICT_PASS_NOT_SERVICE);
 	create_describe(in, packet);
 	in->flow.flags = FLOW_DIRECT;
 	in->to.destination = packet->destination;
 	in->to.destination_port = packet->destination_port;
-	verdict = create_flow(skb, work, in);
-	if (verdict == VERDICT_DROP_FLOWS_FULL)
-		return VERDICT_PASS_DIRECT;
-	if (verdict == VERDICT_DROP_FLOW_RACE && skb->cb[CB_TRY] >= TRIES_MAX) {
-		work->again = false;
-		return VERDICT_PASS_DIRECT;
-	}
-	if (verdict != VERDICT_CONTINUE)
-		return verdict;
-	if (in->flow.other_port == in->flow.port)
-		return VERDICT_PASS_DIRECT;
-	if (!forward_target(&in->to, work->settings, &in->flow, packet))
-		return VERDICT_DROP_NO_BACKEND;
-	return forward_rewrite(skb, packet, &in->flow, &in->to, VERDICT_TRANSLATE_DIRECT);
+	result = create_flow(skb, work);
+	if (result == INSERT_FULL)
+		return step_finish(VERDICT_PASS_DIRECT);
+	if (result == INSERT_AGAIN)
+		return step_again(VERDICT_PASS_DIRECT);
+	if (result != INSERT_DONE)
+		return create_failed(result);
+	return in->flow.other_port == in->flow.port ? step_finish(VERDICT_PASS_DIRECT)
+						    : step_translate(VERDICT_TRANSLATE_DIRECT);
 }
 
 /* No frontend of this port. */
-static __always_inline enum verdict create_unknown(struct __sk_buff *skb, struct work *work)
+static __always_inline struct step create_unknown(struct __sk_buff *skb, struct work *work)
 {
 	enum verdict verdict = refuse_unknown(&work->packet.destination);
 
-	return verdict == VERDICT_CONTINUE ? create_direct(skb, work) : verdict;
+	return verdict == VERDICT_CONTINUE ? create_direct(skb, work) : step_finish(verdict);
 }
 
-static __always_inline enum verdict forward_create(struct __sk_buff *skb, struct work *work, enum side_index side)
+/* NEXT_TRANSLATE: work->in has the flow. */
+static __always_inline struct step forward_create(struct __sk_buff *skb, struct work *work, enum side_index side)
 {
 	const struct record *record = frontend_of(&work->packet);
 

@@ -8,9 +8,10 @@
 
 enum insert {
 	INSERT_DONE = 0,
-	INSERT_AGAIN, /* another processor made the flow, or is about to: look once more */
-	INSERT_PORT,  /* the source port is already used towards this server */
-	INSERT_FULL,  /* no entry of the set may be evicted */
+	INSERT_AGAIN,     /* another processor made the flow, or is about to: look once more */
+	INSERT_PORT,      /* the source port is already used towards this server */
+	INSERT_FULL,      /* no entry of the set may be evicted */
+	INSERT_EXHAUSTED, /* SNAT: every port of the range is used towards this server */
 };
 
 /* What may be evicted, best first; within a class the one that was idle longest. */

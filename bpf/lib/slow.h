@@ -22,50 +22,67 @@ static __always_inline enum verdict slow_later_fragment(struct __sk_buff *skb, c
 	return verdict == VERDICT_CONTINUE ? VERDICT_DROP_FRAGMENT : verdict;
 }
 
-static __always_inline enum verdict slow_flow(struct __sk_buff *skb, struct work *work, enum hook hook)
+/* The packet was translated by work->in.flow, if the verdict says so. */
+static __always_inline struct step slow_translated(const struct work *work, enum verdict verdict)
+{
+	if (work->in.flow.flags & FLOW_SNAT && verdict_is_translate(verdict))
+		return (struct step){ NEXT_ROUTE, verdict };
+	return step_finish(verdict);
+}
+
+static __always_inline struct step slow_new_flow(struct __sk_buff *skb, struct work *work, enum hook hook)
+{
+	struct insertion *in = &work->in;
+	struct step step = forward_create(skb, work, hook == HOOK_FROM_NET ? SIDE_EXTERNAL : SIDE_INTERNAL);
+
+	if (step.next != NEXT_TRANSLATE)
+		return step;
+	if (!forward_target(&in->to, work->settings, &in->flow, &work->packet))
+		return step_finish(VERDICT_DROP_NO_BACKEND);
+	return slow_translated(work, forward_rewrite(skb, &work->packet, &in->flow, &in->to, step.verdict));
+}
+
+static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work *work, enum hook hook)
 {
 	struct packet *packet = &work->packet;
 	enum verdict verdict;
 
 	if (!forward_find(&work->found, packet))
-		return VERDICT_PASS_NOT_SERVICE;
+		return step_finish(VERDICT_PASS_NOT_SERVICE);
 	if (work->found.usable) {
 		verdict = forward_established(skb, work->settings, packet, &work->found, &work->in.flow, &work->in.to);
-		if (verdict != VERDICT_CONTINUE)
-			return verdict;
-		return create_again(work, INSERT_AGAIN);
+		return verdict == VERDICT_CONTINUE ? step_again(VERDICT_DROP_FLOW_RACE)
+						   : slow_translated(work, verdict);
 	}
 	if (packet->fragment == FRAGMENT_LATER)
-		return slow_later_fragment(skb, packet);
-	if (skb->cb[CB_LOST])
+		return step_finish(slow_later_fragment(skb, packet));
+	if (handed(skb)->slow.lost)
 		work->found.lost = 1;
-	return forward_create(skb, work, hook == HOOK_FROM_NET ? SIDE_EXTERNAL : SIDE_INTERNAL);
+	return slow_new_flow(skb, work, hook);
 }
 
-static __always_inline enum verdict slow_ports(struct __sk_buff *skb, struct work *work, enum hook hook)
+static __always_inline struct step slow_ports(struct __sk_buff *skb, struct work *work, enum hook hook)
 {
 	struct packet *packet = &work->packet;
 	bool hairpin =
 		hook == HOOK_FROM_POD && is_hairpin_address(work->settings, packet->family, &packet->destination);
 	bool portless = packet->fragment == FRAGMENT_LATER && !fragment_recall(packet);
+	bool of_service;
 
 	if (hook == HOOK_FROM_NET && !packet->malformed && !portless && is_snat_reply(work->settings, packet) &&
-	    (packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN && snat_source_index(&packet->destination)) {
-		work->reply = true;
-		return VERDICT_DROP_UNKNOWN_REPLY;
-	}
+	    (packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN && snat_source_index(&packet->destination))
+		return step_to(NEXT_REPLY);
 	if (!known_destination(&packet->destination, packet->destination_port) && !hairpin &&
 	    !service_cidr_has(&packet->destination))
-		return packet->fragment == FRAGMENT_LATER ? VERDICT_PASS_FRAGMENT : VERDICT_PASS_NOT_SERVICE;
-	if (packet->malformed)
-		return is_service_address(&packet->destination) ? VERDICT_DROP_MALFORMED : VERDICT_PASS_MALFORMED;
-	if (portless)
-		return is_service_address(&packet->destination) ? VERDICT_DROP_FRAGMENT : VERDICT_PASS_FRAGMENT;
-	if (hairpin) {
-		work->hairpin = true;
-		return VERDICT_PASS_NOT_SERVICE;
+		return step_finish(packet->fragment == FRAGMENT_LATER ? VERDICT_PASS_FRAGMENT
+								      : VERDICT_PASS_NOT_SERVICE);
+	if (packet->malformed || portless) {
+		of_service = is_service_address(&packet->destination);
+		if (packet->malformed)
+			return step_finish(of_service ? VERDICT_DROP_MALFORMED : VERDICT_PASS_MALFORMED);
+		return step_finish(of_service ? VERDICT_DROP_FRAGMENT : VERDICT_PASS_FRAGMENT);
 	}
-	return slow_flow(skb, work, hook);
+	return hairpin ? step_to(NEXT_HAIRPIN) : slow_flow(skb, work, hook);
 }
 
 /* A protocol that no service has. */
@@ -79,22 +96,20 @@ static __always_inline enum verdict slow_other(const struct packet *packet)
 }
 
 /* hook: a constant, the door of a client. */
-static __always_inline enum verdict slow_forward(struct __sk_buff *skb, struct work *work, enum hook hook)
+static __always_inline struct step slow_forward(struct __sk_buff *skb, struct work *work, enum hook hook)
 {
 	enum verdict verdict;
 
 	work->settings = settings_get();
 	if (!work->settings || work->settings->disabled)
-		return VERDICT_PASS_DISABLED;
+		return step_finish(VERDICT_PASS_DISABLED);
 	work->packet.hook = hook;
 	verdict = parse_full(skb, &work->packet);
 	if (verdict != VERDICT_CONTINUE)
-		return verdict;
-	if (is_icmp(work->packet.protocol, work->packet.family)) {
-		work->icmp = true;
-		return VERDICT_PASS_ICMP;
-	}
-	return has_ports(work->packet.protocol) ? slow_ports(skb, work, hook) : slow_other(&work->packet);
+		return step_finish(verdict);
+	if (is_icmp(work->packet.protocol, work->packet.family))
+		return step_to(NEXT_ICMP);
+	return has_ports(work->packet.protocol) ? slow_ports(skb, work, hook) : step_finish(slow_other(&work->packet));
 }
 
 /* Packets to the hairpin address; the packet is no fragment without ports any more. */
@@ -114,21 +129,20 @@ static __always_inline enum verdict slow_hairpin(struct __sk_buff *skb)
 	return reply_hairpin(skb, settings, &packet);
 }
 
-static __always_inline enum verdict slow_reply(struct __sk_buff *skb, enum hook hook, bool *icmp)
+static __always_inline struct step slow_reply(struct __sk_buff *skb, enum hook hook)
 {
 	const struct settings *settings = settings_get();
 	struct packet packet = { .hook = hook };
 	enum verdict verdict;
 
 	if (!settings || settings->disabled)
-		return VERDICT_PASS_DISABLED;
+		return step_finish(VERDICT_PASS_DISABLED);
 	verdict = parse_full(skb, &packet);
 	if (verdict != VERDICT_CONTINUE)
-		return verdict;
-	*icmp = is_icmp(packet.protocol, packet.family);
-	if (*icmp)
-		return VERDICT_PASS_ICMP;
-	return reply_slow(skb, settings, &packet);
+		return step_finish(verdict);
+	if (is_icmp(packet.protocol, packet.family))
+		return step_to(NEXT_ICMP);
+	return step_finish(reply_slow(skb, settings, &packet));
 }
 
 /* ICMP and ICMPv6 of both directions. */

@@ -167,8 +167,6 @@ __noinline int snat_find_port(struct insertion *in, __u32 candidate, int wanted)
 	return -2;
 }
 
-#define SNAT_EXHAUSTED (1u << 31) /* in CB_PORT */
-
 /* The port that the server knows, of a connection that was forgotten in part. The range may have changed since. */
 static __always_inline bool create_snat_port_again(const struct work *work, struct insertion *in)
 {
@@ -179,20 +177,19 @@ static __always_inline bool create_snat_port_again(const struct work *work, stru
 	return !opens_connection(&work->packet) && snat_find_port(in, 0, SNAT_PORT_OWN) >= 0;
 }
 
-static __always_inline enum insert create_snat_port(struct __sk_buff *skb, const struct work *work,
-						    struct insertion *in)
+/* INSERT_DONE: work->in has a port to try. INSERT_PORT: none in this run, the next one goes on from where it ended. */
+static __always_inline enum insert create_snat_port(struct __sk_buff *skb, struct work *work)
 {
-	__u32 next = skb->cb[CB_PORT];
+	__u32 next = handed(skb)->slow.snat_next;
 	int candidate;
 
-	if (!next && create_snat_port_again(work, in))
+	if (!next && create_snat_port_again(work, &work->in))
 		return INSERT_DONE;
 	next = next ? next - 1 : 0;
-	candidate = snat_find_port(in, next, SNAT_PORT_FREE);
-	if (candidate >= 0)
-		skb->cb[CB_PORT] = candidate + 1;
-	else
-		skb->cb[CB_PORT] = candidate == -1 ? SNAT_EXHAUSTED : next + SNAT_PORTS_TRIED;
+	candidate = snat_find_port(&work->in, next, SNAT_PORT_FREE);
+	if (candidate == -1)
+		return INSERT_EXHAUSTED;
+	handed(skb)->slow.snat_next = candidate >= 0 ? candidate + 1 : next + SNAT_PORTS_TRIED;
 	return candidate >= 0 ? INSERT_DONE : INSERT_PORT;
 }
 

@@ -182,7 +182,8 @@ enum flow_seen {
 };
 
 /* One connection: one cache line. Found by hash of client address, port and protocol; a forward packet matches the
- * frontend, a reply the backend. Written only between FLOW_WRITING and FLOW_LIVE, but for seen, touched. */
+ * frontend, a reply the backend. Written only between FLOW_WRITING and FLOW_LIVE, but for seen, touched. port is that of the entry's
+ * key, other_port that of its twin's: older agents carry flows over by these names, so they stay. */
 struct flow {
 	__u32 word;    /* phase and claim counter */
 	__u32 touched; /* jiffies (low 32 bits) of the last packet, written when it differs by a second */
@@ -190,7 +191,7 @@ struct flow {
 	__u32 backend; /* id */
 	struct address client;
 	struct address frontend;
-	__be16 port;       /* client's port; of an alias: the source port that the backend sees */
+	__be16 port; /* of the entry's key: the client's port; of an alias: the source port that the backend sees */
 	__be16 other_port; /* source port that the backend sees; of an alias: the client's own */
 	__be16 frontend_port;
 	__u16 generation; /* of the backend id */

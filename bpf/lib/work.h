@@ -1,42 +1,27 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What the slow path hands on: struct work inside one program, skb->cb from one program to the next. */
+/* What the slow path hands on: from one program to the next in skb->cb, inside one program in struct work, and from a step to its
+ * caller in struct step. */
 #pragma once
 
 #include "flow_insert.h"
 #include "forward.h"
 
-/* What the slow path knows about a packet. */
-struct work {
-	struct packet packet;
-	const struct settings *settings;
-	struct insertion in;
-	struct found found;
-	__u32 service; /* id of the service port, 0 none */
-	bool again;    /* begin anew by a tail call */
-	bool clash;    /* ... and with another source port */
-	bool icmp;     /* the ICMP program goes on */
-	bool hairpin;  /* the hairpin program goes on */
-	bool reply;    /* the program for replies to SNAT goes on */
-};
-
-/* What one program leaves for the next in skb->cb. */
-
 #define TRIES_MAX 24 /* of the slow path; the kernel allows 33 tail calls */
 
-enum cb {
-	/* slow path */
-	CB_TRY = 0,       /* how often it has begun anew */
-	CB_TRANSLATE = 1, /* not 0: the client's source port is taken, choose another */
-	CB_LOST = 2,      /* not 0: there was a flow, and its backend is not usable */
-	CB_PORT = 3,      /* number of the next port that SNAT tries, and one; 0: none was tried */
-	/* reject */
-	CB_VERDICT = 0,
-	CB_HOOK = 1,
-	/* route, too big */
-	CB_LENGTH = 1, /* of the packet as it came */
-	CB_SERVICE = 2,
-	CB_WAY = 3, /* enum way */
-	CB_MTU = 4,
+/* What one program leaves for the next in skb->cb: one struct for each stage. The first program of a stage fills it. */
+
+/* From the slow path to itself, when it begins anew. */
+struct handed_slow {
+	__u32 tries;     /* how often it has begun anew */
+	__u32 translate; /* not 0: the client's source port is taken, choose another */
+	__u32 lost;      /* not 0: there was a flow, and its backend is not usable */
+	__u32 snat_next; /* number of the next port that SNAT tries, and one; 0: none was tried */
+};
+
+/* To the program reject. */
+struct handed_reject {
+	__u32 verdict;
+	__u32 hook;
 };
 
 /* What is routed. */
@@ -46,44 +31,116 @@ enum way {
 	WAY_ERROR,       /* an ICMP error: no other is made of it */
 };
 
-static __always_inline void tail_begin(struct __sk_buff *skb)
+/* To the program route, from there to too_big, and back with the answer. */
+struct handed_route {
+	__u32 verdict; /* of the packet */
+	__u32 length;  /* of the packet as it came */
+	__u32 service;
+	__u32 way; /* enum way */
+	__u32 mtu; /* written by route for too_big */
+};
+_Static_assert(sizeof(struct handed_route) <= sizeof(((struct __sk_buff *)0)->cb), "fits skb->cb");
+
+/* The attribute keeps each access one to the context with a constant offset, as the verifier demands. */
+struct handed {
+	__u8 context[offsetof(struct __sk_buff, cb)];
+	union {
+		struct handed_slow slow;
+		struct handed_reject reject;
+		struct handed_route route;
+	};
+} __attribute__((preserve_static_offset));
+
+static __always_inline struct handed *handed(struct __sk_buff *skb)
 {
-	skb->cb[CB_TRY] = 0;
-	skb->cb[CB_TRANSLATE] = 0;
-	skb->cb[CB_LOST] = 0;
-	skb->cb[CB_PORT] = 0;
+	return (struct handed *)skb;
 }
 
-/* False: often enough. */
-static __always_inline bool tail_again(struct __sk_buff *skb, bool translate, bool lost)
+/* What the slow path knows about a packet. slow_forward fills packet and settings, forward_find found, the create chain the rest. */
+struct work {
+	struct packet packet;
+	const struct settings *settings;
+	struct found found;
+	struct insertion in;
+	__u32 service; /* id of the service port, 0 none */
+};
+
+/* What comes after a step of the slow path. */
+enum next {
+	NEXT_FINISH = 0, /* nothing: the verdict is final */
+	NEXT_TRANSLATE,  /* the packet is translated by the flow that was made; then the verdict is final */
+	NEXT_ROUTE,      /* the packet was translated and is routed by the program route */
+	NEXT_AGAIN,      /* the slow path begins anew */
+	NEXT_AGAIN_PORT, /* the same, with another source port */
+	NEXT_ICMP,       /* the program for ICMP */
+	NEXT_HAIRPIN,    /* the program for replies to the hairpin address */
+	NEXT_REPLY,      /* the program for replies to SNAT */
+};
+
+struct step {
+	enum next next;
+	enum verdict verdict; /* from NEXT_AGAIN on: what becomes of the packet if the next step cannot be taken */
+};
+
+static __always_inline struct step step_finish(enum verdict verdict)
 {
-	if (skb->cb[CB_TRY] >= TRIES_MAX)
+	return (struct step){ NEXT_FINISH, verdict };
+}
+
+static __always_inline struct step step_translate(enum verdict verdict)
+{
+	return (struct step){ NEXT_TRANSLATE, verdict };
+}
+
+static __always_inline struct step step_again(enum verdict otherwise)
+{
+	return (struct step){ NEXT_AGAIN, otherwise };
+}
+
+/* Another program goes on. */
+static __always_inline struct step step_to(enum next next)
+{
+	return (struct step){ next, VERDICT_DROP_NO_PROGRAM };
+}
+
+static __always_inline void tail_begin(struct __sk_buff *skb)
+{
+	handed(skb)->slow.tries = 0;
+	handed(skb)->slow.translate = 0;
+	handed(skb)->slow.lost = 0;
+	handed(skb)->slow.snat_next = 0;
+}
+
+/* True: the slow path is to begin anew, and has not done so too often. */
+static __always_inline bool tail_again(struct __sk_buff *skb, const struct work *work, enum next next)
+{
+	if ((next != NEXT_AGAIN && next != NEXT_AGAIN_PORT) || handed(skb)->slow.tries >= TRIES_MAX)
 		return false;
-	skb->cb[CB_TRY]++;
-	if (translate)
-		skb->cb[CB_TRANSLATE] = 1;
-	if (lost)
-		skb->cb[CB_LOST] = 1;
+	handed(skb)->slow.tries++;
+	if (next == NEXT_AGAIN_PORT)
+		handed(skb)->slow.translate = 1;
+	if (work->found.lost)
+		handed(skb)->slow.lost = 1;
 	return true;
 }
 
 static __always_inline void tail_route(struct __sk_buff *skb, enum verdict verdict, __u32 length, __u32 service,
 				       enum way way)
 {
-	skb->cb[CB_VERDICT] = verdict;
-	skb->cb[CB_LENGTH] = length;
-	skb->cb[CB_SERVICE] = service;
-	skb->cb[CB_WAY] = way;
+	handed(skb)->route.verdict = verdict;
+	handed(skb)->route.length = length;
+	handed(skb)->route.service = service;
+	handed(skb)->route.way = way;
 }
 
 static __always_inline void tail_too_big(struct __sk_buff *skb, enum verdict verdict, __u32 mtu)
 {
-	skb->cb[CB_VERDICT] = verdict;
-	skb->cb[CB_MTU] = mtu;
+	handed(skb)->route.verdict = verdict;
+	handed(skb)->route.mtu = mtu;
 }
 
 static __always_inline void tail_reject(struct __sk_buff *skb, enum hook hook, enum verdict verdict)
 {
-	skb->cb[CB_VERDICT] = verdict;
-	skb->cb[CB_HOOK] = hook;
+	handed(skb)->reject.verdict = verdict;
+	handed(skb)->reject.hook = hook;
 }

@@ -3,8 +3,6 @@
 package agent
 
 import (
-	"maps"
-
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/health"
 	"github.com/nearlb/nearlb/pkg/metrics"
@@ -14,12 +12,8 @@ import (
 func (p *progress) count() metrics.State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := metrics.State{
-		Services: len(p.services), Dirty: len(p.dirty), Failing: len(p.failing),
-		Frontends: p.tally.frontends, Backends: maps.Clone(p.tally.backends), Devices: map[string]int{},
-		Reasons: maps.Clone(p.tally.reasons), WithoutLocal: maps.Clone(p.tally.withoutLocal),
-	}
-	s.Topology, s.Omitted = p.tally.topology()
+	s := metrics.State{Services: len(p.services), Dirty: len(p.dirty), Failing: len(p.failing), Devices: map[string]int{}}
+	p.tally.fill(&s)
 	return s
 }
 

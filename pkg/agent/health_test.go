@@ -67,9 +67,12 @@ func TestHealthIsFreshnessAndLivenessLeavesTheNodeOut(t *testing.T) {
 		want("before anything was listed", true, false, ok, ok)
 		block := make(chan struct{})
 		b.tables.block = block
+		b.source.set(2, 1)
 		b.Synced()
-		b.after(time.Hour)
-		want("while the first publication hangs", true, false, ok, ok)
+		b.after(staleAfter)
+		want("a minute after the first publication began", true, false, ok, ok)
+		b.after(time.Second)
+		want("while it hangs", false, false, ill, ill)
 		close(block)
 		b.settle()
 		want("when all is published", true, true, ok, ok)
@@ -90,8 +93,31 @@ func TestHealthIsFreshnessAndLivenessLeavesTheNodeOut(t *testing.T) {
 		b.after(time.Second)
 		eligible = false
 		want("on a node that may not get traffic", true, true, ill, ok)
-		if !maps.Equal(counts, map[string]int{"healthz200": 6, "healthz503": 2, "livez200": 7, "livez503": 1}) {
+		if !maps.Equal(counts, map[string]int{"healthz200": 6, "healthz503": 3, "livez200": 7, "livez503": 2}) {
 			t.Errorf("answers counted: %v", counts)
+		}
+	})
+}
+
+// A first publication of many Services may take as long as it goes on; a source that hands nothing out holds it up like the kernel.
+func TestAFirstPublicationThatGoesOnIsHealthyHoweverLongItTakes(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		for number := range 5 {
+			b.source.set(number, 1)
+		}
+		block := make(chan struct{})
+		b.tables.block = block
+		b.Synced()
+		for range 5 {
+			b.after(staleAfter)
+			if b.stale(time.Now()) || b.done() {
+				t.Errorf("stale %v, done %v; want an agent at work", b.stale(time.Now()), b.done())
+			}
+			block <- struct{}{}
+		}
+		b.settle()
+		if !b.done() {
+			t.Error("not everything is published")
 		}
 	})
 }
@@ -102,7 +128,7 @@ func TestAChangeThatIsNeverTriedMakesTheAgentIll(t *testing.T) {
 		b.source.set(1, 1)
 		b.Synced()
 		b.settle()
-		b.mark(serviceName(2), 0) // and not put into the queue
+		b.mark(serviceName(2), false) // and not put into the queue
 		for range 70 {
 			b.ServiceChanged(b.source.set(1, 2))
 			b.after(time.Second)

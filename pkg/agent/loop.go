@@ -4,15 +4,14 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/health"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
@@ -29,6 +28,7 @@ type publisher interface {
 	Published() []lb.ServiceName
 	Problems() []lb.Problem
 	Reclaim(now time.Time) int
+	Waiting() bool
 	Audit(repair bool) ([]maps.Drift, error)
 }
 
@@ -69,8 +69,10 @@ type loop struct {
 	*progress
 	network network
 
-	left      chan struct{}                // gets something when UDP clients may have been left with a backend that serves no more
-	triggered map[lb.ServiceName]time.Time // changes handed out by the source and not published yet
+	left       chan struct{}                // gets something when UDP clients may have been left with a backend that serves no more
+	triggered  map[lb.ServiceName]time.Time // changes handed out by the source and not published yet
+	rest       []lb.ServiceName             // of everything: not in the queue yet
+	reclaiming atomic.Bool                  // a reclaim is in the queue
 }
 
 // task is an item of the queue.
@@ -83,32 +85,50 @@ type taskKind int
 
 const (
 	publish    taskKind = iota // one Service
-	everything                 // put every Service into the queue, those that only the tables have included
+	everything                 // put every Service into the queue, those that only the tables have included, a piece at a time
 	configure                  // what every program is told
 	audit
 	reclaim
 )
 
 func newLoop(source watch.Source, tables publisher, m *metrics.Metrics, log *slog.Logger, o loopOptions) *loop {
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[task](retryFirst, retryLongest)
-	return &loop{
+	l := &loop{
 		loopOptions: o,
 		source:      source,
 		tables:      tables,
 		metrics:     m,
 		log:         log,
-		queue:       workqueue.NewTypedRateLimitingQueue(limiter),
-		progress:    newProgress(),
+		progress:    newProgress(allowance{o.debounce}, log.Enabled(context.Background(), slog.LevelDebug)),
 		left:        make(chan struct{}, 1),
 		triggered:   map[lb.ServiceName]time.Time{},
 		network:     network{minds: map[lb.ServiceName]bool{}},
 	}
+	l.queue = newQueue(l.isLater)
+	return l
 }
 
-// ServiceChanged puts the Service into the queue: at once, or, if it was published a moment ago, when the debounce time is
-// over.
+// newQueue has lanes.
+func newQueue(later func(task) bool) workqueue.TypedRateLimitingInterface[task] {
+	inLanes := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[task]{Queue: newLanes(later)})
+	delaying := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[task]{Queue: inLanes})
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[task](retryFirst, retryLongest)
+	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[task]{DelayingQueue: delaying})
+}
+
+// isLater tells what no change waits for.
+func (l *loop) isLater(t task) bool {
+	switch t.kind {
+	case publish:
+		return l.isBulk(t.service)
+	case configure:
+		return false
+	}
+	return true
+}
+
+// ServiceChanged puts the Service into the queue: at once, unless it changes so often that changes are gathered (allowance).
 func (l *loop) ServiceChanged(name lb.ServiceName) {
-	l.queue.AddAfter(task{publish, name}, l.mark(name, l.debounce))
+	l.queue.AddAfter(task{publish, name}, l.mark(name, false))
 }
 
 // NodeChanged has the programs told what does not belong to one Service, once the first publication is complete, which ends with that.
@@ -139,7 +159,6 @@ func (l *loop) run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { l.every(ctx, l.auditEvery, audit); return nil })
-	group.Go(func() error { l.every(ctx, l.reclaimEvery, reclaim); return nil })
 	group.Go(func() error { <-ctx.Done(); l.queue.ShutDown(); return nil })
 	group.Go(func() error { l.work(ctx); return nil })
 	return group.Wait()
@@ -185,11 +204,27 @@ func (l *loop) do(t task) error {
 	case audit:
 		return l.audit()
 	case reclaim:
-		if l.tables.Reclaim(time.Now()) > 0 {
-			l.retry()
-		}
+		l.reclaim()
 	}
 	return nil
+}
+
+// reclaimLater has freed, soon, what a change left behind.
+func (l *loop) reclaimLater() {
+	if l.reclaiming.CompareAndSwap(false, true) {
+		l.queue.AddAfter(task{kind: reclaim}, l.reclaimEvery)
+	}
+}
+
+// reclaim frees what nobody uses, and comes again as long as something waits to be freed.
+func (l *loop) reclaim() {
+	l.reclaiming.Store(false)
+	if l.tables.Reclaim(time.Now()) > 0 {
+		l.retry()
+	}
+	if l.tables.Waiting() {
+		l.reclaimLater()
+	}
 }
 
 // retryAtOnce is how many Services are tried before their back-off ends: a few seconds' work next to changes of others.
@@ -202,15 +237,26 @@ func (l *loop) retry() {
 	}
 }
 
-// enqueueAll marks every Service there is, and every one that the tables still have.
+// piece is how many Services are put into the queue before what changed gets its turn.
+const piece = 256
+
+// enqueueAll marks every Service there is, and every one that the tables still have: some, and comes again for the others.
 func (l *loop) enqueueAll() {
-	names := append(l.source.Services(), l.tables.Published()...)
-	if l.begin(names) {
-		l.firstDone()
+	if l.rest == nil {
+		l.rest = append(l.source.Services(), l.tables.Published()...)
+		if l.begin(l.rest) {
+			l.firstDone()
+		}
 	}
+	names := l.rest[:min(piece, len(l.rest))]
 	for _, name := range names {
-		l.mark(name, 0)
+		l.mark(name, true)
 		l.queue.Add(task{publish, name})
+	}
+	if l.rest = l.rest[len(names):]; len(l.rest) > 0 {
+		l.queue.Add(task{kind: everything})
+	} else {
+		l.rest = nil
 	}
 }
 
@@ -221,6 +267,7 @@ func (l *loop) firstDone() {
 	l.queue.Add(task{kind: configure})
 	l.queue.Add(task{kind: audit})
 	l.leave() // while no agent ran, backends may have stopped serving
+	l.reclaimLater()
 }
 
 func (l *loop) leave() {
@@ -230,126 +277,6 @@ func (l *loop) leave() {
 	}
 }
 
-// publish brings one Service's part of the tables up to date, if it is marked.
-func (l *loop) publish(name lb.ServiceName) error {
-	version, marked := l.start(name)
-	if !marked {
-		return nil
-	}
-	began := time.Now()
-	outcome, err := l.serve(name)
-	result := l.finish(name, version, outcome, err)
-	l.say(name, result, err)
-	if result.first {
-		l.firstDone()
-	}
-	if leavesClients(result.old, result.new) {
-		l.leave()
-	}
-	if err != nil {
-		l.metrics.Failed(cause(err))
-		return err
-	}
-	l.metrics.Published(time.Since(began), outcome.stats)
-	l.programmed(name)
-	if result.caughtUp {
-		l.metrics.Synced(time.Now())
-	}
-	return nil
-}
-
-// say logs what is news: a failure once, its end, and what changed.
-func (l *loop) say(name lb.ServiceName, r result, err error) {
-	switch {
-	case err != nil && r.news:
-		l.log.Error("publish service", "service", name.String(), "error", err)
-	case err != nil:
-		l.log.Debug("publish service", "service", name.String(), "error", err)
-	case r.recovered:
-		l.log.Info("published service again", "service", name.String())
-	case l.log.Enabled(context.Background(), slog.LevelDebug):
-		l.log.Debug("published service", "service", name.String(), "change", r.change().String())
-	}
-}
-
-// serve decides and writes. Without the Service in the source, it is removed, unless the source holds that.
-func (l *loop) serve(name lb.ServiceName) (outcome, error) {
-	if l.source.Holds(name) {
-		return outcome{held: true}, nil
-	}
-	in, exists := l.source.Input(name)
-	if !exists {
-		delete(l.triggered, name)
-		l.checks.Remove(name)
-		l.noteMinding(name, false)
-		stats, err := l.tables.Remove(name)
-		return outcome{stats: stats}, err
-	}
-	l.pending(name, in.Triggered)
-	l.noteMinding(name, mindsHost(in.Service))
-	node := l.node()
-	decision := decide.Decide(in, node)
-	decision.Problems = append(decision.Problems, l.portProblems(in.Service)...)
-	stats, err := l.tables.Apply(decision)
-	l.check(in, node, err == nil)
-	return outcome{exists: true, decision: decision, stats: stats}, err
-}
-
-// check tells what the Service's health check node port answers now. Only a load balancer's Service with traffic policy Local has
-// one: all nodes are alike for the others.
-func (l *loop) check(in lb.Input, node lb.Node, published bool) {
-	s := in.Service
-	if s.HealthCheckPort == 0 || s.Type != lb.TypeLoadBalancer || s.External != lb.PolicyLocal {
-		l.checks.Remove(s.Name)
-		return
-	}
-	v4, served4 := decide.LocalReady(in, node, true)
-	v6, served6 := decide.LocalReady(in, node, false)
-	switch { // a Service of one family is asked for on the addresses of both
-	case !served4:
-		v4 = v6
-	case !served6:
-		v6 = v4
-	}
-	if published {
-		l.checks.Set(s.Name, s.HealthCheckPort, health.Endpoints{V4: v4, V6: v6})
-	} else {
-		l.checks.Lower(s.Name, s.HealthCheckPort, health.Endpoints{V4: v4, V6: v6})
-	}
-}
-
-// pending keeps the oldest change that is not published yet: the source hands each out once, and a publication may fail.
-func (l *loop) pending(name lb.ServiceName, at time.Time) {
-	if old := l.triggered[name]; old.IsZero() || !at.IsZero() && at.Before(old) {
-		l.triggered[name] = at
-	}
-}
-
-// programmed measures how long the endpoints' change took to get here. Changes before the start, of unknown time, or from a
-// clock ahead of ours say nothing.
-func (l *loop) programmed(name lb.ServiceName) {
-	at := l.triggered[name]
-	delete(l.triggered, name)
-	if at.IsZero() || at.Before(l.started) {
-		return
-	}
-	if latency := time.Since(at); latency >= 0 {
-		l.metrics.Programmed(latency)
-	}
-}
-
-// tableFull is the cause that goes by itself when something is freed.
-const tableFull = "table_full"
-
-// cause is one of a few words, for a metric's label.
-func cause(err error) string {
-	var full *maps.FullError
-	if errors.As(err, &full) {
-		return tableFull
-	}
-	return "kernel"
-}
-
 // configure tells the programs what does not belong to one Service.
 func (l *loop) configure() error {
 	l.network.configuring.Lock()
@@ -357,6 +284,7 @@ func (l *loop) configure() error {
 	c, err := l.config()
 	if err == nil {
 		err = l.tables.Configure(c)
+		l.reclaimLater() // of sources that nobody names any more
 	}
 	if l.trouble("configure programs", err) {
 		l.log.Error("configure programs", "error", err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -51,16 +52,18 @@ func TestProgramsAreToldOfServiceRangesOnlyWhenAllServicesAreThere(t *testing.T)
 }
 
 // C19
-func TestASingleChangeGoesOutAtOnceAndABurstInOne(t *testing.T) {
+func TestChangesGoOutAtOnceUntilTheyAreOftenAndThenABurstInOne(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		name := b.source.set(1, 1)
 		b.Synced()
 		b.after(time.Minute)
 		b.tables.taken()
-		b.source.set(1, 2)
-		b.ServiceChanged(name)
-		b.settle() // no time passes
-		b.want("apply s1")
+		for i := range burst {
+			b.source.set(1, 2+i%7)
+			b.ServiceChanged(name)
+			b.settle() // no time passes
+			b.want("apply s1")
+		}
 		for i := range 1000 {
 			b.source.set(1, i%7)
 			b.ServiceChanged(name)
@@ -75,19 +78,142 @@ func TestASingleChangeGoesOutAtOnceAndABurstInOne(t *testing.T) {
 	})
 }
 
-func TestEverySingleChangeReachesTheTablesWithinTheDebounceTime(t *testing.T) {
+func TestASecondChangeALittleLaterIsPublishedAtOnce(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		name := b.source.set(1, 1)
 		b.Synced()
+		b.after(time.Second)
+		b.tables.taken()
+		for range 100 { // of a Service that rolls: two changes, twice in a second
+			b.ServiceChanged(name)
+			b.settle()
+			b.want("apply s1")
+			b.after(20 * time.Millisecond)
+			b.ServiceChanged(name)
+			b.settle()
+			b.want("apply s1")
+			b.after(480 * time.Millisecond)
+		}
+	})
+}
+
+func TestAServiceThatChangesAllTheTimeIsPublishedOnceInTheDebounceTime(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		name, other := b.source.set(1, 1), b.source.set(2, 1)
+		b.Synced()
 		b.settle()
 		b.tables.taken()
-		for range 50 { // a change every 30 ms for 1.5 s
-			b.ServiceChanged(name)
-			b.after(30 * time.Millisecond)
+		published := func(within time.Duration) (n int) {
+			for range within / (10 * time.Millisecond) {
+				b.ServiceChanged(name)
+				b.after(10 * time.Millisecond)
+			}
+			for _, call := range b.tables.taken() {
+				if call == "apply s1" {
+					n++
+				}
+			}
+			return n
 		}
-		if n := len(b.tables.taken()); n < 10 || n > 16 {
-			t.Errorf("%d publications in 1.5 seconds, want about one in %v", n, testDebounce)
+		if n := published(10 * time.Second); n < 100 || n > 100+burst {
+			t.Errorf("%d publications in ten seconds, want one in %v and %d more", n, testDebounce, burst)
 		}
+		b.ServiceChanged(other)
+		b.settle()
+		b.want("apply s2")
+		b.after(burst * testDebounce) // what it had is saved up again
+		b.tables.taken()
+		if n := published(burst * 10 * time.Millisecond); n != burst {
+			t.Errorf("%d publications of %d changes after a pause", n, burst)
+		}
+	})
+}
+
+// One Service that changes waits for a few others, however many are to be looked at.
+func TestAServiceThatChangesGoesBeforeThousandsThatAreLookedAt(t *testing.T) {
+	const many = 300
+	inBubble(t, func(b *bench) {
+		for number := range many {
+			b.source.set(number, 1)
+		}
+		step := make(chan struct{})
+		b.tables.block = step
+		b.Synced()
+		b.settle() // the first one is being published
+		last := b.source.set(many-1, 2)
+		b.ServiceChanged(last)
+		for range share + 1 {
+			step <- struct{}{}
+			b.settle()
+		}
+		if calls := b.tables.taken(); !slices.Contains(calls, "apply "+last.Name) {
+			t.Errorf("after %d publications the Service that changed is not among them: %v", share+1, calls)
+		}
+		close(step)
+		b.settle()
+		if s := b.status(); s.Services != many || s.Dirty != 0 {
+			t.Errorf("%d Services published, %d wait", s.Services, s.Dirty)
+		}
+	})
+}
+
+// A source that tells of thousands one by one holds up nobody either: a change of the node's zone concerns all at once.
+func TestAServiceThatChangesGoesBeforeThousandsThatChangedTogether(t *testing.T) {
+	const many = 300
+	inBubble(t, func(b *bench) {
+		for number := range many {
+			b.source.set(number, 1)
+		}
+		b.Synced()
+		b.settle()
+		step := make(chan struct{})
+		b.tables.block = step
+		for number := range many {
+			b.ServiceChanged(serviceName(number))
+		}
+		for range 2 * firstRoom { // some time later
+			step <- struct{}{}
+			b.settle()
+		}
+		b.tables.taken()
+		last := b.source.set(many-1, 2)
+		b.ServiceChanged(last)
+		for range share + 1 {
+			step <- struct{}{}
+			b.settle()
+		}
+		if calls := b.tables.taken(); !slices.Contains(calls, "apply "+last.Name) {
+			t.Errorf("the Service that changed is not among %v", calls)
+		}
+		close(step)
+		b.settle()
+	})
+}
+
+// However much changes, what is looked at gets its turn.
+func TestWhatIsLookedAtDoesNotStarve(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const many = 20
+		for number := range many {
+			b.source.set(number, 1)
+		}
+		step := make(chan struct{})
+		b.tables.block = step
+		b.Synced()
+		b.settle()
+		for range many * share * 2 {
+			for number := range 3 { // three new ones for each one published
+				b.source.set(1000+number, 1)
+				b.ServiceChanged(serviceName(1000 + number))
+			}
+			step <- struct{}{}
+			b.settle()
+		}
+		if !b.done() {
+			t.Error("the first publication does not end")
+		}
+		close(step)
+		b.settle()
 	})
 }
 
@@ -224,14 +350,26 @@ func TestTablesAreAuditedAfterStartAndNowAndThen(t *testing.T) {
 	})
 }
 
-func TestWhatNobodyUsesIsReclaimedNowAndThen(t *testing.T) {
+// Work follows changes: an agent without any touches nothing.
+func TestWhatNobodyUsesIsReclaimedAfterAChangeAndThenNothingIsDone(t *testing.T) {
 	inBubble(t, func(b *bench) {
+		name := b.source.set(1, 1)
 		b.Synced()
-		b.settle()
+		b.after(time.Minute)
 		b.tables.taken()
-		b.after(10 * testReclaim)
-		if n := len(b.tables.taken()); n != 10 {
-			t.Errorf("reclaimed %d times, want 10", n)
+		b.after(testAudit / 2)
+		if calls := b.tables.taken(); len(calls) != 0 {
+			t.Errorf("an idle agent did %q", calls)
+		}
+		b.source.remove(name)
+		b.ServiceChanged(name)
+		b.after(2 * time.Minute)
+		if calls := b.tables.taken(); len(calls) < 3 || len(calls) > 40 || b.tables.Waiting() {
+			t.Errorf("after a Service went: %q, something waits: %v", calls, b.tables.Waiting())
+		}
+		b.after(testAudit / 4)
+		if calls := b.tables.taken(); len(calls) != 0 {
+			t.Errorf("an idle agent did %q", calls)
 		}
 	})
 }

@@ -61,7 +61,7 @@ type Options struct {
 
 	AuditEvery   time.Duration // --audit-interval: how often live tables are compared with what was published
 	ReclaimEvery time.Duration // how often what nobody uses any more is freed
-	Debounce     time.Duration // --debounce: the least time between two publications of one Service
+	Debounce     time.Duration // --debounce: the least time between two publications of one Service that has changed ten times in as many of it
 
 	// DropPrivileges has the process give away, for good, the capabilities that only the start wants. The command line sets it.
 	DropPrivileges bool

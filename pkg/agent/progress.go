@@ -32,19 +32,26 @@ type progress struct {
 	failing  map[lb.ServiceName]FailingService
 	troubles map[string]string // of the agent itself, by what it was doing
 	lastSync time.Time
+	moved    time.Time // when something was last begun or done
 	audits   auditing
+
+	allowance allowance
+	whole     bool // decisions are kept, for the log
 }
 
 // mark says that a Service waits to be published.
 type mark struct {
 	version int       // grows with every change
 	waits   time.Time // since when nothing was done about it
+	bulk    bool      // it is looked at because every Service is, and did not change by itself
 }
 
-// service is what we keep of a published Service.
+// service is what is kept of a published Service: there may be tens of thousands.
 type service struct {
-	at       time.Time // of the publication
-	decision lb.Decision
+	pace    time.Duration // see allowance; since progress.started
+	summary summary
+	udp     []lb.BackendKey // that UDP clients may be connected to
+	whole   *lb.Decision    // only where the log wants it
 }
 
 type auditing struct {
@@ -60,8 +67,9 @@ type outcome struct {
 	stats    tables.Stats
 }
 
-func newProgress() *progress {
+func newProgress(a allowance, whole bool) *progress {
 	return &progress{
+		allowance: a, whole: whole,
 		started:  time.Now(),
 		listed:   make(chan struct{}),
 		first:    make(chan struct{}),
@@ -87,6 +95,7 @@ func (p *progress) startedListing() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !closed(p.listed) {
+		p.moved = time.Now()
 		close(p.listed)
 	}
 }
@@ -131,18 +140,26 @@ func (p *progress) completeFirst() bool {
 	return true
 }
 
-// mark notes a change, and how long to wait until debounce is over since the Service's last publication.
-func (p *progress) mark(name lb.ServiceName, debounce time.Duration) time.Duration {
+// mark notes a change of a Service, and how long to wait for further ones. Bulk: it is no change, but a look at every Service.
+func (p *progress) mark(name lb.ServiceName, bulk bool) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
 	m, waiting := p.dirty[name]
 	if !waiting {
-		m.waits = now
+		m.waits, m.bulk = now, true
 	}
 	m.version++
+	m.bulk = m.bulk && bulk
 	p.dirty[name] = m
-	return max(0, p.services[name].at.Add(debounce).Sub(now))
+	return p.allowance.wait(p.services[name].pace, now.Sub(p.started))
+}
+
+// isBulk tells whether a Service waits only because every one is looked at.
+func (p *progress) isBulk(name lb.ServiceName) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dirty[name].bulk
 }
 
 // start tells whether the Service is marked, and which of its changes is about to be published.
@@ -152,6 +169,7 @@ func (p *progress) start(name lb.ServiceName) (int, bool) {
 	m, marked := p.dirty[name]
 	if marked {
 		m.waits = time.Now()
+		p.moved = m.waits
 		p.dirty[name] = m
 	}
 	return m.version, marked
@@ -163,11 +181,21 @@ type result struct {
 	caughtUp  bool // nothing waits any more
 	news      bool // the Service did not fail before, or otherwise
 	recovered bool // the Service failed before
-	old, new  lb.Decision
+	leaves    bool // UDP clients may be left with a backend that serves no more
+	old, new  *lb.Decision
 }
 
-// change is what clients notice.
-func (r result) change() lb.Change { return lb.Diff(r.old, r.new) }
+// change is what clients notice; of decisions that are kept.
+func (r result) change() lb.Change {
+	var old, now lb.Decision
+	if r.old != nil {
+		old = *r.old
+	}
+	if r.new != nil {
+		now = *r.new
+	}
+	return lb.Diff(old, now)
+}
 
 // finish notes what came of a publication. A Service that changed meanwhile, or failed, stays marked.
 func (p *progress) finish(name lb.ServiceName, version int, o outcome, err error) result {
@@ -176,11 +204,14 @@ func (p *progress) finish(name lb.ServiceName, version int, o outcome, err error
 	defer p.tell()
 	now := time.Now()
 	_, failed := p.failing[name]
-	r := result{recovered: failed && err == nil, old: p.services[name].decision, new: o.decision}
+	r := result{recovered: failed && err == nil}
+	r.leaves = !o.held && leavesClients(p.services[name].udp, servingUDP(&o.decision)) // even of one that failed: states are published
+	p.moved = now
 	if err != nil {
 		r.news = p.noteFailure(name, err, now)
 	} else {
-		p.noteSuccess(name, version, o, now)
+		p.noteSuccess(name, version, now)
+		p.keep(name, o, now, &r)
 	}
 	r.caughtUp = len(p.dirty) == 0
 	delete(p.initial, name)
@@ -201,31 +232,37 @@ func (p *progress) noteFailure(name lb.ServiceName, err error, now time.Time) bo
 	return news
 }
 
-func (p *progress) noteSuccess(name lb.ServiceName, version int, o outcome, now time.Time) {
+func (p *progress) noteSuccess(name lb.ServiceName, version int, now time.Time) {
 	delete(p.failing, name)
 	if m := p.dirty[name]; m.version == version {
 		delete(p.dirty, name)
 	} else {
-		p.dirty[name] = mark{m.version, now}
+		m.waits = now
+		p.dirty[name] = m
 	}
 	if len(p.dirty) == 0 {
 		p.lastSync = now
 	}
+}
+
+// keep notes what is published of a Service now.
+func (p *progress) keep(name lb.ServiceName, o outcome, now time.Time, r *result) {
 	if o.held {
 		return
 	}
-	var before *lb.Decision
-	if old, known := p.services[name]; known {
-		before = &old.decision
-	}
+	before := p.services[name]
+	r.old = before.whole
 	if !o.exists {
-		p.tally.replace(name, before, nil)
+		p.tally.replace(name, before.summary, nil)
 		delete(p.services, name)
 		return
 	}
-	o.decision.Endpoints = nil // the largest part, and nobody asks for it
-	p.tally.replace(name, before, &o.decision)
-	p.services[name] = service{at: now, decision: o.decision}
+	after := service{pace: p.allowance.spend(before.pace, now.Sub(p.started)), udp: servingUDP(&o.decision)}
+	after.summary = p.tally.replace(name, before.summary, &o.decision)
+	if p.whole {
+		r.new, after.whole = &o.decision, &o.decision
+	}
+	p.services[name] = after
 }
 
 // short names some of the Services that found a table full, others each time: at most limit of them.
@@ -274,13 +311,13 @@ func (p *progress) wasAudited() bool {
 	return !p.audits.last.IsZero()
 }
 
-// stale tells whether some change has waited for too long without a try. An agent that never published everything starts up,
-// which is no ill health.
+// stale tells whether some change has waited for too long without a try. Until everything listed at first was published, which may
+// take its time, the whole must go on: nothing was begun or done for as long. An agent that waits for the API server is not stale.
 func (p *progress) stale(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.done() {
-		return false
+		return closed(p.listed) && now.Sub(p.moved) > staleAfter
 	}
 	for _, m := range p.dirty {
 		if now.Sub(m.waits) > staleAfter {

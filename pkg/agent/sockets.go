@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,19 +152,21 @@ func (r *running) abort() (int, error) {
 	return sockets.Abort(netns.None(), chosen)
 }
 
-// leavesClients tells whether UDP clients of the old decision may be left with a backend that the new one does not have
-// serve.
-func leavesClients(before, after lb.Decision) bool {
-	serving := map[lb.BackendKey]bool{}
-	for _, b := range after.Backends {
-		serving[b.Key] = serves(b)
-	}
-	for _, b := range before.Backends {
-		if b.Key.Port.Protocol == lb.UDP && serves(b) && !serving[b.Key] {
-			return true
+// servingUDP are the backends that UDP clients of a decision may be connected to, in its order.
+func servingUDP(d *lb.Decision) (keys []lb.BackendKey) {
+	for i := range d.Backends {
+		b := &d.Backends[i]
+		if b.Key.Port.Protocol == lb.UDP && (b.State == lb.Active || b.State == lb.Draining) {
+			keys = append(keys, b.Key)
 		}
 	}
-	return false
+	return keys
 }
 
-func serves(b lb.Backend) bool { return b.State == lb.Active || b.State == lb.Draining }
+// leavesClients tells whether some of the backends of before do not serve any more.
+func leavesClients(before, after []lb.BackendKey) bool {
+	return slices.ContainsFunc(before, func(b lb.BackendKey) bool {
+		_, serves := slices.BinarySearchFunc(after, b, lb.BackendKey.Compare)
+		return !serves
+	})
+}

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -12,66 +13,135 @@ import (
 // tally is what status and metrics tell of all published Services together. It follows each publication: to go through all of
 // them for each scrape would cost the more the larger the cluster is.
 type tally struct {
-	frontends    int
-	backends     map[string]int // by state
-	reasons      map[metrics.Why]int
-	withoutLocal map[string]int                      // service ports that drop, by traffic policy
-	notable      map[lb.ServiceName][]metrics.Answer // of Services that have some
-	problems     map[lb.ServiceName][]lb.Problem     // likewise
-	shown        []metrics.Answer                    // the notable ones in order; nil: not made yet
+	frontends int
+	backends  [len(backendStates)]int
+	reasons   map[metrics.Why]int
+	refusing  [len(trafficPolicies)]int           // service ports that drop, by traffic policy
+	notable   map[lb.ServiceName][]metrics.Answer // of Services that have some
+	problems  map[lb.ServiceName][]lb.Problem     // likewise
+	shown     []metrics.Answer                    // the notable ones in order; nil: not made yet
+	whys      map[metrics.Why]uint16              // numbers of reasons in summaries
+	byNumber  []metrics.Why
+}
+
+// backendStates are those that decisions have.
+var backendStates = [...]lb.State{lb.Active, lb.Draining, lb.Quiet}
+
+// trafficPolicies name the sides of summary.refusing.
+var trafficPolicies = [...]string{metrics.Internal, metrics.External}
+
+// summary is what a tally must know of a Service to take it out again, in a few bytes. The zero value is that of no Service.
+type summary struct {
+	frontends int32
+	backends  [len(backendStates)]int32
+	refusing  [len(trafficPolicies)]int32
+	reasons   []reasonCount
+}
+
+type reasonCount struct {
+	why   uint16 // number in tally.byNumber
+	count int32
 }
 
 func newTally() *tally {
-	return &tally{backends: map[string]int{}, reasons: map[metrics.Why]int{}, notable: map[lb.ServiceName][]metrics.Answer{},
-		withoutLocal: map[string]int{metrics.Internal: 0, metrics.External: 0}, problems: map[lb.ServiceName][]lb.Problem{}}
+	return &tally{reasons: map[metrics.Why]int{}, notable: map[lb.ServiceName][]metrics.Answer{}, problems: map[lb.ServiceName][]lb.Problem{},
+		whys: map[metrics.Why]uint16{}}
 }
 
-// replace takes one decision out and another one in. Nil: none.
-func (t *tally) replace(name lb.ServiceName, old, now *lb.Decision) {
-	if old != nil {
-		t.count(old, -1)
-	}
+// replace takes a Service's decision of before out and the one of now in; nil: it has none any more. The result is to be given
+// back with the next one.
+func (t *tally) replace(name lb.ServiceName, before summary, now *lb.Decision) (after summary) {
+	t.count(before, -1)
 	delete(t.problems, name)
 	var notables []metrics.Answer
 	if now != nil {
-		notables = t.count(now, 1)
+		after, notables = t.sum(now)
+		t.count(after, 1)
 		if len(now.Problems) > 0 {
 			t.problems[name] = now.Problems
 		}
 	}
-	if len(notables) == 0 && len(t.notable[name]) == 0 {
-		return
+	if len(notables) > 0 || len(t.notable[name]) > 0 {
+		t.shown = nil
+		delete(t.notable, name)
 	}
-	t.shown = nil
-	delete(t.notable, name)
 	if len(notables) > 0 {
 		t.notable[name] = notables
 	}
+	return after
 }
 
-// count adds a decision, or takes it away, and gives its answers that are notable.
-func (t *tally) count(d *lb.Decision, by int) (notables []metrics.Answer) {
-	t.frontends += by * len(d.Frontends)
-	for _, b := range d.Backends {
-		change(t.backends, string(b.State), by)
+// sum makes the summary of a decision, and gives its answers that are notable.
+func (t *tally) sum(d *lb.Decision) (s summary, notables []metrics.Answer) {
+	s.frontends = int32(len(d.Frontends))
+	for i := range d.Backends {
+		if state := slices.Index(backendStates[:], d.Backends[i].State); state >= 0 {
+			s.backends[state]++
+		}
 	}
 	for a := range answersOf(d) {
-		change(t.reasons, a.Why, by)
+		s.add(t.number(a.Why))
 		if notable(a.Why) {
 			notables = append(notables, a)
 		}
 	}
-	for policy, ports := range refusals(d) {
-		t.withoutLocal[policy] += by * len(ports)
+	refused := refusals(d)
+	for i, policy := range trafficPolicies {
+		s.refusing[i] = int32(len(refused[policy]))
 	}
-	return notables
+	return s, notables
 }
 
-// change leaves no zero behind.
-func change[K comparable](counts map[K]int, key K, by int) {
-	if counts[key] += by; counts[key] == 0 {
-		delete(counts, key)
+// number is that of a reason. There are a few dozens.
+func (t *tally) number(why metrics.Why) uint16 {
+	n, known := t.whys[why]
+	if !known {
+		n = uint16(len(t.byNumber))
+		t.whys[why], t.byNumber = n, append(t.byNumber, why)
 	}
+	return n
+}
+
+func (s *summary) add(why uint16) {
+	for i := range s.reasons {
+		if s.reasons[i].why == why {
+			s.reasons[i].count++
+			return
+		}
+	}
+	s.reasons = append(s.reasons, reasonCount{why, 1})
+}
+
+// count adds a summary, or takes it away.
+func (t *tally) count(s summary, by int) {
+	t.frontends += by * int(s.frontends)
+	for i, n := range s.backends {
+		t.backends[i] += by * int(n)
+	}
+	for i, n := range s.refusing {
+		t.refusing[i] += by * int(n)
+	}
+	for _, r := range s.reasons {
+		why := t.byNumber[r.why]
+		if t.reasons[why] += by * int(r.count); t.reasons[why] == 0 {
+			delete(t.reasons, why)
+		}
+	}
+}
+
+// fill adds the tally to what metrics show.
+func (t *tally) fill(s *metrics.State) {
+	s.Frontends, s.Reasons = t.frontends, maps.Clone(t.reasons)
+	s.Backends, s.WithoutLocal = map[string]int{}, map[string]int{}
+	for i, n := range t.backends {
+		if n > 0 {
+			s.Backends[string(backendStates[i])] = n
+		}
+	}
+	for i, n := range t.refusing {
+		s.WithoutLocal[trafficPolicies[i]] = n
+	}
+	s.Topology, s.Omitted = t.topology()
 }
 
 // topology is the answers that are shown one by one, those first that are not as was asked for, and how many are left out.

@@ -17,7 +17,7 @@ import (
 func TestTheTallyIsThatOfTheServicesThereAre(t *testing.T) {
 	draw := rand.New(rand.NewPCG(1, 2))
 	node := newScripted().Node()
-	running, services := newTally(), map[lb.ServiceName]*lb.Decision{}
+	running, services, sums := newTally(), map[lb.ServiceName]*lb.Decision{}, map[lb.ServiceName]summary{}
 	for range 300 {
 		in := hinted(draw.IntN(9))
 		if draw.IntN(2) == 0 {
@@ -32,15 +32,14 @@ func TestTheTallyIsThatOfTheServicesThereAre(t *testing.T) {
 		}
 		name, now := in.Service.Name, (*lb.Decision)(nil)
 		if draw.IntN(4) > 0 {
-			d := decide.Decide(in, node)
-			d.Endpoints = nil
+			d := decide.Serve(in, node)
 			now = &d
 		}
-		running.replace(name, services[name], now)
+		sums[name] = running.replace(name, sums[name], now)
 		services[name] = now
 		fresh := newTally()
 		for name, d := range services {
-			fresh.replace(name, nil, d)
+			fresh.replace(name, summary{}, d)
 		}
 		got, _ := running.topology()
 		want, _ := fresh.topology()
@@ -48,6 +47,7 @@ func TestTheTallyIsThatOfTheServicesThereAre(t *testing.T) {
 			t.Fatalf("answers (-want +got):\n%s", diff)
 		}
 		running.notable, fresh.notable = nil, nil
+		fresh.whys, fresh.byNumber = running.whys, running.byNumber
 		if diff := cmp.Diff(fresh, running, cmp.AllowUnexported(tally{})); diff != "" {
 			t.Fatalf("tally (-want +got):\n%s", diff)
 		}

@@ -65,11 +65,11 @@ func TestMoreServicesThanMetricsAreAllowedAreLeftOutButForThoseWithTrouble(t *te
 		side := lb.Side{Reason: lb.ReasonSameZone}
 		for i := range topologyLimit + 10 {
 			name := serviceName(i)
-			all.replace(name, nil, &lb.Decision{Frontends: []lb.Frontend{{Port: lb.PortName{Service: name}, Kind: lb.KindClusterIP, Internal: side}}})
+			all.replace(name, summary{}, &lb.Decision{Frontends: []lb.Frontend{{Port: lb.PortName{Service: name}, Kind: lb.KindClusterIP, Internal: side}}})
 		}
 		last := lb.ServiceName{Namespace: "zz", Name: "last"}
 		side.Reason = lb.ReasonNoTopologyMatch
-		all.replace(last, nil, &lb.Decision{Frontends: []lb.Frontend{{Port: lb.PortName{Service: last}, Kind: lb.KindClusterIP, Internal: side}}})
+		all.replace(last, summary{}, &lb.Decision{Frontends: []lb.Frontend{{Port: lb.PortName{Service: last}, Kind: lb.KindClusterIP, Internal: side}}})
 		if shown, omitted := all.topology(); len(shown) != topologyLimit || omitted != 11 || shown[0].Port.Service != last {
 			t.Errorf("%d shown, %d omitted, first %v", len(shown), omitted, shown[0])
 		}

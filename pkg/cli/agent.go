@@ -88,7 +88,7 @@ func addAgentFlags(flags *pflag.FlagSet, o *agent.Options) {
 		"how long objects stay in force when an API server suddenly lists far fewer; 0: not at all")
 	flags.IntVar(&o.MassDeletion.Percent, "mass-deletion-percent", o.MassDeletion.Percent,
 		"`percent` of the Services, of those with ready endpoints, or of the Nodes: when more are missing at once, they stay")
-	flags.DurationVar(&o.Debounce, "debounce", o.Debounce, "least time between two publications of one Service")
+	flags.DurationVar(&o.Debounce, "debounce", o.Debounce, "ten changes of a Service are published at once; the time in which one more is, while it goes on changing")
 	flags.TextVar(&o.Loopback4, "loopback4", o.Loopback4, "`source` of a pod's connections to itself through a Service (default "+maps.DefaultLoopback4().String()+")")
 	flags.TextVar(&o.Loopback6, "loopback6", o.Loopback6, "`source` of the same for IPv6 (default "+maps.DefaultLoopback6().String()+")")
 }

@@ -19,27 +19,38 @@ import (
 // the names of slices that reasons carry. The result shares memory with itself (frontends of a port have the same
 // lists) and with the input's strings: do not edit it.
 func Decide(in lb.Input, node lb.Node) lb.Decision {
+	d, pools := serve(in, node)
+	ports := servicePorts(in.Service)
+	d.Endpoints = make([]lb.EndpointReason, 0, len(in.Endpoints))
+	for i := range pools {
+		d.Endpoints = pools[i].appendReasons(d.Endpoints, in.Service.Name, ports)
+	}
+	d.Endpoints = appendUnservable(d.Endpoints, in)
+	slices.SortFunc(d.Endpoints, lb.EndpointReason.Compare)
+	return d
+}
+
+// Serve is Decide for those who publish: it leaves out why each endpoint is used or not (Decision.Endpoints).
+func Serve(in lb.Input, node lb.Node) lb.Decision {
+	d, _ := serve(in, node)
+	return d
+}
+
+func serve(in lb.Input, node lb.Node) (lb.Decision, []pool) {
 	node = canonicalNode(node)
 	rules := policies(in.Service)
 	doors, problems := frontends(in, node)
-	ports := servicePorts(in.Service)
 	pools := gather(in.Endpoints)
 
 	use := listsInUse(doors, rules)
 	byKey := make(map[poolKey]*pool, len(pools))
-	d := lb.Decision{
-		Service:   in.Service.Name,
-		Backends:  make([]lb.Backend, 0, len(in.Endpoints)),
-		Endpoints: make([]lb.EndpointReason, 0, len(in.Endpoints)),
-	}
+	d := lb.Decision{Service: in.Service.Name, Backends: make([]lb.Backend, 0, len(in.Endpoints))}
 	for i := range pools {
 		p := &pools[i]
 		p.choose(use[p.poolKey], &in.Service, node)
 		byKey[p.poolKey] = p
 		d.Backends = p.appendBackends(d.Backends, node)
-		d.Endpoints = p.appendReasons(d.Endpoints, in.Service.Name, ports)
 	}
-	d.Endpoints = appendUnservable(d.Endpoints, in)
 	for i := range doors {
 		answerSides(&doors[i], rules, byKey[keyOf(doors[i])])
 	}
@@ -47,10 +58,9 @@ func Decide(in lb.Input, node lb.Node) lb.Decision {
 	d.Problems = append(problems, in.Problems...)
 	slices.SortFunc(d.Frontends, lb.Frontend.Compare)
 	slices.SortFunc(d.Backends, func(a, b lb.Backend) int { return a.Key.Compare(b.Key) })
-	slices.SortFunc(d.Endpoints, lb.EndpointReason.Compare)
 	slices.SortFunc(d.Problems, lb.Problem.Compare)
 	d.Problems = slices.Compact(d.Problems)
-	return d
+	return d, pools
 }
 
 // LocalReady counts the distinct addresses of one family that ready endpoints on this node have, over all ports of the Service:

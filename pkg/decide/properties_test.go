@@ -39,6 +39,16 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
+func TestWhatIsServedIsTheDecisionWithoutTheReasonsOfEndpoints(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := anyWorld(t)
+		whole, served := decide.Decide(w.in, w.node), decide.Serve(w.in, w.node)
+		if whole.Endpoints = nil; !whole.Equal(served) || served.Endpoints != nil {
+			t.Fatalf("decisions differ:\n%+v\n%+v", whole, served)
+		}
+	})
+}
+
 // A4, A17, A18: whatever slices endpoints are in, once or twice, clients notice nothing, and each address has one answer.
 func TestSlicingDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -20,6 +20,7 @@ const searchEvery = 20 * time.Second
 func (t *Tables) Reclaim(now time.Time) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.unsettled = false
 	freed := t.reclaimSpace(now)
 	freed += t.reclaimRanges(now)
 	freed += t.reclaimIDs(now)
@@ -70,8 +71,12 @@ func (t *Tables) reclaimRanges(now time.Time) (freed int) {
 	for _, s := range t.services {
 		for _, p := range s.ports {
 			for key, since := range p.ranges {
-				if !since.IsZero() && now.Sub(since) >= grace && t.dropRange(p, key) == nil {
+				switch {
+				case since.IsZero():
+				case now.Sub(since) >= grace && t.dropRange(p, key) == nil:
 					freed++
+				default:
+					t.unsettled = true
 				}
 			}
 		}
@@ -237,19 +242,25 @@ func (t *Tables) reclaimNames(now time.Time) (freed int) {
 			case !p.empty() || s.decision != nil && s.asksFor(p):
 				p.idle = time.Time{}
 			case p.idle.IsZero():
-				p.idle = now
+				p.idle, t.unsettled = now, true
 			case now.Sub(p.idle) >= grace && t.forgetName(p.named):
 				t.portEnds(p)
 				delete(s.ports, p.name)
 				freed++
+			default:
+				t.unsettled = true
 			}
 		}
 		t.forgetEmpty(s)
 	}
 	for _, kind := range []uint32{nodeName, zoneName} {
 		for _, n := range t.names.byText[kind] {
-			if n.refs == 0 && t.forgetName(n) {
+			switch {
+			case n.refs > 0:
+			case t.forgetName(n):
 				freed++
+			default:
+				t.unsettled = true
 			}
 		}
 	}

@@ -44,6 +44,8 @@ type Tables struct {
 	config  *Config                  // as told last; nil: not yet
 	stale   map[filterBit]*staleMark // bits that are set and that nothing needs any more
 	ends    Ends                     // nil: nobody adds up counters
+
+	unsettled bool // ranges or names wait for their grace, as of the last Reclaim
 }
 
 type retiredRecord struct {

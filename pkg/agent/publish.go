@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/decide"
+	"github.com/nearlb/nearlb/pkg/health"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// publish brings one Service's part of the tables up to date, if it is marked.
+func (l *loop) publish(name lb.ServiceName) error {
+	version, marked := l.start(name)
+	if !marked {
+		return nil
+	}
+	began := time.Now()
+	outcome, err := l.serve(name)
+	if outcome.stats.Total() > 0 || err != nil {
+		l.reclaimLater()
+	}
+	result := l.finish(name, version, outcome, err)
+	l.say(name, result, err)
+	if result.first {
+		l.firstDone()
+	}
+	if result.leaves {
+		l.leave()
+	}
+	if err != nil {
+		l.metrics.Failed(cause(err))
+		return err
+	}
+	l.metrics.Published(time.Since(began), outcome.stats)
+	l.programmed(name)
+	if result.caughtUp {
+		l.metrics.Synced(time.Now())
+	}
+	return nil
+}
+
+// say logs what is news: a failure once, its end, and what changed.
+func (l *loop) say(name lb.ServiceName, r result, err error) {
+	switch {
+	case err != nil && r.news:
+		l.log.Error("publish service", "service", name.String(), "error", err)
+	case err != nil:
+		l.log.Debug("publish service", "service", name.String(), "error", err)
+	case r.recovered:
+		l.log.Info("published service again", "service", name.String())
+	case l.log.Enabled(context.Background(), slog.LevelDebug):
+		l.log.Debug("published service", "service", name.String(), "change", r.change().String())
+	}
+}
+
+// serve decides and writes. Without the Service in the source, it is removed, unless the source holds that.
+func (l *loop) serve(name lb.ServiceName) (outcome, error) {
+	if l.source.Holds(name) {
+		return outcome{held: true}, nil
+	}
+	in, exists := l.source.Input(name)
+	if !exists {
+		delete(l.triggered, name)
+		l.checks.Remove(name)
+		l.noteMinding(name, false)
+		stats, err := l.tables.Remove(name)
+		return outcome{stats: stats}, err
+	}
+	l.pending(name, in.Triggered)
+	l.noteMinding(name, mindsHost(in.Service))
+	node := l.node()
+	decision := decide.Serve(in, node)
+	decision.Problems = append(decision.Problems, l.portProblems(in.Service)...)
+	stats, err := l.tables.Apply(decision)
+	l.check(in, node, err == nil)
+	return outcome{exists: true, decision: decision, stats: stats}, err
+}
+
+// check tells what the Service's health check node port answers now. Only a load balancer's Service with traffic policy Local has
+// one: all nodes are alike for the others.
+func (l *loop) check(in lb.Input, node lb.Node, published bool) {
+	s := in.Service
+	if s.HealthCheckPort == 0 || s.Type != lb.TypeLoadBalancer || s.External != lb.PolicyLocal {
+		l.checks.Remove(s.Name)
+		return
+	}
+	v4, served4 := decide.LocalReady(in, node, true)
+	v6, served6 := decide.LocalReady(in, node, false)
+	switch { // a Service of one family is asked for on the addresses of both
+	case !served4:
+		v4 = v6
+	case !served6:
+		v6 = v4
+	}
+	if published {
+		l.checks.Set(s.Name, s.HealthCheckPort, health.Endpoints{V4: v4, V6: v6})
+	} else {
+		l.checks.Lower(s.Name, s.HealthCheckPort, health.Endpoints{V4: v4, V6: v6})
+	}
+}
+
+// pending keeps the oldest change that is not published yet: the source hands each out once, and a publication may fail.
+func (l *loop) pending(name lb.ServiceName, at time.Time) {
+	if old := l.triggered[name]; old.IsZero() || !at.IsZero() && at.Before(old) {
+		l.triggered[name] = at
+	}
+}
+
+// programmed measures how long the endpoints' change took to get here. Changes before the start, of unknown time, or from a
+// clock ahead of ours say nothing.
+func (l *loop) programmed(name lb.ServiceName) {
+	at := l.triggered[name]
+	delete(l.triggered, name)
+	if at.IsZero() || at.Before(l.started) {
+		return
+	}
+	if latency := time.Since(at); latency >= 0 {
+		l.metrics.Programmed(latency)
+	}
+}
+
+// tableFull is the cause that goes by itself when something is freed.
+const tableFull = "table_full"
+
+// cause is one of a few words, for a metric's label.
+func cause(err error) string {
+	var full *maps.FullError
+	if errors.As(err, &full) {
+		return tableFull
+	}
+	return "kernel"
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"context"
+	"slices"
+
+	wire "github.com/miekg/dns"
+)
+
+// maxAliases is how many names of ours an ExternalName may lead through (CoreDNS).
+const maxAliases = 10
+
+// chase follows an ExternalName to addresses: through names of ours, then by the upstream. A CNAME is told even where it leads nowhere,
+// which CoreDNS hides. An upstream that does not answer makes the answer SERVFAIL, so that clients ask again.
+func (r *Responder) chase(ctx context.Context, query *wire.Msg, from *answer, out *wire.Msg) {
+	a := *from
+	told := []string{}
+	for a.alias != "" {
+		out.Answer = append(out.Answer, a.cname(a.name, a.alias))
+		told = append(told, wire.CanonicalName(a.name))
+		zone, reverse, ours := r.Zone(a.alias)
+		if !ours || reverse {
+			r.chaseOutside(ctx, query, a.alias, out)
+			return
+		}
+		if slices.Contains(told, wire.CanonicalName(a.alias)) || len(told) > maxAliases {
+			return // a loop
+		}
+		a = answer{Responder: r, zone: zone, name: a.alias, qtype: from.qtype}
+		r.view.mu.RLock()
+		a.forward()
+		r.view.mu.RUnlock()
+		out.Answer = append(out.Answer, a.records...)
+	}
+}
+
+// chaseOutside asks the upstream for a name that is not ours.
+func (r *Responder) chaseOutside(ctx context.Context, query *wire.Msg, name string, out *wire.Msg) {
+	if r.options.Upstream == nil {
+		return
+	}
+	ask := new(wire.Msg)
+	ask.SetQuestion(name, query.Question[0].Qtype)
+	ask.RecursionDesired = true
+	reply, err := r.options.Upstream.Exchange(ctx, ask)
+	if err != nil {
+		out.Answer, out.Rcode = nil, wire.RcodeServerFailure
+		return
+	}
+	out.Answer = append(out.Answer, reply.Answer...)
+	out.Truncated = out.Truncated || reply.Truncated
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"net/netip"
+	"slices"
+
+	wire "github.com/miekg/dns"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// The numbers of a SOA record, as CoreDNS has them, in seconds.
+const (
+	soaRefresh = 7200
+	soaRetry   = 1800
+	soaExpire  = 86400
+	soaLongest = 300 // of its own lifetime
+)
+
+// weightTotal is what the weights of one SRV answer add up to, rounding apart.
+const weightTotal = 100
+
+// answer is the answer to one question about a name of ours while it is made. The view is locked.
+type answer struct {
+	*Responder
+	zone  string // as the question spells it
+	name  string
+	qtype uint16
+
+	exists  bool
+	records []wire.RR
+	glue    []wire.RR
+	alias   string // to be chased: the name is an ExternalName
+}
+
+// forward answers a name of a cluster zone.
+func (a *answer) forward() {
+	m := a.find(labelsOf(a.name, a.zone))
+	if m.server {
+		for _, s := range a.servers() {
+			m.candidates = append(m.candidates, candidate{address: s.address})
+		}
+	}
+	a.exists = m.exists
+	switch a.qtype {
+	case wire.TypeA, wire.TypeAAAA:
+		a.alias = m.alias
+		a.addresses(m)
+	case wire.TypeCNAME:
+		if m.alias != "" {
+			a.records = []wire.RR{a.cname(a.name, m.alias)}
+		} else if len(m.candidates) > 0 && m.candidates[0].target != "" {
+			a.records = []wire.RR{a.cname(a.name, m.candidates[0].target)}
+		}
+	case wire.TypeSRV:
+		a.services(m)
+	case wire.TypeTXT:
+		if m.text != "" {
+			a.records = []wire.RR{&wire.TXT{Hdr: header(a.name, wire.TypeTXT, versionTTL), Txt: []string{m.text}}}
+		}
+	}
+}
+
+// apex answers the name of a zone itself.
+func (a *answer) apex() {
+	a.exists = true
+	switch a.qtype {
+	case wire.TypeSOA:
+		a.records = []wire.RR{a.soa()}
+	case wire.TypeNS:
+		a.nameServers()
+	}
+}
+
+// addresses answers A or AAAA: each address once, nearest first where that was asked for, otherwise in any order.
+func (a *answer) addresses(m match) {
+	found := slices.Clone(m.candidates)
+	a.mix(found)
+	seen := map[netip.Addr]bool{}
+	for _, c := range found {
+		switch {
+		case c.target != "" && a.alias == "" && len(a.records) == 0:
+			a.alias = c.target
+		case !c.address.IsValid() || seen[c.address] || typeOf(c.address) != a.qtype:
+		default:
+			seen[c.address] = true
+			a.records = append(a.records, a.address(a.name, c.address))
+		}
+	}
+}
+
+// mix brings candidates that are equally near into any order, if their Service wants an order at all: see newEntry.
+func (a *answer) mix(all []candidate) {
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n].near == all[0].near {
+			n++
+		}
+		part := all[:n]
+		a.shuffle(n, func(i, j int) { part[i], part[j] = part[j], part[i] })
+		all = all[n:]
+	}
+}
+
+// services answers SRV: a record for each name and port, with the addresses of the names. The weight is that of all candidates, before
+// those that say the same are left out (CoreDNS).
+func (a *answer) services(m match) {
+	var found []candidate
+	for _, c := range m.candidates {
+		if c.address.IsValid() && !m.server {
+			found = append(found, c)
+		}
+	}
+	a.mix(found)
+	type record struct {
+		target string
+		port   uint16
+	}
+	type glue struct {
+		target  string
+		address netip.Addr
+	}
+	told, glued := map[record]bool{}, map[glue]bool{}
+	for _, c := range found {
+		if c.number == 0 {
+			continue
+		}
+		target := a.target(m.owner, c.host)
+		if key := (record{target, c.number}); !told[key] {
+			told[key] = true
+			a.records = append(a.records, &wire.SRV{Hdr: header(a.name, wire.TypeSRV, a.options.TTL), Target: target, Port: c.number,
+				Weight: uint16(max(1, weightTotal/len(found)))})
+		}
+		if key := (glue{target, c.address}); !glued[key] {
+			glued[key] = true
+			a.glue = append(a.glue, a.address(target, c.address))
+		}
+	}
+}
+
+// target is the name of a Service in the zone as the question spells it, or of an endpoint of it.
+func (a *answer) target(name lb.ServiceName, host string) string {
+	return serviceName(name, host, a.zone)
+}
+
+func serviceName(name lb.ServiceName, host, zone string) string {
+	if host != "" {
+		host += "."
+	}
+	return host + name.Name + "." + name.Namespace + "." + labelService + "." + zone
+}
+
+// nameServers answers NS: the names under which clients reach this server, with their addresses.
+func (a *answer) nameServers() {
+	told := map[string]bool{}
+	for _, s := range a.servers() {
+		if !told[s.target] {
+			told[s.target] = true
+			a.records = append(a.records, &wire.NS{Hdr: header(a.name, wire.TypeNS, a.options.TTL), Ns: s.target})
+		}
+		a.glue = append(a.glue, a.address(s.target, s.address))
+	}
+}
+
+// servers are the addresses of the Services that have this server as an endpoint, each with its name as target; where there is none
+// the server's own addresses, under ns.dns.
+func (a *answer) servers() (all []candidate) {
+	behind := false
+	for _, own := range a.options.OwnAddresses {
+		for _, name := range a.view.endpoints[own] {
+			behind = true
+			e := a.view.services[name]
+			if e.service.Unserved {
+				continue
+			}
+			for _, ip := range e.clusterIPs {
+				all = append(all, candidate{address: ip, target: a.target(name, "")})
+			}
+			for _, c := range e.backends {
+				if e.service.Headless && c.address.IsValid() {
+					all = append(all, candidate{address: c.address, target: a.target(name, c.host)})
+				}
+			}
+		}
+	}
+	for _, own := range a.options.OwnAddresses {
+		if !behind {
+			all = append(all, candidate{address: own, target: "ns.dns." + a.zone})
+		}
+	}
+	return unique(all)
+}
+
+// unique leaves out what was there before: an endpoint has a candidate for each of its ports.
+func unique(all []candidate) (out []candidate) {
+	for _, c := range all {
+		if !slices.Contains(out, c) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// soa is the zone's, for its apex and for every negative answer (RFC 2308).
+func (a *answer) soa() wire.RR {
+	return &wire.SOA{
+		Hdr: header(a.zone, wire.TypeSOA, min(a.options.TTL, soaLongest)),
+		Ns:  "ns.dns." + a.zone, Mbox: "hostmaster." + a.zone, Serial: a.view.serial,
+		Refresh: soaRefresh, Retry: soaRetry, Expire: soaExpire, Minttl: a.options.TTL,
+	}
+}
+
+func (a *answer) cname(name, target string) *wire.CNAME {
+	return &wire.CNAME{Hdr: header(name, wire.TypeCNAME, a.options.TTL), Target: target}
+}
+
+func (a *answer) address(name string, ip netip.Addr) wire.RR {
+	if ip.Is4() {
+		return &wire.A{Hdr: header(name, wire.TypeA, a.options.TTL), A: ip.AsSlice()}
+	}
+	return &wire.AAAA{Hdr: header(name, wire.TypeAAAA, a.options.TTL), AAAA: ip.AsSlice()}
+}
+
+func typeOf(ip netip.Addr) uint16 {
+	if ip.Is4() {
+		return wire.TypeA
+	}
+	return wire.TypeAAAA
+}
+
+func header(name string, rrtype uint16, ttl uint32) wire.RR_Header {
+	return wire.RR_Header{Name: name, Rrtype: rrtype, Class: wire.ClassINET, Ttl: ttl}
+}

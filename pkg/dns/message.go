@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"context"
+
+	wire "github.com/miekg/dns"
+)
+
+// The largest messages over UDP that are not compressed yet, by family of the transport (CoreDNS, after NSD).
+const (
+	uncompressed4 = 1480
+	uncompressed6 = 1220
+)
+
+// Client says how a query came.
+type Client struct {
+	TCP bool
+	IP6 bool
+}
+
+// Serve answers any query that could be parsed, in the form that its client can take: EDNS (RFC 6891), truncation in whole records.
+func (r *Responder) Serve(ctx context.Context, query *wire.Msg, from Client) *wire.Msg {
+	out := r.checked(ctx, query)
+	if edns := query.IsEdns0(); edns != nil && out.IsEdns0() == nil {
+		out.SetEdns0(edns.UDPSize(), edns.Do())
+	}
+	fit(out, query.IsEdns0(), from)
+	return out
+}
+
+// checked refuses what is not asked as Kubernetes' clients ask.
+func (r *Responder) checked(ctx context.Context, query *wire.Msg) *wire.Msg {
+	refused := func(rcode int) *wire.Msg {
+		out := new(wire.Msg)
+		out.SetRcode(query, rcode)
+		return out
+	}
+	edns := query.IsEdns0()
+	switch {
+	case len(query.Question) == 0:
+		return refused(wire.RcodeServerFailure)
+	case query.Question[0].Qclass != wire.ClassINET:
+		return refused(wire.RcodeRefused)
+	case edns != nil && edns.Version() != 0:
+		out := refused(wire.RcodeBadVers)
+		out.SetEdns0(edns.UDPSize(), edns.Do())
+		out.IsEdns0().SetExtendedRcode(wire.RcodeBadVers)
+		return out
+	}
+	return r.Answer(ctx, query)
+}
+
+// fit truncates to what the client takes: 512 bytes without EDNS, never less with it, 64 KiB over TCP. Records are in order of nearness:
+// the nearest stay.
+func fit(out *wire.Msg, edns *wire.OPT, from Client) {
+	size := wire.MinMsgSize
+	switch {
+	case from.TCP:
+		size = wire.MaxMsgSize
+	case edns != nil:
+		size = max(size, int(edns.UDPSize()))
+	}
+	out.Truncate(size)
+	most := uncompressed4
+	if from.IP6 {
+		most = uncompressed6
+	}
+	if !from.TCP && !out.Compress && out.Len() > most {
+		out.Compress = true
+	}
+}

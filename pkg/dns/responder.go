@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+
+	wire "github.com/miekg/dns"
+)
+
+// PodRecords says which names of pods' addresses are answered: a-b-c-d.namespace.pod.zone.
+type PodRecords string
+
+// The modes of CoreDNS's plugin.
+const (
+	PodsDisabled PodRecords = "disabled" // none
+	PodsInsecure PodRecords = "insecure" // any address in a Namespace that exists
+	PodsVerified PodRecords = "verified" // those that a Pod of the Namespace has
+)
+
+// Options are what a Responder answers for. The zero value of a field is CoreDNS's default where there is one.
+type Options struct {
+	Zones        []string // cluster zones; the first is that of reverse names' answers
+	ReverseZones []string
+	Pods         PodRecords
+	TTL          uint32       // seconds, 0 to 3600
+	Zonal        bool         // answer zone.pin|prefer._zone.service names
+	IgnoreEmpty  bool         // a Service with ClusterIPs and without ready endpoints does not exist
+	OwnAddresses []netip.Addr // of this server: whose name NS is
+	Upstream     Upstream     // nil: none
+}
+
+// Upstream asks somebody else.
+type Upstream interface {
+	// Exchange passes a client's question on, and returns the answer with the client's id.
+	Exchange(ctx context.Context, query *wire.Msg) (*wire.Msg, error)
+}
+
+// Responder answers messages from a View.
+type Responder struct {
+	view    *View
+	options Options
+	shuffle func(n int, swap func(i, j int))
+}
+
+// NewResponder takes zones with or without their last dot.
+func NewResponder(v *View, o Options) *Responder {
+	if o.Pods == "" {
+		o.Pods = PodsDisabled
+	}
+	o.Zones, o.ReverseZones = absolute(o.Zones), absolute(o.ReverseZones)
+	return &Responder{view: v, options: o, shuffle: rand.Shuffle}
+}
+
+func absolute(zones []string) (out []string) {
+	for _, zone := range zones {
+		out = append(out, strings.ToLower(wire.Fqdn(zone)))
+	}
+	return out
+}
+
+// Zone is the zone of ours that a name is in, as the name spells it; false: in none.
+func (r *Responder) Zone(name string) (zone string, reverse, ok bool) {
+	longest := 0
+	for i, all := range [][]string{r.options.Zones, r.options.ReverseZones} {
+		for _, z := range all {
+			if labels := wire.CountLabel(z); wire.IsSubDomain(z, name) && (!ok || labels > longest) {
+				longest, reverse, ok = labels, i == 1, true
+				zone = name[len(name)-len(z):]
+			}
+		}
+	}
+	return zone, reverse, ok
+}
+
+// Answer answers a well-formed query of class IN. It never fails: what cannot be known is SERVFAIL.
+func (r *Responder) Answer(ctx context.Context, query *wire.Msg) *wire.Msg {
+	q := query.Question[0]
+	zone, reverse, ours := r.Zone(q.Name)
+	if !ours {
+		return r.forward(ctx, query)
+	}
+	out := new(wire.Msg)
+	out.SetReply(query)
+	out.Authoritative = true
+	if q.Qtype == wire.TypeAXFR || q.Qtype == wire.TypeIXFR {
+		out.Authoritative, out.Rcode = false, wire.RcodeRefused
+		return out
+	}
+	r.view.mu.RLock()
+	a := answer{Responder: r, zone: zone, name: q.Name, qtype: q.Qtype}
+	switch {
+	case strings.EqualFold(q.Name, zone):
+		a.apex()
+	case reverse:
+		a.reverse()
+	default:
+		a.forward()
+	}
+	synced := r.view.synced
+	soa := a.soa()
+	r.view.mu.RUnlock()
+	if !a.exists && reverse && r.options.Upstream != nil {
+		return r.forward(ctx, query)
+	}
+	if a.alias != "" {
+		r.chase(ctx, query, &a, out)
+	}
+	switch {
+	case !a.exists && !synced:
+		out.Rcode = wire.RcodeServerFailure
+	case !a.exists:
+		out.Rcode = wire.RcodeNameError
+	}
+	out.Answer = append(out.Answer, a.records...)
+	out.Extra = append(out.Extra, a.glue...)
+	if len(out.Answer) == 0 {
+		out.Ns = []wire.RR{soa}
+	}
+	return out
+}
+
+// forward asks the upstream; without one, or where it does not answer, the question is refused or fails.
+func (r *Responder) forward(ctx context.Context, query *wire.Msg) *wire.Msg {
+	refused := func(rcode int) *wire.Msg {
+		out := new(wire.Msg)
+		out.SetRcode(query, rcode)
+		return out
+	}
+	if r.options.Upstream == nil {
+		return refused(wire.RcodeRefused)
+	}
+	out, err := r.options.Upstream.Exchange(ctx, query)
+	if err != nil {
+		return refused(wire.RcodeServerFailure)
+	}
+	return out
+}

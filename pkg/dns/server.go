@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"strconv"
+	"time"
+
+	wire "github.com/miekg/dns"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+)
+
+// What clients may hold of the server: connections at a time, how long one may be idle, and how many queries it may have answered on one.
+const (
+	maxConnections = 1024
+	idleTime       = 10 * time.Second
+	maxPipelined   = 1000
+	exchangeTime   = 6 * time.Second // for one query, upstreams included
+)
+
+// Server answers on one address and port, by UDP and TCP.
+type Server struct {
+	Responder *Responder
+	Address   string       // ADDR:PORT; port 0: one that is free for both
+	Log       *slog.Logger // nil: silent
+	Ready     func(address string)
+}
+
+// Run answers until ctx ends, which is no error. Each processor has a UDP socket of its own.
+func (s *Server) Run(ctx context.Context) error {
+	if s.Log == nil {
+		s.Log = slog.New(slog.DiscardHandler)
+	}
+	sockets, err := s.listen(ctx)
+	if err != nil {
+		return fmt.Errorf("serve names on %s: %w", s.Address, err)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	handler := wire.HandlerFunc(func(w wire.ResponseWriter, query *wire.Msg) { s.handle(ctx, w, query) })
+	servers := []*wire.Server{{Listener: netutil.LimitListener(sockets.stream, maxConnections)}}
+	for _, p := range sockets.packets {
+		servers = append(servers, &wire.Server{PacketConn: p})
+	}
+	for _, server := range servers {
+		server.Handler, server.MsgAcceptFunc, server.MaxTCPQueries = handler, accept, maxPipelined
+		server.UDPSize = wire.DefaultMsgSize
+		server.IdleTimeout = func() time.Duration { return idleTime }
+		group.Go(func() error {
+			err := server.ActivateAndServe()
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			return err
+		})
+	}
+	group.Go(func() error {
+		<-ctx.Done()
+		sockets.close()
+		return nil
+	})
+	if s.Ready != nil {
+		s.Ready(sockets.stream.Addr().String())
+	}
+	return group.Wait()
+}
+
+// accept lets a message without a question through, which is answered with SERVFAIL as CoreDNS does; the rest is the library's rule.
+func accept(h wire.Header) wire.MsgAcceptAction {
+	if h.Qdcount == 0 {
+		h.Qdcount = 1
+	}
+	return wire.DefaultMsgAcceptFunc(h)
+}
+
+func (s *Server) handle(ctx context.Context, w wire.ResponseWriter, query *wire.Msg) {
+	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
+	defer cancel()
+	from := Client{}
+	switch a := w.RemoteAddr().(type) {
+	case *net.UDPAddr:
+		from.IP6 = a.IP.To4() == nil
+	case *net.TCPAddr:
+		from.TCP, from.IP6 = true, a.IP.To4() == nil
+	}
+	if err := w.WriteMsg(s.Responder.Serve(ctx, query, from)); err != nil {
+		s.Log.Debug("answer a query", "client", w.RemoteAddr().String(), "error", err)
+	}
+}
+
+// sockets are what a server listens on: all have one port.
+type sockets struct {
+	stream  net.Listener
+	packets []net.PacketConn
+}
+
+func (s *sockets) close() {
+	if s.stream != nil {
+		_ = s.stream.Close()
+	}
+	for _, p := range s.packets {
+		_ = p.Close()
+	}
+}
+
+// listenTries is how often a free port is looked for that UDP has free, too.
+const listenTries = 20
+
+func (s *Server) listen(ctx context.Context) (*sockets, error) {
+	host, port, err := net.SplitHostPort(s.Address)
+	if err != nil {
+		return nil, err
+	}
+	for try := 1; ; try++ {
+		all, err := listenOn(ctx, host, port)
+		if err == nil || port != "0" || try == listenTries {
+			return all, err
+		}
+	}
+}
+
+func listenOn(ctx context.Context, host, port string) (*sockets, error) {
+	all := &sockets{}
+	var err error
+	var stream net.ListenConfig // not shared: who starts a second server on the port is told
+	stream.SetMultipathTCP(false)
+	if all.stream, err = stream.Listen(ctx, "tcp", net.JoinHostPort(host, port)); err != nil {
+		return nil, err
+	}
+	port = strconv.Itoa(all.stream.Addr().(*net.TCPAddr).Port)
+	for range runtime.GOMAXPROCS(0) {
+		p, err := reusePort.ListenPacket(ctx, "udp", net.JoinHostPort(host, port))
+		if err != nil {
+			all.close()
+			return nil, err
+		}
+		all.packets = append(all.packets, p)
+	}
+	return all, nil
+}

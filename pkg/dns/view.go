@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dns answers the names of Kubernetes' Services and Pods: the specification of kubernetes/dns 1.1.0, and where that is silent
+// what CoreDNS answers (docs/dns.md lists the differences). Answers are made from a View by a function that knows no socket.
+package dns
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// View is what names are answered from: Services with their endpoints, Namespaces and Pods. What is asked for often is indexed; the
+// records of a Service are made when it changes. All methods may be called from any goroutine.
+type View struct {
+	options ViewOptions
+
+	mu         sync.RWMutex
+	synced     bool
+	serial     uint32
+	services   map[lb.ServiceName]*entry
+	namespaces map[string]*namespace
+	clusterIPs map[netip.Addr][]lb.ServiceName // in order
+	endpoints  map[netip.Addr][]lb.ServiceName // Services that have a ready endpoint of the address, in order
+	pods       map[netip.Addr]map[lb.PodName]bool
+	podsByName map[lb.PodName][]netip.Addr
+	parents    map[netip.Prefix]int // addresses with reverse names below each name of the reverse trees; nil: not wanted
+}
+
+// ViewOptions are what a View needs to know of its node and of how names are made.
+type ViewOptions struct {
+	Node     lb.Node // the clients' own: its name, zone and region say what is near
+	PodNames bool    // an endpoint without hostname is named by its Pod (CoreDNS endpoint_pod_names)
+	Reverse  bool    // reverse zones are answered
+}
+
+// namespace exists if an object of it does, or if it was said to.
+type namespace struct {
+	declared bool
+	objects  int
+}
+
+// NewView is an empty view that was not told everything yet.
+func NewView(o ViewOptions) *View {
+	v := &View{
+		options: o, serial: uint32(time.Now().Unix()),
+		services: map[lb.ServiceName]*entry{}, namespaces: map[string]*namespace{},
+		clusterIPs: map[netip.Addr][]lb.ServiceName{}, endpoints: map[netip.Addr][]lb.ServiceName{},
+		pods: map[netip.Addr]map[lb.PodName]bool{}, podsByName: map[lb.PodName][]netip.Addr{},
+	}
+	if o.Reverse {
+		v.parents = map[netip.Prefix]int{}
+	}
+	return v
+}
+
+// Synced says that the view was told of everything once. Before that a missing name is no proof that there is none.
+func (v *View) Synced() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.synced = true
+}
+
+// Set puts a Service in force in the place of what it was.
+func (v *View) Set(s lb.NamedService) {
+	next := newEntry(s, v.options)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.replace(s.Name, next)
+}
+
+// Remove takes a Service out. An unknown one is no error.
+func (v *View) Remove(name lb.ServiceName) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.replace(name, nil)
+}
+
+func (v *View) replace(name lb.ServiceName, next *entry) {
+	v.modified()
+	if old := v.services[name]; old != nil {
+		v.count(name.Namespace, -1)
+		v.unindex(v.clusterIPs, old.clusterIPs, name)
+		v.unindex(v.endpoints, old.addresses, name)
+		delete(v.services, name)
+	}
+	if next != nil {
+		v.count(name.Namespace, 1)
+		v.index(v.clusterIPs, next.clusterIPs, name)
+		v.index(v.endpoints, next.addresses, name)
+		v.services[name] = next
+	}
+}
+
+// SetNamespace says that a Namespace exists as an object of its own, or that it does not any more.
+func (v *View) SetNamespace(name string, exists bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.modified()
+	n := v.namespaces[name]
+	if n == nil {
+		n = &namespace{}
+		v.namespaces[name] = n
+	}
+	n.declared = exists
+	v.forget(name, n)
+}
+
+// SetPod puts a Pod that is not terminating in force in the place of what it was.
+func (v *View) SetPod(p lb.NamedPod) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.removePod(p.Name)
+	v.count(p.Name.Namespace, 1)
+	v.podsByName[p.Name] = p.Addresses
+	for _, a := range p.Addresses {
+		if v.pods[a] == nil {
+			v.pods[a] = map[lb.PodName]bool{}
+		}
+		v.pods[a][p.Name] = true
+	}
+}
+
+// RemovePod takes a Pod out that is gone or terminating. An unknown one is no error.
+func (v *View) RemovePod(name lb.PodName) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.removePod(name)
+}
+
+func (v *View) removePod(name lb.PodName) {
+	v.modified()
+	old, known := v.podsByName[name]
+	if !known {
+		return
+	}
+	v.count(name.Namespace, -1)
+	delete(v.podsByName, name)
+	for _, a := range old {
+		if delete(v.pods[a], name); len(v.pods[a]) == 0 {
+			delete(v.pods, a)
+		}
+	}
+}
+
+// modified moves the serial of the zone on: seconds, as CoreDNS counts, but never backwards.
+func (v *View) modified() { v.serial = max(v.serial, uint32(time.Now().Unix())) }
+
+// count counts the objects of a Namespace.
+func (v *View) count(name string, by int) {
+	n := v.namespaces[name]
+	if n == nil {
+		n = &namespace{}
+		v.namespaces[name] = n
+	}
+	n.objects += by
+	v.forget(name, n)
+}
+
+func (v *View) forget(name string, n *namespace) {
+	if !n.declared && n.objects == 0 {
+		delete(v.namespaces, name)
+	}
+}
+
+func (v *View) index(in map[netip.Addr][]lb.ServiceName, addresses []netip.Addr, name lb.ServiceName) {
+	for _, a := range addresses {
+		at, found := slices.BinarySearchFunc(in[a], name, lb.ServiceName.Compare)
+		if !found {
+			in[a] = slices.Insert(in[a], at, name)
+			v.below(a, 1)
+		}
+	}
+}
+
+func (v *View) unindex(in map[netip.Addr][]lb.ServiceName, addresses []netip.Addr, name lb.ServiceName) {
+	for _, a := range addresses {
+		at, found := slices.BinarySearchFunc(in[a], name, lb.ServiceName.Compare)
+		if found {
+			in[a] = slices.Delete(in[a], at, at+1)
+			v.below(a, -1)
+		}
+		if len(in[a]) == 0 {
+			delete(in, a)
+		}
+	}
+}
+
+// below counts the reverse names below each name above them.
+func (v *View) below(a netip.Addr, by int) {
+	if v.parents == nil {
+		return
+	}
+	for _, prefix := range parentsOf(a) {
+		if v.parents[prefix] += by; v.parents[prefix] == 0 {
+			delete(v.parents, prefix)
+		}
+	}
+}
+
+// dashed is the name of an endpoint without hostname: its address with dashes, as CoreDNS writes it.
+func dashed(address string) string {
+	name := strings.NewReplacer(".", "-", ":", "-").Replace(address)
+	if strings.HasSuffix(name, "-") {
+		name += "0"
+	}
+	return name
+}

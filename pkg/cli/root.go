@@ -94,7 +94,7 @@ func commands() []*cobra.Command {
 		id       string
 		commands []*cobra.Command
 	}{
-		{groupRun, []*cobra.Command{agentCommand(agent.Run), demoCommand(), mountCommand(), handoverCommand(), cleanupCommand()}},
+		{groupRun, []*cobra.Command{agentCommand(agent.Run), demoCommand(), mountCommand(), handoverCommand(), cleanupCommand(), dnsCommand()}},
 		{groupRead, []*cobra.Command{servicesCommand(), backendsCommand(), flowsCommand(), affinityCommand(),
 			verdictsCommand(), devicesCommand(), statusCommand()}},
 		{groupExplain, []*cobra.Command{checkCommand(), planCommand(), traceCommand(), benchCommand()}},

@@ -344,3 +344,51 @@ func TestNamesOfAZoneAreThoseOfCoreDNS(t *testing.T) {
 		t.Errorf("not asked for: %s", got)
 	}
 }
+
+func TestOtherTypesOfANameThatExistsHaveNoRecords(t *testing.T) {
+	r := responder(dns.Options{ReverseZones: []string{"in-addr.arpa"}}, dns.ViewOptions{}, cluster()...)
+	for name, want := range map[string]string{"10.0.96.10.in-addr.arpa": "NOERROR", "11.1.244.10.in-addr.arpa": "NXDOMAIN", "in-addr.arpa": "NOERROR"} {
+		for _, qtype := range []string{"A", "TXT", "SRV"} {
+			if got := ask(r, name, qtype); got != want {
+				t.Errorf("%s %s: got %s, want %s", name, qtype, got, want)
+			}
+		}
+	}
+}
+
+func TestASliceOfNamesHasOneCNAME(t *testing.T) {
+	s := named("prod", "many")
+	s.Headless = true
+	s.Slices = []lb.NamedSlice{{Endpoints: []lb.NamedEndpoint{{Targets: []string{"a.example.com"}, Ready: true}, {Targets: []string{"b.example.com"}, Ready: true}}}}
+	r := responder(dns.Options{}, dns.ViewOptions{}, s)
+	for range 10 {
+		if got := ask(r, "many.prod.svc.cluster.local", "A"); got != "NOERROR CNAME a.example.com." && got != "NOERROR CNAME b.example.com." {
+			t.Fatalf("got %s", got)
+		}
+	}
+}
+
+// A view whose Services came, changed and went again is as one that never had them.
+func TestNamesOfServicesThatWentAreGone(t *testing.T) {
+	v := dns.NewView(dns.ViewOptions{Reverse: true})
+	r := dns.NewResponder(v, dns.Options{Zones: []string{"cluster.local"}, ReverseZones: []string{"in-addr.arpa"}, Pods: dns.PodsVerified})
+	v.Synced()
+	for _, s := range cluster() {
+		v.Set(s)
+		v.Set(s)
+	}
+	pod := lb.NamedPod{Name: lb.PodName{Namespace: "prod", Name: "p"}, Addresses: addrs("10.244.9.9")}
+	v.SetPod(pod)
+	for _, s := range cluster() {
+		v.Remove(s.Name)
+	}
+	if got := ask(r, "10-244-9-9.prod.pod.cluster.local", "A"); got != "NOERROR A 10.244.9.9" {
+		t.Errorf("the pod: %s", got)
+	}
+	v.RemovePod(pod.Name)
+	for _, name := range []string{"prod.svc.cluster.local", "web.prod.svc.cluster.local", "10.0.96.10.in-addr.arpa", "1.244.10.in-addr.arpa", "10-244-9-9.prod.pod.cluster.local"} {
+		if got := ask(r, name, "PTR"); got != "NXDOMAIN" {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}

@@ -55,6 +55,12 @@ func NewResponder(v *View, o Options) *Responder {
 	return &Responder{view: v, options: o, shuffle: rand.Shuffle}
 }
 
+// IsZone tells whether a text can be the name of a zone of ours: one or more labels, with or without the last dot.
+func IsZone(text string) bool {
+	labels, ok := wire.IsDomainName(text)
+	return ok && labels > 0 && !strings.ContainsAny(text, "\\ \t\"")
+}
+
 func absolute(zones []string) (out []string) {
 	for _, zone := range zones {
 		out = append(out, strings.ToLower(wire.Fqdn(zone)))

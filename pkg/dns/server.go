@@ -90,7 +90,7 @@ func (s *Server) handle(ctx context.Context, w wire.ResponseWriter, query *wire.
 		from.TCP, from.IP6 = true, a.IP.To4() == nil
 	}
 	if err := w.WriteMsg(s.Responder.Serve(ctx, query, from)); err != nil {
-		s.Log.Debug("answer a query", "client", w.RemoteAddr().String(), "error", err)
+		s.Log.Debug("answer a query", "address", w.RemoteAddr().String(), "error", err)
 	}
 }
 

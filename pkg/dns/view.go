@@ -20,6 +20,7 @@ type View struct {
 	options ViewOptions
 
 	mu         sync.RWMutex
+	zoned      bool // the options named this node's zone
 	synced     bool
 	serial     uint32
 	services   map[lb.ServiceName]*entry
@@ -47,7 +48,7 @@ type namespace struct {
 // NewView is an empty view that was not told everything yet.
 func NewView(o ViewOptions) *View {
 	v := &View{
-		options: o, serial: uint32(time.Now().Unix()),
+		options: o, zoned: o.Node.Zone != "", serial: uint32(time.Now().Unix()),
 		services: map[lb.ServiceName]*entry{}, namespaces: map[string]*namespace{},
 		clusterIPs: map[netip.Addr][]lb.ServiceName{}, endpoints: map[netip.Addr][]lb.ServiceName{},
 		pods: map[netip.Addr]map[lb.PodName]bool{}, podsByName: map[lb.PodName][]netip.Addr{},
@@ -108,6 +109,26 @@ func (v *View) SetNamespace(name string, exists bool) {
 	}
 	n.declared = exists
 	v.forget(name, n)
+}
+
+// SetNode tells of the labels of a Node. This node's own say what is near, unless the options named a zone.
+func (v *View) SetNode(name, zone, region string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	own := &v.options.Node
+	if name == "" || name != own.Name {
+		return
+	}
+	before := *own
+	if own.Region = region; !v.zoned {
+		own.Zone = zone
+	}
+	if own.Zone == before.Zone && own.Region == before.Region {
+		return
+	}
+	for name, e := range v.services {
+		v.services[name] = newEntry(e.service, v.options) // the same addresses: the indexes stay
+	}
 }
 
 // SetPod puts a Pod that is not terminating in force in the place of what it was.

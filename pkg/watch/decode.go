@@ -29,11 +29,21 @@ const maxNesting = 8
 type reader struct {
 	scheme  *runtime.Scheme
 	decoder runtime.Decoder
+	convert func(runtime.Object) (object, *ObjectError)
 }
 
-func newReader() *reader {
+// newReader reads what packets are decided by.
+func newReader() *reader { return readerOf(newScheme(), convert) }
+
+// newNameReader reads what names are made of.
+func newNameReader() *reader {
 	scheme := newScheme()
-	return &reader{scheme: scheme, decoder: newDecoder(scheme)}
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Namespace{}, &corev1.Pod{})
+	return readerOf(scheme, convertNaming)
+}
+
+func readerOf(scheme *runtime.Scheme, convert func(runtime.Object) (object, *ObjectError)) *reader {
+	return &reader{scheme: scheme, decoder: newDecoder(scheme), convert: convert}
 }
 
 // file is one file while it is read.
@@ -193,7 +203,7 @@ func (f *file) object(title string, text []byte, gvk schema.GroupVersionKind) *O
 		return f.undecodable(title, err)
 	}
 	setNamespace(decoded)
-	o, refusal := convert(decoded)
+	o, refusal := f.convert(decoded)
 	if refusal != nil {
 		refusal.File = f.name
 		return refusal
@@ -209,6 +219,8 @@ func (f *file) object(title string, text []byte, gvk schema.GroupVersionKind) *O
 // setNamespace gives an object without one the namespace default, as kubectl does.
 func setNamespace(o runtime.Object) {
 	switch o := o.(type) {
+	case *corev1.Pod:
+		setDefault(&o.Namespace, metav1.NamespaceDefault)
 	case *corev1.Service:
 		setDefault(&o.Namespace, metav1.NamespaceDefault)
 	case *discoveryv1.EndpointSlice:

@@ -50,6 +50,7 @@ type object struct {
 	slice   *slice
 	node    *node
 	cidrs   *serviceCIDR
+	naming  *naming // where names are wanted
 }
 
 // refused makes an ObjectError of the first of errs; nil if there is none.

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nearlb/nearlb/pkg/dns"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch"
+)
+
+// dnsFlags are those of `nearlb dns serve`, as they are written.
+type dnsFlags struct {
+	files    []string
+	listen   string
+	zones    []string
+	reverse  []string
+	pods     string
+	ttl      int
+	upstream []string
+	node     lb.Node
+	zonal    bool
+	own      []string
+	ignore   bool
+	podNames bool
+	logs     logFlags
+}
+
+func dnsServeCommand() *cobra.Command {
+	var f dnsFlags
+	cmd := &cobra.Command{
+		Use:   "serve -f FILE|DIR ... --listen ADDR:PORT",
+		Short: "Be the name server of objects from files",
+		Long: `Answers the names of Services, EndpointSlices, Namespaces and Pods from files, by
+UDP and TCP, and follows the files as they change. It prints "serving ADDR:PORT"
+when it answers, and ends with 0 at SIGTERM. Names outside of its zones are
+refused, or forwarded to --upstream.`,
+		Example: `  nearlb dns serve -f manifests/ --listen 127.0.0.1:5353
+  nearlb dns serve -f objects.yaml --listen [::1]:0 --upstream 192.0.2.53:53`,
+		Args: noArguments,
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVarP(&f.files, "filename", "f", nil, "`FILE|DIR` with Services, EndpointSlices, Namespaces, Pods, Nodes; - is standard input (repeatable)")
+	flags.StringVar(&f.listen, "listen", "", "`ADDR:PORT` to answer on; port 0 takes a free one")
+	flags.StringSliceVar(&f.zones, "zone", []string{"cluster.local"}, "`zone` of the cluster")
+	flags.StringSliceVar(&f.reverse, "reverse-zone", nil, "`zones` of addresses to answer: in-addr.arpa,ip6.arpa or zones in them")
+	flags.StringVar(&f.pods, "pods", string(dns.PodsDisabled), "names of pods' addresses: `disabled|insecure|verified`")
+	flags.IntVar(&f.ttl, "ttl", 5, "`seconds` that answers may be kept, 0 to 3600")
+	flags.StringSliceVar(&f.upstream, "upstream", nil, "`IP:PORT,...` of name servers for all other names")
+	flags.StringVar(&f.node.Name, "node", "", "`name` of the clients' node, for what is near")
+	flags.StringVar(&f.node.Zone, "node-zone", "", "`zone` of the clients' node, instead of the Node object's")
+	flags.BoolVar(&f.zonal, "zonal", false, "answer ZONE.pin._zone and ZONE.prefer._zone names of headless Services")
+	flags.StringSliceVar(&f.own, "own-address", nil, "`IP,...` that clients reach this server by, for NS")
+	flags.BoolVar(&f.ignore, "ignore-empty-service", false, "a Service with a ClusterIP and without a ready endpoint does not exist")
+	flags.BoolVar(&f.podNames, "endpoint-pod-names", false, "name endpoints without hostname by their pod, not by their address")
+	f.logs.add(flags)
+	complete(cmd, "pods", func() []string { return podModes() })
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		options, err := f.options()
+		if err != nil {
+			return err
+		}
+		ctx, stop := untilSignal(cmd.Context())
+		defer stop()
+		return f.serve(ctx, cmd.InOrStdin(), cmd.OutOrStdout(), f.logs.logger(cmd.ErrOrStderr()), options)
+	}
+	return cmd
+}
+
+func podModes() []string {
+	return []string{string(dns.PodsDisabled), string(dns.PodsInsecure), string(dns.PodsVerified)}
+}
+
+// options checks the values; the errors name the flag and what it wants.
+func (f *dnsFlags) options() (o dns.Options, err error) {
+	o = dns.Options{Pods: dns.PodRecords(f.pods), TTL: uint32(f.ttl), Zonal: f.zonal, IgnoreEmpty: f.ignore}
+	switch {
+	case len(f.files) == 0 || slices.Contains(f.files, ""):
+		return o, usagef("--filename is missing: name a file or directory of objects, or - for standard input")
+	case f.listen == "":
+		return o, usagef("--listen is missing: want ADDR:PORT, as 127.0.0.1:5353")
+	case !slices.Contains(podModes(), f.pods):
+		return o, usagef("--pods %q: want %s", f.pods, strings.Join(podModes(), ", "))
+	case f.ttl < 0 || f.ttl > 3600:
+		return o, usagef("--ttl %d: want seconds from 0 to 3600", f.ttl)
+	}
+	if err := checkListen(f.listen); err != nil {
+		return o, err
+	}
+	if o.Zones, err = zones("zone", f.zones); err != nil {
+		return o, err
+	}
+	if o.ReverseZones, err = zones("reverse-zone", f.reverse); err != nil {
+		return o, err
+	}
+	for _, zone := range o.ReverseZones {
+		zone := strings.ToLower(zone)
+		if !strings.HasSuffix("."+zone, ".in-addr.arpa") && !strings.HasSuffix("."+zone, ".ip6.arpa") {
+			return o, usagef("--reverse-zone %q: want in-addr.arpa, ip6.arpa or a zone in them", zone)
+		}
+	}
+	for _, text := range f.own {
+		ip, err := netip.ParseAddr(text)
+		if err != nil || ip.Zone() != "" {
+			return o, usagef("--own-address %q: want an IP address, as 192.0.2.53", text)
+		}
+		o.OwnAddresses = append(o.OwnAddresses, ip.Unmap())
+	}
+	servers, err := upstreams(f.upstream)
+	if len(servers) > 0 {
+		o.Upstream = dns.NewUpstreams(servers)
+	}
+	return o, err
+}
+
+func checkListen(text string) error {
+	host, port, err := net.SplitHostPort(text)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err == nil && host != "" {
+		_, err = netip.ParseAddr(host)
+	}
+	if err != nil {
+		return usagef("--listen %q: want ADDR:PORT, as 127.0.0.1:5353 or [::1]:5353", text)
+	}
+	return nil
+}
+
+func zones(flag string, texts []string) (out []string, err error) {
+	for _, text := range texts {
+		if !dns.IsZone(text) {
+			return nil, usagef("--%s %q: want a domain name, as cluster.local", flag, text)
+		}
+		out = append(out, strings.TrimSuffix(text, "."))
+	}
+	return out, nil
+}
+
+// upstreams reads IP:PORT, and IP alone for port 53.
+func upstreams(texts []string) (out []netip.AddrPort, err error) {
+	for _, text := range texts {
+		server, err := netip.ParseAddrPort(text)
+		if ip, plain := netip.ParseAddr(text); plain == nil {
+			server, err = netip.AddrPortFrom(ip, 53), nil
+		}
+		if err != nil || server.Port() == 0 {
+			return nil, usagef("--upstream %q: want IP:PORT, as 192.0.2.53:53", text)
+		}
+		out = append(out, server)
+	}
+	return out, nil
+}
+
+// serve answers until ctx ends.
+func (f *dnsFlags) serve(ctx context.Context, in io.Reader, out io.Writer, log *slog.Logger, o dns.Options) error {
+	view := dns.NewView(dns.ViewOptions{Node: f.node, PodNames: f.podNames, Reverse: len(o.ReverseZones) > 0})
+	files, err := watch.FollowNames(f.files, in, log, view)
+	if err != nil {
+		return usageError{err}
+	}
+	server := dns.Server{Responder: dns.NewResponder(view, o), Address: f.listen, Log: log,
+		Ready: func(address string) { fmt.Fprintf(out, "serving %s\n", address) }}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return files.Run(ctx) })
+	group.Go(func() error { return server.Run(ctx) })
+	return group.Wait()
+}

@@ -13,6 +13,9 @@ import (
 // parseAddr reads an IP address as kube-proxy does: leading zeros are allowed and mean nothing (010.0.0.1 is 10.0.0.1),
 // and an IPv4 address written as IPv6 is IPv4.
 func parseAddr(s string) (netip.Addr, bool) {
+	if addr, err := netip.ParseAddr(s); err == nil && addr.Zone() == "" { // nearly all, and a third of the cost
+		return addr.Unmap(), true
+	}
 	addr, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(s))
 	return addr.Unmap(), ok
 }

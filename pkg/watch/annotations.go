@@ -25,8 +25,7 @@ const maxTopologyKeys = 16
 
 // readAnnotations puts what nearlb's annotations ask for into the Service. One that breaks a rule has no effect: the Service
 // is served as if it were not there (requirement B8). The problems come in the order of the annotations' names.
-func readAnnotations(out *service, svc *corev1.Service) (errs field.ErrorList) {
-	out.WantsHints = wantsHints(svc)
+func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorList) {
 	fallback, wrong := localFallback(svc)
 	out.LocalFallback, errs = fallback, append(errs, wrong...)
 	keys, wrong := topologyKeys(svc)

@@ -72,7 +72,7 @@ func (a *announcer) look(names []lb.ServiceName) {
 	a.given.Lock()
 	defer a.given.Unlock()
 	for _, name := range names {
-		if svc := a.services[name]; svc != nil && len(svc.annotations) > 0 || a.last[name] || len(a.wrongs[name]) > 0 {
+		if svc := a.services[name]; svc != nil && len(svc.more().annotations) > 0 || a.last[name] || len(a.wrongs[name]) > 0 {
 			a.last[name] = true
 			a.queue.Add(name)
 		}
@@ -183,7 +183,7 @@ func (a *announcer) events(name lb.ServiceName) (events []*corev1.Event) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	svc := a.services[name]
-	if len(troubles) == 0 && (svc == nil || len(svc.annotations) == 0) {
+	if len(troubles) == 0 && (svc == nil || len(svc.more().annotations) == 0) {
 		return nil // as nearly always, for thousands of Services after each list; who is to tell is found among thousands of Nodes
 	}
 	tells := a.tells(name)
@@ -195,7 +195,7 @@ func (a *announcer) events(name lb.ServiceName) (events []*corev1.Event) {
 		return nil // there is no such object any more
 	}
 	if svc != nil && tells {
-		for _, p := range svc.annotations {
+		for _, p := range svc.more().annotations {
 			message := p.Message + "; the annotation is ignored"
 			events = append(events, a.event(uid, Trouble{Service: name, Reason: ReasonAnnotation, Field: p.Field, Message: message, Same: p.Message}))
 		}

@@ -10,7 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -110,12 +109,12 @@ func TestManyEventsAreMadeSlowly(t *testing.T) {
 
 // The Service that is refused has its Event too: its object is there.
 func TestARefusedServiceHasItsEvent(t *testing.T) {
-	bad := apiService("web", func(s *corev1.Service) { s.Spec.Ports[0].Port = -1 })
+	bad := apiService("Web_1")
 	bad.UID = "u-2"
 	withAPI(t, nil, func(a *api) {
 		problems := a.source.Problems()
 		same(t, "problems", len(problems), 1)
-		a.announced(troubleOf("web", problems[0].Message))
+		a.announced(troubleOf("Web_1", problems[0].Message))
 		list, err := a.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
 		must(t, err)
 		same(t, "events", len(list.Items), 1)

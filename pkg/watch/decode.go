@@ -33,7 +33,7 @@ type reader struct {
 }
 
 // newReader reads what packets are decided by.
-func newReader() *reader { return readerOf(newScheme(), convert) }
+func newReader() *reader { return readerOf(newScheme(), convertFile) }
 
 // newNameReader reads what names are made of.
 func newNameReader() *reader {

@@ -11,12 +11,12 @@ import (
 )
 
 // taken finds whose a Service's external IPs are besides: a Node's, or those of the ranges of ClusterIPs.
-func (s *store) taken(svc lb.Service) lb.Taken {
-	if len(svc.ExternalIPs) == 0 {
+func (s *store) taken(svc *service) lb.Taken {
+	if len(svc.more().ExternalIPs) == 0 {
 		return nil
 	}
 	cidrs, out := s.ranges, lb.Taken{}
-	for _, a := range svc.ExternalIPs {
+	for _, a := range svc.more().ExternalIPs {
 		inside := func(p netip.Prefix) bool { return p.Contains(a) }
 		if at := slices.IndexFunc(cidrs, inside); at >= 0 {
 			out[a] = fmt.Sprintf("in %v, a range of ClusterIPs", cidrs[at])
@@ -37,7 +37,7 @@ func (s *store) touchExternal(c *changes) {
 	}
 	moved := func(a netip.Addr) bool { return c.moved[a] }
 	for name, svc := range s.services {
-		if slices.ContainsFunc(svc.ExternalIPs, moved) {
+		if slices.ContainsFunc(svc.more().ExternalIPs, moved) {
 			c.service(name)
 		}
 	}

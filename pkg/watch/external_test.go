@@ -28,14 +28,14 @@ func TestANodeThatGetsAnExternalIPMarksItsService(t *testing.T) {
 	address := netip.MustParseAddr("192.0.2.2")
 	var c changes
 	s.apply([]object{
-		{key: objectKey{kindService, "default", "web"}, service: &service{Service: lb.Service{Name: name, ExternalIPs: []netip.Addr{address}}}},
-		{key: objectKey{kindService, "default", "other"}, service: &service{Service: lb.Service{Name: lb.ServiceName{Namespace: "default", Name: "other"}}}},
+		{key: objectKey{kindService, "default", "web"}, service: &service{name: name, rest: &serviceMore{Service: lb.Service{ExternalIPs: []netip.Addr{address}}}}},
+		{key: objectKey{kindService, "default", "other"}, service: &service{name: lb.ServiceName{Namespace: "default", Name: "other"}}},
 	}, nil, &c)
 	for _, now := range []*node{{addresses: []netip.Addr{address}}, {}, nil} {
 		var c changes
-		before := len(s.taken(s.services[name].Service))
+		before := len(s.taken(s.services[name]))
 		s.apply([]object{{key: objectKey{kindNode, "", "n2"}, node: now}}, nil, &c)
-		if after := len(s.taken(s.services[name].Service)); (before != after) != c.services[name] || c.services[lb.ServiceName{Namespace: "default", Name: "other"}] {
+		if after := len(s.taken(s.services[name])); (before != after) != c.services[name] || c.services[lb.ServiceName{Namespace: "default", Name: "other"}] {
 			t.Errorf("%+v: %d addresses are taken, before %d, marked are %v", now, after, before, c.services)
 		}
 	}

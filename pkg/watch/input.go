@@ -23,13 +23,13 @@ func (s *store) Input(name lb.ServiceName) (lb.Input, bool) {
 		s.mu.RUnlock()
 		return lb.Input{}, false
 	}
-	in := lb.Input{Service: svc.Service, Taken: s.taken(svc.Service), Problems: slices.Clone(svc.problems)}
+	in := lb.Input{Service: svc.full(), Taken: s.taken(svc), Problems: slices.Clone(svc.more().problems)}
 	owned := s.owned[name]
 	in.Endpoints = make([]lb.Endpoint, 0, count(owned))
-	labels := s.labelsByNode(svc.TopologyKeys)
-	for _, sliceName := range slices.Sorted(maps.Keys(owned)) {
-		in.Endpoints = s.appendEndpoints(in.Endpoints, owned[sliceName], labels)
-		in.Problems = append(in.Problems, owned[sliceName].problems...)
+	g := gatherer{store: s, keys: in.Service.TopologyKeys}
+	for _, slice := range owned {
+		in.Endpoints = g.append(in.Endpoints, slice)
+		in.Problems = append(in.Problems, slice.problems...)
 	}
 	if svc.selectorless && len(owned) == 0 {
 		in.Problems = append(in.Problems, noSlices(name))
@@ -51,46 +51,70 @@ func (s *store) takeTrigger(name lb.ServiceName) time.Time {
 	return t
 }
 
-func count(owned map[string]*slice) (n int) {
+func count(owned []*slice) (n int) {
 	for _, slice := range owned {
 		n += len(slice.ports) * len(slice.endpoints)
 	}
 	return n
 }
 
-// labelsByNode remembers the labels that the keys name, which are the same for all endpoints of a Node. Without keys there are
-// none.
-func (s *store) labelsByNode(keys []string) func(node string) lb.Labels {
-	if len(keys) == 0 {
-		return func(string) lb.Labels { return nil }
-	}
-	known := map[string]lb.Labels{"": nil}
-	return func(node string) lb.Labels {
-		labels, ok := known[node]
-		if !ok {
-			labels = s.labelsOf(node, keys)
-			known[node] = labels
-		}
-		return labels
-	}
+// gatherer makes the endpoints of one Service. It keeps what the last ones had in common, as many endpoints are on few Nodes.
+type gatherer struct {
+	*store
+	keys   []string             // of labels that endpoints are to have
+	labels map[string]lb.Labels // by Node
+	names  map[string][]string  // by what a place says of hints
 }
 
-// appendEndpoints makes one lb.Endpoint for each port of each endpoint.
-func (s *store) appendEndpoints(out []lb.Endpoint, in *slice, labels func(node string) lb.Labels) []lb.Endpoint {
+// append makes one lb.Endpoint for each port of each endpoint.
+func (g *gatherer) append(out []lb.Endpoint, in *slice) []lb.Endpoint {
 	for _, e := range in.endpoints {
-		node, zone, region := s.locate(e)
+		addr := e.addr()
+		at := g.locate(e.at.Value(), addr)
+		made := lb.Endpoint{
+			Ready: e.is&isReady != 0, Serving: e.is&isServing != 0, Terminating: e.is&isTerminating != 0,
+			Node: at.node, Zone: at.zone, Region: at.region,
+			NodeHints: g.hintNames(at.nodeHints), ZoneHints: g.hintNames(at.zoneHints),
+			Slice: in.name, Labels: g.labelsAt(at.node),
+		}
 		for _, port := range in.ports {
-			out = append(out, lb.Endpoint{
-				Port:    port.key,
-				Address: netip.AddrPortFrom(e.address, port.number),
-				Ready:   e.ready, Serving: e.serving, Terminating: e.terminating,
-				Node: node, Zone: zone, Region: region,
-				NodeHints: e.nodeHints, ZoneHints: e.zoneHints,
-				Slice: in.name, Labels: labels(node),
-			})
+			made.Port, made.Address = port.key, netip.AddrPortFrom(addr, port.number)
+			out = append(out, made)
 		}
 	}
 	return out
+}
+
+// hintNames are shared by the endpoints that have the same.
+func (g *gatherer) hintNames(hints string) []string {
+	if hints == "" {
+		return nil
+	}
+	names, known := g.names[hints]
+	if !known {
+		if g.names == nil {
+			g.names = map[string][]string{}
+		}
+		names = split(hints)
+		g.names[hints] = names
+	}
+	return names
+}
+
+// labelsAt are those labels of a Node that the keys name. Without keys there are none.
+func (g *gatherer) labelsAt(node string) lb.Labels {
+	if len(g.keys) == 0 || node == "" {
+		return nil
+	}
+	labels, known := g.labels[node]
+	if !known {
+		if g.labels == nil {
+			g.labels = map[string]lb.Labels{}
+		}
+		labels = g.labelsOf(node, g.keys)
+		g.labels[node] = labels
+	}
+	return labels
 }
 
 // noSlices names why Endpoints made by hand have no slices (requirement A14): what the mirroring controller leaves out.
@@ -145,8 +169,11 @@ func (s *store) Problems() []lb.Problem {
 		if node := s.nodes[key.name]; key.kind == kindNode && node != nil {
 			out = append(out, node.problems...)
 		}
-		if slice := s.slices[key]; slice != nil && s.services[slice.owner] == nil {
+		if slice := s.slices[sliceName{key.namespace, key.name}]; key.kind == kindSlice && slice != nil && s.services[slice.owner] == nil {
 			out = append(out, slice.problems...)
+		}
+		if cidr := s.cidrs[key.name]; key.kind == kindServiceCIDR && cidr != nil {
+			out = append(out, cidr.problems...)
 		}
 	}
 	return sortProblems(out)

@@ -365,29 +365,6 @@ func withoutNode(s *discoveryv1.EndpointSlice, address string) *discoveryv1.Endp
 	return s
 }
 
-func TestObjectsOfTheServerAreNotTrustedEither(t *testing.T) {
-	withAPI(t, nil, func(a *api) {
-		a.setService(apiService("web", func(s *corev1.Service) { s.Spec.Ports[0].Port = -7 }))
-		a.told("")
-		same(t, "port", input(t, a.source, "default", "web").Service.Ports[0].Port, uint16(80))
-		same(t, "problems", a.source.Problems(), []lb.Problem{{Object: "Service default/web", Field: "spec.ports[0].port", Message: "-7: must be between 1 and 65535, inclusive"}})
-		same(t, "said", a.logged("object is refused"), 1)
-		a.setService(apiService("web"))
-		a.told("")
-		same(t, "problems", a.source.Problems(), []lb.Problem(nil))
-		bare := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-b", Labels: map[string]string{labelServiceName: "web"}},
-			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{}}, Endpoints: []discoveryv1.Endpoint{{}, {Hints: &discoveryv1.EndpointHints{}}}}
-		a.setSlice(bare)
-		a.told("web")
-		same(t, "problems", len(input(t, a.source, "default", "web").Problems), 3)
-		a.setService(apiService("new", func(s *corev1.Service) { s.Spec.ClusterIP = "x" }))
-		a.told("")
-		must(t, a.client.CoreV1().Services("default").Delete(t.Context(), "new", metav1.DeleteOptions{}))
-		synctest.Wait()
-		same(t, "problems", a.source.Problems(), []lb.Problem(nil))
-	}, apiService("web"))
-}
-
 // C12: the oldest trigger that was not handed out; history, the future and repetitions do not count.
 func TestTriggersAreHandedOutOnce(t *testing.T) {
 	withAPI(t, nil, func(a *api) {

@@ -64,9 +64,9 @@ func (l loaded) Problems() []lb.Problem {
 	out := l.store.Problems()
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	for key, slice := range l.slices {
+	for name, slice := range l.slices {
 		if slice.owner.Name != "" && l.services[slice.owner] == nil {
-			out = append(out, lb.Problem{Object: key.String(), Field: "metadata.labels[" + labelServiceName + "]",
+			out = append(out, lb.Problem{Object: name.key().String(), Field: "metadata.labels[" + labelServiceName + "]",
 				Message: "no Service " + slice.owner.String() + " is served: these endpoints are of no use"})
 		}
 	}
@@ -82,9 +82,9 @@ func (l loaded) Unserved() []lb.Decision {
 		if l.services[owner] != nil {
 			continue
 		}
-		d := lb.Decision{Service: owner}
+		d, g := lb.Decision{Service: owner}, gatherer{store: l.store}
 		for _, slice := range owned {
-			for _, e := range l.appendEndpoints(nil, slice, l.labelsByNode(nil)) {
+			for _, e := range g.append(nil, slice) {
 				d.Endpoints = append(d.Endpoints, lb.EndpointReason{
 					Port:    lb.PortName{Service: owner, Port: e.Port.Name, Protocol: e.Port.Protocol},
 					Address: e.Address, Slice: e.Slice, Node: e.Node, Zone: e.Zone, Reason: lb.ReasonNoService,

@@ -23,9 +23,6 @@ const (
 	kindPod       kind = "Pod"
 )
 
-// maxLabel is the longest label of a name (RFC 1035 2.3.4).
-const maxLabel = 63
-
 // annotationNames says which endpoints a headless Service's name answers with: lb.NameSelection.
 const annotationNames = "nearlb.io/dns"
 
@@ -37,7 +34,7 @@ type naming struct {
 	pod     *lb.NamedPod
 }
 
-// convertNaming is convert for names. Objects are validated as for packets first: what breaks a rule there is refused here, too.
+// convertNaming is convertFile for names. Objects are validated as for packets first: what breaks a rule there is refused here, too.
 func convertNaming(in runtime.Object) (object, *ObjectError) {
 	switch in := in.(type) {
 	case *corev1.Namespace:
@@ -46,7 +43,7 @@ func convertNaming(in runtime.Object) (object, *ObjectError) {
 	case *corev1.Pod:
 		return convertNamedPod(in)
 	}
-	o, err := convert(in)
+	o, err := convertFile(in)
 	if err != nil {
 		return o, err
 	}

@@ -38,6 +38,15 @@ func (k objectKey) String() string {
 	return string(k.kind) + " " + k.namespace + "/" + k.name
 }
 
+// problem is one of the object that is served nevertheless. It is made where a check failed, as paths cost more than checks.
+func (k objectKey) problem(field string, value any, rule string) lb.Problem {
+	text := limited(fmt.Sprint(value))
+	if s, ok := value.(string); ok {
+		text = shown(s)
+	}
+	return lb.Problem{Object: k.String(), Field: field, Message: text + ": " + rule}
+}
+
 func (k objectKey) compare(o objectKey) int {
 	return cmp.Or(cmp.Compare(k.kind, o.kind), cmp.Compare(k.namespace, o.namespace), cmp.Compare(k.name, o.name))
 }
@@ -82,10 +91,16 @@ func badValue(e *field.Error) string {
 	if e.Type == field.ErrorTypeRequired || e.Type == field.ErrorTypeForbidden || e.BadValue == nil {
 		return ""
 	}
-	text := fmt.Sprint(e.BadValue)
 	if s, ok := e.BadValue.(string); ok {
-		text = fmt.Sprintf("%q", s)
+		return shown(s)
 	}
+	return limited(fmt.Sprint(e.BadValue))
+}
+
+// shown is a text of an object for people.
+func shown(s string) string { return limited(fmt.Sprintf("%q", s)) }
+
+func limited(text string) string {
 	if limit := 120; len(text) > limit {
 		text = text[:limit] + "..."
 	}

@@ -18,9 +18,9 @@ func (c NodeConfig) ours(s *service) *service {
 	switch {
 	case s == nil:
 		return nil
-	case c.ProxyName == "" && s.proxy == nil:
+	case c.ProxyName == "" && s.more().proxy == nil:
 		return s
-	case c.ProxyName != "" && s.proxy != nil && *s.proxy == c.ProxyName:
+	case c.ProxyName != "" && s.more().proxy != nil && *s.more().proxy == c.ProxyName:
 		return s
 	}
 	return nil

@@ -5,7 +5,6 @@ package watch
 import (
 	"context"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,19 +76,57 @@ func (r resource) note(ctx context.Context, c *cluster, options metav1.ListOptio
 	}
 }
 
-// sink is the store of a reflector: it converts and passes on.
+// sink is the store of a reflector: it passes on what the reflector's events and lists say.
 type sink struct {
 	*cluster
 	kind   kind
 	recent recent // of the reflector's goroutine alone
 }
 
+// arrival is an object of the API server after the converter. A streamed list is gathered as such, so that the objects as they came
+// are garbage at once.
+type arrival struct {
+	object
+	uid types.UID    // of a refused object
+	err *ObjectError // why it is refused
+}
+
+// arrive converts an object, unless that was done when it was gathered; false for what is no object.
+func (s *sink) arrive(in any) (*arrival, bool) {
+	if a, done := in.(*arrival); done {
+		return a, true
+	}
+	typed, ok := in.(runtime.Object)
+	if !ok {
+		return nil, false
+	}
+	o, err := meta.Accessor(in)
+	if err != nil {
+		return nil, false
+	}
+	a := &arrival{}
+	if a.object, a.err = convert(typed); a.err != nil {
+		a.key, a.uid = objectKey{s.kind, o.GetNamespace(), o.GetName()}, o.GetUID()
+	}
+	return a, true
+}
+
+// Transformer converts before a streamed list is gathered.
+func (s *sink) Transformer() cache.TransformFunc {
+	return func(in any) (any, error) {
+		if a, ok := s.arrive(in); ok {
+			return a, nil
+		}
+		return in, nil
+	}
+}
+
 func (s *sink) Add(in any) error {
 	if _, late := s.key(in); late {
 		return nil
 	}
-	if o, ok := s.convert(in); ok {
-		s.update([]object{o}, nil)
+	if a, ok := s.arrive(in); ok && s.accepted(a) {
+		s.update([]object{a.object}, nil)
 	}
 	return nil
 }
@@ -127,10 +164,13 @@ func (s *sink) Replace(list []any, version string) error {
 	}
 	puts := make([]object, 0, len(list))
 	for _, in := range list {
-		o, ok := s.convert(in)
-		delete(gone, o.key)
-		if ok {
-			puts = append(puts, o)
+		a, ok := s.arrive(in)
+		if !ok {
+			continue
+		}
+		delete(gone, a.key)
+		if s.accepted(a) {
+			puts = append(puts, a.object)
 		}
 	}
 	drops := make([]objectKey, 0, len(gone))
@@ -144,38 +184,13 @@ func (s *sink) Replace(list []any, version string) error {
 // Resync has no meaning without a queue.
 func (s *sink) Resync() error { return nil }
 
-// Transformer cuts off what is not read before a streamed list is gathered.
-func (s *sink) Transformer() cache.TransformFunc {
-	return func(in any) (any, error) {
-		if o, err := meta.Accessor(in); err == nil {
-			o.SetManagedFields(nil)
-		}
-		if node, ok := in.(*corev1.Node); ok {
-			node.Spec, node.Status = corev1.NodeSpec{Taints: node.Spec.Taints}, corev1.NodeStatus{Addresses: node.Status.Addresses}
-		}
-		return in, nil
+// accepted notes objects that are refused; the last good state stays in force.
+func (s *sink) accepted(a *arrival) bool {
+	if a.err == nil {
+		return true
 	}
-}
-
-func uidOf(in runtime.Object) types.UID {
-	if o, err := meta.Accessor(in); err == nil {
-		return o.GetUID()
+	if s.refuse(a.key, a.uid, a.err) {
+		s.log.Warn("object is refused: what it said before stays in force", "error", a.err)
 	}
-	return ""
-}
-
-// convert notes objects that are refused; the last good state stays in force.
-func (s *sink) convert(in any) (object, bool) {
-	typed, ok := in.(runtime.Object)
-	if !ok {
-		return object{}, false
-	}
-	o, err := convert(typed)
-	if err != nil {
-		if s.refuse(o.key, uidOf(typed), err) {
-			s.log.Warn("object is refused: what it said before stays in force", "error", err)
-		}
-		return o, false
-	}
-	return o, true
+	return false
 }

@@ -20,6 +20,53 @@ const kubeletPort = 10250
 // The longest session affinity of the API: a day.
 const maxAffinitySeconds = 86400
 
+// defaultService fills in what the API server would (SetDefaults_Service and the registry's normalisation).
+func defaultService(svc *corev1.Service) {
+	spec := &svc.Spec
+	setDefault(&spec.Type, corev1.ServiceTypeClusterIP)
+	setDefault(&spec.SessionAffinity, corev1.ServiceAffinityNone)
+	if spec.InternalTrafficPolicy == nil {
+		spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyCluster)
+	}
+	if externallyAccessible(spec) {
+		setDefault(&spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
+	}
+	if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
+		spec.ClusterIPs = []string{spec.ClusterIP}
+	}
+	for i := range spec.Ports {
+		setDefault(&spec.Ports[i].Protocol, corev1.ProtocolTCP)
+	}
+	defaultAffinity(spec)
+}
+
+func defaultAffinity(spec *corev1.ServiceSpec) {
+	if spec.SessionAffinity != corev1.ServiceAffinityClientIP {
+		spec.SessionAffinityConfig = nil
+		return
+	}
+	if spec.SessionAffinityConfig == nil {
+		spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{}
+	}
+	if spec.SessionAffinityConfig.ClientIP == nil {
+		spec.SessionAffinityConfig.ClientIP = &corev1.ClientIPConfig{}
+	}
+	if spec.SessionAffinityConfig.ClientIP.TimeoutSeconds == nil {
+		spec.SessionAffinityConfig.ClientIP.TimeoutSeconds = new(corev1.DefaultClientIPServiceAffinitySeconds)
+	}
+}
+
+func setDefault[T ~string](field *T, value T) {
+	if *field == "" {
+		*field = value
+	}
+}
+
+func externallyAccessible(spec *corev1.ServiceSpec) bool {
+	return spec.Type == corev1.ServiceTypeLoadBalancer || spec.Type == corev1.ServiceTypeNodePort ||
+		spec.Type == corev1.ServiceTypeClusterIP && len(spec.ExternalIPs) > 0
+}
+
 // validateService is what the API server checks of a Service with its defaults (ValidateService), as far as it can be
 // checked without its allocators: node ports have no range here (requirement C3).
 func validateService(svc *corev1.Service) field.ErrorList {

@@ -4,9 +4,12 @@ package watch
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
+	handle "unique" // the package has a function of that name
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -30,9 +33,7 @@ type slice struct {
 	ports     []slicePort
 	endpoints []endpoint
 	problems  []lb.Problem
-	trigger   time.Time    // zero if the annotation is absent or no time
-	nodes     []string     // names of Nodes that can fill in a zone or region here, sorted
-	nodeless  []netip.Addr // addresses of endpoints without a node, which a Node may claim (requirement B16)
+	trigger   int64 // nanoseconds since 1970; 0 if the annotation is absent or no time
 }
 
 type slicePort struct {
@@ -40,19 +41,41 @@ type slicePort struct {
 	number uint16
 }
 
-// endpoint is an address of a slice, for all of its ports.
+// endpoint is an address of a slice, for all of its ports. A cluster has some 100,000, so it is kept in 32 bytes.
 type endpoint struct {
-	address                     netip.Addr
-	ready, serving, terminating bool
-	node, zone, region          string
-	nodeHints, zoneHints        []string
+	address [16]byte // IPv4 as ::ffff:a.b.c.d
+	at      handle.Handle[place]
+	is      conditions
 }
 
-// convertSlice validates a slice as the API server does and reduces it to what decides. What is wrong in one endpoint costs
-// that endpoint and is a problem; what is wrong elsewhere refuses the slice.
+// place is what a slice says of where an endpoint is, and for whom it is. Endpoints of a Node share one.
+type place struct {
+	node, zone, region   string
+	nodeHints, zoneHints string // names, sorted, with hintEnd between them; "": none
+}
+
+// hintEnd is between names in a place. No name contains it.
+const hintEnd = "\x00"
+
+type conditions uint8
+
+const (
+	isReady conditions = 1 << iota
+	isServing
+	isTerminating
+)
+
+func (e endpoint) addr() netip.Addr { return netip.AddrFrom16(e.address).Unmap() }
+
+// convertSlice reduces a slice to what decides. What is wrong with one port or endpoint costs that one, and is a problem.
 func convertSlice(in *discoveryv1.EndpointSlice) (object, *ObjectError) {
+	return convertSliceOf(in, false)
+}
+
+// convertSliceOf holds endpoints to all rules of the API server, if strict.
+func convertSliceOf(in *discoveryv1.EndpointSlice, strict bool) (object, *ObjectError) {
 	o := object{key: objectKey{kindSlice, in.Namespace, in.Name}}
-	if err := refused(o.key, validateSlice(in)); err != nil {
+	if err := checkName(o.key, maxSubdomain, true); err != nil {
 		return o, err
 	}
 	if _, headless := in.Labels[labelHeadless]; headless {
@@ -60,39 +83,73 @@ func convertSlice(in *discoveryv1.EndpointSlice) (object, *ObjectError) {
 	}
 	out := &slice{
 		name:    in.Name,
-		owner:   lb.ServiceName{Namespace: in.Namespace, Name: in.Labels[labelServiceName]},
+		owner:   lb.ServiceName{Namespace: shared(in.Namespace), Name: in.Labels[labelServiceName]},
 		trigger: triggerTime(in.Annotations[annotationTrigger]),
 	}
 	o.slice = out
-	if out.owner.Name == "" {
-		out.problem(o.key, field.Required(field.NewPath("metadata", "labels").Key(labelServiceName), "no Service owns this slice"))
+	c := sliceConverter{slice: out, key: o.key, family: in.AddressType, strict: strict}
+	if owner := out.owner.Name; owner == "" || !isName(owner, maxLabel) {
+		c.problem(field.Required(field.NewPath("metadata", "labels").Key(labelServiceName), "no Service owns this slice"))
+		out.owner.Name = ""
 	}
-	if in.AddressType == discoveryv1.AddressTypeFQDN {
+	switch in.AddressType {
+	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
+	case discoveryv1.AddressTypeFQDN:
 		out.problems = append(out.problems, lb.Problem{Object: o.key.String(), Field: "addressType",
 			Message: "FQDN endpoints cannot be load balanced"})
 		return o, nil
+	default:
+		out.problems = append(out.problems, o.key.problem("addressType", string(in.AddressType), "is not known here: these endpoints are not served"))
+		return o, nil
 	}
-	out.addPorts(o.key, in.Ports)
+	c.addPorts(in.Ports)
+	out.endpoints = make([]endpoint, 0, len(in.Endpoints))
 	for i := range in.Endpoints {
-		out.addEndpoint(o.key, in.AddressType, &in.Endpoints[i], field.NewPath("endpoints").Index(i))
+		c.add(i, &in.Endpoints[i])
 	}
-	out.index()
 	return o, nil
 }
 
-func (s *slice) problem(key objectKey, e *field.Error) {
-	s.problems = append(s.problems, problem(key, e))
+// shared is a text that many objects have, held once.
+func shared(text string) string { return handle.Make(text).Value() }
+
+// sliceConverter fills in a slice.
+type sliceConverter struct {
+	*slice
+	key    objectKey
+	family discoveryv1.AddressType
+	strict bool
+}
+
+func (c *sliceConverter) problem(e *field.Error) { c.problems = append(c.problems, problem(c.key, e)) }
+
+// wrong notes a problem with a value in ports[i] or endpoints[i].
+func (c *sliceConverter) wrong(list string, i int, child string, value any, rule string) {
+	c.problems = append(c.problems, c.key.problem(fmt.Sprintf("%s[%d].%s", list, i, child), value, rule))
 }
 
 // addPorts leaves out ports without a number: "all ports" is a meaning that nobody implements, kube-proxy included.
-func (s *slice) addPorts(key objectKey, ports []discoveryv1.EndpointPort) {
+func (c *sliceConverter) addPorts(ports []discoveryv1.EndpointPort) {
+	c.ports = make([]slicePort, 0, len(ports))
 	for i, p := range ports {
-		if deref(p.Port) == 0 {
-			s.problem(key, field.Required(field.NewPath("ports").Index(i).Child("port"), "a port without a number is not served"))
-			continue
+		name, number := deref(p.Name), deref(p.Port)
+		protocol, err := lb.ParseProtocol(string(protocolOf(p)))
+		key := lb.PortKey{Name: name, Protocol: protocol}
+		switch {
+		case number == 0:
+			c.problem(field.Required(field.NewPath("ports").Index(i).Child("port"), "a port without a number is not served"))
+		case number < 0 || number > 65535:
+			c.wrong("ports", i, "port", number, "must be between 1 and 65535; this port is not served")
+		case err != nil:
+			c.wrong("ports", i, "protocol", string(protocolOf(p)), "is not known here; this port is not served")
+		case name != "" && !isName(name, maxLabel):
+			c.wrong("ports", i, "name", name, "is no name of a port; this port is not served")
+		case slices.ContainsFunc(c.ports, func(other slicePort) bool { return other.key == key }):
+			c.wrong("ports", i, "name", name, "another port of this slice has the same name and protocol; this one is not served")
+		default:
+			key.Name = shared(name)
+			c.ports = append(c.ports, slicePort{key, uint16(number)})
 		}
-		protocol, _ := lb.ParseProtocol(string(protocolOf(p))) // validated
-		s.ports = append(s.ports, slicePort{lb.PortKey{Name: deref(p.Name), Protocol: protocol}, uint16(*p.Port)})
 	}
 }
 
@@ -101,42 +158,99 @@ func protocolOf(p discoveryv1.EndpointPort) corev1.Protocol {
 	return cmp.Or(deref(p.Protocol), corev1.ProtocolTCP)
 }
 
-// addEndpoint takes addresses[0] only, as the API says all are the same endpoint and kube-proxy reads no other.
-func (s *slice) addEndpoint(key objectKey, family discoveryv1.AddressType, in *discoveryv1.Endpoint, path *field.Path) {
-	if errs := validateEndpoint(in, family, path); len(errs) > 0 {
-		s.problem(key, errs[0])
+// add takes addresses[0] only, as the API says all are the same endpoint and kube-proxy reads no other.
+func (c *sliceConverter) add(i int, in *discoveryv1.Endpoint) {
+	if c.strict {
+		if errs := validateEndpoint(in, c.family, field.NewPath("endpoints").Index(i)); len(errs) > 0 {
+			c.problem(errs[0])
+			return
+		}
+	}
+	addr, ok := c.address(i, in)
+	if !ok {
 		return
 	}
-	address, _ := parseAddr(in.Addresses[0])
-	e := endpoint{
-		address:     address,
-		ready:       in.Conditions.Ready == nil || *in.Conditions.Ready,
-		serving:     in.Conditions.Serving == nil || *in.Conditions.Serving,
-		terminating: deref(in.Conditions.Terminating),
-		node:        cmp.Or(deref(in.NodeName), in.DeprecatedTopology[corev1.LabelHostname]),
-		zone:        s.zone(key, in, path),
-		region:      in.DeprecatedTopology[corev1.LabelTopologyRegion],
+	e := endpoint{address: addr.As16()}
+	if in.Conditions.Ready == nil || *in.Conditions.Ready {
+		e.is |= isReady
+	}
+	if in.Conditions.Serving == nil || *in.Conditions.Serving {
+		e.is |= isServing
+	}
+	if deref(in.Conditions.Terminating) {
+		e.is |= isTerminating
+	}
+	at := place{
+		node:   c.text(i, "nodeName", deref(in.NodeName), in.DeprecatedTopology[corev1.LabelHostname], func(s string) bool { return isName(s, maxSubdomain) }),
+		zone:   c.text(i, "zone", deref(in.Zone), in.DeprecatedTopology[corev1.LabelTopologyZone], isLabelValue),
+		region: c.text(i, "deprecatedTopology", "", in.DeprecatedTopology[corev1.LabelTopologyRegion], isLabelValue),
 	}
 	if in.Hints != nil {
-		e.nodeHints = hintNames(in.Hints.ForNodes, func(h discoveryv1.ForNode) string { return h.Name })
-		e.zoneHints = hintNames(in.Hints.ForZones, func(h discoveryv1.ForZone) string { return h.Name })
+		at.nodeHints = c.hints(i, "hints.forNodes", hintNames(in.Hints.ForNodes, func(h discoveryv1.ForNode) string { return h.Name }))
+		at.zoneHints = c.hints(i, "hints.forZones", hintNames(in.Hints.ForZones, func(h discoveryv1.ForZone) string { return h.Name }))
 	}
-	s.endpoints = append(s.endpoints, e)
+	e.at = handle.Make(at)
+	c.endpoints = append(c.endpoints, e)
 }
 
-// zone is the endpoint's own, else that of the topology map (requirement A11). One that cannot be the value of a Node's
-// label is as good as unknown.
-func (s *slice) zone(key objectKey, in *discoveryv1.Endpoint, path *field.Path) string {
-	zone := cmp.Or(deref(in.Zone), in.DeprecatedTopology[corev1.LabelTopologyZone])
-	if errs := validateLabelValue(path.Child("zone"), zone); len(errs) > 0 {
-		s.problem(key, errs[0])
+// address is the endpoint's, if it is one that traffic can be sent to.
+func (c *sliceConverter) address(i int, in *discoveryv1.Endpoint) (netip.Addr, bool) {
+	if len(in.Addresses) == 0 {
+		c.problem(field.Required(field.NewPath("endpoints").Index(i).Child("addresses"), "must contain at least 1 address"))
+		return netip.Addr{}, false
+	}
+	addr, ok := parseAddr(in.Addresses[0])
+	why := ""
+	switch {
+	case !ok:
+		why = "must be a valid IP address"
+	case addr.Is4() != (c.family == discoveryv1.AddressTypeIPv4):
+		why = "must be a valid " + string(c.family) + " address"
+	default:
+		why = special(addr)
+	}
+	if why != "" {
+		c.wrong("endpoints", i, "addresses[0]", in.Addresses[0], why)
+	}
+	return addr, why == ""
+}
+
+// text is the field's value, else that of the topology map (requirement A11). One that cannot be such a name is as good as unknown.
+func (c *sliceConverter) text(i int, child, value, topology string, may func(string) bool) string {
+	value = cmp.Or(value, topology)
+	if value != "" && !may(value) {
+		c.wrong("endpoints", i, child, value, "is no such name; it is not known where this endpoint is")
 		return ""
 	}
-	return zone
+	return value
+}
+
+// hints joins names.
+func (c *sliceConverter) hints(i int, child string, names []string) string {
+	good := names[:0]
+	for _, name := range names {
+		if isName(name, maxSubdomain) || isLabelValue(name) {
+			good = append(good, name)
+			continue
+		}
+		c.wrong("endpoints", i, child, name, "is no such name; this hint is ignored")
+	}
+	return strings.Join(good, hintEnd)
+}
+
+// split is the reverse of hints.
+func split(hints string) []string {
+	if hints == "" {
+		return nil
+	}
+	return strings.Split(hints, hintEnd)
 }
 
 func hintNames[T any](hints []T, name func(T) string) []string {
-	var out []string
+	if len(hints) == 0 {
+		return nil
+	}
+	out := make([]string, 0, len(hints))
 	for _, hint := range hints {
 		out = append(out, name(hint))
 	}
@@ -144,27 +258,16 @@ func hintNames[T any](hints []T, name func(T) string) []string {
 	return out
 }
 
-// index notes which changes of Nodes concern the slice.
-func (s *slice) index() {
-	for _, e := range s.endpoints {
-		switch {
-		case e.node == "":
-			s.nodeless = append(s.nodeless, e.address)
-		case e.zone == "" || e.region == "":
-			s.nodes = append(s.nodes, e.node)
-		}
-	}
-	slices.Sort(s.nodes)
-	s.nodes = slices.Clip(slices.Compact(s.nodes))
-}
-
 // triggerTime reads the annotation in the API's format (RFC 3339 with fractions).
-func triggerTime(s string) time.Time {
-	t, err := time.Parse(time.RFC3339Nano, s)
-	if err != nil {
-		return time.Time{}
+func triggerTime(s string) int64 {
+	if s == "" {
+		return 0
 	}
-	return t
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil || t.Year() < 1970 || t.Year() > 2261 { // what nanoseconds in 64 bits can say
+		return 0
+	}
+	return t.UnixNano()
 }
 
 func deref[T any](p *T) (value T) {

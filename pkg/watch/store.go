@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +15,11 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/lb"
 )
+
+// sliceName names a slice.
+type sliceName struct{ namespace, name string }
+
+func (n sliceName) key() objectKey { return objectKey{kindSlice, n.namespace, n.name} }
 
 // store holds the converted objects of one source, indexed by Service. Its state depends on the objects in it, not on
 // the order they came in; the two exceptions are the own Node, which outlives its object (as in kube-proxy), and triggers.
@@ -23,8 +29,8 @@ type store struct {
 
 	mu       sync.RWMutex
 	services map[lb.ServiceName]*service
-	slices   map[objectKey]*slice
-	owned    map[lb.ServiceName]map[string]*slice // by owner, served or not, then by slice name
+	slices   map[sliceName]*slice
+	owned    map[lb.ServiceName][]*slice // by owner, served or not, ordered by name
 	nodes    map[string]*node
 	ownGone  bool                    // the own Node's object was deleted, and what it said stays in force
 	holders  map[netip.Addr][]string // names of the Nodes that have an address, sorted
@@ -42,8 +48,8 @@ func newStore(cfg NodeConfig) *store {
 	s := &store{
 		cfg: cfg, start: time.Now(),
 		services: map[lb.ServiceName]*service{},
-		slices:   map[objectKey]*slice{},
-		owned:    map[lb.ServiceName]map[string]*slice{},
+		slices:   map[sliceName]*slice{},
+		owned:    map[lb.ServiceName][]*slice{},
 		nodes:    map[string]*node{},
 		holders:  map[netip.Addr][]string{},
 		cidrs:    map[string]*serviceCIDR{},
@@ -135,7 +141,9 @@ func (s *store) keys(k kind) []objectKey {
 			out = append(out, objectKey{k, name.Namespace, name.Name})
 		}
 	case kindSlice:
-		out = slices.Collect(maps.Keys(s.slices))
+		for name := range s.slices {
+			out = append(out, name.key())
+		}
 	case kindNode:
 		for name := range s.nodes {
 			out = append(out, objectKey{k, "", name})
@@ -158,7 +166,7 @@ func (s *store) set(o object, c *changes) {
 	case kindService:
 		s.setService(lb.ServiceName{Namespace: o.key.namespace, Name: o.key.name}, s.cfg.ours(o.service), c)
 	case kindSlice:
-		s.setSlice(o.key, o.slice, c)
+		s.setSlice(sliceName{o.key.namespace, o.key.name}, o.slice, c)
 	case kindNode:
 		s.setNode(o.key.name, o.node, c)
 	case kindServiceCIDR:
@@ -167,8 +175,11 @@ func (s *store) set(o object, c *changes) {
 }
 
 func (s *store) setService(name lb.ServiceName, now *service, c *changes) {
-	if reflect.DeepEqual(s.services[name], now) {
+	if sameService(s.services[name], now) {
 		return
+	}
+	if now != nil {
+		name = now.name // the same text, held once
 	}
 	replace(s.services, name, now)
 	if now == nil {
@@ -179,19 +190,21 @@ func (s *store) setService(name lb.ServiceName, now *service, c *changes) {
 
 // setSlice moves the slice when its label names another Service now: the old owner loses its endpoints, which kube-proxy
 // forgets to do.
-func (s *store) setSlice(key objectKey, now *slice, c *changes) {
-	old := s.slices[key]
+func (s *store) setSlice(name sliceName, now *slice, c *changes) {
+	old := s.slices[name]
 	if sameSlice(old, now) {
 		return
 	}
-	replace(s.slices, key, now)
-	s.trouble(key, now != nil && len(now.problems) > 0)
+	if now != nil {
+		name = sliceName{now.owner.Namespace, now.name}
+	}
+	replace(s.slices, name, now)
+	s.trouble(name.key(), now != nil && len(now.problems) > 0)
 	if old != nil {
 		s.disown(old)
 		s.touch(old.owner, c)
 	}
 	if now != nil {
-		intern(now)
 		s.own(now)
 		s.trigger(old, now)
 		s.touch(now.owner, c)
@@ -199,15 +212,17 @@ func (s *store) setSlice(key objectKey, now *slice, c *changes) {
 }
 
 func (s *store) own(in *slice) {
-	if s.owned[in.owner] == nil {
-		s.owned[in.owner] = map[string]*slice{}
-	}
-	s.owned[in.owner][in.name] = in
+	owned := s.owned[in.owner]
+	at, _ := slices.BinarySearchFunc(owned, in.name, (*slice).compareName)
+	s.owned[in.owner] = slices.Insert(owned, at, in)
 }
 
+func (s *slice) compareName(name string) int { return strings.Compare(s.name, name) }
+
 func (s *store) disown(out *slice) {
-	delete(s.owned[out.owner], out.name)
-	if len(s.owned[out.owner]) > 0 {
+	owned := slices.DeleteFunc(s.owned[out.owner], func(other *slice) bool { return other == out })
+	if len(owned) > 0 {
+		s.owned[out.owner] = owned
 		return
 	}
 	delete(s.owned, out.owner)
@@ -221,9 +236,8 @@ func sameSlice(a, b *slice) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	x, y := *a, *b
-	x.trigger, y.trigger = time.Time{}, time.Time{}
-	return reflect.DeepEqual(x, y)
+	return a.name == b.name && a.owner == b.owner && slices.Equal(a.endpoints, b.endpoints) && slices.Equal(a.ports, b.ports) &&
+		slices.Equal(a.problems, b.problems)
 }
 
 // touch marks a Service, if it is served: a slice may be there before its Service, which is marked when it comes.
@@ -236,39 +250,12 @@ func (s *store) touch(name lb.ServiceName, c *changes) {
 // trigger notes when the change began that the slice brings. Times from before the start, from the future (a skewed
 // clock) and those seen before say nothing (requirement C12).
 func (s *store) trigger(old, now *slice) {
-	t := now.trigger
-	if old != nil && old.trigger.Equal(t) || !t.After(s.start) || t.After(time.Now()) {
+	t := time.Unix(0, now.trigger)
+	if now.trigger == 0 || old != nil && old.trigger == now.trigger || !t.After(s.start) || t.After(time.Now()) {
 		return
 	}
 	if oldest, ok := s.triggers[now.owner]; !ok || t.Before(oldest) {
 		s.triggers[now.owner] = t
-	}
-}
-
-// intern makes a slice hold each name of a Node or zone once: decoded from the wire it has a copy for each endpoint.
-func intern(in *slice) {
-	names := map[string]string{}
-	one := func(text *string) {
-		if held, ok := names[*text]; ok {
-			*text = held
-		} else {
-			names[*text] = *text
-		}
-	}
-	for _, name := range in.nodes {
-		names[name] = name
-	}
-	for i := range in.endpoints {
-		e := &in.endpoints[i]
-		one(&e.node)
-		one(&e.zone)
-		one(&e.region)
-		for j := range e.nodeHints {
-			one(&e.nodeHints[j])
-		}
-		for j := range e.zoneHints {
-			one(&e.zoneHints[j])
-		}
 	}
 }
 
@@ -277,6 +264,7 @@ func (s *store) setServiceCIDR(name string, now *serviceCIDR, c *changes) {
 		return
 	}
 	replace(s.cidrs, name, now)
+	s.trouble(objectKey{kindServiceCIDR, "", name}, now != nil && len(now.problems) > 0)
 	if before := s.ranges; len(s.cfg.ServiceCIDRs) == 0 {
 		s.ranges = s.rangesNow()
 		c.addresses = c.addresses || !slices.Equal(before, s.ranges)

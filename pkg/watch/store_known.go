@@ -20,8 +20,8 @@ func (s *slice) place() (family, bool) {
 		return family{}, false
 	}
 	for _, e := range s.endpoints {
-		if e.ready {
-			return family{s.owner, e.address.Is4()}, len(s.ports) > 0
+		if e.is&isReady != 0 {
+			return family{s.owner, e.addr().Is4()}, len(s.ports) > 0
 		}
 	}
 	return family{}, false
@@ -64,10 +64,10 @@ func (s *store) bereft(puts []object, drops []objectKey) (lost map[objectKey]boo
 	defer s.mu.RUnlock()
 	next := maps.Clone(s.slices)
 	for _, o := range puts {
-		replace(next, o.key, o.slice)
+		replace(next, sliceName{o.key.namespace, o.key.name}, o.slice)
 	}
 	for _, key := range drops {
-		delete(next, key)
+		delete(next, sliceName{key.namespace, key.name})
 	}
 	before, after := families(s.slices), families(next)
 	for f := range before {
@@ -79,7 +79,7 @@ func (s *store) bereft(puts []object, drops []objectKey) (lost map[objectKey]boo
 	}
 	lost = map[objectKey]bool{}
 	for _, key := range drops {
-		if f, ready := s.slices[key].place(); ready && !after[f] {
+		if f, ready := s.slices[sliceName{key.namespace, key.name}].place(); ready && !after[f] {
 			lost[key] = true
 		}
 	}
@@ -87,7 +87,7 @@ func (s *store) bereft(puts []object, drops []objectKey) (lost map[objectKey]boo
 }
 
 // families are those with ready endpoints.
-func families(of map[objectKey]*slice) map[family]bool {
+func families(of map[sliceName]*slice) map[family]bool {
 	out := map[family]bool{}
 	for _, slice := range of {
 		if f, ready := slice.place(); ready {
@@ -105,9 +105,9 @@ func (s *store) siblings(of *slice) (keys []objectKey) {
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for name, other := range s.owned[of.owner] {
-		if there, ready := other.place(); ready && there == place && name != of.name {
-			keys = append(keys, objectKey{kindSlice, of.owner.Namespace, name})
+	for _, other := range s.owned[of.owner] {
+		if there, ready := other.place(); ready && there == place && other.name != of.name {
+			keys = append(keys, objectKey{kindSlice, of.owner.Namespace, other.name})
 		}
 	}
 	return keys
@@ -132,7 +132,7 @@ func (s *store) ready(name lb.ServiceName) (exists, ready bool) {
 func (s *store) ownerOf(key objectKey) lb.ServiceName {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if known := s.slices[key]; known != nil {
+	if known := s.slices[sliceName{key.namespace, key.name}]; known != nil {
 		return known.owner
 	}
 	return lb.ServiceName{}

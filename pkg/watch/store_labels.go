@@ -66,8 +66,9 @@ func (s *store) touchKeyed(c *changes) {
 		return
 	}
 	for name, service := range s.services {
-		concerned := func(node string) bool { return overlap(c.relabelled[node], service.TopologyKeys) }
-		if len(service.TopologyKeys) > 0 && (concerned(s.cfg.Name) || s.anyNode(name, concerned)) {
+		keys := service.more().TopologyKeys
+		concerned := func(node string) bool { return overlap(c.relabelled[node], keys) }
+		if len(keys) > 0 && (concerned(s.cfg.Name) || s.anyNode(name, concerned)) {
 			c.service(name)
 		}
 	}
@@ -77,7 +78,7 @@ func (s *store) touchKeyed(c *changes) {
 func (s *store) anyNode(name lb.ServiceName, holds func(string) bool) bool {
 	for _, slice := range s.owned[name] {
 		for _, e := range slice.endpoints {
-			if node, _, _ := s.locate(e); node != "" && holds(node) {
+			if node := s.locate(e.at.Value(), e.addr()).node; node != "" && holds(node) {
 				return true
 			}
 		}

@@ -3,6 +3,7 @@
 package watch
 
 import (
+	"cmp"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -46,7 +47,7 @@ func (s *store) touchOwn(c *changes) {
 		return
 	}
 	for name, svc := range s.services {
-		if c.place || len(svc.ExternalIPs) > 0 || slices.ContainsFunc(svc.Ports, func(p lb.ServicePort) bool { return p.NodePort != 0 }) {
+		if c.place || len(svc.more().ExternalIPs) > 0 || svc.hasNodePort() {
 			c.service(name)
 		}
 	}
@@ -99,13 +100,20 @@ func (s *store) touchSlices(c *changes) {
 	if len(c.placed)+len(c.moved) == 0 {
 		return
 	}
-	placed := func(name string) bool { return c.placed[name] }
-	moved := func(addr netip.Addr) bool { return c.moved[addr] }
 	for _, slice := range s.slices {
-		if slices.ContainsFunc(slice.nodes, placed) || slices.ContainsFunc(slice.nodeless, moved) {
+		if slices.ContainsFunc(slice.endpoints, c.concerns) {
 			s.touch(slice.owner, c)
 		}
 	}
+}
+
+// concerns tells whether an endpoint has its node, zone or region from one of the noted Nodes.
+func (c *changes) concerns(e endpoint) bool {
+	at := e.at.Value()
+	if at.node == "" {
+		return c.moved[e.addr()]
+	}
+	return (at.zone == "" || at.region == "") && c.placed[at.node]
 }
 
 func without(a, b []netip.Addr) (out []netip.Addr) {
@@ -119,28 +127,22 @@ func without(a, b []netip.Addr) (out []netip.Addr) {
 
 // locate fills in what an endpoint does not say of itself: its node, by the address (requirement B16); zone and region, by
 // the node (requirement A11).
-func (s *store) locate(e endpoint) (name, zone, region string) {
-	name, zone, region = e.node, e.zone, e.region
-	if name == "" {
-		name = s.holder(e.address)
+func (s *store) locate(at place, addr netip.Addr) place {
+	if at.node == "" {
+		at.node = s.holder(addr)
 	}
-	if name == "" {
-		return name, zone, region
+	if at.node == "" || at.zone != "" && at.region != "" {
+		return at
 	}
 	var n node
-	if known := s.nodes[name]; known != nil {
+	if known := s.nodes[at.node]; known != nil {
 		n = *known
 	}
-	if name == s.cfg.Name && s.cfg.Zone != "" {
+	if at.node == s.cfg.Name && s.cfg.Zone != "" {
 		n.zone = s.cfg.Zone
 	}
-	if zone == "" {
-		zone = n.zone
-	}
-	if region == "" {
-		region = n.region
-	}
-	return name, zone, region
+	at.zone, at.region = cmp.Or(at.zone, n.zone), cmp.Or(at.region, n.region)
+	return at
 }
 
 // holder is the Node that has an address. Two that claim the same one are a mistake; the first by name is taken.

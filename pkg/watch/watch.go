@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package watch reads Services, EndpointSlices, Nodes and ServiceCIDRs, from the Kubernetes API, from a directory of
-// manifests or from files, and hands them out validated, as lb values. It is the only package that knows Kubernetes
-// types. Nothing is trusted, wherever it comes from: one converter serves all three sources.
+// manifests or from files, and hands them out as lb values. It is the only package that knows Kubernetes types. One converter
+// serves all three sources. Objects in files are held to the rules of the API server first, and refused if they break one; those of an
+// API server were, by its own rules, and are served as far as they can be. Nothing is trusted, wherever it comes from.
 package watch
 
 import (

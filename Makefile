@@ -20,7 +20,7 @@ PACKAGES := clang-19 llvm-19 clang-format-19 libbpf-dev linux-libc-dev gcc libc6
 # What booting other kernels wants beside: the kernels themselves are downloaded, not installed.
 KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 
-.PHONY: help build demo test test-kernels oracle cluster manifests monitoring bench generate verify lint fuzz packages clean root
+.PHONY: help build demo test test-kernels oracle cluster manifests monitoring bench scale generate verify lint fuzz packages clean root
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ monitoring: root ## hold dashboard, alerts and table of metrics to what real age
 
 bench: build root ## measure the datapath in the kernel and write README's table (about a minute)
 	tests/bench.sh ./$(BIN) README.md
+
+scale: build root ## measure what the agent costs at many Services, beside kube-proxy if make cluster built it (SIZES=1000x10,10000x10 ROUNDS=100; KUBERNETES= without it)
+	@GO=$(GO) tests/scale.sh ./$(BIN) README.md $(if $(SIZES),-sizes $(SIZES)) $(if $(ROUNDS),-rounds $(ROUNDS))
 
 generate: packages ## compile the BPF programs and write the Go side of their types
 	$(GO) generate ./...

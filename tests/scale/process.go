@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ticks is how many units of processor time /proc counts in a second (USER_HZ).
+const ticks = 100
+
+// processor is the processor time that a process has used.
+func processor(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])) // from the state on
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("read processor time of %d: %q", pid, text)
+	}
+	user, err := strconv.ParseInt(fields[11], 10, 64)
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.ParseInt(fields[12], 10, 64)
+	return time.Duration(user+system) * time.Second / ticks, err
+}
+
+// ownMemory is a process's RssAnon in bytes.
+func ownMemory(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, found := strings.CutPrefix(line, "RssAnon:"); found {
+			n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+			return n << 10, err
+		}
+	}
+	return 0, fmt.Errorf("read memory of %d: no RssAnon", pid)
+}
+
+// descriptors is how many files a process has open.
+func descriptors(pid int) (int, error) {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	return len(entries), err
+}
+
+// sampler notes how much processor time a process has used at every moment, until it is stopped.
+type sampler struct {
+	mu      sync.Mutex
+	moments []moment
+	stop    chan struct{}
+}
+
+type moment struct {
+	at   time.Time
+	used time.Duration
+}
+
+func sample(pid int) *sampler {
+	s := &sampler{stop: make(chan struct{})}
+	go func() {
+		ticker := time.NewTicker(10 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			if used, err := processor(pid); err == nil {
+				s.mu.Lock()
+				s.moments = append(s.moments, moment{time.Now(), used})
+				s.mu.Unlock()
+			}
+			select {
+			case <-ticker.C:
+			case <-s.stop:
+				return
+			}
+		}
+	}()
+	return s
+}
+
+// usedAt is the processor time that was used at a moment, and ends the sampling.
+func (s *sampler) usedAt(at time.Time) (used time.Duration) {
+	close(s.stop)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.moments {
+		used = m.used
+		if m.at.After(at) {
+			break
+		}
+	}
+	return used
+}

@@ -171,7 +171,7 @@ static __always_inline __u32 seen_from_client(const struct packet *packet, __u32
 		add |= SEEN_CLIENT_FIN;
 	if (packet->tcp_flags & TCP_RST)
 		add |= SEEN_RESET;
-	if ((packet->tcp_flags & (TCP_ACK | TCP_SYN)) == TCP_ACK && seen & SEEN_REPLY)
+	if ((packet->tcp_flags & (TCP_ACK | TCP_SYN | TCP_RST)) == TCP_ACK && seen & SEEN_REPLY)
 		add |= SEEN_ESTABLISHED;
 	return add;
 }
@@ -182,6 +182,8 @@ static __always_inline __u32 seen_from_server(const struct packet *packet)
 
 	if (packet->protocol == IPPROTO_UDP)
 		return add;
+	if (!(packet->tcp_flags & (TCP_SYN | TCP_RST)))
+		add |= SEEN_ESTABLISHED;
 	if (packet->tcp_flags & TCP_FIN)
 		add |= SEEN_SERVER_FIN;
 	if (packet->tcp_flags & TCP_RST)
@@ -189,15 +191,39 @@ static __always_inline __u32 seen_from_server(const struct packet *packet)
 	return add;
 }
 
+/* A reset outside the window ends nothing, and the entry has no room for sequence numbers: whoever goes on after it takes it back. */
+static __always_inline __u32 seen_after(__u32 seen, __u32 add)
+{
+	return (seen | add) & ~((add & SEEN_ESTABLISHED) / SEEN_ESTABLISHED * SEEN_RESET);
+}
+
+static __always_inline void flow_note_seen(struct flow *flow, __u32 seen, __u32 add)
+{
+	if (add & ~seen)
+		__sync_fetch_and_or(&flow->seen, add);
+	if (add & SEEN_ESTABLISHED && seen & SEEN_RESET)
+		__sync_fetch_and_and(&flow->seen, ~SEEN_RESET);
+}
+
 /* Both writes are rare, so that an established connection's cache line stays shared between processors. */
 static __always_inline void flow_note(struct flow *flow, __u32 now, __u32 add)
 {
-	if ((flow->seen & add) != add)
-		__sync_fetch_and_or(&flow->seen, add);
+	__u32 seen = flow->seen;
+
+	if (seen_after(seen, add) != seen)
+		flow_note_seen(flow, seen, add);
 	if (flow_age(flow, now) >= jiffies_per_second)
 		*(volatile __u32 *)&flow->touched = now;
 }
 
+/* A SYN goes on with the entry: the FINs were another connection's. */
+static __always_inline void flow_reopen(struct flow *flow)
+{
+	if (flow->seen & FLOW_CLOSED)
+		__sync_fetch_and_and(&flow->seen, ~FLOW_CLOSED);
+}
+
+/* The address that the server takes for its client's. */
 static __always_inline const struct address *flow_source(const struct settings *settings, const struct flow *flow,
 							 __u8 family)
 {
@@ -243,11 +269,17 @@ static __always_inline struct flow *flow_twin(const struct settings *settings, c
 	return NULL;
 }
 
-/* Both entries live as long as packets come. */
-static __always_inline void flow_note_twin(const struct settings *settings, const struct flow *of, __u32 add)
+/* Both entries live as long as packets come. A SYN goes on with both: the FINs that they have seen were another connection's. A
+ * function of its own for the sake of the stack. */
+__noinline int flow_note_twin(const struct flow *of, __u32 add, int opens)
 {
-	struct flow *flow = flow_twin(settings, of);
+	const struct settings *settings = settings_get();
+	struct flow *flow = of && settings ? flow_twin(settings, of) : NULL;
 
-	if (flow)
-		flow_note(flow, flow_now(), add);
+	if (!flow)
+		return 0;
+	flow_note(flow, flow_now(), add);
+	if (opens)
+		flow_reopen(flow);
+	return 0;
 }

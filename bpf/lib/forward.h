@@ -190,7 +190,9 @@ static __always_inline enum verdict forward_established(struct __sk_buff *skb, c
 		return VERDICT_CONTINUE;
 	add = seen_from_client(packet, flow->seen);
 	flow_note(live, flow_now(), add);
-	flow_note_twin(settings, flow, add);
+	if (opens_connection(packet))
+		flow_reopen(live);
+	flow_note_twin(flow, add, opens_connection(packet));
 	if (flow->flags == FLOW_DIRECT && flow->other_port == flow->port)
 		return VERDICT_PASS_DIRECT;
 	return forward_rewrite(skb, packet, flow, to, VERDICT_TRANSLATE_ESTABLISHED);

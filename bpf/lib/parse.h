@@ -9,6 +9,7 @@
 #define EXTENSION_HEADERS_MAX  8
 #define SCTP_HEADER            12
 #define SCTP_INIT              1
+#define SCTP_INIT_ACK          2
 #define SCTP_ABORT             6
 #define SCTP_SHUTDOWN_COMPLETE 14
 
@@ -61,6 +62,8 @@ static __always_inline __u8 parse_sctp_flags(struct __sk_buff *skb, const struct
 		return TCP_ACK;
 	if (chunk == SCTP_INIT)
 		return TCP_SYN;
+	if (chunk == SCTP_INIT_ACK)
+		return TCP_SYN | TCP_ACK;
 	return chunk == SCTP_ABORT || chunk == SCTP_SHUTDOWN_COMPLETE ? TCP_RST : TCP_ACK;
 }
 
@@ -249,6 +252,12 @@ static __always_inline void fragment_key_of(struct fragment_key *key, const stru
 	key->pad[1] = 0;
 }
 
+/* The packet has ports, or is a later fragment whose first may have had some. */
+static __always_inline bool may_have_ports(const struct packet *packet)
+{
+	return has_ports(packet->protocol) || (packet->fragment == FRAGMENT_LATER && is_extension(packet->protocol));
+}
+
 /* Of a first fragment that is translated. The packet still as it came. A function of its own for the sake of the stack. */
 __noinline int fragment_remember(const struct packet *packet)
 {
@@ -265,20 +274,32 @@ __noinline int fragment_remember(const struct packet *packet)
 	return 0;
 }
 
-/* Gives a later fragment the ports of its first. Not 0: done. A function of its own for the sake of the stack. */
-__noinline int fragment_recall(struct packet *packet)
+static __always_inline bool fragment_recall_as(struct packet *packet, __u8 protocol)
 {
 	struct fragment_key key;
 	const struct fragment_value *value;
 
-	if (!packet)
-		return false;
 	fragment_key_of(&key, packet);
+	key.protocol = protocol;
 	value = bpf_map_lookup_elem(&fragments, &key);
 	if (!value || (__u32)bpf_jiffies64() - value->touched > FRAGMENT_SECONDS * jiffies_per_second)
 		return false;
 	packet->source_port = value->source_port;
 	packet->destination_port = value->destination_port;
+	packet->protocol = protocol;
 	packet->tcp_flags = TCP_ACK;
 	return true;
+}
+
+/* Gives a later fragment the ports of its first. Not 0: done. Of what follows an IPv6 fragment header, later fragments name but the
+ * first: behind destination options is the protocol that the first one found. A function of its own for the sake of the stack. */
+__noinline int fragment_recall(struct packet *packet)
+{
+	if (!packet)
+		return false;
+	if (has_ports(packet->protocol))
+		return fragment_recall_as(packet, packet->protocol);
+	return is_extension(packet->protocol) &&
+	       (fragment_recall_as(packet, IPPROTO_UDP) || fragment_recall_as(packet, IPPROTO_TCP) ||
+		fragment_recall_as(packet, IPPROTO_SCTP));
 }

@@ -208,6 +208,14 @@ __noinline int backend_pick(struct choice *choice, const struct side *side, __u3
 
 #define NANOSECONDS 1000000000ULL
 
+/* Nanoseconds since the last new connection. Another processor may have read a later clock: that is no age. */
+static __always_inline __u64 affinity_age(const struct affinity_value *value, __u64 now)
+{
+	__u64 age = now - *(volatile const __u64 *)&value->touched;
+
+	return (__s64)age < 0 ? 0 : age;
+}
+
 /* Not 0: the remembered backend still is in the side's list and may be used. The window slides. A function of its own for
  * the sake of the stack. */
 __noinline int affinity_find(struct choice *choice, const struct record *record, const struct side *side,
@@ -226,7 +234,7 @@ __noinline int affinity_find(struct choice *choice, const struct record *record,
 	if (!value)
 		return false;
 	now = bpf_ktime_get_boot_ns();
-	if (now - value->touched >= record->affinity * NANOSECONDS)
+	if (affinity_age(value, now) >= record->affinity * NANOSECONDS)
 		return false;
 	backend = backend_get(value->backend);
 	if (!backend || backend->generation != value->generation || backend->service != record->service)

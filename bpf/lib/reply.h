@@ -92,7 +92,7 @@ static __always_inline enum verdict reply_translate(struct __sk_buff *skb, const
 	if (!reply.at)
 		return VERDICT_PASS_NOT_SERVICE;
 	flow_note(reply.at, flow_now(), add);
-	flow_note_twin(settings, &reply.flow, add);
+	flow_note_twin(&reply.flow, add, false);
 	trace_flow(&reply.flow);
 	if (reply.flow.flags == FLOW_DIRECT)
 		return VERDICT_PASS_DIRECT;

@@ -109,7 +109,7 @@ static __always_inline struct step slow_forward(struct __sk_buff *skb, struct wo
 		return step_finish(verdict);
 	if (is_icmp(work->packet.protocol, work->packet.family))
 		return step_to(NEXT_ICMP);
-	return has_ports(work->packet.protocol) ? slow_ports(skb, work, hook) : step_finish(slow_other(&work->packet));
+	return may_have_ports(&work->packet) ? slow_ports(skb, work, hook) : step_finish(slow_other(&work->packet));
 }
 
 /* Packets to the hairpin address; the packet is no fragment without ports any more. */

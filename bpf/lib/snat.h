@@ -246,7 +246,7 @@ static __always_inline enum verdict snat_translate(struct __sk_buff *skb, const 
 	__u32 add = seen_from_server(packet);
 
 	flow_note(reply->at, flow_now(), add);
-	flow_note_twin(settings, &reply->flow, add);
+	flow_note_twin(&reply->flow, add, false);
 	trace_flow(&reply->flow);
 	return reply_rewrite(skb, packet, &reply->flow);
 }

@@ -177,8 +177,9 @@ enum flow_seen {
 	SEEN_REPLY = 1, /* a packet came back */
 	SEEN_CLIENT_FIN = 2,
 	SEEN_SERVER_FIN = 4,
-	SEEN_RESET = 8,
-	SEEN_ESTABLISHED = 16, /* the client went on after the reply (TCP: a packet with ACK, no SYN) */
+	SEEN_RESET = 8, /* by either, and neither went on after it */
+	SEEN_ESTABLISHED =
+		16, /* TCP: the client went on after the reply (ACK, no SYN), or the server did (neither SYN nor RST) */
 };
 
 /* One connection: one cache line. Found by hash of client address, port and protocol; a forward packet matches the

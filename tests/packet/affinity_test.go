@@ -74,6 +74,12 @@ func TestAffinityEnds(t *testing.T) {
 				r.Errorf("each connection starts the time anew: %s", verdict)
 			}
 		},
+		"not where another processor has read a later clock": func(r *rig, w world) {
+			r.ageAffinity(-time.Minute)
+			if verdict, _ := w.clientOf(r, 1, 41001, 80); verdict != "translate_affinity" {
+				r.Errorf("used a minute after now: %s", verdict)
+			}
+		},
 		"when the backend is not serving": func(r *rig, w world) {
 			r.publish(w.decide(w.sticky("", 80, quiet(w), 2, 3)))
 			if verdict, backend := w.clientOf(r, 1, 41001, 80); verdict != "translate_balance" || backend != at(w.pod(3), 8080) {

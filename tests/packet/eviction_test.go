@@ -3,6 +3,7 @@
 package packet
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -183,6 +184,14 @@ func TestTheLifeOfATCPFlow(t *testing.T) {
 		{"half closed by the server", []event{{false, "S"}, {true, "SA"}, {false, "A"}, {true, "FA"}, {false, "A"}}, time.Hour, true},
 		{"opened again after its end", append([]event{{false, "S"}, {true, "SA"}, {false, "A"}, {false, "FA"}, {true, "FA"}, {false, "A"}}, handshake...), time.Hour, true},
 		{"opened again after a reset", append([]event{{false, "S"}, {true, "RA"}}, handshake...), time.Hour, true},
+		{"reset from outside the window: the client goes on", slices.Concat(handshake, []event{{false, "R"}, {false, "A"}}), time.Hour, true},
+		{"reset from outside the window: the server goes on", slices.Concat(handshake, []event{{true, "RA"}, {true, "A"}}), time.Hour, true},
+		{"reset, while the server's data was on its way", slices.Concat(handshake, []event{{false, "RA"}, {true, "PA"}, {false, "R"}}), 15 * time.Second, false},
+		{"opened again after the client's FIN, then closed by the server", slices.Concat(handshake, []event{{false, "FA"}}, handshake, []event{{true, "FA"}}), time.Hour, true},
+		{"opened again after the server's FIN, then closed by the client", slices.Concat(handshake, []event{{true, "FA"}}, handshake, []event{{false, "FA"}}), time.Hour, true},
+		{"made again by the client, the server answers", []event{{false, "A"}, {true, "A"}}, time.Hour, true},
+		{"made again by the client, the server has not answered", []event{{false, "A"}}, 2 * time.Minute, false},
+		{"made again by the client, the server resets", []event{{false, "A"}, {true, "R"}}, 15 * time.Second, false},
 		{"no answer yet", []event{{false, "S"}}, 2 * time.Minute, false},
 		{"answered, the client not heard of again", []event{{false, "S"}, {true, "SA"}}, 2 * time.Minute, false},
 	}
@@ -204,6 +213,34 @@ func TestTheLifeOfATCPFlow(t *testing.T) {
 				want := map[bool]string{true: "translate_reply", false: "pass_not_service"}[row.lives]
 				r.expect(toPod, out.reply("A", "x"), want)
 			}
+		})
+	}
+}
+
+// SCTP's INIT ACK is an answer to whoever claimed to be the client, as a SYN with ACK is.
+func TestAnSCTPServersFirstAnswerEstablishesNothing(t *testing.T) {
+	chunk := func(kind byte) string { return string(append([]byte{kind, 0, 0, 20}, make([]byte, 16)...)) }
+	const initAck, cookieEcho, cookieAck = 2, 10, 11
+	for name, lives := range map[string]bool{"INIT, INIT ACK": false, "the whole handshake": true} {
+		t.Run(name, func(t *testing.T) {
+			runRows(t, []row{{name: name, worlds: worlds(lb.SCTP), services: web, steps: func(w world) []step {
+				in, out := webPackets(w)
+				answer, goOn := out.reply("", chunk(initAck)), in.with("", chunk(cookieEcho))
+				steps := []step{
+					{hook: fromPod, in: in, verdict: "translate_balance", out: &out},
+					{hook: toPod, in: answer, verdict: "translate_reply", out: became(answer.from(in.dst))},
+				}
+				done := out.reply("", chunk(cookieAck))
+				if lives {
+					steps = append(steps, step{hook: fromPod, in: goOn, verdict: "translate_established", out: became(goOn.to(out.dst))},
+						step{hook: toPod, in: done, verdict: "translate_reply", out: became(done.from(in.dst))})
+				}
+				last := step{hook: toPod, in: done, verdict: "pass_not_service", do: func(r *rig) { r.age(map[uint16]time.Duration{41000: time.Hour}) }}
+				if lives {
+					last.verdict, last.out = "translate_reply", became(done.from(in.dst))
+				}
+				return append(steps, last)
+			}}})
 		})
 	}
 }

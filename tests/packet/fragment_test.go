@@ -4,6 +4,7 @@ package packet
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -86,6 +87,43 @@ func TestLaterFragmentsFollowTheFirst(t *testing.T) {
 				{hook: fromPod, in: ins[0], verdict: "translate_rehome", out: &moved[0]},
 				{hook: fromPod, in: ins[1], verdict: "translate_fragment", out: &moved[1]},
 			}
+		}},
+	})
+}
+
+// Behind a fragment header, destination options are part of what is cut: later fragments name them, and nothing else.
+func TestDestinationOptionsBehindAFragmentHeaderHideNoProtocol(t *testing.T) {
+	const id = 0x4711
+	optioned := func(p packet) packet {
+		p.inner = []extension{padding(8)}
+		return long(p)
+	}
+	six := slices.DeleteFunc(worlds(lb.TCP, lb.UDP), func(w world) bool { return !w.v6 })
+	runRows(t, []row{
+		{name: "of a flow and its reply", worlds: six, services: web, steps: func(w world) []step {
+			in, out := webPackets(w)
+			ins, outs := pieces(optioned(in), id), pieces(optioned(out), id)
+			reply := optioned(out.reply("A", ""))
+			back, restored := pieces(reply, id), pieces(reply.from(in.dst), id)
+			other := pieces(optioned(in), id+1)
+			return []step{
+				{hook: fromPod, in: ins[0], verdict: "translate_balance", out: &outs[0]},
+				{hook: fromPod, in: ins[1], verdict: "translate_fragment", out: &outs[1]},
+				{hook: fromPod, in: ins[2], verdict: "translate_fragment", out: &outs[2]},
+				{hook: toPod, in: back[0], verdict: "translate_reply", out: &restored[0]},
+				{hook: toPod, in: back[1], verdict: "translate_fragment", out: &restored[1]},
+				{hook: fromPod, in: other[1], verdict: "drop_fragment"},
+			}
+		}},
+		{name: "of packets that no service has", worlds: six, services: web, steps: func(w world) []step {
+			in, _ := webPackets(w)
+			parts := pieces(optioned(in.to(at(w.outside(1), 80))), id)
+			return []step{doing(func(r *rig) {
+				for _, p := range parts {
+					r.expectPass(fromPod, p)
+					r.expectPass(toPod, p)
+				}
+			})}
 		}},
 	})
 }

@@ -37,6 +37,7 @@ type packet struct {
 	id       uint16 // IPv4 identification
 	options  []layers.IPv4Option
 	headers  []extension // IPv6 extension headers, outermost first
+	inner    []extension // behind the fragment header: of a packet that is cut the first fragment alone has them
 	fragment *fragment
 }
 
@@ -128,21 +129,26 @@ func (p packet) network() []byte {
 }
 
 func (p packet) ipv6() []byte {
-	part := p.transport()
+	part, next := wrapped(p.inner, uint8(p.protocol), p.transport())
 	chain := slices.Clone(p.headers)
 	if p.fragment != nil {
 		cut, more := p.fragment.of(part)
 		part = cut
 		chain = append(chain, fragmentHeader(p.fragment, more))
 	}
-	next := uint8(p.protocol)
+	part, next = wrapped(chain, next, part)
+	ip := p.ipv6Header()
+	ip.NextHeader = layers.IPProtocol(next)
+	return serialize(ip, gopacket.Payload(part))
+}
+
+// wrapped puts extension headers in front of a part that the number next stands for.
+func wrapped(chain []extension, next uint8, part []byte) ([]byte, uint8) {
 	for _, header := range slices.Backward(chain) {
 		part = slices.Concat([]byte{next}, header.body, part)
 		next = header.protocol
 	}
-	ip := p.ipv6Header()
-	ip.NextHeader = layers.IPProtocol(next)
-	return serialize(ip, gopacket.Payload(part))
+	return part, next
 }
 
 func (f *fragment) of(part []byte) ([]byte, bool) {

@@ -207,6 +207,8 @@ int route(struct __sk_buff *skb)
 		return finish_routed(skb, verdict, length, &route);
 	if (!verdict_is_translate(verdict)) /* an answer, whose packet is counted as answered */
 		return finish_turned(skb, HOOK_FROM_NET, verdict, length, false);
+	if (!verdict_is_drop(result) && handed(skb)->route.way != WAY_ERROR && !icmp_error_allowed())
+		result = VERDICT_DROP_ICMP_LIMIT;
 	if (!verdict_is_drop(result) && handed(skb)->route.way != WAY_ERROR) {
 		tail_too_big(skb, result, route.mtu);
 		bpf_tail_call(skb, &programs, PROGRAM_TOO_BIG);

@@ -3,6 +3,7 @@
  * and they keep skb->csum right and reach bytes that are not linear. */
 #pragma once
 
+#include "maps.h"
 #include "parse.h"
 #include "rewrite.h"
 
@@ -89,6 +90,30 @@ static __always_inline bool answer_allowed(struct __sk_buff *skb, const struct p
 	if (packet->family == 4)
 		return first != 0 && first != 127 && first < 224;
 	return first != 0xff && !address_zero(&packet->source);
+}
+
+/* RFC 4443 2.4 f, and the same for IPv4: a token bucket of each processor. A reset is no ICMP, and no larger than what it answers. */
+static __always_inline bool icmp_error_allowed(void)
+{
+	const __u64 full = (__u64)icmp_errors_per_second * jiffies_per_second;
+	__u32 zero = 0;
+	struct icmp_budget *budget = bpf_map_lookup_elem(&icmp_budgets, &zero);
+	__u32 now = bpf_jiffies64();
+	__u32 quiet;
+
+	if (!budget || trace_on) /* an explanation spends nothing */
+		return budget;
+	quiet = now - budget->filled;
+	if (quiet > jiffies_per_second)
+		quiet = jiffies_per_second;
+	budget->filled = now;
+	budget->credit += (__u64)quiet * icmp_errors_per_second;
+	if (budget->credit > full)
+		budget->credit = full;
+	if (budget->credit < jiffies_per_second)
+		return false;
+	budget->credit -= jiffies_per_second;
+	return true;
 }
 
 /* Echo replies, of service addresses. */

@@ -39,6 +39,9 @@ volatile const __u8 weak_memory_order = 0;
 /* Records that one processor may write into the events ring a second; 0: none. */
 volatile const __u32 events_per_second = 10;
 
+/* ICMP errors that one processor may send a second, and at once after a quiet one; 0: none. */
+volatile const __u32 icmp_errors_per_second = 1000;
+
 /* Not 0: mend checksums by the kernel's helpers, as kernels before 6.2 make us do anyway. */
 volatile const __u8 checksum_helpers = 0;
 

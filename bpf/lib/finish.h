@@ -4,6 +4,7 @@
 
 #include <linux/pkt_cls.h>
 
+#include "answer.h"
 #include "create.h"
 #include "observe.h"
 #include "route.h"
@@ -42,6 +43,9 @@ static __always_inline int finish(struct __sk_buff *skb, enum hook hook, enum ve
 static __always_inline int slow_finish(struct __sk_buff *skb, const struct work *work, enum hook hook,
 				       enum verdict verdict)
 {
+	/* what is held back was refused none the less: its sender is not told */
+	if (verdict_is_reject(verdict) && work->packet.protocol != IPPROTO_TCP && !icmp_error_allowed())
+		verdict = VERDICT_DROP_ICMP_LIMIT;
 	if (work->service)
 		count_refused(work->service, verdict);
 	event_refused(skb, &work->packet, verdict);

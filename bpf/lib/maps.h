@@ -169,6 +169,13 @@ struct {
 	__uint(max_entries, 1);
 } event_budgets SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct icmp_budget);
+	__uint(max_entries, 1);
+} icmp_budgets SEC(".maps");
+
 /* One element, filled only where the knob trace_on is set. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -425,6 +425,14 @@ struct event_budget {
 	__u32 written;
 };
 
+/* A token bucket. */
+struct icmp_budget {
+	__u32 filled; /* jiffies (low 32 bits) when credit was last brought up to date */
+	__u32 pad;
+	__u64 credit; /* ICMP errors that may be sent, times jiffies_per_second */
+};
+_Static_assert(sizeof(struct icmp_budget) == 16, "layout is shared");
+
 /* What the program did with one packet; written only where the knob trace_on is set (nearlb trace). */
 struct trace_result {
 	__u32 verdict;

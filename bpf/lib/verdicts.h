@@ -58,6 +58,7 @@ enum verdict {
 	VERDICT_DROP_FORWARDING_OFF,     /* the kernel may not forward from this device (ip_forward) */
 	VERDICT_DROP_NO_SOURCE,          /* no address of this node for SNAT on the device towards the backend */
 	VERDICT_DROP_UNKNOWN_REPLY,      /* from a backend to a port of SNAT that no flow has */
+	VERDICT_DROP_ICMP_LIMIT, /* an ICMP error would answer it, and this processor has made too many of them */
 
 	VERDICT_MAX,
 };

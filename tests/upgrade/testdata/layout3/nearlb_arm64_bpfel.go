@@ -213,6 +213,13 @@ const (
 	NearlbHookHOOK_MAX      NearlbHook = 5
 )
 
+type NearlbIcmpBudget struct {
+	_      structs.HostLayout
+	Filled uint32
+	Pad    uint32
+	Credit uint64
+}
+
 type NearlbKind uint32
 
 const (
@@ -498,7 +505,8 @@ const (
 	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 40
 	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 41
 	NearlbVerdictVERDICT_DROP_UNKNOWN_REPLY       NearlbVerdict = 42
-	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 43
+	NearlbVerdictVERDICT_DROP_ICMP_LIMIT          NearlbVerdict = 43
+	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 44
 )
 
 type NearlbVerdictCounter struct {
@@ -529,6 +537,7 @@ const (
 	NearlbMapFlows                 = "flows"
 	NearlbMapFragments             = "fragments"
 	NearlbMapFrontends             = "frontends"
+	NearlbMapIcmpBudgets           = "icmp_budgets"
 	NearlbMapNames                 = "names"
 	NearlbMapPeers                 = "peers"
 	NearlbMapPrograms              = "programs"
@@ -593,6 +602,7 @@ const (
 	NearlbVarFibSource             = "fib_source"
 	NearlbVarFlowActiveSeconds     = "flow_active_seconds"
 	NearlbVarFlowSetMask           = "flow_set_mask"
+	NearlbVarIcmpErrorsPerSecond   = "icmp_errors_per_second"
 	NearlbVarJiffiesPerSecond      = "jiffies_per_second"
 	NearlbVarLinkHeader            = "link_header"
 	NearlbVarRouteLookup           = "route_lookup"
@@ -692,6 +702,7 @@ type NearlbMapSpecs struct {
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Frontends       *ebpf.MapSpec `ebpf:"frontends"`
+	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	Programs        *ebpf.MapSpec `ebpf:"programs"`
@@ -735,6 +746,7 @@ type NearlbVariableSpecs struct {
 	FibSource             *ebpf.VariableSpec `ebpf:"fib_source"`
 	FlowActiveSeconds     *ebpf.VariableSpec `ebpf:"flow_active_seconds"`
 	FlowSetMask           *ebpf.VariableSpec `ebpf:"flow_set_mask"`
+	IcmpErrorsPerSecond   *ebpf.VariableSpec `ebpf:"icmp_errors_per_second"`
 	JiffiesPerSecond      *ebpf.VariableSpec `ebpf:"jiffies_per_second"`
 	LinkHeader            *ebpf.VariableSpec `ebpf:"link_header"`
 	RouteLookup           *ebpf.VariableSpec `ebpf:"route_lookup"`
@@ -779,6 +791,7 @@ type NearlbMaps struct {
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Frontends       *ebpf.Map `ebpf:"frontends"`
+	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Names           *ebpf.Map `ebpf:"names"`
 	Peers           *ebpf.Map `ebpf:"peers"`
 	Programs        *ebpf.Map `ebpf:"programs"`
@@ -804,6 +817,7 @@ func (m *NearlbMaps) Close() error {
 		m.Flows,
 		m.Fragments,
 		m.Frontends,
+		m.IcmpBudgets,
 		m.Names,
 		m.Peers,
 		m.Programs,
@@ -848,6 +862,7 @@ type NearlbVariables struct {
 	FibSource             *ebpf.Variable `ebpf:"fib_source"`
 	FlowActiveSeconds     *ebpf.Variable `ebpf:"flow_active_seconds"`
 	FlowSetMask           *ebpf.Variable `ebpf:"flow_set_mask"`
+	IcmpErrorsPerSecond   *ebpf.Variable `ebpf:"icmp_errors_per_second"`
 	JiffiesPerSecond      *ebpf.Variable `ebpf:"jiffies_per_second"`
 	LinkHeader            *ebpf.Variable `ebpf:"link_header"`
 	RouteLookup           *ebpf.Variable `ebpf:"route_lookup"`

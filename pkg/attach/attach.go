@@ -20,6 +20,7 @@ import (
 	"net/netip"
 	"path"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 )
@@ -84,6 +85,8 @@ type Manager struct {
 	log     *slog.Logger
 	changed chan struct{} // asks Run for another Sync
 	tried   chan struct{} // see Tried
+
+	puttingBack atomic.Bool // a look at filters that were removed is due
 
 	mu       sync.Mutex     // held by Sync
 	carried  bool           // Carry was called

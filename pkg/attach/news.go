@@ -7,11 +7,12 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// news is the kernel's stream of changes to devices, addresses and routes of one namespace. What changed is not kept: Sync
+// news is the kernel's stream of changes to devices, addresses, routes and filters of one namespace. What changed is not kept: Sync
 // looks at everything, so that a lost message costs nothing but the look.
 type news struct{ socket *nl.NetlinkSocket }
 
@@ -19,7 +20,7 @@ const newsBuffer = 1 << 20 // bytes
 
 func listen() (*news, error) {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to netlink: %w", err)
 	}
@@ -32,8 +33,8 @@ func listen() (*news, error) {
 
 func (n *news) close() { n.socket.Close() }
 
-// read calls changed for all that may matter, until ctx ends.
-func (n *news) read(ctx context.Context, changed func()) error {
+// read calls changed for all that may matter, and removed where filters were taken away, until ctx ends.
+func (n *news) read(ctx context.Context, changed, removed func()) error {
 	for {
 		messages, from, err := n.socket.Receive()
 		switch {
@@ -47,7 +48,12 @@ func (n *news) read(ctx context.Context, changed func()) error {
 		case from.Pid != nl.PidKernel:
 		default:
 			for _, message := range messages {
-				if matters(message.Header.Type, message.Data) {
+				switch kind := message.Header.Type; {
+				case kind == unix.RTM_DELQDISC || kind == unix.RTM_DELTFILTER:
+					if ofClsact(message.Data) {
+						removed()
+					}
+				case matters(kind, message.Data):
 					changed()
 				}
 			}
@@ -60,6 +66,20 @@ func matters(kind uint16, data []byte) bool {
 	switch kind {
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return len(data) >= unix.SizeofRtMsg && nl.DeserializeRtMsg(data).Dst_len == 0
+	case unix.RTM_NEWQDISC, unix.RTM_NEWTFILTER, unix.RTM_NEWCHAIN, unix.RTM_DELCHAIN: // our own among them
+		return false
 	}
 	return true
+}
+
+// ofClsact tells whether struct tcmsg is of a clsact qdisc or of a filter on one.
+func ofClsact(data []byte) bool {
+	if len(data) < nl.SizeofTcMsg {
+		return false
+	}
+	switch nl.DeserializeTcMsg(data).Parent {
+	case netlink.HANDLE_CLSACT, netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS:
+		return true
+	}
+	return false
 }

@@ -15,11 +15,12 @@ const (
 	settle       = 10 * time.Millisecond  // between two Syncs: a new pod's device makes several events at once
 	retryFirst   = 200 * time.Millisecond // after a failed Sync, doubled up to
 	retryLongest = 30 * time.Second
-	recheck      = 5 * time.Minute // finds what somebody else detached
+	recheck      = 5 * time.Minute        // finds what somebody else detached and the kernel tells nobody of
+	putBack      = 300 * time.Millisecond // after somebody took filters away: who makes a qdisc anew is done by then, and two who fight are slow
 )
 
-// Run keeps Sync's promise until ctx ends, which is no error: it listens to the kernel's news of devices, addresses and
-// default routes, and tries again with back-off what failed. What is attached stays.
+// Run keeps Sync's promise until ctx ends, which is no error: it listens to the kernel's news of devices, addresses, default
+// routes and filters that go, and tries again with back-off what failed. What is attached stays.
 func (m *Manager) Run(ctx context.Context) error {
 	runtime.LockOSThread() // the namespace is the thread's
 	defer runtime.UnlockOSThread()
@@ -28,10 +29,17 @@ func (m *Manager) Run(ctx context.Context) error {
 		return fmt.Errorf("follow devices: %w", err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return news.read(ctx, m.Changed) })
+	group.Go(func() error { return news.read(ctx, m.Changed, m.filtersRemoved) })
 	group.Go(func() error { <-ctx.Done(); news.close(); return nil })
 	m.follow(ctx)
 	return group.Wait()
+}
+
+// filtersRemoved has filters looked at in a moment.
+func (m *Manager) filtersRemoved() {
+	if m.puttingBack.CompareAndSwap(false, true) {
+		time.AfterFunc(putBack, func() { m.puttingBack.Store(false); m.Changed() })
+	}
 }
 
 // follow syncs at once and after every piece of news.

@@ -116,6 +116,55 @@ func TestDevicesAreFollowedAsPodsComeAreRenamedAndGo(t *testing.T) {
 	})
 }
 
+// A CNI that makes its clsact qdisc anew takes all filters with it; one may remove filters that it does not know.
+func TestFiltersThatSomebodyTookAwayComeBackByTheKernelsNews(t *testing.T) {
+	inNode(t, func(n *node) {
+		m, synced := n.follow(func(o *Options) { o.Force = Clsact })
+		pod := n.pod("pod1", 0)
+		want := []string{"pod1 from_pod clsact", "pod1 to_pod clsact"}
+		n.await(m, synced, want...)
+		h, err := openNetlink()
+		n.must(err)
+		defer h.Close()
+		index := n.link("pod1").Attrs().Index
+		back := func(what string) {
+			n.Helper()
+			limit := time.After(recheck / 5)
+			for { // the rows stay as they are: ask the kernel
+				missing := 0
+				for _, hook := range places() {
+					filter, err := findFilter(h, index, hook)
+					if err != nil || filter == nil {
+						missing++
+					}
+				}
+				if missing == 0 {
+					break
+				}
+				select {
+				case <-synced:
+				case <-limit:
+					n.Fatalf("%s: %d filters did not come back", what, missing)
+				}
+			}
+			if before := n.counted(); n.sendFrom(pod, 5) != 5 || n.settled(before+5) != before+5 {
+				n.Errorf("%s: the programs do not see packets", what)
+			}
+		}
+		n.must(h.QdiscDel(clsact(index)))
+		back("the qdisc was removed")
+		n.must(h.QdiscDel(clsact(index)))
+		n.must(h.QdiscAdd(clsact(index)))
+		back("the qdisc was made anew")
+		for _, hook := range places() {
+			filter, err := findFilter(h, index, hook)
+			n.must(err)
+			n.must(h.FilterDel(filter))
+		}
+		back("the filters were removed")
+	})
+}
+
 func TestADefaultRouteMakesAPodsDeviceANetworkDevice(t *testing.T) {
 	inNode(t, func(n *node) {
 		m, synced := n.follow(func(*Options) {})
@@ -151,7 +200,7 @@ func TestLostNewsIsNews(t *testing.T) {
 		told := make(chan struct{}, 1000)
 		ended := make(chan error, 1)
 		n.address("lo", "10.1.2.1/32")
-		go func() { ended <- news.read(ctx, func() { told <- struct{}{} }) }()
+		go func() { ended <- news.read(ctx, func() { told <- struct{}{} }, func() {}) }()
 		<-told
 		cancel()
 		news.close()

@@ -76,6 +76,11 @@ func start(o Options) (_ *running, err error) {
 	if err := r.load(); err != nil {
 		return nil, err
 	}
+	if limit, err := boundMemory(&r.objects.NearlbMaps); err != nil {
+		r.log.Warn("bound memory", "error", err)
+	} else if limit > 0 {
+		r.log.Info("bounded memory", "bytes", limit)
+	}
 	r.removeUnattachedPrograms()
 	for _, sentence := range r.objects.Kept {
 		r.log.Warn("kept table size", "problem", sentence)
@@ -194,6 +199,7 @@ func (r *running) run(ctx context.Context) error {
 	group.Go(func() error { return r.serveSockets(ctx) })
 	group.Go(func() error { return r.leaveBackends(ctx) })
 	group.Go(func() error { return r.report(ctx) })
+	group.Go(func() error { return r.handBackMemory(ctx) })
 	group.Go(func() error { return r.followHost(ctx) })
 	group.Go(func() error { return r.followRules(ctx) })
 	group.Go(func() error { return r.answerChecks(ctx) })

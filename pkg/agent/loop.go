@@ -73,6 +73,8 @@ type loop struct {
 	triggered  map[lb.ServiceName]time.Time // changes handed out by the source and not published yet
 	rest       []lb.ServiceName             // of everything: not in the queue yet
 	reclaiming atomic.Bool                  // a reclaim is in the queue
+	memoryDue  chan struct{}                // gets something when much work is over
+	worked     int                          // publications since then
 }
 
 // task is an item of the queue.
@@ -100,6 +102,7 @@ func newLoop(source watch.Source, tables publisher, m *metrics.Metrics, log *slo
 		log:         log,
 		progress:    newProgress(allowance{o.debounce}, log.Enabled(context.Background(), slog.LevelDebug)),
 		left:        make(chan struct{}, 1),
+		memoryDue:   make(chan struct{}, 1),
 		triggered:   map[lb.ServiceName]time.Time{},
 		network:     network{minds: map[lb.ServiceName]bool{}},
 	}
@@ -270,6 +273,18 @@ func (l *loop) firstDone() {
 	l.reclaimLater()
 }
 
+// muchWork is how many publications leave memory behind that is worth handing back.
+const muchWork = 1000
+
+// handBack has memory handed back: nothing is left to do for now.
+func (l *loop) handBack() {
+	l.worked = 0
+	select {
+	case l.memoryDue <- struct{}{}:
+	default:
+	}
+}
+
 func (l *loop) leave() {
 	select {
 	case l.left <- struct{}{}:
@@ -305,5 +320,6 @@ func (l *loop) audit() error {
 		l.metrics.Audited(time.Now(), found)
 		l.audited(len(found))
 	}
+	l.handBack()
 	return err
 }

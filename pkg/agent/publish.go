@@ -39,8 +39,12 @@ func (l *loop) publish(name lb.ServiceName) error {
 	}
 	l.metrics.Published(time.Since(began), outcome.stats)
 	l.programmed(name)
+	l.worked++
 	if result.caughtUp {
 		l.metrics.Synced(time.Now())
+		if l.worked >= muchWork {
+			l.handBack()
+		}
 	}
 	return nil
 }

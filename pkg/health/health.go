@@ -17,7 +17,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// again is how often addresses are looked at anew, and ports that could not be listened on are tried again.
+// again is how often ports that could not be listened on are tried again.
 const again = 5 * time.Second
 
 // Options are what the servers ask. All of them are required.
@@ -111,25 +111,26 @@ func (s *Servers) Look() {
 	}
 }
 
-// Run listens until ctx ends, then nowhere.
+// Run listens until ctx ends, then nowhere. Tell it by Look when the node has other addresses.
 func (s *Servers) Run(ctx context.Context) error {
-	ticker := time.NewTicker(s.again)
-	defer ticker.Stop()
 	group, ctx := errgroup.WithContext(ctx)
 	for {
-		s.follow(group)
+		var again <-chan time.Time // never
+		if s.follow(group) {
+			again = time.After(s.again)
+		}
 		select {
 		case <-ctx.Done():
 			s.closeAll()
 			return group.Wait()
 		case <-s.news:
-		case <-ticker.C:
+		case <-again:
 		}
 	}
 }
 
-// follow closes the servers that nobody asks for any more, and opens those that are missing.
-func (s *Servers) follow(group *errgroup.Group) {
+// follow closes the servers that nobody asks for any more, and opens those that are missing; true if some could not be.
+func (s *Servers) follow(group *errgroup.Group) (failed bool) {
 	addresses := s.Addresses()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,6 +156,7 @@ func (s *Servers) follow(group *errgroup.Group) {
 			s.begin(group, at, name)
 		}
 	}
+	return len(s.failed) > 0
 }
 
 // begin listens and serves.
@@ -192,6 +194,7 @@ func (s *Servers) ended(at netip.AddrPort, server *server) {
 	defer s.mu.Unlock()
 	if s.servers[at] == server {
 		s.end(at, server)
+		s.Look()
 	}
 }
 

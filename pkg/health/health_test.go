@@ -198,7 +198,12 @@ func TestAPortIsClosedWhenItsServiceGoesOrTakesAnother(t *testing.T) {
 func TestServersFollowTheNodesAddresses(t *testing.T) {
 	b := newBench(t)
 	port := b.port()
-	set := func(addresses ...netip.Addr) { b.mu.Lock(); defer b.mu.Unlock(); b.addresses = addresses }
+	set := func(addresses ...netip.Addr) {
+		b.mu.Lock()
+		b.addresses = addresses
+		b.mu.Unlock()
+		b.Look()
+	}
 	set()
 	b.Set(named("web"), port, Endpoints{1, 1})
 	b.listening(port)

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+func TestTheRuntimesMemoryIsWhatTablesLeaveOfTheCgroups(t *testing.T) {
+	const mega = 1 << 20
+	for _, c := range []struct {
+		all, tables uint64
+		want        int64
+	}{
+		{1000 * mega, 0, 900 * mega},
+		{1000 * mega, 300 * mega, 630 * mega},
+		{1000 * mega, 900 * mega, 225 * mega},  // made by another container
+		{1000 * mega, 5000 * mega, 225 * mega}, // likewise
+		{math.MaxUint64, 0, 1 << 62 / 10 * 9},
+	} {
+		if got := memoryLimit(c.all, c.tables); got < c.want-mega || got > c.want+mega {
+			t.Errorf("of %d and tables of %d: %d, want %d", c.all, c.tables, got, c.want)
+		}
+	}
+}
+
+func TestMemoryIsHandedBackAfterTheStartAndAfterThousandsOfChanges(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		handed := func() bool {
+			select {
+			case <-b.memoryDue:
+				return true
+			default:
+				return false
+			}
+		}
+		for number := range 10 {
+			b.source.set(number, 1)
+		}
+		b.Synced()
+		b.settle()
+		if !handed() {
+			t.Error("not after the start")
+		}
+		for range muchWork - 1 {
+			b.ServiceChanged(serviceName(1))
+			b.after(time.Second)
+		}
+		if handed() {
+			t.Error("after a few changes")
+		}
+		b.ServiceChanged(serviceName(1))
+		b.after(time.Second)
+		if !handed() {
+			t.Errorf("not after %d changes", muchWork)
+		}
+	})
+}

@@ -20,7 +20,7 @@ PACKAGES := clang-19 llvm-19 clang-format-19 libbpf-dev linux-libc-dev gcc libc6
 # What booting other kernels wants beside: the kernels themselves are downloaded, not installed.
 KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 
-.PHONY: help build demo test test-kernels oracle cluster manifests monitoring bench scale generate verify lint fuzz packages clean root
+.PHONY: help build demo test test-kernels oracle cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ bench: build root ## measure the datapath in the kernel and write README's table
 
 scale: build root ## measure what the agent costs at many Services, beside kube-proxy if make cluster built it (SIZES=1000x10,10000x10 ROUNDS=100; KUBERNETES= without it)
 	@GO=$(GO) tests/scale.sh ./$(BIN) README.md $(if $(SIZES),-sizes $(SIZES)) $(if $(ROUNDS),-rounds $(ROUNDS))
+
+churn: build root ## CHURN=10000 changes at 1,000 Services (rolling updates, Services and types that come and go, relists): fails if memory, descriptors or tables grow (minutes)
+	@GO=$(GO) KUBERNETES= tests/scale.sh ./$(BIN) README.md -sizes $(or $(SIZES),1000x10) -churn $(or $(CHURN),10000)
 
 generate: packages ## compile the BPF programs and write the Go side of their types
 	$(GO) generate ./...

@@ -26,6 +26,7 @@ type options struct {
 	sizes             []size
 	rounds, starts    int
 	rate, createUpTo  int
+	churn             int
 	idle, longest     time.Duration
 }
 
@@ -51,8 +52,9 @@ func parse() (o options, err error) {
 	flag.IntVar(&o.starts, "starts", 3, "starts of each kind")
 	flag.IntVar(&o.rate, "rate", 250, "Services that are created in a second")
 	flag.IntVar(&o.createUpTo, "create-up-to", 10_000, "most Services for which their creation one by one is measured")
+	flag.IntVar(&o.churn, "churn", 0, "changes to make in the place of measurements, at the first of the sizes: fail if memory, descriptors or tables grow")
 	flag.DurationVar(&o.idle, "idle", 30*time.Second, "how long nothing happens")
-	flag.DurationVar(&o.longest, "longest", time.Minute, "how long changes of a kind are made if each takes long")
+	flag.DurationVar(&o.longest, "longest", time.Minute, "how long changes or starts of a kind are repeated if each takes long")
 	flag.Parse()
 	o.flags = strings.Fields(flags)
 	for text := range strings.SplitSeq(sizes, ",") {
@@ -74,6 +76,10 @@ func (o options) say(format string, args ...any) {
 
 // announce says beforehand what is done and about how long it takes.
 func (o options) announce() {
+	if o.churn > 0 {
+		o.say("makes %d changes to %v Services x endpoints: about %d minutes", o.churn, o.sizes[0], 2+o.churn/churnRate/60+churnRests/6)
+		return
+	}
 	names, minutes := "nearlb", 0.0
 	for _, s := range o.sizes {
 		each := o.idle.Minutes() + settling.Minutes() + float64(o.rounds)/400 + float64(o.starts*s.services)/300_000
@@ -100,7 +106,8 @@ func run(o options) (err error) {
 	defer func() { err = errors.Join(err, l.Close()) }()
 	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	context.AfterFunc(interrupted, func() { _ = l.Close(); os.Exit(130) })
+	ended := context.AfterFunc(interrupted, func() { _ = l.Close(); os.Exit(130) })
+	defer ended() // before stop, which ends the context
 
 	control, err := l.AddOutside(lab.OutsideOptions{Name: "control"})
 	if err != nil {
@@ -114,11 +121,22 @@ func run(o options) (err error) {
 	if err != nil {
 		return err
 	}
+	begin := func(s size, p *proxy) (*course, error) {
+		c := &course{options: o, proxy: p, lab: l, world: newWorld(s, p.node.Name, []netip.Addr{p.node.V4, p.node.V6}, p.near, far)}
+		return c, c.serve(control)
+	}
+	if o.churn > 0 {
+		c, err := begin(o.sizes[0], proxies[len(proxies)-1])
+		if err != nil {
+			return err
+		}
+		return c.churn(o.churn)
+	}
 	var columns []column
 	for _, s := range o.sizes {
 		for _, p := range proxies {
-			c := &course{options: o, proxy: p, lab: l, world: newWorld(s, p.node.Name, []netip.Addr{p.node.V4, p.node.V6}, p.near, far)}
-			if err := errors.Join(c.serve(control)); err != nil {
+			c, err := begin(s, p)
+			if err != nil {
 				return err
 			}
 			if err := c.run(); err != nil {

@@ -20,17 +20,21 @@ import (
 var (
 	firstVIP      = netip.MustParseAddr("10.96.1.0")
 	firstEndpoint = netip.MustParseAddr("10.128.0.0")
+
+	firstLoadBalancer = netip.MustParseAddr("198.18.0.0")
 )
 
 const (
 	serviceCIDR = "10.96.0.0/12"
 	servicePort = 80
 	targetPort  = 8080
-	namespaces  = 50
-	otherNodes  = 100
-	nearZone    = "near"
-	farZone     = "far"
-	nobody      = -1 // no endpoint on the own node is ready
+
+	firstNodePort = 20000 // of a churn
+	namespaces    = 50
+	otherNodes    = 100
+	nearZone      = "near"
+	farZone       = "far"
+	nobody        = -1 // no endpoint on the own node is ready
 )
 
 // size is how many objects there are.
@@ -51,13 +55,15 @@ type world struct {
 	watched []int       // numbers of Services, spread over all
 	ready   map[int]int // by number of a watched Service: which near endpoint is ready, or nobody
 	changes int         // of objects, so far
+
+	variants map[int]*variant // by number, of Services that a churn changed
 }
 
 // watchedServices is how many Services have real endpoints.
 const watchedServices = 20
 
 func newWorld(s size, node string, addresses []netip.Addr, near [2]netip.Addr, far []netip.Addr) *world {
-	w := &world{size: s, api: fakeapi.New(fakeapi.Options{}), node: node, near: near, far: far, ready: map[int]int{}}
+	w := &world{size: s, api: fakeapi.New(fakeapi.Options{}), node: node, near: near, far: far, ready: map[int]int{}, variants: map[int]*variant{}}
 	for k := range watchedServices {
 		number := k * (s.services - 1) / (watchedServices - 1)
 		w.watched, w.ready[number] = append(w.watched, number), 0
@@ -78,10 +84,10 @@ func (w *world) fill(from int) {
 }
 
 // put makes a Service and its endpoints.
-func (w *world) put(number int) { w.api.Put(service(number), w.slice(number)) }
+func (w *world) put(number int) { w.api.Put(w.service(number), w.slice(number)) }
 
 // remove takes a Service and its endpoints away.
-func (w *world) remove(number int) { w.api.Delete(service(number), w.slice(number)) }
+func (w *world) remove(number int) { w.api.Delete(w.service(number), w.slice(number)) }
 
 // setReady has one of the near endpoints of a watched Service be ready, or nobody, and tells the watches.
 func (w *world) setReady(number, which int) {
@@ -127,7 +133,7 @@ func managed(manager, fields string) []metav1.ManagedFieldsEntry {
 		FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}}
 }
 
-func service(number int) *corev1.Service {
+func (w *world) service(number int) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: named(number)}
 	s.Labels = map[string]string{"app": s.Name, "app.kubernetes.io/managed-by": "Helm"}
 	s.ManagedFields = managed("helm", `{"f:metadata":{"f:labels":{".":{},"f:app":{},"f:app.kubernetes.io/managed-by":{}}},"f:spec":{"f:internalTrafficPolicy":{},"f:ports":{".":{},"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:name":{},"f:port":{},"f:protocol":{},"f:targetPort":{}}},"f:selector":{},"f:sessionAffinity":{},"f:type":{}}}`)
@@ -137,6 +143,16 @@ func service(number int) *corev1.Service {
 		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, IPFamilyPolicy: &single, InternalTrafficPolicy: &cluster, TrafficDistribution: &distribution,
 		Selector: map[string]string{"app": s.Name}, SessionAffinity: corev1.ServiceAffinityNone,
 		Ports: []corev1.ServicePort{{Name: "http", Port: servicePort, Protocol: corev1.ProtocolTCP}},
+	}
+	if v := w.variants[number]; v != nil && v.kind != "" {
+		s.Spec.Type = v.kind
+		if v.kind != corev1.ServiceTypeClusterIP {
+			s.Spec.Ports[0].NodePort = int32(firstNodePort + number)
+			s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
+		}
+		if v.kind == corev1.ServiceTypeLoadBalancer {
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: plus(firstLoadBalancer, number).String()}}
+		}
 	}
 	return s
 }
@@ -154,10 +170,14 @@ func (w *world) slice(number int) *discoveryv1.EndpointSlice {
 	s.Name += "-abcde"
 	s.Ports = []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}
 	which, watched := w.ready[number]
-	for e := range w.endpoints {
+	v, count := w.variants[number], w.endpoints
+	if v == nil || watched {
+		v = &variant{}
+	}
+	for e := range count + v.more {
 		switch {
 		case !watched:
-			s.Endpoints = append(s.Endpoints, endpoint(plus(firstEndpoint, number*w.endpoints+e), nodeName((number+e)%otherNodes), farZone, true, number, e))
+			s.Endpoints = append(s.Endpoints, endpoint(w.address(number, e, v), nodeName((number+e)%otherNodes), farZone, true, number, e))
 		case e < len(w.near):
 			s.Endpoints = append(s.Endpoints, endpoint(w.near[e], w.node, nearZone, e == which, number, e))
 		default:

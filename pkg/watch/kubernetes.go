@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -86,6 +87,10 @@ const (
 	retryReset   = 2 * time.Minute
 )
 
+// lackingEvery is how often, more or less, a server that has no ServiceCIDRs is asked whether it has: they are of Kubernetes 1.33, and
+// an upgrade of the API server takes as long.
+const lackingEvery = 10 * time.Minute
+
 // backoff is the same for lists and for watches.
 func backoff() wait.Backoff {
 	return wait.Backoff{Duration: retryFirst, Cap: retryLongest, Steps: 40, Factor: 2, Jitter: 1}
@@ -96,11 +101,29 @@ func backoff() wait.Backoff {
 func (c *cluster) reflect(ctx context.Context, reflector *cache.Reflector) {
 	delay := backoff().DelayWithReset(clock.RealClock{}, retryReset)
 	_ = delay.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
-		if err := reflector.ListAndWatchWithContext(ctx); err != nil {
+		err := reflector.ListAndWatchWithContext(ctx)
+		if err != nil {
 			c.log.Debug("list and watch ended", "kind", reflector.Name(), "error", err)
+		}
+		if lacks(kind(reflector.Name()), err) {
+			pause(ctx, lackingEvery-lackingEvery/10+rand.N(lackingEvery/5))
 		}
 		return false, nil
 	})
+}
+
+// lacks tells whether a server answered that it has no objects of a kind for us, and may do without them.
+func lacks(k kind, err error) bool {
+	return k == kindServiceCIDR && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err))
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
 }
 
 func (c *cluster) resources() []resource {
@@ -159,8 +182,7 @@ func (c *cluster) Announce(troubles []Trouble) { c.announcer.Announce(troubles) 
 
 // failed notes a request that failed. A server that answers that it has no ServiceCIDRs for us is not waited for.
 func (c *cluster) failed(k kind, err error) {
-	without := apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)
-	if k != kindServiceCIDR || !without {
+	if !lacks(k, err) {
 		c.outage.failed(k, err)
 		return
 	}

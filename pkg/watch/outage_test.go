@@ -68,6 +68,41 @@ func TestAServiceCIDRIsANodeChange(t *testing.T) {
 	})
 }
 
+// Servers before Kubernetes 1.33 have no ServiceCIDRs. They are asked once, and every ten minutes whether they were upgraded.
+func TestAServerWithoutServiceCIDRsIsAskedEveryTenMinutes(t *testing.T) {
+	var upgraded atomic.Bool
+	refuse := func(c *fake.Clientset) {
+		c.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return !upgraded.Load(), nil, apierrors.NewNotFound(schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}, "")
+		})
+	}
+	withAPI(t, refuse, func(a *api) {
+		asked := func() (n int) {
+			for _, action := range a.client.Actions() {
+				if action.Matches("list", "servicecidrs") || action.Matches("watch", "servicecidrs") {
+					n++
+				}
+			}
+			return n
+		}
+		same(t, "requests at the start", asked(), 1)
+		time.Sleep(8 * time.Minute)
+		same(t, "requests in eight minutes", asked(), 1)
+		time.Sleep(10 * time.Hour)
+		if n := asked(); n < 55 || n > 67 {
+			t.Errorf("%d requests in ten hours, want about 60", n)
+		}
+		_, err := a.client.NetworkingV1().ServiceCIDRs().Create(t.Context(), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+			Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}}, metav1.CreateOptions{})
+		must(t, err)
+		upgraded.Store(true)
+		time.Sleep(12 * time.Minute)
+		synctest.Wait()
+		same(t, "ranges after the upgrade", len(a.source.ServiceCIDRs()), 1)
+		same(t, "outages said", a.logged("cannot be read from the API server:"), 0)
+	})
+}
+
 // A server that takes a list's request and says nothing is as good as none. The end of the agent is no outage.
 func TestAServerThatHangsIsAnOutage(t *testing.T) {
 	for what, ends := range map[string]bool{"the list takes too long": false, "the agent ends": true} {

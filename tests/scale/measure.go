@@ -76,13 +76,9 @@ func (c *course) run() error {
 		}
 		c.say("%s, %s: %s: done in %.0f s", c.world.size, c.proxy.name, s.what, time.Since(began).Seconds())
 	}
-	if c.process != nil {
-		if err := c.process.Stop(); err != nil {
-			return err
-		}
-	}
+	err := c.stop(true)
 	c.served.Close()
-	return c.proxy.wipe()
+	return err
 }
 
 // launch starts the proxy and waits until everything is published.
@@ -129,7 +125,7 @@ func (c *course) await() (time.Time, error) {
 // stop ends the proxy, and takes what it left.
 func (c *course) stop(wipe bool) error {
 	if c.process != nil {
-		if err := c.process.Stop(); err != nil {
+		if err := c.proxy.end(c.process); err != nil {
 			return err
 		}
 		c.process = nil

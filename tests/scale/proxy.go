@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -23,6 +22,7 @@ type proxy struct {
 	limit  time.Duration // for a start and for a change: what takes longer does not come
 
 	start func(kubeconfig string) (*lab.Process, error)
+	end   func(*lab.Process) error
 	// wipe takes away everything that it left in the kernel.
 	wipe func() error
 	// published tells when everything was, and what is wrong; ok: it says so.
@@ -78,6 +78,7 @@ func newAgent(l *lab.Lab, binary string, flags []string) (*proxy, error) {
 	p.start = func(kubeconfig string) (*lab.Process, error) {
 		return p.node.StartAgent(lab.AgentOptions{Command: []string{binary, "agent"}, Kubeconfig: kubeconfig, Args: flags})
 	}
+	p.end = (*lab.Process).Stop
 	p.wipe = func() error {
 		return p.run("cleanup", binary, "cleanup", "--pin-path", p.node.PinPath(), "--lock-dir", l.LockDir())
 	}
@@ -106,7 +107,8 @@ func newKubeProxy(l *lab.Lab, binary string) (*proxy, error) {
 			"--cluster-cidr=10.244.0.0/16,fd24::/16", "--detect-local-mode=ClusterCIDR", "--conntrack-max-per-core=0", "--conntrack-min=0",
 			"--healthz-bind-address=127.0.0.1:20256", "--metrics-bind-address=127.0.0.1:20249"})
 	}
-	p.wipe = func() error { return errors.Join(p.run("nft", "nft", "flush", "ruleset")) }
+	p.end = (*lab.Process).Kill // it does nothing else on SIGTERM
+	p.wipe = func() error { return p.run("nft", "nft", "flush", "ruleset") }
 	// Its rules come in one transaction, which the probes see.
 	p.published = func(int) (time.Time, string, bool) { return time.Time{}, "", true }
 	// It waits a second between two transactions: who changes things more often measures that.

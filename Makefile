@@ -11,29 +11,36 @@ FUZZTIME ?= 30s
 SEED     ?= 1
 export RAPID_SEED = $(SEED)
 
-# All is built as the program is, so that what a fresh machine compiles for one target serves the next; agents in tests drop capabilities, too.
+# All is compiled as the program is, so that what a fresh machine compiles for one target serves the next; agents in tests drop capabilities, too.
 export CGO_ENABLED = 0
+export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 
 # What building the BPF objects and running every test wants from Debian; the program itself needs none of it.
 PACKAGES := clang-19 llvm-19 clang-format-19 libbpf-dev linux-libc-dev gcc libc6-dev iproute2 nftables iptables shellcheck
 
+# The modules beside nearlb's own: their tests need what its users do not.
+MODULES := tests/oracle tests/cluster tests/manifests tests/monitoring
+
 # What booting other kernels wants beside: the kernels themselves are downloaded, not installed.
 KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 
-.PHONY: help build demo test test-kernels oracle cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
+.PHONY: help build demo gate test test-kernels oracle cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/nearlb (needs Go alone: BPF objects are committed)
-	$(GO) build -trimpath -ldflags "-s -w -X github.com/nearlb/nearlb/pkg/cli.version=$(VERSION)" -o $(BIN) ./cmd/nearlb
+	$(GO) build -ldflags "-s -w -X github.com/nearlb/nearlb/pkg/cli.version=$(VERSION)" -o $(BIN) ./cmd/nearlb
 
 demo: build root ## a small cluster on this machine: watch traffic follow the endpoints (about 40 s)
 	./$(BIN) demo $(DEMOFLAGS)
 
-test: root packages oracle cluster manifests monitoring ## install what is missing, then run every test, the privileged ones included (SEED=0: other random worlds)
-	NEARLB_REQUIRE_PRIVILEGED=1 CGO_ENABLED=1 $(GO) test -race -count=1 -timeout $(TIMEOUT) ./cmd/... ./pkg/...
-	NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) ./tests/...
+test: root packages ## install what is missing, then run every test, the privileged ones included (SEED=0: other random worlds); says how long it takes
+	$(GO) run ./tests/gate -behaviour
+
+gate: root ## what a change has to pass: test, verify, lint and test-kernels, side by side, with a budget for each suite
+	@tests/packages.sh $(PACKAGES) $(KERNEL_PACKAGES)
+	$(GO) run ./tests/gate
 
 oracle: ## compare decisions with kube-proxy's own code; WORLDS=N for another number of worlds than 2 x 50000, SEED=0 for others
 	cd tests/oracle && $(GO) test -count=1 -timeout $(TIMEOUT) . $(if $(WORLDS),-rapid.checks=$(WORLDS))
@@ -65,22 +72,14 @@ generate: packages ## compile the BPF programs and write the Go side of their ty
 	$(GO) generate ./...
 
 verify: generate ## fail when a generated file or go.mod is not fresh
-	$(GO) mod tidy -diff
-	cd tests/oracle && $(GO) mod tidy -diff
-	cd tests/cluster && $(GO) mod tidy -diff
-	cd tests/manifests && $(GO) mod tidy -diff
-	cd tests/monitoring && $(GO) mod tidy -diff
+	for module in . $(MODULES); do (cd $$module && $(GO) mod tidy -diff) || exit 1; done
 	@test -z "$$(git status --porcelain -- pkg bpf tests)" || { git status --porcelain -- pkg bpf tests; echo "generated files are not fresh: run make generate and commit"; exit 1; }
 
 lint: packages ## formatting, vet, staticcheck, shellcheck
 	@unformatted=$$(gofmt -l cmd pkg tests); test -z "$$unformatted" || { echo "gofmt -w $$unformatted"; exit 1; }
 	clang-format-19 --dry-run --Werror bpf/*.c bpf/lib/*.h
-	$(GO) vet ./...
+	for module in . $(MODULES); do $(GO) run ./tests/vet -C $$module ./... || exit 1; done
 	$(GO) tool staticcheck ./...
-	cd tests/oracle && $(GO) vet ./...
-	cd tests/cluster && $(GO) vet ./...
-	cd tests/manifests && $(GO) vet ./...
-	cd tests/monitoring && $(GO) vet ./...
 	shellcheck .ci/run tests/*.sh tests/monitoring/*.sh
 
 fuzz: root ## hold the properties against other worlds, and run every fuzz target for FUZZTIME each

@@ -6,6 +6,8 @@ grep -rl --include='*_test.go' -e 'rapid\.Check(' -e 'worlds\.Check(' pkg tests/
 	echo "== $package: properties"
 	RAPID_SEED=0 go test -count=1 -timeout 1h "./$package"
 done
+echo "== tests/oracle: worlds"
+(cd tests/oracle && RAPID_SEED=0 go test -count=1 -timeout 1h .)
 time=${1:-30s}
 grep -rl --include='*_test.go' '^func Fuzz' cmd pkg tests | sort | while read -r file; do
 	package=./$(dirname "$file")

@@ -3,7 +3,6 @@
 package daemonset
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/tests/repository"
 )
 
 // Pod is what a kubelet adds to the manifest.
@@ -38,13 +38,12 @@ var build = sync.OnceValues(func() (string, error) {
 	}
 	path := filepath.Join(cache, "nearlb-test", "nearlb")
 	made := fmt.Sprintf("%s.%d", path, os.Getpid()) // others may build it, too
-	list := exec.Command("go", "list", "-f", "{{.Dir}}", "-m", "github.com/nearlb/nearlb")
-	root, err := list.Output()
+	root, err := repository.Root()
 	if err != nil {
-		return "", fmt.Errorf("find the module: %w", err)
+		return "", err
 	}
 	cmd := exec.Command("make", "build", "BIN="+made, "VERSION=test")
-	cmd.Dir = string(bytes.TrimSpace(root))
+	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("make build: %w\n%s", err, out)
 	}

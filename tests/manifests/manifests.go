@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
+	"github.com/nearlb/nearlb/tests/repository"
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
@@ -23,8 +23,11 @@ import (
 
 // Directory is manifests/.
 func Directory() string {
-	_, here, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(here), "../../manifests")
+	root, err := repository.Root()
+	if err != nil {
+		panic(err) // a test runs in its package's directory
+	}
+	return filepath.Join(root, "manifests")
 }
 
 // Overlays are the kustomizations that users apply, by their directory.

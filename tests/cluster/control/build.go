@@ -3,14 +3,13 @@
 package control
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 
+	"github.com/nearlb/nearlb/tests/repository"
 	"golang.org/x/sys/unix"
 )
 
@@ -41,13 +40,13 @@ var program = sync.OnceValues(func() (string, error) {
 
 // build replaces the file if it is of another version. Who runs the old one goes on with it.
 func build(dir string) (string, error) {
-	_, here, _, ok := runtime.Caller(0)
-	if !ok {
-		return "", errors.New("build Kubernetes: the source's place is not known")
+	root, err := repository.Root()
+	if err != nil {
+		return "", err
 	}
 	file := filepath.Join(dir, "kubernetes")
-	command := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", file, "../kubernetes")
-	command.Dir = filepath.Dir(here)
+	command := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", file, "./kubernetes")
+	command.Dir = filepath.Join(root, "tests", "cluster")
 	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build Kubernetes: %w: %s", err, out)
 	}

@@ -30,7 +30,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -43,6 +42,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/tests/cluster/control"
 	"github.com/nearlb/nearlb/tests/privileged"
+	"github.com/nearlb/nearlb/tests/repository"
 )
 
 // Patience is how long a change may take to reach the sockets: long, so that only what never comes is a failure. Controllers that lost
@@ -142,8 +142,11 @@ func start(ctx context.Context, o Options) (*Cluster, error) {
 
 // Manifest is a file of manifests/.
 func Manifest(name string) string {
-	_, here, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(here), "../../../manifests", name)
+	root, err := repository.Root()
+	if err != nil {
+		panic(err) // a test runs in its package's directory
+	}
+	return filepath.Join(root, "manifests", name)
 }
 
 // common is the cluster that the tests of a package share.

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// suite is one line of the summary: a command, and what it may take.
+type suite struct {
+	name  string
+	about string
+	after []string // suites that must have ended well before
+	dir   string   // of its module; "": nearlb's own
+	env   []string
+	// warm and fresh are what it takes where everything was compiled before, and what it takes more with empty caches: seconds of
+	// processor time of all its processes, as measured. The budget is half as much again.
+	warm, fresh int
+	command     []string
+}
+
+const (
+	cgo        = "CGO_ENABLED=1" // the race detector is C; everything else is compiled as the program is
+	privileged = "NEARLB_REQUIRE_PRIVILEGED=1"
+	deadline   = "-timeout=40m" // of one package's tests: against what hangs
+)
+
+// compile is a command that compiles packages with all that they need, and links nothing.
+func compile(arguments ...string) []string {
+	return append([]string{"go", "list", "-export", "-deps", "-f", ""}, arguments...)
+}
+
+// modules is a command that compiles the tests of the modules beside nearlb's own.
+var modules = []string{"sh", "-ec", "for module in oracle manifests monitoring cluster; do cd tests/$module; " +
+	"go list -export -deps -test -f '' ./...; cd ../..; done"}
+
+// test is a run of packages' tests one after the other: suites run side by side already. vet has seen them as part of lint.
+func test(arguments ...string) []string {
+	return append([]string{"go", "test", "-vet=off", "-count=1", "-p=1", "-ldflags=-w", deadline}, arguments...)
+}
+
+// concurrent are the packages with goroutines and memory that other processes write: the race detector watches their tests.
+var concurrent = []string{"./pkg/agent", "./pkg/attach", "./pkg/bpf", "./pkg/capability", "./pkg/demo", "./pkg/health", "./pkg/lab", "./pkg/maps",
+	"./pkg/metrics", "./pkg/watch"}
+
+// others stands for the packages of nearlb's own module that no other suite names.
+const others = "others"
+
+// suites is the gate. Those that many wait for start first, then those that are long.
+var suites = []suite{
+	{name: "fresh", about: "what go generate writes is what is committed", warm: 20, fresh: 40, command: []string{"make", "-s", "verify"}},
+
+	{name: "compile", about: "nearlb, its tests and tools", after: []string{"fresh"}, fresh: 230, command: compile("-test", "./...", "tool")},
+	{name: "compile-modules", about: "with Kubernetes, etcd, Helm and Prometheus", after: []string{"compile"}, fresh: 300, command: modules},
+	{name: "compile-race", about: "with the race detector", after: []string{"compile"}, env: []string{cgo}, fresh: 230,
+		command: compile(append([]string{"-race", "-test"}, concurrent...)...)},
+	{name: "compile-arm64", about: "the program for arm64", after: []string{"compile"}, env: []string{"GOARCH=arm64"}, fresh: 200,
+		command: compile("./cmd/nearlb")},
+
+	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, warm: 300, fresh: 20,
+		command: []string{"go", "run", "./tests/kernels"}},
+	{name: "cluster", about: "agents on a real control plane", after: []string{"compile-modules"}, dir: "tests/cluster", env: []string{privileged}, warm: 90,
+		command: test("./...")},
+	{name: "race", about: "packages with goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 120,
+		command: append(test("-race"), concurrent...)},
+	{name: "hosts", about: "real agents and sockets in network namespaces", after: []string{"compile"}, env: []string{privileged}, warm: 120,
+		command: test("./tests/hosts")},
+	{name: "packets", about: "packets through the real programs", after: []string{"compile"}, env: []string{privileged}, warm: 120,
+		command: test("./tests/packet", "./tests/sockets", "./tests/differential")},
+	{name: "faults", about: "killed agents, full tables, missing features", after: []string{"compile"}, env: []string{privileged}, warm: 90,
+		command: test("./tests/faults")},
+	{name: "upgrade", about: "layouts in each other's place, under traffic", after: []string{"compile"}, env: []string{privileged}, warm: 60,
+		command: test("./tests/upgrade")},
+	{name: "units", about: "everything that is not concurrent", after: []string{"compile"}, env: []string{privileged}, warm: 60,
+		command: test(others)},
+	{name: "oracle", about: "decisions beside kube-proxy's own code, 10,000 worlds", after: []string{"compile-modules"}, dir: "tests/oracle", warm: 40,
+		command: test("./...", "-rapid.checks=5000")},
+	{name: "daemonset", about: "the agent in its container", after: []string{"compile"}, env: []string{privileged}, warm: 20,
+		command: test("./tests/daemonset")},
+	{name: "monitoring", about: "dashboard and alerts over what real agents tell", after: []string{"compile-modules"}, dir: "tests/monitoring",
+		env: []string{privileged}, warm: 30, command: test("./...")},
+	{name: "manifests", about: "every way to install, and the image's program for each architecture", after: []string{"compile-modules", "compile-arm64"},
+		dir: "tests/manifests", warm: 25, command: test("./...")},
+	{name: "lint", about: "gofmt, clang-format, vet, staticcheck, shellcheck", after: []string{"compile-modules"}, warm: 20, fresh: 100,
+		command: []string{"make", "-s", "lint"}},
+}
+
+// beside are not part of `make test`: they say nothing about behaviour, or take a download of two kernels.
+var beside = []string{"fresh", "lint", "kernels"}
+
+// complete puts packages in the place of others.
+func complete(all []suite) ([]suite, error) {
+	left, err := withTests("./...")
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range all {
+		named := slices.DeleteFunc(slices.Clone(s.command), func(arg string) bool { return !strings.HasPrefix(arg, "./") })
+		if s.dir != "" || s.command[1] != "test" || len(named) == 0 {
+			continue
+		}
+		packages, err := withTests(named...)
+		if err != nil {
+			return nil, err
+		}
+		left = slices.DeleteFunc(left, func(pkg string) bool { return slices.Contains(packages, pkg) })
+	}
+	all = slices.Clone(all)
+	for i, s := range all {
+		if at := slices.Index(s.command, others); at >= 0 {
+			all[i].command = slices.Replace(slices.Clone(s.command), at, at+1, left...)
+		}
+	}
+	return all, nil
+}
+
+// withTests gives those packages that match and have tests.
+func withTests(patterns ...string) ([]string, error) {
+	cmd := exec.Command("go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}"}, patterns...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list %v: %w", patterns, err)
+	}
+	return strings.Fields(string(out)), nil
+}

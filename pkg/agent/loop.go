@@ -25,10 +25,12 @@ type publisher interface {
 	Configure(maps.Config) error
 	Apply(lb.Decision) (maps.Stats, error)
 	Remove(lb.ServiceName) (maps.Stats, error)
+	Hold(lb.ServiceName) maps.Stats
 	Published() []lb.ServiceName
 	Problems() []lb.Problem
 	Reclaim(now time.Time) int
 	Waiting() bool
+	Searching() bool
 	Audit(repair bool) ([]maps.Drift, error)
 }
 
@@ -212,10 +214,16 @@ func (l *loop) do(t task) error {
 	return nil
 }
 
+// searchPause is the time between two pieces of a search of the tables of connections, each a millisecond or two: it is in no
+// hurry.
+const searchPause = 20 * time.Millisecond
+
 // reclaimLater has freed, soon, what a change left behind.
-func (l *loop) reclaimLater() {
+func (l *loop) reclaimLater() { l.reclaimAfter(l.reclaimEvery) }
+
+func (l *loop) reclaimAfter(d time.Duration) {
 	if l.reclaiming.CompareAndSwap(false, true) {
-		l.queue.AddAfter(task{kind: reclaim}, l.reclaimEvery)
+		l.queue.AddAfter(task{kind: reclaim}, d)
 	}
 }
 
@@ -225,7 +233,10 @@ func (l *loop) reclaim() {
 	if l.tables.Reclaim(time.Now()) > 0 {
 		l.retry()
 	}
-	if l.tables.Waiting() {
+	switch {
+	case l.tables.Searching():
+		l.reclaimAfter(searchPause)
+	case l.tables.Waiting():
 		l.reclaimLater()
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
@@ -214,6 +215,54 @@ func TestWhatIsLookedAtDoesNotStarve(t *testing.T) {
 		}
 		close(step)
 		b.settle()
+	})
+}
+
+// Who loses a frontend to another Service, or gets one back, is decided again: the tables keep no decision of who had all its
+// frontends.
+func TestAServiceWhoseFrontendChangedHandsIsDecidedAgain(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		second := input(2, 1)
+		second.Service.ClusterIPs = input(1, 1).Service.ClusterIPs
+		b.source.put(second)
+		b.Synced()
+		b.settle()
+		b.want("apply s2", "configure", "audit")
+		first := b.source.set(1, 1)
+		b.ServiceChanged(first)
+		b.settle()
+		b.want("apply s1", "apply s2")
+		if p := b.tables.Problems(); len(p) != 1 || p[0].Object != second.Service.Name.Object() {
+			t.Errorf("problems %v, want the second Service's", p)
+		}
+		first2 := input(1, 1)
+		first2.Held = true // the API server lost it
+		b.source.put(first2)
+		b.ServiceChanged(first)
+		b.after(testDebounce)
+		b.want("apply s1")
+		if p := b.tables.Problems(); len(p) != 1 || p[0].Object != first2.Service.Name.Object() {
+			t.Errorf("problems %v, want the held Service's", p)
+		}
+	})
+}
+
+// What is held by its name alone gives its frontends to a Service that exists, too.
+func TestAServiceHeldByNameGivesItsAddressAway(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		old := decide.Decide(input(1, 1), lb.Node{})
+		if _, err := b.tables.Tables.Apply(old); err != nil {
+			t.Fatal(err)
+		}
+		b.source.held = map[lb.ServiceName]bool{old.Service: true}
+		living := input(2, 1)
+		living.Service.ClusterIPs = input(1, 1).Service.ClusterIPs
+		b.source.put(living)
+		b.Synced()
+		b.settle()
+		if p := b.tables.Problems(); len(p) != 1 || p[0].Object != old.Service.Object() {
+			t.Errorf("problems %v, want the held Service's", p)
+		}
 	})
 }
 

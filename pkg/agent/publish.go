@@ -25,6 +25,9 @@ func (l *loop) publish(name lb.ServiceName) error {
 	if outcome.stats.Total() > 0 || err != nil {
 		l.reclaimLater()
 	}
+	for _, other := range outcome.stats.Again {
+		l.ServiceChanged(other)
+	}
 	result := l.finish(name, version, outcome, err)
 	l.say(name, result, err)
 	if result.first {
@@ -66,7 +69,7 @@ func (l *loop) say(name lb.ServiceName, r result, err error) {
 // serve decides and writes. Without the Service in the source, it is removed, unless the source holds that.
 func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	if l.source.Holds(name) {
-		return outcome{held: true}, nil
+		return outcome{held: true, stats: l.tables.Hold(name)}, nil
 	}
 	in, exists := l.source.Input(name)
 	if !exists {

@@ -103,6 +103,7 @@ type Node struct {
 // Input is all that decides about one Service on this node.
 type Input struct {
 	Service   Service
+	Held      bool // the API server lists it no more, and it is served for a while nevertheless
 	Endpoints []Endpoint
 	Taken     Taken     // external IPs that are somebody else's
 	Problems  []Problem // found while the objects were read

@@ -2,7 +2,12 @@
 
 package maps
 
-import "sort"
+import (
+	"iter"
+	"math/bits"
+	"slices"
+	"sort"
+)
 
 // ids hands out numbers from first to limit-1: those never used before ones given back, and of those the longest unused, so
 // that an id changes hands as seldom as possible.
@@ -13,17 +18,45 @@ type ids struct {
 }
 
 // newIDs restores the state in which exactly the given numbers are taken.
-func newIDs(first, limit uint32, taken map[uint32]bool) *ids {
-	i := &ids{next: first, limit: limit, used: len(taken)}
-	for id := range taken {
-		i.next = max(i.next, id+1)
-	}
+func newIDs(first, limit uint32, taken *idSet) *ids {
+	i := &ids{next: max(first, taken.end()), limit: limit, used: taken.count}
 	for id := first; id < i.next; id++ {
-		if !taken[id] {
+		if !taken.has(id) {
 			i.free = append(i.free, id)
 		}
 	}
 	return i
+}
+
+// idSet is a set of small numbers, a bit for each. The zero value is empty.
+type idSet struct {
+	words []uint64
+	count int
+}
+
+func (s *idSet) has(id uint32) bool {
+	return int(id>>6) < len(s.words) && s.words[id>>6]&(1<<(id&63)) != 0
+}
+
+func (s *idSet) add(id uint32) {
+	if s.has(id) {
+		return
+	}
+	if more := int(id>>6) + 1 - len(s.words); more > 0 {
+		s.words = append(s.words, make([]uint64, more)...)
+	}
+	s.words[id>>6] |= 1 << (id & 63)
+	s.count++
+}
+
+// end is one more than the greatest number; 0 without any.
+func (s *idSet) end() uint32 {
+	for i, word := range slices.Backward(s.words) {
+		if word != 0 {
+			return uint32(i*64 + bits.Len64(word))
+		}
+	}
+	return 0
 }
 
 func (i *ids) take() (uint32, bool) {
@@ -58,6 +91,69 @@ type spans struct {
 }
 
 func newSpans(size uint32) *spans { return &spans{free: []span{{0, size}}, left: size} }
+
+// takenSlots are the slots that are taken already, a bit for each, while spans are restored.
+type takenSlots struct {
+	words []uint64
+	size  uint32
+}
+
+func newTakenSlots(size uint32) *takenSlots { return &takenSlots{make([]uint64, (size+63)/64), size} }
+
+// reserve takes a certain run, which must be inside; false if any of it is taken already.
+func (t *takenSlots) reserve(want span) bool {
+	for word, mask := range want.masks() {
+		if t.words[word]&mask != 0 {
+			return false
+		}
+	}
+	for word, mask := range want.masks() {
+		t.words[word] |= mask
+	}
+	return want.count > 0
+}
+
+// masks are the words of a bit map that a run is in, and its bits in each.
+func (s span) masks() iter.Seq2[uint32, uint64] {
+	return func(yield func(uint32, uint64) bool) {
+		for first := s.first; first < s.end(); {
+			word := first / 64
+			last := min(s.end(), (word+1)*64) // of this word, exclusive
+			mask := (^uint64(0) << (first % 64)) & (^uint64(0) >> (63 - (last-1)%64))
+			if !yield(word, mask) {
+				return
+			}
+			first = last
+		}
+	}
+}
+
+// next is the first slot from here on that is taken, or is not; size if there is none.
+func (t *takenSlots) next(from uint32, taken bool) uint32 {
+	for from < t.size {
+		word := t.words[from/64]
+		if !taken {
+			word = ^word
+		}
+		if word >>= from % 64; word != 0 {
+			return min(t.size, from+uint32(bits.TrailingZeros64(word)))
+		}
+		from = (from/64 + 1) * 64
+	}
+	return t.size
+}
+
+// spans are what is left.
+func (t *takenSlots) spans() *spans {
+	s := &spans{}
+	for first := t.next(0, false); first < t.size; {
+		end := t.next(first, true)
+		s.free = append(s.free, span{first, end - first})
+		s.left += end - first
+		first = t.next(end, false)
+	}
+	return s
+}
 
 // take finds the smallest free run that is large enough; the first of equals.
 func (s *spans) take(count uint32) (uint32, bool) {

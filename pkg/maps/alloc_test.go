@@ -67,7 +67,9 @@ func longestFree(taken []bool) (longest int) {
 }
 
 func TestIDsAreNewOnesFirstAndThenTheLongestUnused(t *testing.T) {
-	i := newIDs(1, 5, map[uint32]bool{2: true})
+	taken := &idSet{}
+	taken.add(2)
+	i := newIDs(1, 5, taken)
 	var got []uint32
 	for range 3 {
 		id, ok := i.take()

@@ -53,14 +53,24 @@ func (a *audit) names() error {
 	if err := t.store.names.err(); err != nil {
 		return err
 	}
-	for _, all := range t.names.byText {
-		for _, n := range all {
-			text, found := live[n.key()]
-			delete(live, n.key())
-			if found && text == n.text {
-				continue
+	check := func(key nameKey, want string) error {
+		text, found := live[key]
+		delete(live, key)
+		if found && text == want {
+			return nil
+		}
+		return a.note("names", want, "is missing or has another id", func() error { return t.store.names.put(key, want) })
+	}
+	for _, places := range t.names.places {
+		for text, n := range places.byText {
+			if err := check(n.key(), text); err != nil {
+				return err
 			}
-			if err := a.note("names", n.text, "is missing or has another id", func() error { return t.store.names.put(n.key(), n.text) }); err != nil {
+		}
+	}
+	for _, s := range t.services {
+		for _, p := range s.ports {
+			if err := check(p.nameKey(), p.name().String()); err != nil {
 				return err
 			}
 		}
@@ -89,19 +99,29 @@ func (a *audit) dropName(key nameKey) error {
 
 // renumber gives the ids of one kind back that only strays had.
 func (a *audit) renumber(kind uint32) {
-	taken := map[uint32]bool{}
-	for _, n := range a.t.names.byText[kind] {
-		taken[n.id] = true
+	taken := &idSet{}
+	add := func(id uint32) {
+		if id > 0 && id < a.t.names.limits[kind] {
+			taken.add(id)
+		}
+	}
+	if kind == servicePortName {
+		for _, s := range a.t.services {
+			for _, p := range s.ports {
+				add(p.id)
+			}
+		}
+		for id := range a.t.strays.services {
+			add(id)
+		}
+	} else {
+		for id := range a.t.names.places[kind].byID {
+			add(uint32(id))
+		}
 	}
 	for key := range a.t.strays.names {
-		taken[key.Id] = taken[key.Id] || key.Kind == kind
-	}
-	for id := range a.t.strays.services {
-		taken[id] = taken[id] || kind == servicePortName
-	}
-	for id, is := range taken {
-		if !is || id == 0 || id >= a.t.names.limits[kind] {
-			delete(taken, id)
+		if key.Kind == kind {
+			add(key.Id)
 		}
 	}
 	a.t.names.number(kind, taken)
@@ -109,16 +129,17 @@ func (a *audit) renumber(kind uint32) {
 
 func (a *audit) backends() error {
 	t := a.t
-	owned := map[uint32]bool{}
+	owned := &idSet{}
 	for _, s := range t.services {
 		for _, p := range s.ports {
-			for _, b := range p.backends {
-				owned[b.id] = true
-				if read[backendRow](t.store.backends, b.id) == b.value {
+			for i := range p.backends {
+				b := p.backends[i]
+				owned.add(b.id)
+				if read[backendRow](t.store.backends, b.id) == b.row {
 					continue
 				}
-				entry := p.name.String() + " " + AddrPortOf(b.value).String()
-				mend := func() error { write(t.store.backends, b.id, b.value); return nil }
+				entry := p.name().String() + " " + AddrPortOf(b.row).String()
+				mend := func() error { write(t.store.backends, b.id, b.row); return nil }
 				if err := a.note("backends", entry, "is not as it was published", mend); err != nil {
 					return err
 				}
@@ -126,7 +147,7 @@ func (a *audit) backends() error {
 		}
 	}
 	for id := uint32(1); id < t.store.backends.size; id++ {
-		if owned[id] || uint8(t.store.backends.load(id, wordState)>>16) == stateFree || t.gone[id] != nil {
+		if owned.has(id) || uint8(t.store.backends.load(id, wordState)>>16) == stateFree || t.gone[id] != nil {
 			continue
 		}
 		if err := a.note("backends", fmt.Sprint(id), "belongs to nothing", func() error { return a.disownBackend(id) }); err != nil {
@@ -139,16 +160,15 @@ func (a *audit) backends() error {
 // disownBackend makes a stray a removed endpoint: connections may name it still.
 func (a *audit) disownBackend(id uint32) error {
 	t := a.t
-	b := t.strays.backends[id]
-	if b == nil { // somebody wrote to an entry that was free
+	row, found := t.strays.backends[id]
+	if !found { // somebody wrote to an entry that was free
 		write(t.store.backends, id, backendRow{Generation: read[backendRow](t.store.backends, id).Generation})
 		return nil
 	}
 	delete(t.strays.backends, id)
-	b.value.State, b.value.Member = stateGone, 0
-	write(t.store.backends, id, b.value)
-	b.since = t.now()
-	t.gone[id] = b
+	row.State, row.Member = stateGone, 0
+	write(t.store.backends, id, row)
+	t.gone[id] = &goneBackend{row: row, since: t.now()}
 	return nil
 }
 
@@ -162,7 +182,7 @@ func (a *audit) slots() error {
 					continue
 				}
 				mend := func() error { return a.refill(r) }
-				if err := a.note("slots", fmt.Sprintf("%s [%d+%d]", p.name, r.first, r.count), "are not as they were published", mend); err != nil {
+				if err := a.note("slots", fmt.Sprintf("%s [%d+%d]", p.name(), r.first, r.count), "are not as they were published", mend); err != nil {
 					return err
 				}
 			}
@@ -180,17 +200,9 @@ func (t *Tables) liveSum(r *run) uint64 {
 }
 
 func (a *audit) refill(r *run) error {
-	byID := map[uint32]*backend{}
-	for _, b := range r.port.backends {
-		byID[b.id] = b
-	}
-	members := make([]*backend, 0, len(r.ids))
-	for _, id := range r.ids {
-		b := byID[id]
-		if b == nil {
-			return nil // replaced already; nobody reads it
-		}
-		members = append(members, b)
+	members := r.members()
+	if members == nil {
+		return nil // replaced already; nobody reads it
 	}
 	for i, id := range a.t.maglev(members) {
 		a.t.store.slots.store(r.first+uint32(i), 0, id)

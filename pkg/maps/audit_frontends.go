@@ -67,7 +67,7 @@ func (a *audit) ranges() error {
 					delete(live, key)
 					continue
 				}
-				entry := p.name.String() + " " + prefixOf(key).String()
+				entry := p.name().String() + " " + prefixOf(key).String()
 				if err := a.note("source_ranges", entry, "is missing", func() error { return t.store.ranges.put(key, 1) }); err != nil {
 					return err
 				}
@@ -93,7 +93,7 @@ func (a *audit) dropStrayRange(key rangeKey) error {
 // filter sets bits that are missing. Those that nothing needs are no drift: connections may (Reclaim).
 func (a *audit) filter() error {
 	var missing []filterBit
-	for b := range a.t.bits {
+	for b := range a.t.bits.all() {
 		if !b.isSet(a.t.store.filter) {
 			missing = append(missing, b)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"unique"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -17,33 +18,28 @@ import (
 type change struct {
 	t        *Tables
 	decision *lb.Decision
+	wanted   []wish // of the decision
 	service  *service
 	stats    Stats
 	undo     []func() // gives back what was reserved
 
 	names     []*named // fresh
 	ports     []*port  // fresh
-	backends  []*backendChange
-	planned   map[*port]map[endpoint]*backend // fresh backends, before they are registered
-	tiers     map[*port][]plannedTier
-	runs      []*run // fresh
-	held      []*run // published before; kept from Reclaim until the change is over
-	slots     map[*run][]uint32
+	backends  []backendChange
+	members   []portMembers // of the ports that the decision has backends of
+	tiers     []plannedTier
+	runs      []freshRun
+	inUse     []*run      // published before; kept from Reclaim until the change is over
 	frontends []*frontend // with a new record
 	drops     []*frontend
-	ranges    map[*port]map[rangeKey]bool // wanted
-	displaced []lb.ServiceName            // others that lost an entry to this one
+	ranges    map[*port]map[rangeKey]bool // wanted, of ports that have or get any
+	displaced []*service                  // others that lost an entry to this one
 	lostFlag  bool                        // some record does not ask for source ranges any more
 }
 
 // prepare works out the whole change. On an error nothing is reserved and nothing was written.
-func (t *Tables) prepare(d *lb.Decision) (*change, error) {
-	c := &change{t: t, decision: d, planned: map[*port]map[endpoint]*backend{}, tiers: map[*port][]plannedTier{},
-		slots: map[*run][]uint32{}, ranges: map[*port]map[rangeKey]bool{}}
-	c.service = t.services[d.Service]
-	if c.service == nil {
-		c.service = &service{name: d.Service, ports: map[lb.PortName]*port{}}
-	}
+func (t *Tables) prepare(s *service, d *lb.Decision, wanted []wish) (*change, error) {
+	c := &change{t: t, decision: d, service: s, wanted: wanted}
 	for _, step := range []func() error{c.prepareBackends, c.prepareFrontends, c.prepareRanges, c.checkSpace} {
 		if err := step(); err != nil {
 			c.abandon()
@@ -55,24 +51,29 @@ func (t *Tables) prepare(d *lb.Decision) (*change, error) {
 
 // abandon gives back what was reserved.
 func (c *change) abandon() {
-	for i := len(c.undo) - 1; i >= 0; i-- {
-		c.undo[i]()
+	for _, w := range slices.Backward(c.backends) {
+		if w.fresh {
+			c.t.backendIDs.give(w.id)
+		}
+	}
+	for _, undo := range slices.Backward(c.undo) {
+		undo()
 	}
 	c.letGo()
 }
 
-// hold keeps a run that this change will name: it may be waiting for its grace, and room may be made for another tier.
-func (c *change) hold(r *run) {
+// use keeps a run that this change will name: it may be waiting for its grace, and room may be made for another tier.
+func (c *change) use(r *run) {
 	r.refs++
-	c.held = append(c.held, r)
+	c.inUse = append(c.inUse, r)
 }
 
-// letGo ends all holds.
+// letGo ends all uses.
 func (c *change) letGo() {
-	for _, r := range c.held {
+	for _, r := range c.inUse {
 		c.t.unref(r)
 	}
-	c.held = nil
+	c.inUse = nil
 }
 
 // named puts the Service's name to an error.
@@ -88,57 +89,61 @@ func (c *change) full(table string, limit uint32) error {
 	return &FullError{Table: table, Limit: limit, Service: c.decision.Service}
 }
 
-// name finds or reserves a name's id.
-func (c *change) name(kind uint32, text string) (*named, error) {
+// place finds or reserves the id of a node or a zone; 0 for the empty name.
+func (c *change) place(kind uint32, text string) (uint16, error) {
+	if text == "" {
+		return 0, nil
+	}
 	n, fresh, err := c.t.names.find(kind, text)
 	if fresh {
 		c.names = append(c.names, n)
 		c.undo = append(c.undo, func() { c.t.names.forget(n) })
 	}
-	return n, err
+	return n.number(), err
 }
 
 // port finds or reserves a service port.
-func (c *change) port(name lb.PortName) (*port, error) {
-	if p := c.service.ports[name]; p != nil {
+func (c *change) port(key lb.PortKey) (*port, error) {
+	if p := c.service.port(key); p != nil {
 		return p, nil
 	}
 	for _, p := range c.ports {
-		if p.name == name {
+		if p.key.Value() == key {
 			return p, nil
 		}
 	}
-	n, err := c.name(servicePortName, name.String())
+	p := &port{service: c.service, key: unique.Make(key)}
+	id, err := c.t.names.take(servicePortName, p.name().String())
 	if err != nil {
 		return nil, err
 	}
-	p := newPort(name, c.service, n)
+	p.id = id
+	c.undo = append(c.undo, func() { c.t.names.give(servicePortName, id) })
 	c.ports = append(c.ports, p)
 	return p, nil
 }
 
 // prepareFrontends works out the record of every frontend that the Service has, and which entries go.
 func (c *change) prepareFrontends() error {
-	wanted := c.t.claims.byService[c.decision.Service]
-	for key, wish := range wanted {
-		if owner, _ := c.t.claims.owner(key); owner.service != c.decision.Service {
+	for i := range c.wanted {
+		if c.t.claims.owner(c.wanted[i].key) != c.service {
 			continue
 		}
-		if err := c.prepareFrontend(key, wish); err != nil {
+		if err := c.prepareFrontend(&c.wanted[i]); err != nil {
 			return err
 		}
 	}
 	for _, p := range c.service.ports {
-		for key, f := range p.frontends {
-			if c.goes(key) {
+		for _, f := range p.frontends {
+			if c.goes(f.key) {
 				c.drops = append(c.drops, f)
 				c.lostFlag = c.lostFlag || asksRanges(&f.value)
 			}
 		}
 	}
 	inOrder := func(a, b *frontend) int { return cmp.Compare(addressLast(a), addressLast(b)) }
-	slices.SortFunc(c.frontends, inOrder)
-	slices.SortFunc(c.drops, func(a, b *frontend) int { return inOrder(b, a) })
+	slices.SortStableFunc(c.frontends, inOrder)
+	slices.SortStableFunc(c.drops, func(a, b *frontend) int { return inOrder(b, a) })
 	return nil
 }
 
@@ -154,30 +159,32 @@ func addressLast(f *frontend) int {
 // goes says whether an entry of this Service is to be deleted: nobody asks for it, or its new owner did not fit. One whose new
 // owner is being published is left to that: it goes over in one update.
 func (c *change) goes(key frontendKey) bool {
-	owner, found := c.t.claims.owner(key)
-	return !found || owner.service != c.decision.Service && owner.service != c.t.applying
+	owner := c.t.claims.owner(key)
+	return owner == nil || owner != c.service && owner != c.t.applying
 }
 
 func asksRanges(r *recordValue) bool {
 	return r.Flags&uint8(bpf.NearlbRecordFlagsRECORD_SOURCE_RANGES) != 0
 }
 
-func (c *change) prepareFrontend(key frontendKey, wish claim) error {
-	p, err := c.port(wish.port)
+func (c *change) prepareFrontend(w *wish) error {
+	p, err := c.port(w.port)
 	if err != nil {
 		return err
 	}
-	f := &frontend{key: key, port: p, value: addressRecord(key, wish.kind, p.named.id)}
-	if wish.frontend != nil {
-		f.value = frontendRecord(wish.frontend, p.named.id)
-		for i, side := range []lb.Side{wish.frontend.Internal, wish.frontend.External} {
+	f := &frontend{key: w.key, port: p}
+	if w.frontend == nil {
+		f.value = addressRecord(w.key, w.kind, p.id)
+	} else {
+		f.value = frontendRecord(w.frontend, p.id)
+		for i, side := range []*lb.Side{&w.frontend.Internal, &w.frontend.External} {
 			if err := c.prepareSide(f, i, side); err != nil {
 				return err
 			}
 		}
-		c.wantRanges(p, wish.frontend)
+		c.wantRanges(p, w.frontend)
 	}
-	old := c.t.frontends[key]
+	old := c.t.frontends[w.key]
 	if old != nil && old.port == p && old.value == f.value {
 		return nil
 	}

@@ -3,6 +3,7 @@
 package maps
 
 import (
+	"slices"
 	"unsafe"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -11,102 +12,140 @@ import (
 
 // backendChange is what one entry of the backends table becomes.
 type backendChange struct {
-	b          *backend
-	fresh      bool
-	wrote      bool
-	to         backendRow
-	node, zone *named
+	port  *port
+	id    uint32
+	fresh bool
+	wrote bool
+	from  backendRow // of one that is not fresh
+	to    backendRow
+}
+
+// portMembers are the backends of one port that a decision has, by address.
+type portMembers struct {
+	port *port
+	next int // where the port's next backend is likely to be found
+	all  []member
+}
+
+type member struct {
+	where endpoint
+	id    uint32
+}
+
+func (m *member) compare(o *endpoint) int { return m.where.compare(o) }
+
+// find gives the place of an endpoint, or where it would be. Mostly that is the end.
+func (m *portMembers) find(where *endpoint) (at int, found bool) {
+	if last := len(m.all) - 1; last < 0 || m.all[last].compare(where) < 0 {
+		return last + 1, false
+	}
+	return slices.BinarySearchFunc(m.all, where, func(o member, e *endpoint) int { return o.compare(e) })
 }
 
 // prepareBackends compares every endpoint with what is published.
 func (c *change) prepareBackends() error {
-	ports := map[lb.PortKey]*port{}
 	c.t.round++
 	for i := range c.decision.Backends {
 		d := &c.decision.Backends[i]
-		p := ports[d.Key.Port]
-		if p == nil {
-			var err error
-			if p, err = c.port(lb.PortName{Service: c.decision.Service, Port: d.Key.Port.Name, Protocol: d.Key.Port.Protocol}); err != nil {
-				return err
-			}
-			ports[d.Key.Port] = p
-		}
-		b, err := c.prepareBackend(p, d)
+		m, err := c.membersOf(d.Key.Port)
 		if err != nil {
 			return err
 		}
-		b.round = c.t.round
+		if err := c.prepareBackend(m, d); err != nil {
+			return err
+		}
 	}
 	for _, p := range c.service.ports {
-		for _, b := range p.backends {
-			if b.round != c.t.round && b.value.State != stateGone {
-				c.prepareGone(b)
+		for i := range p.backends {
+			if b := &p.backends[i]; b.round != c.t.round && b.row.State != stateGone {
+				c.prepareGone(p, b)
 			}
 		}
 	}
 	return nil
 }
 
-func (c *change) prepareBackend(p *port, d *lb.Backend) (*backend, error) {
-	where := endpointOf(d.Key.Address)
-	node, err := c.optionalName(nodeName, d.Node)
-	if err != nil {
-		return nil, err
-	}
-	zone, err := c.optionalName(zoneName, d.Zone)
-	if err != nil {
-		return nil, err
-	}
-	to := backendValue(d, p.named.id, node.number(), zone.number())
-	b := p.backends[where]
-	if b == nil {
-		b = c.planned[p][where]
-	}
-	if b != nil {
-		to.Generation = b.value.Generation
-		if to != b.value {
-			c.backends = append(c.backends, &backendChange{b: b, to: to, node: node, zone: zone})
+// membersOf finds or begins the list of a port. Ports come in no order, and are few.
+func (c *change) membersOf(key lb.PortKey) (*portMembers, error) {
+	for i := range c.members {
+		if c.members[i].port.key.Value() == key {
+			return &c.members[i], nil
 		}
-		return b, nil
 	}
-	if b, err = c.takeBackend(p, &to); err != nil {
+	p, err := c.port(key)
+	if err != nil {
 		return nil, err
 	}
-	if c.planned[p] == nil {
-		c.planned[p] = map[endpoint]*backend{}
-	}
-	c.planned[p][where] = b
-	c.backends = append(c.backends, &backendChange{b: b, fresh: true, to: to, node: node, zone: zone})
-	return b, nil
+	c.members = append(c.members, portMembers{port: p, all: make([]member, 0, max(len(p.backends), 8))})
+	return &c.members[len(c.members)-1], nil
 }
 
-func (c *change) optionalName(kind uint32, text string) (*named, error) {
-	if text == "" {
-		return nil, nil
+func (c *change) prepareBackend(m *portMembers, d *lb.Backend) error {
+	where := endpointOf(d.Key.Address)
+	place, twice := m.find(&where)
+	if twice {
+		return nil // decisions are canonical; the first one counts
 	}
-	return c.name(kind, text)
+	node, err := c.place(nodeName, d.Node)
+	if err != nil {
+		return err
+	}
+	zone, err := c.place(zoneName, d.Zone)
+	if err != nil {
+		return err
+	}
+	to := backendValue(d, m.port.id, node, zone)
+	b := m.published(&where)
+	var id uint32
+	if b == nil {
+		if id, err = c.takeBackend(m.port, &to); err != nil {
+			return err
+		}
+	} else {
+		id, b.round, to.Generation = b.id, c.t.round, b.row.Generation
+		if to != b.row {
+			c.backends = append(c.backends, backendChange{port: m.port, id: id, from: b.row, to: to})
+		}
+	}
+	m.all = slices.Insert(m.all, place, member{where, id})
+	return nil
+}
+
+// published is the port's entry of an endpoint; nil when there is none. Both lists are in order: mostly it is the next one.
+func (m *portMembers) published(where *endpoint) *backend {
+	all := m.port.backends
+	if m.next < len(all) && *wire(&all[m.next].row) == *where {
+		m.next++
+		return &all[m.next-1]
+	}
+	at, found := m.port.find(where)
+	if !found {
+		m.next = at
+		return nil
+	}
+	m.next = at + 1
+	return &all[at]
 }
 
 // takeBackend reserves an id with its next generation, by which flows of its former owner are told apart.
-func (c *change) takeBackend(p *port, to *backendRow) (*backend, error) {
+func (c *change) takeBackend(p *port, to *backendRow) (uint32, error) {
 	id, ok := c.t.backendIDs.take()
 	if !ok {
-		return nil, errFullTable{bpf.NearlbMapBackends, c.t.store.sizes.Backends}
+		return 0, errFullTable{bpf.NearlbMapBackends, c.t.store.sizes.Backends}
 	}
-	c.undo = append(c.undo, func() { c.t.backendIDs.give(id) })
 	to.Generation = read[backendRow](c.t.store.backends, id).Generation + 1
 	if to.Generation == 0 {
 		to.Generation = 1
 	}
-	return &backend{id: id, port: p, value: *to}, nil
+	c.backends = append(c.backends, backendChange{port: p, id: id, fresh: true, to: *to})
+	return id, nil
 }
 
 // prepareGone keeps the id for as long as connections name it, and for the endpoint's return (requirement C6).
-func (c *change) prepareGone(b *backend) {
-	to := b.value
+func (c *change) prepareGone(p *port, b *backend) {
+	to := b.row
 	to.State, to.Member = stateGone, 0
-	c.backends = append(c.backends, &backendChange{b: b, to: to, node: b.node, zone: b.zone})
+	c.backends = append(c.backends, backendChange{port: p, id: b.id, from: b.row, to: to})
 }
 
 // The words of a backend that change in place, as laid out in bpf/lib/types.h.
@@ -123,44 +162,24 @@ const (
 // reader of the old records sees a backend that these do not list, and a reader of the new ones finds all of theirs in service.
 func (w *backendChange) before() (row backendRow, order []int) {
 	if w.fresh {
-		return w.to, []int{wordAddress, wordAddress + 1, wordAddress + 2, wordAddress + 3, wordPlace, wordMembership, wordService, wordState}
+		return w.to, orderFresh
 	}
 	row = w.to
-	row.Member &= w.b.value.Member
+	row.Member &= w.from.Member
 	if !usable(w.to.State) {
-		row.State, row.Tier = w.b.value.State, w.b.value.Tier
+		row.State, row.Tier = w.from.State, w.from.Tier
 	}
-	return row, []int{wordPlace, wordMembership, wordState}
+	return row, orderBefore
 }
+
+// The orders of before and after.
+var (
+	orderFresh  = []int{wordAddress, wordAddress + 1, wordAddress + 2, wordAddress + 3, wordPlace, wordMembership, wordService, wordState}
+	orderBefore = []int{wordPlace, wordMembership, wordState}
+	orderAfter  = []int{wordMembership, wordState}
+)
 
 // after writes the rest once the new records are in force: a state that takes no more connections, new memberships.
 func (w *backendChange) after(a *array) bool {
-	return write(a, w.b.id, w.to, wordMembership, wordState)
-}
-
-// register makes the mirror agree with what was written: a commit may end after any step, and an endpoint that records name
-// must not pass for a removed one.
-func (t *Tables) register(w *backendChange, written backendRow) {
-	b := w.b
-	for _, n := range []*named{w.node, w.zone} {
-		if n != nil {
-			n.refs++
-		}
-	}
-	b.dropNames()
-	b.node, b.zone, b.value = w.node, w.zone, written
-	b.port.backends[b.endpoint()] = b
-	delete(t.gone, b.id)
-	if b.value.State == stateGone {
-		b.since = t.now()
-		t.gone[b.id] = b
-	}
-}
-
-func (b *backend) dropNames() {
-	for _, n := range []*named{b.node, b.zone} {
-		if n != nil {
-			n.refs--
-		}
-	}
+	return write(a, w.id, w.to, orderAfter...)
 }

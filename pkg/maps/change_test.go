@@ -35,8 +35,9 @@ func TestBackendsOfAnAnswerThatCannotBeReplacedGoQuiet(t *testing.T) {
 	b := newTables(t, sizes)
 	b.apply(t, made(1, active(1, 2, 3)...))
 	state := func(host int) string {
+		where := endpointOf(hostAddress(host))
 		for _, w := range b.services[serviceNumber(1)].ports {
-			return bpf.StateName(read[backendRow](b.store.backends, w.backends[endpointOf(hostAddress(host))].id).State)
+			return bpf.StateName(read[backendRow](b.store.backends, w.backend(&where).id).State)
 		}
 		return ""
 	}

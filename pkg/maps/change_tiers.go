@@ -3,10 +3,8 @@
 package maps
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
-	"unsafe"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/decide"
@@ -15,11 +13,18 @@ import (
 
 // plannedTier remembers a tier of this change, as sides and frontends mostly share theirs.
 type plannedTier struct {
+	port *port
 	keys []lb.BackendKey
 	run  *run
 }
 
-func (c *change) prepareSide(f *frontend, index int, s lb.Side) error {
+// freshRun is a run that nothing names yet, and what is to be in it.
+type freshRun struct {
+	*run
+	members []member
+}
+
+func (c *change) prepareSide(f *frontend, index int, s *lb.Side) error {
 	setSide(&f.value, index, s)
 	if s.Action != lb.Balance {
 		return nil
@@ -51,124 +56,98 @@ func (c *change) prepareSide(f *frontend, index int, s lb.Side) error {
 
 // tier finds the run of slots for a list of backends, or reserves one.
 func (c *change) tier(p *port, keys []lb.BackendKey) (*run, error) {
-	for _, known := range c.tiers[p] {
-		if len(known.keys) == len(keys) && (&known.keys[0] == &keys[0] || slices.Equal(known.keys, keys)) {
+	for _, known := range c.tiers {
+		if known.port == p && len(known.keys) == len(keys) && (&known.keys[0] == &keys[0] || slices.Equal(known.keys, keys)) {
 			return known.run, nil
 		}
 	}
-	members, err := c.members(p, keys)
+	members, err := c.tierMembers(p, keys)
 	if err != nil {
 		return nil, err
 	}
 	r, err := c.run(p, members)
 	if err == nil {
-		c.tiers[p] = append(c.tiers[p], plannedTier{keys, r})
+		c.tiers = append(c.tiers, plannedTier{p, keys, r})
 	}
 	return r, err
 }
 
-// members are the backends of a tier, by address and each once.
-func (c *change) members(p *port, keys []lb.BackendKey) ([]*backend, error) {
+// tierMembers are the backends of a tier, by address and each once.
+func (c *change) tierMembers(p *port, keys []lb.BackendKey) ([]member, error) {
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("service port %s has a tier without backends", p.name)
+		return nil, fmt.Errorf("service port %s has a tier without backends", p.name())
 	}
-	members := make([]*backend, 0, len(keys))
-	for _, key := range keys {
-		where := endpointOf(key.Address)
-		b := p.backends[where]
-		if b == nil {
-			b = c.planned[p][where]
+	var known []member
+	for i := range c.members {
+		if c.members[i].port == p {
+			known = c.members[i].all
 		}
-		if b == nil {
-			return nil, fmt.Errorf("service port %s has %s in a tier, which is not among its backends", p.name, key.Address)
+	}
+	members := make([]member, 0, len(keys))
+	next := 0 // both lists are in order: mostly it is the next one
+	for i := range keys {
+		where := endpointOf(keys[i].Address)
+		if next >= len(known) || known[next].where != where {
+			found := false
+			if next, found = slices.BinarySearchFunc(known, &where, func(m member, e *endpoint) int { return m.compare(e) }); !found {
+				return nil, fmt.Errorf("service port %s has %s in a tier, which is not among its backends", p.name(), keys[i].Address)
+			}
 		}
-		members = append(members, b)
+		members = append(members, known[next])
+		next++
 	}
 	return inOrder(members), nil
 }
 
 // inOrder sorts backends by address, so that a set has one order.
-func inOrder(members []*backend) []*backend {
-	compare := func(a, b *backend) int {
-		return bytes.Compare(wire(a), wire(b))
-	}
+func inOrder(members []member) []member {
+	compare := func(a, b member) int { return a.compare(&b.where) }
 	if !slices.IsSortedFunc(members, compare) {
 		slices.SortFunc(members, compare)
 	}
 	return slices.Compact(members)
 }
 
-// wire is the address and port of a backend as they stand in the table: network byte order.
-func wire(b *backend) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(&b.value.Address)), len(endpoint{}))
-}
-
-func idsOf(members []*backend) []uint32 {
+func idsOf(members []member) []uint32 {
 	all := make([]uint32, len(members))
-	for i, b := range members {
-		all[i] = b.id
+	for i := range members {
+		all[i] = members[i].id
 	}
 	return all
 }
 
-// runKey names the set of backends of a run.
-func runKey(all []uint32) string {
-	return string(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(all))), 4*len(all)))
-}
-
 // run finds a run with these backends, or reserves one: equal tiers of a service port share theirs.
-func (c *change) run(p *port, members []*backend) (*run, error) {
+func (c *change) run(p *port, members []member) (*run, error) {
 	all := idsOf(members)
-	key := runKey(all)
-	old := p.runs[key]
-	if old != nil {
-		c.hold(old)
-	}
-	if old != nil && old.verified {
+	count := uint32(c.t.tableSize(len(members)))
+	if old := p.run(all, count); old != nil {
+		c.use(old)
 		return old, nil
 	}
-	slots := c.t.maglev(members)
-	if old != nil && c.t.verify(old, slots) {
-		return old, nil
-	}
-	first, ok := c.t.slots.take(uint32(len(slots)))
+	first, ok := c.t.slots.take(count)
 	if !ok && c.t.reclaimSpace(c.t.now()) > 0 {
-		first, ok = c.t.slots.take(uint32(len(slots)))
+		first, ok = c.t.slots.take(count)
 	}
 	if !ok {
 		return nil, errFullTable{bpf.NearlbMapSlots, c.t.store.sizes.Slots}
 	}
-	r := &run{span: span{first, uint32(len(slots))}, port: p, key: key, ids: all, verified: true, sum: checksum(slots)}
+	r := &run{span: span{first, count}, port: p, ids: all}
 	c.undo = append(c.undo, func() { c.t.slots.give(r.span) })
-	c.runs, c.slots[r] = append(c.runs, r), slots
+	c.runs = append(c.runs, freshRun{r, members})
 	return r, nil
 }
 
 // maglev is the table of backend ids for a tier.
-func (t *Tables) maglev(members []*backend) []uint32 {
+func (t *Tables) maglev(members []member) []uint32 {
 	seeds := make([]uint64, len(members))
-	for i, b := range members {
-		seeds[i] = decide.BackendSeed(lb.BackendKey{Address: AddrPortOf(b.value)})
+	for i := range members {
+		seeds[i] = decide.BackendSeed(lb.BackendKey{Address: members[i].where.addrPort()})
 	}
 	slots := decide.Maglev(seeds, t.tableSize(len(members)))
 	for i, member := range slots {
 		slots[i] = members[member].id
 	}
 	return slots
-}
-
-// verify compares a restored run with what it should hold.
-func (t *Tables) verify(r *run, slots []uint32) bool {
-	if r.count != uint32(len(slots)) {
-		return false
-	}
-	for i, id := range slots {
-		if t.store.slots.load(r.first+uint32(i), 0) != id {
-			return false
-		}
-	}
-	r.verified, r.sum = true, checksum(slots)
-	return true
 }
 
 // runningSum is FNV-1a over whole words.
@@ -188,18 +167,27 @@ func checksum(slots []uint32) uint64 {
 
 // wantRanges adds a frontend's source ranges to its service port's.
 func (c *change) wantRanges(p *port, f *lb.Frontend) {
+	if len(f.SourceRanges) == 0 {
+		return
+	}
+	if c.ranges == nil {
+		c.ranges = map[*port]map[rangeKey]bool{}
+	}
 	if c.ranges[p] == nil {
 		c.ranges[p] = map[rangeKey]bool{}
 	}
 	for _, r := range f.SourceRanges {
-		c.ranges[p][rangeOf(p.named.id, r)] = true
+		c.ranges[p][rangeOf(p.id, r)] = true
 	}
 }
 
-// prepareRanges has nothing to reserve: ports whose last frontend goes want no ranges.
+// prepareRanges has nothing to reserve: ports whose last range goes want none.
 func (c *change) prepareRanges() error {
 	for _, p := range c.service.ports {
-		if c.ranges[p] == nil {
+		if len(p.ranges) > 0 && c.ranges[p] == nil {
+			if c.ranges == nil {
+				c.ranges = map[*port]map[rangeKey]bool{}
+			}
 			c.ranges[p] = map[rangeKey]bool{}
 		}
 	}

@@ -68,8 +68,9 @@ func empty(t *rapid.T, tables *Tables) {
 	for what, count := range map[string]int{
 		"services": len(tables.services), "records": tables.recordIDs.used, "backends": tables.backendIDs.used,
 		"slots": int(s.sizes.Slots - tables.slots.left), "names": tables.names.count, "ranges": tables.rangeCount,
-		"bits": len(tables.bits), "stale bits": len(tables.stale), "removed backends": len(tables.gone), "behind": len(tables.behind),
-		"claims": len(tables.claims.byKey) + len(tables.claims.byService), "waiting runs": len(tables.runs) + len(tables.records),
+		"bits": tables.bits.used, "stale bits": len(tables.stale), "removed backends": len(tables.gone), "behind": len(tables.behind),
+		"claims": len(tables.claims.owners) + len(tables.claims.waiting) + len(tables.claims.external), "problems": len(tables.Problems()),
+		"idle ports": len(tables.idle) + len(tables.leaving) + len(tables.names.unused), "waiting runs": len(tables.runs) + len(tables.records),
 		"entries of frontends": count(s.frontends), "entries of source_ranges": count(s.ranges), "entries of names": count(s.names),
 	} {
 		if count != 0 {

@@ -3,134 +3,225 @@
 package maps
 
 import (
+	"bytes"
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
+	"unique"
+	"unsafe"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// claim is a Service's wish for a frontend key.
+// claim is a Service's right to a frontend key, in force or waiting.
 type claim struct {
-	service  lb.ServiceName
+	service *service
+	port    unique.Handle[lb.PortKey]
+	kind    uint8 // as in the records
+	held    bool  // the Service exists no more, as far as is known: any other is preferred
+}
+
+// compare orders the claims of one key: the first one has it. Those that exist, then kind, then name: whatever the order of events.
+func (c claim) compare(o claim) int {
+	if c.held != o.held {
+		if c.held {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Or(cmp.Compare(kindName(c.kind).Precedence(), kindName(o.kind).Precedence()), c.service.name.Compare(o.service.name),
+		c.port.Value().Compare(o.port.Value()))
+}
+
+// wish is a frontend key that a decision asks for.
+type wish struct {
+	key      frontendKey
+	port     lb.PortKey
 	kind     lb.Kind
-	port     lb.PortName
 	frontend *lb.Frontend // nil: the address only
 }
 
-// compare orders the claims of one key: the first one has it. Kind, then name: whatever the order of events.
-func (c claim) compare(o claim) int {
-	return cmp.Or(cmp.Compare(c.kind.Precedence(), o.kind.Precedence()), c.service.Compare(o.service), c.port.Compare(o.port))
+func (w *wish) compare(o *wish) int {
+	return cmp.Or(compareKeys(w.key, o.key), cmp.Compare(w.kind.Precedence(), o.kind.Precedence()), w.port.Compare(o.port))
+}
+
+// compareKeys gives keys an order, whichever.
+func compareKeys(a, b frontendKey) int { return bytes.Compare(keyBytes(&a), keyBytes(&b)) }
+
+func keyBytes(k *frontendKey) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(k)), unsafe.Sizeof(*k))
+}
+
+// wishes are what one decision asks for: each key once, in order, for the best of its frontends.
+func wishes(d *lb.Decision) []wish {
+	all := make([]wish, 0, 2*len(d.Frontends))
+	for i := range d.Frontends {
+		f := &d.Frontends[i]
+		all = append(all, wish{keyOf(f.Key), f.Port.Key(), f.Kind, f})
+		if f.Kind != lb.KindNodePort {
+			all = append(all, wish{addressKey(f.Key.Address.Addr()), f.Port.Key(), f.Kind, nil})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b wish) int { return a.compare(&b) })
+	return slices.CompactFunc(all, func(a, b wish) bool { return a.key == b.key })
+}
+
+// among says whether the key is one of the wishes.
+func among(all []wish, key frontendKey) bool {
+	_, found := slices.BinarySearchFunc(all, key, func(w wish, key frontendKey) int { return compareKeys(w.key, key) })
+	return found
 }
 
 // claims are the wishes of all Services. A key is unique in the tables; who comes second in the order above waits until the
 // first goes.
 type claims struct {
-	byKey     map[frontendKey][]claim // one for each Service, ordered
-	byService map[lb.ServiceName]map[frontendKey]claim
+	owners   map[frontendKey]claim
+	waiting  map[frontendKey][]claim // ordered; few
+	external map[frontendKey]bool    // external IPs with their ports, in force
+
+	found []lb.Problem // as of the last question
+	dirty bool         // something changed since
 }
 
 func newClaims() *claims {
-	return &claims{map[frontendKey][]claim{}, map[lb.ServiceName]map[frontendKey]claim{}}
+	return &claims{owners: map[frontendKey]claim{}, waiting: map[frontendKey][]claim{}, external: map[frontendKey]bool{}}
 }
 
-// wishes are the claims of one decision, the best one for each key.
-func wishes(d *lb.Decision) map[frontendKey]claim {
-	all := make(map[frontendKey]claim, len(d.Frontends)+4)
-	for i := range d.Frontends {
-		f := &d.Frontends[i]
-		prefer(all, keyOf(f.Key), claim{d.Service, f.Kind, f.Port, f})
-		if f.Kind != lb.KindNodePort {
-			prefer(all, addressKey(f.Key.Address.Addr()), claim{d.Service, f.Kind, f.Port, nil})
+// owner is the Service that has the key now; nil when nobody asks for it.
+func (c *claims) owner(key frontendKey) *service { return c.owners[key].service }
+
+// set replaces the claims of a Service. It gives the Services that come into keys by it: those to publish again.
+func (c *claims) set(s *service, wanted []wish, held bool) (heirs []*service) {
+	for _, key := range s.keys {
+		if !among(wanted, key) {
+			heirs = appendHeir(heirs, s, c.drop(key, s))
 		}
 	}
+	s.keys = s.keys[:0]
+	if len(wanted) > cap(s.keys) {
+		s.keys = make([]frontendKey, 0, len(wanted))
+	}
+	for _, w := range wanted {
+		heirs = appendHeir(heirs, s, c.put(w.key, claim{s, unique.Make(w.port), kindOf(w.kind), held}))
+		s.keys = append(s.keys, w.key)
+	}
+	if len(wanted) == 0 {
+		s.keys = nil
+	}
+	slices.SortFunc(heirs, func(a, b *service) int { return a.name.Compare(b.name) })
+	return slices.Compact(heirs)
+}
+
+func appendHeir(heirs []*service, s, heir *service) []*service {
+	if heir == nil || heir == s {
+		return heirs
+	}
+	return append(heirs, heir)
+}
+
+// all are the claims of a Service, in order.
+func (c *claims) all(s *service) []wish {
+	all := make([]wish, 0, len(s.keys))
+	for _, key := range s.keys {
+		if own, found := c.of(key, s); found {
+			all = append(all, wish{key: key, port: own.port.Value(), kind: kindName(own.kind)})
+		}
+	}
+	slices.SortFunc(all, func(a, b wish) int { return compareKeys(a.key, b.key) })
 	return all
 }
 
-func prefer(all map[frontendKey]claim, key frontendKey, c claim) {
-	if old, found := all[key]; !found || c.compare(old) < 0 {
-		all[key] = c
+// of is the Service's own claim of a key.
+func (c *claims) of(key frontendKey, s *service) (claim, bool) {
+	if own := c.owners[key]; own.service == s {
+		return own, true
 	}
-}
-
-// owner is the Service that has the key now.
-func (c *claims) owner(key frontendKey) (claim, bool) {
-	if all := c.byKey[key]; len(all) > 0 {
-		return all[0], true
+	for _, own := range c.waiting[key] {
+		if own.service == s {
+			return own, true
+		}
 	}
 	return claim{}, false
 }
 
-// set replaces the claims of a Service. It gives the Services that come into keys by it: those to publish again.
-func (c *claims) set(service lb.ServiceName, wanted map[frontendKey]claim) (heirs []lb.ServiceName) {
-	for key := range c.byService[service] {
-		if _, still := wanted[key]; still {
-			continue
-		}
-		was := c.byKey[key][0].service
-		c.drop(key, service)
-		if now, found := c.owner(key); found && was == service {
-			heirs = append(heirs, now.service)
-		}
-	}
-	for key, wish := range wanted {
-		before, had := c.owner(key)
-		c.drop(key, service)
-		at, _ := slices.BinarySearchFunc(c.byKey[key], wish, claim.compare)
-		c.byKey[key] = slices.Insert(c.byKey[key], at, wish)
-		if now := c.byKey[key][0].service; had && before.service == service && now != service {
-			heirs = append(heirs, now)
-		}
-	}
-	c.byService[service] = wanted
-	if len(wanted) == 0 {
-		delete(c.byService, service)
-	}
-	slices.SortFunc(heirs, lb.ServiceName.Compare)
-	return slices.Compact(heirs)
-}
-
-func (c *claims) drop(key frontendKey, service lb.ServiceName) {
-	rest := slices.DeleteFunc(c.byKey[key], func(o claim) bool { return o.service == service })
-	if c.byKey[key] = rest; len(rest) == 0 {
-		delete(c.byKey, key)
-	}
-}
-
-// problems says which frontends of a Service another one has.
-func (c *claims) problems(service lb.ServiceName) []lb.Problem {
-	var all []lb.Problem
-	for key, wish := range c.byService[service] {
-		if wish.frontend == nil {
-			continue
-		}
-		owner, _ := c.owner(key)
-		if owner.service == service {
-			all = append(all, c.capture(wish)...)
-			continue
-		}
-		all = append(all, lb.Problem{
-			Object: service.Object(),
-			Field:  wish.kind.Field(),
-			Message: fmt.Sprintf("%s %s belongs to Service %s (%s); served there until that one goes",
-				wish.kind, keyText(key), owner.service, owner.kind),
-		})
-	}
-	slices.SortFunc(all, func(a, b lb.Problem) int { return strings.Compare(a.Message, b.Message) })
-	return all
-}
-
-// capture says whose address an external IP is that is served: any Service may name it (CVE-2020-8554).
-func (c *claims) capture(wish claim) []lb.Problem {
-	owner, _ := c.owner(addressKey(wish.frontend.Key.Address.Addr()))
-	if wish.kind != lb.KindExternalIP || owner.service == wish.service || owner.kind == lb.KindExternalIP {
+// put enters or replaces a Service's claim. It gives who has the key by that and had not; nil for the Service itself.
+func (c *claims) put(key frontendKey, mine claim) (heir *service) {
+	before := c.owners[key]
+	if before == mine {
 		return nil
 	}
-	return []lb.Problem{{
-		Object: wish.service.Object(),
-		Field:  wish.kind.Field(),
-		Message: fmt.Sprintf("%v is %s of Service %s: who goes there on this Service's ports is served by it instead (--external-ips=deny refuses that)",
-			wish.frontend.Key.Address.Addr(), owner.kind, owner.service),
-	}}
+	if before.service == mine.service {
+		if queue := c.waiting[key]; len(queue) > 0 && queue[0].compare(mine) < 0 {
+			heir = c.drop(key, mine.service)
+			c.wait(key, mine)
+			return heir
+		}
+		c.own(key, mine)
+		return nil
+	}
+	c.leave(key, mine.service)
+	if before.service != nil && before.compare(mine) < 0 {
+		c.wait(key, mine)
+		return nil
+	}
+	if before.service != nil {
+		c.wait(key, before)
+	}
+	c.own(key, mine)
+	return nil
+}
+
+// drop takes a Service's claim away, and gives who comes into the key by that.
+func (c *claims) drop(key frontendKey, s *service) (heir *service) {
+	if c.owners[key].service != s {
+		c.leave(key, s)
+		return nil
+	}
+	queue := c.waiting[key]
+	if len(queue) == 0 {
+		c.own(key, claim{})
+		return nil
+	}
+	first := queue[0]
+	c.leave(key, first.service)
+	c.own(key, first)
+	return first.service
+}
+
+// own makes a claim the one in force; the zero claim: none.
+func (c *claims) own(key frontendKey, first claim) {
+	external := first.service != nil && first.kind == kindOf(lb.KindExternalIP) && !isAddressKey(key)
+	c.dirty = c.dirty || external || c.external[key] || len(c.waiting[key]) > 0 || isAddressKey(key) && len(c.external) > 0
+	if external {
+		c.external[key] = true
+	} else {
+		delete(c.external, key)
+	}
+	if first.service == nil {
+		delete(c.owners, key)
+		return
+	}
+	c.owners[key] = first
+}
+
+// wait puts a claim into the queue of a key.
+func (c *claims) wait(key frontendKey, other claim) {
+	queue := c.waiting[key]
+	at, _ := slices.BinarySearchFunc(queue, other, claim.compare)
+	c.waiting[key] = slices.Insert(queue, at, other)
+	other.service.waits++
+	c.dirty = true
+}
+
+// leave takes a Service out of the queue of a key.
+func (c *claims) leave(key frontendKey, s *service) {
+	queue := c.waiting[key]
+	at := slices.IndexFunc(queue, func(o claim) bool { return o.service == s })
+	if at < 0 {
+		return
+	}
+	if c.waiting[key] = slices.Delete(queue, at, at+1); len(c.waiting[key]) == 0 {
+		delete(c.waiting, key)
+	}
+	s.waits--
+	c.dirty = true
 }

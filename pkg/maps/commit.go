@@ -15,7 +15,6 @@ import (
 // so that a failure between two of them leaves something that the next change mends.
 func (c *change) commit() error {
 	t := c.t
-	t.services[c.decision.Service] = c.service
 	steps := []func() error{c.writeNames, c.writeBackends, c.addRanges, c.writeRuns, c.putFrontends, c.dropFrontends,
 		c.settleBackends, c.removeRanges}
 	if len(t.frontends)+len(c.frontends) > int(t.store.sizes.Frontends) {
@@ -28,8 +27,8 @@ func (c *change) commit() error {
 		}
 	}
 	c.leaveUnused()
-	if failed == nil {
-		c.service.decision = c.decision
+	for _, p := range c.service.ports {
+		t.lookAt(p)
 	}
 	return failed
 }
@@ -43,35 +42,43 @@ func put(what string, err error, table string, limit uint32) error {
 }
 
 func (c *change) writeNames() error {
-	for _, p := range c.ports {
-		c.service.ports[p.name] = p
-	}
 	for i, n := range c.names {
-		if err := c.t.store.names.put(n.key(), n.text); err != nil {
-			c.unname(c.names[i:])
-			return put("name "+n.text, err, bpf.NearlbMapNames, c.t.store.sizes.Names)
+		if err := c.writeName(n.key(), n.text); err != nil {
+			c.unname(c.names[i:], c.ports)
+			return err
 		}
-		c.stats.Names++
-		if n.kind != servicePortName {
-			continue
+	}
+	for i, p := range c.ports {
+		if err := c.writeName(p.nameKey(), p.name().String()); err != nil {
+			c.unname(nil, c.ports[i:])
+			return err
 		}
-		if err := c.zero(c.t.store.serviceCounters.zero, n.id); err != nil {
-			c.unname(c.names[i+1:])
+		c.service.ports = append(c.service.ports, p)
+		if err := c.zero(c.t.store.serviceCounters.zero, p.id); err != nil {
+			c.unname(nil, c.ports[i+1:])
 			return err
 		}
 	}
 	return nil
 }
 
+func (c *change) writeName(key nameKey, text string) error {
+	if err := c.t.store.names.put(key, text); err != nil {
+		return put("name "+text, err, bpf.NearlbMapNames, c.t.store.sizes.Names)
+	}
+	c.stats.Names++
+	return nil
+}
+
+func (p *port) nameKey() nameKey { return nameKey{Kind: servicePortName, Id: p.id} }
+
 // unname forgets names that did not get into the table.
-func (c *change) unname(unwritten []*named) {
-	for _, n := range unwritten {
+func (c *change) unname(names []*named, ports []*port) {
+	for _, n := range names {
 		c.t.names.forget(n)
-		for _, p := range c.ports {
-			if p.named == n {
-				delete(c.service.ports, p.name)
-			}
-		}
+	}
+	for _, p := range ports {
+		c.t.names.give(servicePortName, p.id)
 	}
 }
 
@@ -84,15 +91,19 @@ func (c *change) zero(counter func(uint32) error, id uint32) error {
 }
 
 func (c *change) writeBackends() error {
-	for _, w := range c.backends {
+	for _, m := range c.members {
+		m.port.grow(len(m.all) - len(m.port.backends))
+	}
+	for i := range c.backends {
+		w := &c.backends[i]
 		if w.fresh {
 			if err := c.introduce(w); err != nil {
 				return err
 			}
 		}
 		row, order := w.before()
-		w.wrote = write(c.t.store.backends, w.b.id, row, order...)
-		c.t.register(w, row)
+		w.wrote = write(c.t.store.backends, w.id, row, order...)
+		c.t.register(w.port, w.id, row)
 	}
 	return nil
 }
@@ -100,7 +111,7 @@ func (c *change) writeBackends() error {
 // introduce readies what belongs to a fresh backend id: its address's bit and, when another had the id, its counters.
 func (c *change) introduce(w *backendChange) error {
 	if w.to.Generation > 1 {
-		if err := c.zero(c.t.store.backendCounters.zero, w.b.id); err != nil {
+		if err := c.zero(c.t.store.backendCounters.zero, w.id); err != nil {
 			return err
 		}
 	}
@@ -116,10 +127,12 @@ func (c *change) needBit(b filterBit) {
 
 func (c *change) writeRuns() error {
 	for _, r := range c.runs {
-		c.t.store.slots.fill(r.first, c.slots[r])
+		slots := c.t.maglev(r.members)
+		c.t.store.slots.fill(r.first, slots)
 		c.stats.Slots += int(r.count)
 		c.stats.SlotRuns++
-		r.port.runs[r.key] = r
+		r.verified, r.sum = true, checksum(slots)
+		r.port.runs = append(r.port.runs, r.run)
 	}
 	for _, f := range c.frontends {
 		write(c.t.store.records, f.record, f.value)
@@ -146,7 +159,8 @@ func (c *change) putFrontends() error {
 		if old != nil {
 			c.displace(old)
 		}
-		c.t.frontends[f.key], f.port.frontends[f.key] = f, f
+		c.t.frontends[f.key] = f
+		f.port.frontends = append(f.port.frontends, f)
 	}
 	return nil
 }
@@ -154,7 +168,7 @@ func (c *change) putFrontends() error {
 // displace retires the entry that a new one replaced. Another Service that lost it has to tidy up.
 func (c *change) displace(old *frontend) {
 	if old.port != nil && old.port.service != c.service {
-		c.displaced = append(c.displaced, old.port.service.name)
+		c.displaced = append(c.displaced, old.port.service)
 	}
 	c.t.disown(old)
 	c.t.release(old.bit())
@@ -164,7 +178,8 @@ func (c *change) displace(old *frontend) {
 // disown takes an entry from its service port.
 func (t *Tables) disown(f *frontend) {
 	if f.port != nil {
-		delete(f.port.frontends, f.key)
+		f.port.frontends = without(f.port.frontends, f)
+		t.lookAt(f.port)
 	}
 }
 
@@ -191,10 +206,11 @@ func (t *Tables) drop(f *frontend) error {
 }
 
 func (c *change) settleBackends() error {
-	for _, w := range c.backends {
+	for i := range c.backends {
+		w := &c.backends[i]
 		if !w.fresh {
 			w.wrote = w.after(c.t.store.backends) || w.wrote
-			c.t.register(w, w.to)
+			c.t.register(w.port, w.id, w.to)
 		}
 		if w.wrote {
 			c.stats.Backends++
@@ -213,6 +229,9 @@ func (c *change) addRanges() error {
 				c.stats.SourceRanges++
 				c.t.rangeCount++
 			}
+			if p.ranges == nil {
+				p.ranges = map[rangeKey]time.Time{}
+			}
 			p.ranges[key] = time.Time{}
 		}
 	}
@@ -229,6 +248,7 @@ func (c *change) removeRanges() error {
 			case c.lostFlag:
 				if since.IsZero() {
 					p.ranges[key] = c.t.now()
+					c.t.leaving[p] = true
 				}
 			default:
 				if err := c.t.dropRange(p, key); err != nil {
@@ -253,9 +273,10 @@ func (t *Tables) dropRange(p *port, key rangeKey) error {
 // leaveUnused gives up what a failed commit wrote and no frontend names.
 func (c *change) leaveUnused() {
 	now := c.t.now()
-	for _, w := range c.backends {
-		if w.fresh && w.b.port.backends[w.b.endpoint()] != w.b {
-			c.t.backendIDs.give(w.b.id)
+	for i := range c.backends {
+		w := &c.backends[i]
+		if b := w.port.backend(wire(&w.to)); w.fresh && (b == nil || b.id != w.id) {
+			c.t.backendIDs.give(w.id)
 		}
 	}
 	for _, f := range c.frontends {
@@ -263,10 +284,10 @@ func (c *change) leaveUnused() {
 	}
 	for _, r := range c.runs {
 		switch {
-		case r.port.runs[r.key] != r: // not written
+		case !r.verified: // not written
 			c.t.slots.give(r.span)
 		case r.refs == 0:
-			c.t.retireRun(r)
+			c.t.retireRun(r.run)
 		}
 	}
 	c.letGo()

@@ -101,7 +101,7 @@ func frontendRecord(f *lb.Frontend, service uint32) recordValue {
 }
 
 // setSide writes one side of a record, but for the tiers' slots.
-func setSide(r *recordValue, index int, s lb.Side) {
+func setSide(r *recordValue, index int, s *lb.Side) {
 	side := &r.Sides[index]
 	side.Action = actionOf(s.Action)
 	side.Reason = bpf.ReasonNumber(string(s.Reason))

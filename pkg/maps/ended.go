@@ -18,23 +18,19 @@ func (t *Tables) TellEnds(to Ends) {
 }
 
 // backendEnds tells the last counts of a backend. Counts that cannot be read are lost: they are for people.
-func (t *Tables) backendEnds(b *backend) {
-	if t.ends == nil || b.port == nil {
+func (t *Tables) backendEnds(id uint32, g *goneBackend) {
+	if t.ends == nil || g.port == nil {
 		return
 	}
-	c, err := t.store.backendCounters.read(b.id)
+	c, err := t.store.backendCounters.read(id)
 	if err != nil || c.Connections+c.PacketsTo+c.PacketsFrom == 0 {
 		return
 	}
-	row := TrafficRow{ID: b.id, Generation: b.value.Generation, Service: b.value.Service, Connections: c.Connections,
+	row := TrafficRow{ID: id, Generation: g.row.Generation, Service: g.row.Service, Connections: c.Connections,
 		PacketsTo: c.PacketsTo, BytesTo: c.BytesTo, PacketsFrom: c.PacketsFrom, BytesFrom: c.BytesFrom}
-	if b.node != nil {
-		row.Node = b.node.text
-	}
-	if b.zone != nil {
-		row.Zone = b.zone.text
-	}
-	t.ends.BackendEnded(b.port.name, row)
+	places := t.names.of(&g.row)
+	row.Node, row.Zone = places[0].name(), places[1].name()
+	t.ends.BackendEnded(g.port.name(), row)
 }
 
 // portEnds tells the last counts of a service port.
@@ -42,9 +38,9 @@ func (t *Tables) portEnds(p *port) {
 	if t.ends == nil {
 		return
 	}
-	c, err := t.store.serviceCounters.read(p.named.id)
+	c, err := t.store.serviceCounters.read(p.id)
 	if err != nil || c.Connections+c.Rejected+c.Dropped == 0 {
 		return
 	}
-	t.ends.PortEnded(ServiceTrafficRow{ID: p.named.id, Port: p.name, Connections: c.Connections, Rejected: c.Rejected, Dropped: c.Dropped})
+	t.ends.PortEnded(ServiceTrafficRow{ID: p.id, Port: p.name(), Connections: c.Connections, Rejected: c.Rejected, Dropped: c.Dropped})
 }

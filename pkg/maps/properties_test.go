@@ -4,6 +4,7 @@ package maps
 
 import (
 	"maps"
+	"slices"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -85,7 +86,7 @@ func consistent(t *rapid.T, tables *Tables) {
 	}
 	records := map[uint32]bool{}
 	for key, f := range tables.frontends {
-		if records[f.record] || f.port.frontends[key] != f {
+		if records[f.record] || !slices.Contains(f.port.frontends, f) {
 			t.Fatalf("frontend %s shares its record or has no owner", keyText(key))
 		}
 		records[f.record] = true

@@ -4,6 +4,7 @@ package maps
 
 import (
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -11,91 +12,132 @@ import (
 
 // Apply publishes a decision: what differs from the one published before is written, in an order in which every packet meets
 // the old backends of a frontend or the new ones. The decision must not be changed afterwards. A *FullError leaves the
-// Service as it was. A frontend that another Service has first (Stats.Problems) is published when that one gives it up.
+// Service as it was. A frontend that another Service has first (Stats.Problems) is published when that one gives it up. Apply
+// the Services of Stats.Again again, with decisions of now.
 func (t *Tables) Apply(d lb.Decision) (Stats, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.apply(&d)
+	stats, err := t.apply(&d)
+	t.tellAgain(&stats)
+	return stats, err
 }
 
 // Remove takes a Service out. Its backends stay for the connections that name them. An unknown Service is no error.
 func (t *Tables) Remove(name lb.ServiceName) (Stats, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.services[name] == nil && t.claims.byService[name] == nil {
+	s := t.services[name]
+	if s == nil {
 		return Stats{}, nil
 	}
 	stats, err := t.apply(&lb.Decision{Service: name})
-	if s := t.services[name]; s != nil && err == nil {
-		s.decision = nil
+	if err == nil {
+		s.applied, s.decision = false, nil
 		t.forgetEmpty(s)
 	}
+	t.tellAgain(&stats)
 	return stats, err
 }
 
-func (t *Tables) apply(d *lb.Decision) (Stats, error) {
-	t.applying = d.Service
-	defer func() { t.applying = lb.ServiceName{} }()
-	before, after := t.claims.byService[d.Service], wishes(d)
+// Hold says that a Service exists no more, as far as is known, and is served for a while nevertheless: what it has stays, but
+// for frontends that a Service asks for that does exist. The next Apply of it is the end of that.
+func (t *Tables) Hold(name lb.ServiceName) Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var all Stats
-	for _, heir := range t.claims.set(d.Service, after) {
+	if s := t.services[name]; s != nil {
+		for _, heir := range t.claims.set(s, t.claims.all(s), true) {
+			all.add(t.inherit(heir))
+		}
+	}
+	t.tellAgain(&all)
+	return all
+}
+
+// tellAgain hands out the Services that are to be decided again.
+func (t *Tables) tellAgain(stats *Stats) {
+	if len(t.again) > 0 {
+		stats.Again = slices.SortedFunc(maps.Keys(t.again), lb.ServiceName.Compare)
+		clear(t.again)
+	}
+}
+
+func (t *Tables) apply(d *lb.Decision) (Stats, error) {
+	s := t.service(d.Service)
+	t.applying = s
+	defer func() { t.applying = nil }()
+	wanted := wishes(d)
+	before := slices.DeleteFunc(t.claims.all(s), func(w wish) bool { return !among(wanted, w.key) }) // what one that does not fit goes on having
+	var all Stats
+	for _, heir := range t.claims.set(s, wanted, d.Held) {
 		all.add(t.inherit(heir))
 	}
-	stats, err := t.publish(d)
+	stats, err := t.publish(s, d, wanted)
 	all.add(stats)
-	all.Problems = t.claims.problems(d.Service)
+	all.Problems = t.claims.problems(s)
 	if err != nil { // what it took over before that goes back
-		for _, heir := range t.claims.set(d.Service, both(before, after)) {
+		for _, heir := range t.claims.set(s, before, d.Held) {
 			if t.lacks(heir) {
 				all.add(t.inherit(heir))
 			}
 		}
+		t.forgetEmpty(s)
 	}
 	return all, err
 }
 
+// service finds or makes what is known of a Service.
+func (t *Tables) service(name lb.ServiceName) *service {
+	s := t.services[name]
+	if s == nil {
+		s = &service{name: name}
+		t.services[name] = s
+	}
+	return s
+}
+
 // lacks says whether another Service, or none, is served at a frontend that is this one's.
-func (t *Tables) lacks(name lb.ServiceName) bool {
-	for key := range t.claims.byService[name] {
-		owner, _ := t.claims.owner(key)
+func (t *Tables) lacks(s *service) bool {
+	for _, key := range s.keys {
 		f := t.frontends[key]
-		if owner.service == name && (f == nil || f.port == nil || f.port.service.name != name) {
+		if t.claims.owner(key) == s && (f == nil || f.port == nil || f.port.service != s) {
 			return true
 		}
 	}
 	return false
 }
 
-// both are the claims of the old decision that the new one has too: what a Service that does not fit goes on having.
-func both(before, after map[frontendKey]claim) map[frontendKey]claim {
-	kept := map[frontendKey]claim{}
-	for key, c := range before {
-		if _, found := after[key]; found {
-			kept[key] = c
-		}
-	}
-	return kept
-}
-
 // inherit publishes a Service again that came into a frontend or lost one. That it does not fit is no failure of the Service
-// whose change this comes of: it is one of Problems, and tried again by Reclaim.
-func (t *Tables) inherit(name lb.ServiceName) Stats {
-	delete(t.behind, name)
-	s := t.services[name]
-	if s == nil || s.decision == nil {
+// whose change this comes of: it is one of Problems, and tried again by Reclaim. One that had all its frontends until now has no
+// decision here; the caller has.
+func (t *Tables) inherit(s *service) Stats {
+	t.caughtUp(s)
+	if s.decision == nil {
+		if s.applied {
+			t.again[s.name] = true
+		}
 		return Stats{}
 	}
-	stats, err := t.publish(s.decision)
+	stats, err := t.publish(s, s.decision, wishes(s.decision))
 	if err != nil {
-		t.behind[name] = err
+		t.behind[s.name] = err
+		t.claims.dirty = true
 	}
 	return stats
 }
 
-func (t *Tables) publish(d *lb.Decision) (Stats, error) {
-	c, err := t.prepare(d)
+// caughtUp forgets that a Service could not take over a frontend.
+func (t *Tables) caughtUp(s *service) {
+	if _, behind := t.behind[s.name]; behind {
+		delete(t.behind, s.name)
+		t.claims.dirty = true
+	}
+}
+
+func (t *Tables) publish(s *service, d *lb.Decision, wanted []wish) (Stats, error) {
+	c, err := t.prepare(s, d, wanted)
 	if full := (*FullError)(nil); errors.As(err, &full) {
-		return Stats{Backends: t.settleStates(d)}, err
+		return Stats{Backends: t.settleStates(s, d)}, err
 	}
 	if err != nil {
 		return Stats{}, err
@@ -103,8 +145,12 @@ func (t *Tables) publish(d *lb.Decision) (Stats, error) {
 	if err := c.commit(); err != nil {
 		return c.stats, c.named(err)
 	}
-	delete(t.behind, d.Service)
-	slices.SortFunc(c.displaced, lb.ServiceName.Compare)
+	t.caughtUp(s)
+	s.applied, s.decision = true, nil
+	if s.waits > 0 {
+		s.decision = d
+	}
+	slices.SortFunc(c.displaced, func(a, b *service) int { return a.name.Compare(b.name) })
 	for _, loser := range slices.Compact(c.displaced) {
 		if loser == t.applying {
 			continue // its turn comes
@@ -118,9 +164,9 @@ func (t *Tables) publish(d *lb.Decision) (Stats, error) {
 func (t *Tables) Published() []lb.ServiceName {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	names := []lb.ServiceName{}
+	names := make([]lb.ServiceName, 0, len(t.services))
 	for name, s := range t.services {
-		if s.decision != nil || s.live() {
+		if s.published() {
 			names = append(names, name)
 		}
 	}
@@ -128,8 +174,24 @@ func (t *Tables) Published() []lb.ServiceName {
 	return names
 }
 
-// live says whether the Service has frontends, endpoints or source ranges.
-func (s *service) live() bool {
+// Serving are the Services of Published, true for those with an active backend.
+func (t *Tables) Serving() map[lb.ServiceName]bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	serving := make(map[lb.ServiceName]bool, len(t.services))
+	for name, s := range t.services {
+		if s.published() {
+			serving[name] = s.any(func(b *backend) bool { return b.row.State == stateActive })
+		}
+	}
+	return serving
+}
+
+// published says whether the Service was published, or has frontends, endpoints or source ranges.
+func (s *service) published() bool {
+	if s.applied {
+		return true
+	}
 	for _, p := range s.ports {
 		if len(p.frontends) > 0 {
 			return true
@@ -139,33 +201,20 @@ func (s *service) live() bool {
 				return true
 			}
 		}
-		for _, b := range p.backends {
-			if b.value.State != stateGone {
+	}
+	return s.any(func(b *backend) bool { return b.row.State != stateGone })
+}
+
+// any says whether the Service has such a backend.
+func (s *service) any(is func(*backend) bool) bool {
+	for _, p := range s.ports {
+		for i := range p.backends {
+			if is(&p.backends[i]) {
 				return true
 			}
 		}
 	}
 	return false
-}
-
-// Problems are the frontends that a Service asks for and another one has, of all Services, and those that it could not take
-// over for want of room.
-func (t *Tables) Problems() []lb.Problem {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	names := []lb.ServiceName{}
-	for name := range t.claims.byService {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, lb.ServiceName.Compare)
-	problems := []lb.Problem{}
-	for _, name := range names {
-		problems = append(problems, t.claims.problems(name)...)
-		if err := t.behind[name]; err != nil {
-			problems = append(problems, lb.Problem{Object: name.Object(), Message: err.Error()})
-		}
-	}
-	return problems
 }
 
 func (s *Stats) add(o Stats) {

@@ -7,28 +7,35 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
 )
-
-// searchEvery is how often the flow table is searched for the same removed endpoint.
-const searchEvery = 20 * time.Second
 
 // Reclaim frees what nothing can name any more: records and slots after their grace, removed endpoints and service ports
 // when no connection and no affinity entry names them, sources of SNAT when no connection does. It gives the number of
-// things freed. Call it every second or so; it is cheap when there is nothing to free, and searches the flow table only when
-// there is. now is the same clock as time.Now.
+// things freed. Call it every second or so; it is cheap when there is nothing to free. The tables of connections are searched only
+// when something waits for that, and in pieces, one each time: call it again soon while Searching says so.
+// now is the same clock as time.Now.
 func (t *Tables) Reclaim(now time.Time) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.unsettled = false
 	freed := t.reclaimSpace(now)
 	freed += t.reclaimRanges(now)
-	freed += t.reclaimIDs(now)
+	freed += t.search(now)
 	freed += t.reclaimNames(now)
-	for _, name := range slices.Collect(maps.Keys(t.behind)) {
-		t.inherit(name)
+	t.verifySome()
+	for _, name := range slices.SortedFunc(maps.Keys(t.behind), lb.ServiceName.Compare) {
+		if s := t.services[name]; s != nil {
+			t.inherit(s)
+		}
 	}
 	return freed
+}
+
+// Searching says whether a search that Reclaim began is not over.
+func (t *Tables) Searching() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.searching != nil
 }
 
 // reclaimSpace frees records and slots whose grace is over.
@@ -62,232 +69,105 @@ func (t *Tables) reclaimSpace(now time.Time) (freed int) {
 
 func (t *Tables) freeRun(r *run) {
 	t.slots.give(r.span)
-	if r.port != nil && r.port.runs[r.key] == r {
-		delete(r.port.runs, r.key)
+	if r.port != nil {
+		r.port.runs = without(r.port.runs, r)
+		t.lookAt(r.port)
 	}
 }
 
 func (t *Tables) reclaimRanges(now time.Time) (freed int) {
-	for _, s := range t.services {
-		for _, p := range s.ports {
-			for key, since := range p.ranges {
-				switch {
-				case since.IsZero():
-				case now.Sub(since) >= grace && t.dropRange(p, key) == nil:
-					freed++
-				default:
-					t.unsettled = true
-				}
+	for p := range t.leaving {
+		left := 0
+		for key, since := range p.ranges {
+			switch {
+			case since.IsZero():
+			case now.Sub(since) >= grace && t.dropRange(p, key) == nil:
+				freed++
+			default:
+				left++
 			}
 		}
-	}
-	return freed
-}
-
-// reclaimIDs frees removed endpoints and sources of SNAT, and clears bits of the address filter, that no connection needs.
-func (t *Tables) reclaimIDs(now time.Time) (freed int) {
-	wanted := t.due(now)
-	if wanted.empty() {
-		return 0
-	}
-	t.searchFlows(wanted)
-	if len(wanted.backends) > 0 && !t.forgetAffinity(wanted) {
-		return 0
-	}
-	for id, named := range wanted.backends {
-		if !named {
-			t.freeBackend(t.gone[id])
-			freed++
-		}
-	}
-	for bit, named := range wanted.bits {
-		if !named {
-			bit.put(t.store.filter, false)
-			delete(t.stale, bit)
-			freed++
-		}
-	}
-	for index, named := range wanted.sources {
-		if !named {
-			t.freeSource(index)
-			freed++
+		if left == 0 {
+			delete(t.leaving, p)
+			t.lookAt(p)
 		}
 	}
 	return freed
-}
-
-// search is what the flow table is searched for, and whether it was found.
-type search struct {
-	backends map[uint32]bool
-	bits     map[filterBit]bool
-	sources  map[uint8]bool
-}
-
-func (s *search) empty() bool { return len(s.backends)+len(s.bits)+len(s.sources) == 0 }
-
-// due are the removed endpoints, stale bits and unused sources whose grace is over and that were not searched for of late.
-func (t *Tables) due(now time.Time) *search {
-	s := &search{map[uint32]bool{}, map[filterBit]bool{}, map[uint8]bool{}}
-	isDue := func(since, searched time.Time) bool {
-		return now.Sub(since) >= grace && now.Sub(searched) >= searchEvery
-	}
-	for id, b := range t.gone {
-		if isDue(b.since, b.searched) && !b.inForce() {
-			s.backends[id], b.searched = false, now
-		}
-	}
-	for bit, m := range t.stale {
-		if isDue(m.since, m.searched) {
-			s.bits[bit], m.searched = false, now
-		}
-	}
-	for index, m := range t.sources.unused {
-		if isDue(m.since, m.searched) {
-			s.sources[index], m.searched = false, now
-		}
-	}
-	return s
-}
-
-// inForce says whether some record in force names the endpoint though its Service does not: one that was refused half-way, or
-// a frontend that waits for its new owner.
-func (b *backend) inForce() bool {
-	if b.port == nil {
-		return false
-	}
-	for _, r := range b.port.runs {
-		if r.refs > 0 && slices.Contains(r.ids, b.id) {
-			return true
-		}
-	}
-	return false
-}
-
-// searchFlows marks what some connection names. An entry that is being written now names nothing removed: its writer took the
-// backend from a record in force.
-func (t *Tables) searchFlows(s *search) {
-	expiry := newExpiry(t.store.clock)
-	for _, f := range liveFlows(t.store) {
-		if expiry.surely(&f) {
-			continue
-		}
-		if _, asked := s.backends[f.Backend]; asked && t.gone[f.Backend].value.Generation == f.Generation {
-			s.backends[f.Backend] = true
-		}
-		s.note(&f)
-	}
-}
-
-// note marks the bits and the source that a connection needs.
-func (s *search) note(f *bpf.NearlbFlow) {
-	endpoint := endpointHash(f.Frontend, f.FrontendPort)
-	for _, bit := range []filterBit{{frontendPlane, addressHash(f.Frontend)}, {frontendPlane, endpoint}, {backendPlane, endpoint}} {
-		if _, asked := s.bits[bit]; asked {
-			s.bits[bit] = true
-		}
-	}
-	if _, asked := s.sources[f.Source]; asked && f.Flags&flowSNAT != 0 {
-		s.sources[f.Source] = true
-	}
-}
-
-// forgetAffinity deletes what clients' affinity says of removed endpoints: no program honours it any more. False when the
-// table could not be read to its end.
-func (t *Tables) forgetAffinity(s *search) bool {
-	var dead []bpf.NearlbAffinityKey
-	for key, value := range t.store.affinity.all() {
-		if _, asked := s.backends[value.Backend]; asked {
-			dead = append(dead, key)
-		}
-	}
-	if t.store.affinity.err() != nil {
-		return false
-	}
-	for _, key := range dead {
-		if !t.forgetClient(key, s) {
-			return false
-		}
-	}
-	return true
-}
-
-// forgetClient deletes an entry unless its client has come to another backend since it was read.
-func (t *Tables) forgetClient(key bpf.NearlbAffinityKey, s *search) bool {
-	now, found, err := t.store.affinity.get(key)
-	if _, asked := s.backends[now.Backend]; found && asked && err == nil {
-		err = t.store.affinity.remove(key)
-	}
-	return err == nil
-}
-
-// freeBackend makes an id free for another endpoint.
-func (t *Tables) freeBackend(b *backend) {
-	t.backendEnds(b)
-	b.value.State = stateFree
-	write(t.store.backends, b.id, b.value, wordState)
-	delete(t.gone, b.id)
-	b.dropNames()
-	t.release(backendBit(AddrPortOf(b.value)))
-	if b.port != nil {
-		delete(b.port.backends, b.endpoint())
-	}
-	t.backendIDs.give(b.id)
 }
 
 // reclaimNames gives back the ids of service ports that have had nothing for a grace, and of nodes and zones without backends.
 func (t *Tables) reclaimNames(now time.Time) (freed int) {
-	for _, s := range t.services {
-		for _, p := range s.ports {
-			switch {
-			case !p.empty() || s.decision != nil && s.asksFor(p):
-				p.idle = time.Time{}
-			case p.idle.IsZero():
-				p.idle, t.unsettled = now, true
-			case now.Sub(p.idle) >= grace && t.forgetName(p.named):
-				t.portEnds(p)
-				delete(s.ports, p.name)
-				freed++
-			default:
-				t.unsettled = true
-			}
+	for p, since := range t.idle {
+		switch {
+		case !p.empty() || t.asksFor(p):
+			delete(t.idle, p)
+		case now.Sub(since) >= grace && t.store.names.remove(p.nameKey()) == nil:
+			t.portEnds(p)
+			t.names.give(servicePortName, p.id)
+			delete(t.idle, p)
+			p.service.ports = without(p.service.ports, p)
+			t.forgetEmpty(p.service)
+			freed++
 		}
-		t.forgetEmpty(s)
 	}
-	for _, kind := range []uint32{nodeName, zoneName} {
-		for _, n := range t.names.byText[kind] {
-			switch {
-			case n.refs > 0:
-			case t.forgetName(n):
-				freed++
-			default:
-				t.unsettled = true
-			}
+	for n := range t.names.unused {
+		if n.refs == 0 && t.store.names.remove(n.key()) == nil {
+			t.names.forget(n)
+			freed++
 		}
 	}
 	return freed
 }
 
-// asksFor says whether the decision in force has the port, though nothing of it is in the tables.
-func (s *service) asksFor(p *port) bool {
-	for i := range s.decision.Frontends {
-		if s.decision.Frontends[i].Port == p.name {
-			return true
+// asksFor says whether the port's Service claims a frontend for it, though nothing of it is in the tables.
+func (t *Tables) asksFor(p *port) bool {
+	return slices.ContainsFunc(p.service.keys, func(key frontendKey) bool {
+		own, found := t.claims.of(key, p.service)
+		return found && own.port == p.key
+	})
+}
+
+// forgetEmpty drops a Service that has nothing and asks for nothing.
+func (t *Tables) forgetEmpty(s *service) {
+	if !s.applied && len(s.ports) == 0 && len(s.keys) == 0 {
+		delete(t.services, s.name)
+		t.caughtUp(s)
+	}
+}
+
+// verifiedSlots is how many slots of restored runs one Reclaim compares at least: some ten milliseconds' work.
+const verifiedSlots = 1 << 19
+
+// verifySome compares restored runs with what they should be. One that is not is the next Audit's to tell and to mend: its slots
+// name backends of its port, though perhaps not evenly.
+func (t *Tables) verifySome() {
+	for left := verifiedSlots; left > 0 && len(t.unverified) > 0; {
+		last := len(t.unverified) - 1
+		r := t.unverified[last]
+		t.unverified = t.unverified[:last]
+		if r.refs == 0 || r.verified {
+			continue
+		}
+		if members := r.members(); members != nil {
+			r.verified, r.sum = true, checksum(t.maglev(members))
+		}
+		left -= int(r.count)
+	}
+	if len(t.unverified) == 0 {
+		t.unverified = nil
+	}
+}
+
+// members are the backends of a run; nil where the port lacks one of them.
+func (r *run) members() []member {
+	members := make([]member, 0, len(r.ids))
+	for i := range r.port.backends { // both in order
+		if b := &r.port.backends[i]; len(members) < len(r.ids) && b.id == r.ids[len(members)] {
+			members = append(members, member{*wire(&b.row), b.id})
 		}
 	}
-	return false
-}
-
-func (t *Tables) forgetName(n *named) bool {
-	if t.store.names.remove(n.key()) != nil {
-		return false
+	if len(members) < len(r.ids) {
+		return nil
 	}
-	t.names.forget(n)
-	return true
-}
-
-// forgetEmpty drops a Service that has neither ports nor a decision.
-func (t *Tables) forgetEmpty(s *service) {
-	if s.decision == nil && len(s.ports) == 0 {
-		delete(t.services, s.name)
-	}
+	return members
 }

@@ -15,12 +15,12 @@ const (
 	zoneName        = uint32(bpf.NearlbNameKindNAME_ZONE)
 )
 
-// named is an id with a name in the names table.
+// named is the id of a node or a zone with its name in the names table.
 type named struct {
 	kind uint32
 	id   uint32
 	text string
-	refs int
+	refs int // backends that name it
 }
 
 func (n *named) key() nameKey { return nameKey{Kind: n.kind, Id: n.id} }
@@ -33,27 +33,45 @@ func (n *named) number() uint16 {
 	return uint16(n.id)
 }
 
-// registry gives ids to names, one number space for each kind. Id 0 is never given.
+// name is empty for none.
+func (n *named) name() string {
+	if n == nil {
+		return ""
+	}
+	return n.text
+}
+
+// registry gives ids to names, one number space for each kind. Id 0 is never given. Service ports know their ids themselves;
+// nodes and zones are found here.
 type registry struct {
 	limit  uint32 // of the table, over all kinds
 	limits map[uint32]uint32
 	ids    map[uint32]*ids
-	byText map[uint32]map[string]*named
+	places map[uint32]*places
+	unused map[*named]bool // nodes and zones that may have no backend any more
 	count  int
 }
 
+// places are the names of one kind.
+type places struct {
+	byText map[string]*named
+	byID   map[uint16]*named
+}
+
 func newRegistry(sizes bpf.Sizes) *registry {
-	r := &registry{limit: sizes.Names, ids: map[uint32]*ids{}, byText: map[uint32]map[string]*named{},
+	r := &registry{limit: sizes.Names, ids: map[uint32]*ids{}, places: map[uint32]*places{}, unused: map[*named]bool{},
 		limits: map[uint32]uint32{servicePortName: sizes.Services, nodeName: 1 << 16, zoneName: 1 << 16}}
 	for kind := range r.limits {
-		r.byText[kind] = map[string]*named{}
-		r.number(kind, nil)
+		r.number(kind, &idSet{})
+	}
+	for _, kind := range []uint32{nodeName, zoneName} {
+		r.places[kind] = &places{map[string]*named{}, map[uint16]*named{}}
 	}
 	return r
 }
 
 // number restores which ids are taken.
-func (r *registry) number(kind uint32, taken map[uint32]bool) {
+func (r *registry) number(kind uint32, taken *idSet) {
 	r.ids[kind] = newIDs(1, r.limits[kind], taken)
 }
 
@@ -67,16 +85,27 @@ func (e errFullTable) Error() string {
 	return fmt.Sprintf("table %s is full (%d entries)", e.table, e.limit)
 }
 
-// find gives the name's id, a fresh one where it had none.
+// find gives a place's id, a fresh one where it had none.
 func (r *registry) find(kind uint32, text string) (n *named, fresh bool, err error) {
-	if n := r.byText[kind][text]; n != nil {
+	if n := r.places[kind].byText[text]; n != nil {
 		return n, false, nil
 	}
+	id, err := r.take(kind, text)
+	if err != nil {
+		return nil, false, err
+	}
+	n = &named{kind: kind, id: id, text: text}
+	r.add(n)
+	return n, true, nil
+}
+
+// take reserves an id for a name, and its entry in the table.
+func (r *registry) take(kind uint32, text string) (uint32, error) {
 	if len(text) > nameLimit {
-		return nil, false, fmt.Errorf("name %q is longer than %d bytes", text, nameLimit)
+		return 0, fmt.Errorf("name %q is longer than %d bytes", text, nameLimit)
 	}
 	if r.count >= int(r.limit) {
-		return nil, false, errFullTable{bpf.NearlbMapNames, r.limit}
+		return 0, errFullTable{bpf.NearlbMapNames, r.limit}
 	}
 	id, ok := r.ids[kind].take()
 	if !ok {
@@ -84,21 +113,55 @@ func (r *registry) find(kind uint32, text string) (n *named, fresh bool, err err
 		if kind == servicePortName {
 			table = bpf.NearlbMapServiceCounters
 		}
-		return nil, false, errFullTable{table, r.limits[kind]}
+		return 0, errFullTable{table, r.limits[kind]}
 	}
-	n = &named{kind: kind, id: id, text: text}
-	r.add(n)
-	return n, true, nil
-}
-
-func (r *registry) add(n *named) {
-	r.byText[n.kind][n.text] = n
 	r.count++
+	return id, nil
 }
 
-// forget gives a name's id back.
-func (r *registry) forget(n *named) {
-	delete(r.byText[n.kind], n.text)
-	r.ids[n.kind].give(n.id)
+// give gives an id back, and the entry.
+func (r *registry) give(kind, id uint32) {
+	r.ids[kind].give(id)
 	r.count--
+}
+
+// add makes a place known, which may have no backend yet.
+func (r *registry) add(n *named) {
+	r.places[n.kind].byText[n.text] = n
+	r.places[n.kind].byID[uint16(n.id)] = n
+	r.unused[n] = true
+}
+
+// forget gives a place's id back.
+func (r *registry) forget(n *named) {
+	delete(r.places[n.kind].byText, n.text)
+	delete(r.places[n.kind].byID, uint16(n.id))
+	delete(r.unused, n)
+	r.give(n.kind, n.id)
+}
+
+// ref counts a backend to its node and its zone.
+func (r *registry) ref(row *backendRow) {
+	for _, n := range r.of(row) {
+		if n != nil {
+			n.refs++
+			delete(r.unused, n)
+		}
+	}
+}
+
+func (r *registry) unref(row *backendRow) {
+	for _, n := range r.of(row) {
+		if n == nil {
+			continue
+		}
+		if n.refs--; n.refs == 0 {
+			r.unused[n] = true
+		}
+	}
+}
+
+// of are the node and the zone of a backend, nil where unknown.
+func (r *registry) of(row *backendRow) [2]*named {
+	return [2]*named{r.places[nodeName].byID[row.Node], r.places[zoneName].byID[row.Zone]}
 }

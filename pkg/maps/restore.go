@@ -3,9 +3,11 @@
 package maps
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
+	"unique"
 
 	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -14,7 +16,7 @@ import (
 // strays are entries that make no sense or that no service port owns. They stay as they are, and their ids taken, until
 // Audit repairs.
 type strays struct {
-	backends map[uint32]*backend
+	backends map[uint32]backendRow
 	ranges   map[rangeKey]bool
 	names    map[nameKey]string
 	services map[uint32]bool // ids of service ports without a name that entries mention
@@ -30,27 +32,36 @@ func open(s *store) (*Tables, error) {
 	}
 	t := &Tables{
 		store: s, now: time.Now, tableSize: decide.TableSize, services: map[lb.ServiceName]*service{}, claims: newClaims(),
-		frontends: map[frontendKey]*frontend{}, behind: map[lb.ServiceName]error{}, names: newRegistry(s.sizes),
-		slots: newSpans(s.sizes.Slots), gone: map[uint32]*backend{}, bits: map[filterBit]int{}, stale: map[filterBit]*staleMark{},
-		strays: strays{map[uint32]*backend{}, map[rangeKey]bool{}, map[nameKey]string{}, map[uint32]bool{}},
+		frontends: map[frontendKey]*frontend{}, behind: map[lb.ServiceName]error{}, again: map[lb.ServiceName]bool{},
+		names: newRegistry(s.sizes), gone: map[uint32]*goneBackend{}, idle: map[*port]time.Time{}, leaving: map[*port]bool{},
+		bits: newBitCounts(), stale: map[filterBit]*staleMark{},
+		strays: strays{map[uint32]backendRow{}, map[rangeKey]bool{}, map[nameKey]string{}, map[uint32]bool{}},
 	}
-	r := &restorer{t: t, ports: map[uint32]*port{}, named: map[nameKey]*named{}}
+	r := &restorer{t: t, ports: map[uint32]*port{}, ids: map[uint32]*idSet{servicePortName: {}, nodeName: {}, zoneName: {}},
+		slots: newTakenSlots(s.sizes.Slots), shares: make([]uint32, s.backends.size)}
 	for _, step := range []func() error{r.names, r.backends, r.frontends, r.ranges} {
 		if err := step(); err != nil {
 			return nil, fmt.Errorf("restore tables: %w", err)
 		}
 	}
+	t.slots, t.unverified = r.slots.spans(), r.found
 	r.numbers()
 	r.staleBits()
+	for _, p := range r.ports {
+		t.lookAt(p)
+	}
 	t.sources = restoreSources(t.store.settings, t.now())
 	return t, t.defaults()
 }
 
 // restorer reads the live tables into a mirror.
 type restorer struct {
-	t     *Tables
-	ports map[uint32]*port // by id
-	named map[nameKey]*named
+	t      *Tables
+	ports  map[uint32]*port  // by id
+	ids    map[uint32]*idSet // taken by names, by kind
+	slots  *takenSlots
+	found  []*run   // that tiers may share
+	shares []uint32 // by backend id: how many slots of the run that is looked at; zero in between
 }
 
 // names come first: they tell which Service an id is.
@@ -76,88 +87,109 @@ func (r *restorer) names() error {
 }
 
 func (r *restorer) name(key nameKey, text string) bool {
-	limit, known := r.t.names.limits[key.Kind]
-	if !known || key.Id == 0 || key.Id >= limit || text == "" || r.t.names.byText[key.Kind][text] != nil {
+	t := r.t
+	limit, known := t.names.limits[key.Kind]
+	if !known || key.Id == 0 || key.Id >= limit || text == "" || r.ids[key.Kind].has(key.Id) {
 		return false
 	}
-	n := &named{kind: key.Kind, id: key.Id, text: text}
 	if key.Kind == servicePortName {
 		name, err := parsePortName(text)
 		if err != nil || name.String() != text {
 			return false
 		}
-		s := r.t.services[name.Service]
-		if s == nil {
-			s = &service{name: name.Service, ports: map[lb.PortName]*port{}}
-			r.t.services[name.Service] = s
+		s := t.service(name.Service)
+		if s.port(name.Key()) != nil {
+			return false
 		}
-		s.ports[name] = newPort(name, s, n)
-		r.ports[key.Id] = s.ports[name]
+		p := &port{service: s, key: unique.Make(name.Key()), id: key.Id}
+		s.ports = append(s.ports, p)
+		r.ports[key.Id] = p
+	} else {
+		if t.names.places[key.Kind].byText[text] != nil {
+			return false
+		}
+		t.names.add(&named{kind: key.Kind, id: key.Id, text: text})
 	}
-	r.named[key] = n
-	r.t.names.add(n)
+	r.ids[key.Kind].add(key.Id)
+	t.names.count++
 	return true
 }
 
 // backends takes every used id, to its service port where there is one.
 func (r *restorer) backends() error {
 	t := r.t
-	taken := map[uint32]bool{}
+	taken := &idSet{}
 	for id := uint32(1); id < t.store.backends.size; id++ {
-		if uint8(t.store.backends.load(id, wordState)>>16) == stateFree {
+		state := uint8(t.store.backends.load(id, wordState) >> 16)
+		if state == stateFree {
 			continue
 		}
-		taken[id] = true
-		b := &backend{id: id, value: read[backendRow](t.store.backends, id), port: r.ports[t.store.backends.load(id, wordService)]}
-		t.bits[backendBit(AddrPortOf(b.value))]++ // a stray's connections need their replies translated, too
-		if b.port == nil || b.value.State > stateGone || b.port.backends[b.endpoint()] != nil {
-			b.port = nil
-			t.strays.backends[id] = b
-			t.strays.services[b.value.Service] = true
-			continue
+		taken.add(id)
+		row := read[backendRow](t.store.backends, id)
+		t.bits.need(backendBit(AddrPortOf(row))) // a stray's connections need their replies translated, too
+		if p := r.ports[row.Service]; p != nil && row.State <= stateGone {
+			p.backends = append(p.backends, backend{id: id, row: row})
+		} else {
+			r.stray(id, row)
 		}
-		r.backend(b)
+	}
+	for _, p := range r.ports {
+		r.sort(p)
 	}
 	t.backendIDs = newIDs(1, t.store.sizes.Backends, taken)
 	return nil
 }
 
-func (r *restorer) backend(b *backend) {
-	t := r.t
-	b.port.backends[b.endpoint()] = b
-	b.node, b.value.Node = r.place(nodeName, b.value.Node)
-	b.zone, b.value.Zone = r.place(zoneName, b.value.Zone)
-	if b.value.State == stateGone {
-		b.since = t.now()
-		t.gone[b.id] = b
+func (r *restorer) stray(id uint32, row backendRow) {
+	r.t.strays.backends[id] = row
+	r.t.strays.services[row.Service] = true
+}
+
+// sort brings the backends of a port into their order. Of two with one address the lower id is right.
+func (r *restorer) sort(p *port) {
+	inOrder := func(a, b backend) int { return cmp.Or(wire(&a.row).compare(wire(&b.row)), cmp.Compare(a.id, b.id)) }
+	if !slices.IsSortedFunc(p.backends, inOrder) {
+		slices.SortFunc(p.backends, inOrder)
+	}
+	all := p.backends
+	p.backends = make([]backend, 0, len(all))
+	for _, b := range all {
+		if last := len(p.backends) - 1; last >= 0 && *wire(&p.backends[last].row) == *wire(&b.row) {
+			r.stray(b.id, b.row)
+			continue
+		}
+		p.backends = append(p.backends, b)
+		r.backend(p, &p.backends[len(p.backends)-1])
 	}
 }
 
-// place counts a backend to its node's or zone's name. An id without one is unknown, so that the next decision writes it.
-func (r *restorer) place(kind uint32, id uint16) (*named, uint16) {
-	n := r.named[nameKey{Kind: kind, Id: uint32(id)}]
-	if n != nil {
-		n.refs++
+// backend counts a backend to its node's and zone's name. An id without one is unknown, so that the next decision writes it.
+func (r *restorer) backend(p *port, b *backend) {
+	t := r.t
+	places := t.names.of(&b.row)
+	b.row.Node, b.row.Zone = places[0].number(), places[1].number()
+	t.names.ref(&b.row)
+	if b.row.State == stateGone {
+		t.gone[b.id] = &goneBackend{port: p, row: b.row, since: t.now()}
 	}
-	return n, n.number()
 }
 
 // frontends takes every entry with its record and slots. An entry whose record is not its own is a stray with a record that
 // no service port owns.
 func (r *restorer) frontends() error {
 	t := r.t
-	taken := map[uint32]bool{}
+	taken := &idSet{}
 	runs := map[span]*run{}
 	for key, number := range t.store.frontends.all() {
 		f := &frontend{key: key, record: number}
-		if number > 0 && number < t.store.records.size && !taken[number] {
-			taken[number] = true
+		if number > 0 && number < t.store.records.size && !taken.has(number) {
+			taken.add(number)
 			f.value = read[recordValue](t.store.records, number)
 		} else {
 			f.record = 0
 		}
 		t.frontends[key] = f
-		t.bits[f.bit()]++
+		t.bits.need(f.bit())
 		if f.value.Key == key {
 			f.port = r.ports[f.value.Service]
 		}
@@ -166,7 +198,7 @@ func (r *restorer) frontends() error {
 		}
 		r.tiers(f, runs)
 		if f.port != nil {
-			f.port.frontends[key] = f
+			f.port.frontends = append(f.port.frontends, f)
 			r.claim(f)
 		}
 	}
@@ -179,14 +211,9 @@ func (r *restorer) frontends() error {
 
 // claim stands for the Service's wish until its decision comes.
 func (r *restorer) claim(f *frontend) {
-	owner := f.port.service.name
-	wanted := r.t.claims.byService[owner]
-	if wanted == nil {
-		wanted = map[frontendKey]claim{}
-		r.t.claims.byService[owner] = wanted
-	}
-	wanted[f.key] = claim{service: owner, kind: kindName(f.value.Kind), port: f.port.name}
-	r.t.claims.byKey[f.key] = []claim{wanted[f.key]}
+	owner := f.port.service
+	owner.keys = append(owner.keys, f.key)
+	r.t.claims.own(f.key, claim{service: owner, port: f.port.key, kind: kindOf(kindName(f.value.Kind))})
 }
 
 // tiers reserves the slots that a record names. A tier that does not fit in makes the entry a stray.
@@ -211,53 +238,71 @@ func (r *restorer) run(f *frontend, s span, runs map[span]*run) *run {
 	if have := runs[s]; have != nil {
 		return have
 	}
-	if !r.t.store.slots.in(s.first, s.count) || !r.plausible(s, f.value.Service) || !r.t.slots.reserve(s) {
+	if !r.t.store.slots.in(s.first, s.count) {
+		return nil
+	}
+	ids := r.count(s)
+	defer func() {
+		for _, id := range ids {
+			r.shares[id] = 0
+		}
+	}()
+	if !r.plausible(s, ids, f.value.Service) || !r.slots.reserve(s) {
 		return nil
 	}
 	have := &run{span: s, port: f.port}
 	runs[s] = have
-	if f.port != nil && r.members(have) && f.port.runs[have.key] == nil {
-		f.port.runs[have.key] = have
+	if f.port != nil && r.members(have, ids) && f.port.run(have.ids, have.count) == nil {
+		f.port.runs = append(f.port.runs, have)
+		r.found = append(r.found, have)
 	}
 	return have
 }
 
-// plausible refuses slots most of which name no backend of the service port: a damaged record may name the whole table.
-func (r *restorer) plausible(s span, service uint32) bool {
-	backends := r.t.store.backends
-	known := uint32(0)
+// count counts the slots of each backend in shares, and gives the ids that have any. Those that cannot be ids are left out.
+func (r *restorer) count(s span) (ids []uint32) {
 	for i := range s.count {
 		id := r.t.store.slots.load(s.first+i, 0)
-		if id < backends.size && backends.load(id, wordService) == service {
-			known++
+		if id >= uint32(len(r.shares)) {
+			continue
+		}
+		if r.shares[id] == 0 {
+			ids = append(ids, id)
+		}
+		r.shares[id]++
+	}
+	return ids
+}
+
+// plausible refuses slots most of which name no backend of the service port: a damaged record may name the whole table.
+func (r *restorer) plausible(s span, ids []uint32, service uint32) bool {
+	known := uint32(0)
+	for _, id := range ids {
+		if r.t.store.backends.load(id, wordService) == service {
+			known += r.shares[id]
 		}
 	}
 	return known > s.count/2
 }
 
-// members reads a run's backends from its slots. False if one is not the service port's: the run is then found by no tier.
-func (r *restorer) members(have *run) bool {
-	byID := map[uint32]*backend{}
-	for _, b := range have.port.backends {
-		byID[b.id] = b
-	}
-	seen := map[uint32]bool{}
-	var members []*backend
-	for i := range have.count {
-		id := r.t.store.slots.load(have.first+i, 0)
-		if seen[id] {
-			continue
-		}
-		b := byID[id]
-		if b == nil {
+// members are the backends of a run that was read. False if one is not the service port's, or has more than its share: the run is
+// then found by no tier. That each slot is right is found out later (Reclaim).
+func (r *restorer) members(have *run, ids []uint32) bool {
+	backends := r.t.store.backends
+	members := make([]member, 0, len(ids))
+	total := uint32(0)
+	for _, id := range ids {
+		row := read[backendRow](backends, id)
+		b := have.port.backend(wire(&row))
+		share := r.shares[id]
+		if b == nil || b.id != id || share < have.count/uint32(len(ids)) || share > have.count/uint32(len(ids))+1 {
 			return false
 		}
-		seen[id] = true
-		members = append(members, b)
+		total += share
+		members = append(members, member{*wire(&row), id})
 	}
 	have.ids = idsOf(inOrder(members))
-	have.key = runKey(have.ids)
-	return true
+	return total == have.count
 }
 
 func (r *restorer) ranges() error {
@@ -269,6 +314,9 @@ func (r *restorer) ranges() error {
 			r.t.strays.services[swap32(key.Service)] = true
 			continue
 		}
+		if p.ranges == nil {
+			p.ranges = map[rangeKey]time.Time{}
+		}
 		p.ranges[key] = time.Time{}
 	}
 	if err := r.t.store.ranges.err(); err != nil {
@@ -279,21 +327,17 @@ func (r *restorer) ranges() error {
 
 // numbers tells the registry which ids are taken, those that strays mention too.
 func (r *restorer) numbers() {
-	taken := map[uint32]map[uint32]bool{servicePortName: {}, nodeName: {}, zoneName: {}}
-	for key := range r.named {
-		taken[key.Kind][key.Id] = true
-	}
 	for id := range r.t.strays.services {
 		if id > 0 && id < r.t.names.limits[servicePortName] {
-			taken[servicePortName][id] = true
+			r.ids[servicePortName].add(id)
 		}
 	}
 	for key := range r.t.strays.names {
-		if used := taken[key.Kind]; used != nil && key.Id > 0 && key.Id < r.t.names.limits[key.Kind] {
-			used[key.Id] = true
+		if used := r.ids[key.Kind]; used != nil && key.Id > 0 && key.Id < r.t.names.limits[key.Kind] {
+			used.add(key.Id)
 		}
 	}
-	for kind, used := range taken {
+	for kind, used := range r.ids {
 		r.t.names.number(kind, used)
 	}
 }
@@ -302,7 +346,7 @@ func (r *restorer) numbers() {
 func (r *restorer) staleBits() {
 	now := r.t.now()
 	for b := range setBits(r.t.store.filter) {
-		if r.t.bits[b] == 0 {
+		if r.t.bits.count(b) == 0 {
 			r.t.stale[b] = &staleMark{since: now}
 		}
 	}

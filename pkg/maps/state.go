@@ -3,9 +3,10 @@
 package maps
 
 import (
-	"net/netip"
+	"slices"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 )
@@ -25,27 +26,30 @@ type Tables struct {
 	services  map[lb.ServiceName]*service
 	claims    *claims
 	frontends map[frontendKey]*frontend // every entry of the table, strays too
-	applying  lb.ServiceName            // whose decision is being published
+	applying  *service                  // whose decision is being published
 	behind    map[lb.ServiceName]error  // heirs of a key, and why they could not take it over; tried again by Reclaim
+	again     map[lb.ServiceName]bool   // heirs and losers of a key whose decision is not kept: Stats.Again
 
 	names      *registry
 	recordIDs  *ids
 	backendIDs *ids
 	slots      *spans
 	rangeCount int
-	round      uint64 // numbers changes
+	round      uint32 // numbers changes
 
-	records []retiredRecord     // replaced, waiting for their grace
-	runs    []*run              // likewise; those in use again are left alone
-	gone    map[uint32]*backend // removed endpoints whose ids some connection may name
-	strays  strays              // what no service port owns (restore)
-	bits    map[filterBit]int   // addresses that need the bit
-	sources *sources
-	config  *Config                  // as told last; nil: not yet
-	stale   map[filterBit]*staleMark // bits that are set and that nothing needs any more
-	ends    Ends                     // nil: nobody adds up counters
-
-	unsettled bool // ranges or names wait for their grace, as of the last Reclaim
+	records    []retiredRecord         // replaced, waiting for their grace
+	runs       []*run                  // likewise; those in use again are left alone
+	gone       map[uint32]*goneBackend // removed endpoints whose ids some connection may name
+	idle       map[*port]time.Time     // ports that may have nothing any more, and since when
+	leaving    map[*port]bool          // ports with source ranges that wait for their grace
+	unverified []*run                  // restored, and not compared with what they should be yet
+	strays     strays                  // what no service port owns (restore)
+	bits       *bitCounts              // addresses that need the bit
+	sources    *sources
+	searching  *search                  // of the tables of connections, while it goes on
+	config     *Config                  // as told last; nil: not yet
+	stale      map[filterBit]*staleMark // bits that are set and that nothing needs any more
+	ends       Ends                     // nil: nobody adds up counters
 }
 
 type retiredRecord struct {
@@ -59,29 +63,59 @@ type staleMark struct{ since, searched time.Time }
 // service is one Kubernetes Service as published.
 type service struct {
 	name     lb.ServiceName
-	decision *lb.Decision // the last one published; nil: restored, or removed
-	ports    map[lb.PortName]*port
+	applied  bool // its decision was published; false: restored, or removed
+	ports    []*port
+	keys     []frontendKey // that it claims, in order
+	waits    int           // how many of these another Service has
+	decision *lb.Decision  // the last one published, kept as long as it waits for a key
+}
+
+// port finds a service port; nil when there is none.
+func (s *service) port(key lb.PortKey) *port {
+	for _, p := range s.ports {
+		if p.key.Value() == key {
+			return p
+		}
+	}
+	return nil
 }
 
 // port is one service port: the owner of ids.
 type port struct {
-	name      lb.PortName
-	named     *named // its id is the service port's
 	service   *service
-	frontends map[frontendKey]*frontend
-	backends  map[endpoint]*backend
-	runs      map[string]*run        // by their backends' ids
+	key       unique.Handle[lb.PortKey]
+	id        uint32 // as the tables have it
+	frontends []*frontend
+	backends  []backend // by address
+	runs      []*run
 	ranges    map[rangeKey]time.Time // zero: wanted; else when it was not any more
-	idle      time.Time              // since when it has nothing; zero: not seen so
 }
 
-func newPort(name lb.PortName, owner *service, id *named) *port {
-	return &port{name: name, named: id, service: owner, frontends: map[frontendKey]*frontend{}, backends: map[endpoint]*backend{},
-		runs: map[string]*run{}, ranges: map[rangeKey]time.Time{}}
+func (p *port) name() lb.PortName {
+	key := p.key.Value()
+	return lb.PortName{Service: p.service.name, Port: key.Name, Protocol: key.Protocol}
 }
 
 func (p *port) empty() bool {
 	return len(p.frontends)+len(p.backends)+len(p.runs)+len(p.ranges) == 0
+}
+
+// run finds the run of so many slots of these backends; nil when there is none.
+func (p *port) run(ids []uint32, count uint32) *run {
+	for _, r := range p.runs {
+		if r.count == count && slices.Equal(r.ids, ids) {
+			return r
+		}
+	}
+	return nil
+}
+
+// without takes one element out of a list.
+func without[T comparable](all []T, one T) []T {
+	if at := slices.Index(all, one); at >= 0 {
+		return slices.Delete(all, at, at+1)
+	}
+	return all
 }
 
 // frontend is an entry of the frontends table with the record in force.
@@ -93,39 +127,15 @@ type frontend struct {
 	runs   []*run // one for each tier, both sides
 }
 
-// endpoint is a backend's address and port, as in the table.
-type endpoint [18]byte
-
-func endpointOf(a netip.AddrPort) (e endpoint) {
-	bytes := a.Addr().As16()
-	copy(e[:], bytes[:])
-	e[16], e[17] = byte(a.Port()>>8), byte(a.Port())
-	return e
-}
-
-// backend is one used id.
-type backend struct {
-	id         uint32
-	port       *port // nil: a stray
-	value      backendRow
-	node, zone *named    // nil: unknown
-	since      time.Time // when it went
-	searched   time.Time // when the flows were last searched for it
-	round      uint64    // the last change whose decision has it
-}
-
-func (b *backend) endpoint() endpoint { return endpointOf(AddrPortOf(b.value)) }
-
 // run is a tier's Maglev table.
 type run struct {
 	span
 	port     *port
-	key      string
 	ids      []uint32  // its backends, by address
 	refs     int       // tiers of records in force, and changes that are to name it
-	verified bool      // slots are known to be what they should be
 	sum      uint64    // of the slots, once verified
 	since    time.Time // when the last reference went
+	verified bool      // slots are known to be what they should be
 	waiting  bool      // for its grace: in Tables.runs
 }
 
@@ -156,8 +166,7 @@ func (t *Tables) retireRun(r *run) {
 
 // need counts an address in; the bit is set at its first.
 func (t *Tables) need(b filterBit) (wrote bool) {
-	t.bits[b]++
-	if t.bits[b] > 1 {
+	if !t.bits.need(b) {
 		return false
 	}
 	delete(t.stale, b)
@@ -166,8 +175,14 @@ func (t *Tables) need(b filterBit) (wrote bool) {
 
 // release counts an address out. The bit stays until no connection needs it (Reclaim).
 func (t *Tables) release(b filterBit) {
-	if t.bits[b]--; t.bits[b] <= 0 {
-		delete(t.bits, b)
+	if t.bits.release(b) {
 		t.stale[b] = &staleMark{since: t.now()}
+	}
+}
+
+// lookAt has Reclaim look whether a port has nothing any more.
+func (t *Tables) lookAt(p *port) {
+	if _, known := t.idle[p]; !known && p.empty() {
+		t.idle[p] = t.now()
 	}
 }

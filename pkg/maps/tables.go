@@ -46,21 +46,26 @@ func (t *Tables) Watch(wrote func()) {
 func (t *Tables) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if s := t.searching; s != nil && s.stop != nil {
+		s.stop()
+	}
+	t.searching = nil
 	return t.store.close()
 }
 
 // Stats counts what one call wrote.
 type Stats struct {
-	Frontends     int          `json:"frontends"`          // entries set or deleted
-	Records       int          `json:"records"`            // records written
-	Slots         int          `json:"slots"`              // slots of fresh Maglev tables, written in bulk
-	SlotRuns      int          `json:"slotRuns"`           // fresh Maglev tables
-	Backends      int          `json:"backends"`           // entries written or changed in place
-	SourceRanges  int          `json:"sourceRanges"`       // entries set or deleted
-	Names         int          `json:"names"`              // entries set or deleted
-	AddressFilter int          `json:"addressFilter"`      // bits set or cleared
-	Counters      int          `json:"counters"`           // counters set to zero for a new owner
-	Problems      []lb.Problem `json:"problems,omitempty"` // frontends of the Service that another Service has
+	Frontends     int              `json:"frontends"`          // entries set or deleted
+	Records       int              `json:"records"`            // records written
+	Slots         int              `json:"slots"`              // slots of fresh Maglev tables, written in bulk
+	SlotRuns      int              `json:"slotRuns"`           // fresh Maglev tables
+	Backends      int              `json:"backends"`           // entries written or changed in place
+	SourceRanges  int              `json:"sourceRanges"`       // entries set or deleted
+	Names         int              `json:"names"`              // entries set or deleted
+	AddressFilter int              `json:"addressFilter"`      // bits set or cleared
+	Counters      int              `json:"counters"`           // counters set to zero for a new owner
+	Problems      []lb.Problem     `json:"problems,omitempty"` // frontends of the Service that another Service has
+	Again         []lb.ServiceName `json:"again,omitempty"`    // other Services whose frontends changed hands, to be decided and applied again
 }
 
 // Total is the number of writes, slots in bulk left out.

@@ -2,10 +2,10 @@
 
 package maps
 
-// Waiting tells whether something waits to be freed by Reclaim, or to be published by it: as of the last Reclaim and what changed
-// since.
+// Waiting tells whether something waits to be freed by Reclaim, to be published or to be compared by it.
 func (t *Tables) Waiting() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.unsettled || len(t.records)+len(t.runs)+len(t.gone)+len(t.stale)+len(t.sources.unused)+len(t.behind) > 0
+	return t.searching != nil || len(t.records)+len(t.runs)+len(t.gone)+len(t.idle)+len(t.leaving)+len(t.names.unused)+len(t.stale)+
+		len(t.sources.unused)+len(t.behind)+len(t.unverified) > 0
 }

@@ -7,11 +7,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-
 	"time"
+	"unique"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -26,7 +27,39 @@ func tinySizes() bpf.Sizes {
 // testing stores: a fake whose clock the test turns.
 type bench struct {
 	*Tables
-	time time.Time
+	time  time.Time
+	known map[lb.ServiceName]lb.Decision // as applied last
+	retry map[lb.ServiceName]bool        // those of Stats.Again that failed
+}
+
+// Apply does what an agent does: Services whose frontends changed hands are applied again.
+func (b *bench) Apply(d lb.Decision) (Stats, error) {
+	b.known[d.Service] = d
+	stats, err := b.Tables.Apply(d)
+	return b.applyAgain(stats), err
+}
+
+func (b *bench) Remove(name lb.ServiceName) (Stats, error) {
+	delete(b.known, name)
+	stats, err := b.Tables.Remove(name)
+	return b.applyAgain(stats), err
+}
+
+func (b *bench) applyAgain(stats Stats) Stats {
+	again := stats.Again
+	stats.Again = nil
+	for _, name := range again {
+		d, found := b.known[name]
+		if !found {
+			continue
+		}
+		more, err := b.Apply(d)
+		stats.add(more)
+		if err != nil {
+			b.retry[name] = true
+		}
+	}
+	return stats
 }
 
 func newBench(t fataler, s *store) *bench {
@@ -38,7 +71,7 @@ func newBench(t fataler, s *store) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{tables, time.Now()}
+	b := &bench{tables, time.Now(), map[lb.ServiceName]lb.Decision{}, map[lb.ServiceName]bool{}}
 	tables.now = func() time.Time { return b.time }
 	tables.tableSize = func(backends int) int { return []int{0, 1, 5, 7, 11, 13, 17, 19}[backends] }
 	return b
@@ -51,8 +84,11 @@ func (standing) jiffies() uint32   { return 0 }
 func (standing) perSecond() uint32 { return 100 }
 func (standing) boot() uint64      { return 0 }
 
-// later lets every grace pass and reclaims.
+// later tries again what failed, lets every grace pass and reclaims.
 func (b *bench) later() {
+	retry := b.retry
+	b.retry = map[lb.ServiceName]bool{}
+	b.applyAgain(Stats{Again: slices.Collect(maps.Keys(retry))})
 	for range 4 {
 		b.time = b.time.Add(time.Minute)
 		b.Reclaim(b.time)
@@ -141,6 +177,9 @@ func drawDecision(t *rapid.T, n int) lb.Decision {
 	if rapid.Bool().Draw(t, "external IP") {
 		addFrontend(&d, side, lb.KindExternalIP, netip.MustParseAddrPort("192.0.2.1:80"))
 	}
+	if rapid.IntRange(0, 3).Draw(t, "capture") == 0 {
+		addFrontend(&d, side, lb.KindExternalIP, netip.MustParseAddrPort("203.0.113.5:81")) // on the address of a load balancer
+	}
 	if rapid.Bool().Draw(t, "node port") {
 		local := lb.Side{Action: lb.Drop, Reason: lb.ReasonNoLocalEndpoints}
 		f := addFrontend(&d, side, lb.KindNodePort, netip.AddrPortFrom(netip.MustParseAddr("192.0.2.77"), uint16(30000+n)))
@@ -160,11 +199,16 @@ func drawDecision(t *rapid.T, n int) lb.Decision {
 
 // answers is what every frontend should do for these decisions: key -> text. The naive model: best claim wins.
 func answers(decisions map[lb.ServiceName]lb.Decision) map[frontendKey]string {
-	owner := map[frontendKey]claim{}
+	type asked struct {
+		claim
+		wish
+	}
+	owner := map[frontendKey]asked{}
 	for _, d := range decisions {
-		for key, c := range wishes(&d) {
-			if c.frontend != nil {
-				prefer(owner, key, c)
+		for _, w := range wishes(&d) {
+			mine := asked{claim{&service{name: d.Service}, unique.Make(w.port), kindOf(w.kind), d.Held}, w}
+			if first, found := owner[w.key]; w.frontend != nil && (!found || mine.claim.compare(first.claim) < 0) {
+				owner[w.key] = mine
 			}
 		}
 	}

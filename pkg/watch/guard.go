@@ -60,6 +60,7 @@ type guard struct {
 	mu      sync.Mutex
 	objects map[objectKey]bool      // held; they are in the store
 	names   map[lb.ServiceName]bool // held, of Published: what they were is known to the tables alone
+	turned  []lb.ServiceName        // Services whose objects are held, or are not any more, since the last question
 	until   time.Time
 }
 
@@ -81,6 +82,7 @@ func (g *guard) hold(k kind, puts []object, drops []objectKey, now time.Time) (r
 		case g.objects[key]:
 		case missing[key]:
 			g.objects[key] = true
+			g.turn(key)
 			news++
 		default:
 			rest = append(rest, key)
@@ -132,9 +134,11 @@ func (g *guard) relieve(puts []object, drops []objectKey) (replaced []objectKey)
 		return nil
 	}
 	for _, key := range drops {
+		g.turn(key)
 		delete(g.objects, key)
 	}
 	for _, o := range puts {
+		g.turn(o.key)
 		delete(g.objects, o.key)
 	}
 	for _, o := range puts {
@@ -234,6 +238,28 @@ func (g *guard) blind() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.names) > 0
+}
+
+// turn notes that a held object comes to be held or is not any more.
+func (g *guard) turn(key objectKey) {
+	if key.kind == kindService && g.objects[key] {
+		g.turned = append(g.turned, lb.ServiceName{Namespace: key.namespace, Name: key.name})
+	}
+}
+
+// takeTurned names the Services whose objects have come to be held, or are not any more, since the last call.
+func (g *guard) takeTurned() (names []lb.ServiceName) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	names, g.turned = g.turned, nil
+	return names
+}
+
+// holdsObject tells whether a Service's own object is held.
+func (g *guard) holdsObject(name lb.ServiceName) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.objects[objectKey{kindService, name.Namespace, name.Name}]
 }
 
 // any tells whether anything is held.

@@ -118,7 +118,7 @@ func wiped(t *testing.T, guard Guard, test func(a *api, l *lapses)) {
 
 func TestAServerThatSuddenlyListsNothingTakesNothingAwayForAWhile(t *testing.T) {
 	wiped(t, halfFor(grace), func(a *api, _ *lapses) {
-		a.told("")
+		a.told("api web")
 		a.held(2, 0, 2)
 		same(t, "services", names(a.source), "default/api default/kubernetes default/web")
 		same(t, "web", endpointsOf(a.source, "web"), 2)
@@ -145,9 +145,24 @@ func TestWhatComesBackInTimeIsNotTouched(t *testing.T) {
 		a.held(0, 0, 0)
 		same(t, "return said", a.logged("lists again what was missing"), 1)
 		time.Sleep(2 * grace)
-		a.told("")
+		a.told("api web") // held, and not any more
 		same(t, "services", names(a.source), "default/api default/kubernetes default/web")
 		same(t, "removal said", a.logged("is removed"), 0)
+	})
+}
+
+// Who is held says so with its Input, and is told of at both turns: a Service that exists is preferred to one that is held.
+func TestAHeldServiceSaysSo(t *testing.T) {
+	wiped(t, halfFor(grace), func(a *api, l *lapses) {
+		isHeld := func(name string) bool {
+			in, exists := a.source.Input(lb.ServiceName{Namespace: "default", Name: name})
+			return exists && in.Held
+		}
+		a.told("api web")
+		same(t, "held", fmt.Sprint(isHeld("web"), isHeld("api"), isHeld("kubernetes")), "true true false")
+		l.event("services", func(w *apiwatch.RaceFreeFakeWatcher) { w.Add(apiService("web")) })
+		a.told("web")
+		same(t, "held", fmt.Sprint(isHeld("web"), isHeld("api")), "false true")
 	})
 }
 
@@ -160,6 +175,7 @@ func TestWithoutAGraceAListIsBelievedAtOnce(t *testing.T) {
 
 func TestWhatIsNewOrChangedIsInForceWhileOthersAreHeld(t *testing.T) {
 	wiped(t, halfFor(grace), func(a *api, l *lapses) {
+		a.told("api web")
 		l.event("services", func(w *apiwatch.RaceFreeFakeWatcher) { w.Add(apiService("new")) })
 		a.told("new")
 		l.event("services", func(w *apiwatch.RaceFreeFakeWatcher) { w.Add(apiService("web", withPort(81))) })
@@ -256,7 +272,7 @@ func TestTheTimeOfWhatIsHeldEndsOnlyWhileTheServerCanBeRead(t *testing.T) {
 		l.relist("services")
 		time.Sleep(10 * grace)
 		a.held(2, 0, 0)
-		a.told("")
+		a.told("api web")
 		if h := a.source.Health(); h.Error != "connection refused" || !h.Held.Until.After(time.Now()) {
 			t.Errorf("%+v", h)
 		}

@@ -21,6 +21,13 @@ func (c *cluster) Guard(g Guard) { c.guard.Guard = g }
 // Holds is Source's.
 func (c *cluster) Holds(name lb.ServiceName) bool { return c.guard.holds(name) }
 
+// Input is Source's.
+func (c *cluster) Input(name lb.ServiceName) (in lb.Input, exists bool) {
+	in, exists = c.store.Input(name)
+	in.Held = exists && c.guard.holdsObject(name)
+	return in, exists
+}
+
 // hold takes from the drops of a list what the guard holds.
 func (c *cluster) hold(k kind, puts []object, drops []objectKey) []objectKey {
 	drops, news := c.guard.hold(k, puts, drops, time.Now())

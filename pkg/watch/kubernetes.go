@@ -148,6 +148,9 @@ func (c *cluster) change(puts []object, drops []objectKey) {
 	var changed changes
 	holding := c.guard.any()
 	c.apply(puts, append(drops, c.guard.relieve(puts, drops)...), &changed)
+	for _, name := range c.guard.takeTurned() {
+		changed.service(name)
+	}
 	c.guard.settle(changed.services)
 	if holding {
 		c.sayRelieved()

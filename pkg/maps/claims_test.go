@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+	"pgregory.net/rapid"
+)
+
+// at is a Service whose ClusterIP is another's.
+func at(n int, address string) lb.Decision {
+	d := made(n, active(n)...)
+	d.Frontends[0].Key.Address = netip.MustParseAddrPort(address)
+	return d
+}
+
+// After a restore from elsewhere a ClusterIP may belong to another Service: the one that is held gives it up at once, whatever
+// their names, whether it was applied or is only known from the tables, and takes it back when it exists again.
+func TestAHeldServiceGivesItsAddressToALivingOne(t *testing.T) {
+	const address = "10.96.0.77:80"
+	key := keyOf(lb.FrontendKey{Address: netip.MustParseAddrPort(address), Protocol: lb.TCP})
+	for _, known := range []string{"applied", "restored"} {
+		for _, first := range []string{"held", "living"} {
+			t.Run(known+", "+first+" first", func(t *testing.T) {
+				s := memoryStore(tinySizes())
+				b := newBench(t, s)
+				old, living := at(1, address), at(2, address)
+				b.apply(t, old)
+				hold := func() {
+					held := old
+					held.Held = true
+					b.apply(t, held)
+				}
+				if known == "restored" {
+					b = newBench(t, s)
+					hold = func() { b.applyAgain(b.Hold(old.Service)) }
+				}
+				if first == "held" {
+					hold()
+					b.apply(t, living)
+				} else {
+					b.apply(t, living)
+					hold()
+				}
+				want := answers(map[lb.ServiceName]lb.Decision{living.Service: living})[key]
+				if got := look(s, key); got != want {
+					t.Errorf("%s answers %q, want the living Service's %q", address, got, want)
+				}
+				b.apply(t, old)
+				if got, want := look(s, key), answers(map[lb.ServiceName]lb.Decision{old.Service: old})[key]; got != want {
+					t.Errorf("of two that exist %s answers %q, want %q", address, got, want)
+				}
+			})
+		}
+	}
+}
+
+// A held Service alone keeps what it has.
+func TestAHeldServiceKeepsWhatNobodyElseAsksFor(t *testing.T) {
+	b := newTables(t, tinySizes())
+	d := made(1, active(1)...)
+	b.apply(t, d)
+	before := text(t, b.Tables)
+	d.Held = true
+	if stats := b.apply(t, d); stats.Total() > 0 {
+		t.Errorf("wrote %+v", stats)
+	}
+	if stats := b.Hold(d.Service); stats.Total() > 0 || text(t, b.Tables) != before {
+		t.Errorf("wrote %+v", stats)
+	}
+}
+
+// Only Services that wait for a frontend have their decisions kept; the others are named to be decided again when something of
+// theirs changed hands.
+func TestOnlyWhoWaitsForAFrontendHasItsDecisionKept(t *testing.T) {
+	b := newTables(t, tinySizes())
+	const address = "10.96.0.77:80"
+	first, second := at(1, address), at(2, address)
+	if stats, err := b.Tables.Apply(second); err != nil || len(stats.Again) > 0 {
+		t.Fatal(stats, err)
+	}
+	stats, err := b.Tables.Apply(first)
+	if err != nil || len(stats.Again) != 1 || stats.Again[0] != second.Service {
+		t.Fatalf("got %+v (%v), want the one that lost its frontend again", stats, err)
+	}
+	if _, err := b.Tables.Apply(second); err != nil {
+		t.Fatal(err)
+	}
+	if b.services[first.Service].decision != nil || b.services[second.Service].decision == nil {
+		t.Error("the decision of the one that waits is kept, and that alone")
+	}
+	if stats, err = b.Tables.Remove(first.Service); err != nil || len(stats.Again) > 0 || stats.Frontends == 0 {
+		t.Errorf("got %+v (%v), want the heir in place at once", stats, err)
+	}
+	if b.services[second.Service].decision != nil {
+		t.Error("who waits for nothing any more has its decision kept")
+	}
+}
+
+// Problems are those of all claims at any time, and are not worked out again while nothing changes.
+func TestProblemsComeAndGoWithWhatTheyAreAbout(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := newBench(t, memoryStore(tinySizes()))
+		decisions := map[lb.ServiceName]lb.Decision{}
+		for range rapid.IntRange(1, 10).Draw(t, "steps") {
+			if err := drawStep(t, decisions)(b); err != nil {
+				t.Fatal(err)
+			}
+			got := b.Problems()
+			if again := b.Problems(); len(got) > 0 && &got[0] != &again[0] {
+				t.Fatal("worked out again though nothing changed")
+			}
+			if want := naiveProblems(decisions); !slices.Equal(problemTexts(got), want) {
+				t.Fatalf("problems\n%s\nwant\n%s", strings.Join(problemTexts(got), "\n"), strings.Join(want, "\n"))
+			}
+		}
+	})
+}
+
+func problemTexts(all []lb.Problem) (texts []string) {
+	for _, p := range all {
+		texts = append(texts, p.Object+" "+p.Message)
+	}
+	slices.Sort(texts)
+	return texts
+}
+
+// naiveProblems compares every claim with every other.
+func naiveProblems(decisions map[lb.ServiceName]lb.Decision) (texts []string) {
+	type one struct {
+		claim
+		wish
+	}
+	first := map[frontendKey]one{}
+	var all []one
+	for _, d := range decisions {
+		for _, w := range wishes(&d) {
+			mine := one{claim{service: &service{name: d.Service}, kind: kindOf(w.kind)}, w}
+			all = append(all, mine)
+			if owner, found := first[w.key]; !found || w.kind.Precedence() < owner.wish.kind.Precedence() ||
+				w.kind == owner.wish.kind && d.Service.Compare(owner.service.name) < 0 {
+				first[w.key] = mine
+			}
+		}
+	}
+	for _, mine := range all {
+		owner, address := first[mine.key], first[frontendKey{Address: mine.key.Address}]
+		switch object := mine.service.name.Object(); {
+		case mine.frontend == nil:
+		case owner.service.name != mine.service.name:
+			texts = append(texts, fmt.Sprintf("%s %s %s belongs to Service %s (%s); served there until that one goes", object, mine.wish.kind,
+				keyText(mine.key), owner.service.name, owner.wish.kind))
+		case mine.wish.kind == lb.KindExternalIP && address.service.name != mine.service.name && address.wish.kind != lb.KindExternalIP:
+			texts = append(texts, fmt.Sprintf("%s %s is %s of Service %s: who goes there on this Service's ports is served by it instead (--external-ips=deny refuses that)",
+				object, addrOf(mine.key.Address), address.wish.kind, address.service.name))
+		}
+	}
+	slices.Sort(texts)
+	return texts
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// Problems are the frontends that a Service asks for and another one has, of all Services, and those that it could not take
+// over for want of room, in order. They are worked out anew only after one of them came or went. Do not change the list.
+func (t *Tables) Problems() []lb.Problem {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.claims
+	if !c.dirty {
+		return c.found
+	}
+	found := []lb.Problem{}
+	for key, queue := range c.waiting {
+		for _, loser := range queue {
+			found = append(found, c.lost(key, loser)...)
+		}
+	}
+	for key := range c.external {
+		found = append(found, c.capture(key)...)
+	}
+	for name, err := range t.behind {
+		found = append(found, lb.Problem{Object: name.Object(), Message: err.Error()})
+	}
+	slices.SortFunc(found, lb.Problem.Compare)
+	c.found, c.dirty = found, false
+	return found
+}
+
+// problems are those of one Service.
+func (c *claims) problems(s *service) (all []lb.Problem) {
+	if s.waits == 0 && len(c.external) == 0 {
+		return nil
+	}
+	for _, key := range s.keys {
+		if own, _ := c.of(key, s); c.owner(key) != s {
+			all = append(all, c.lost(key, own)...)
+		} else if c.external[key] {
+			all = append(all, c.capture(key)...)
+		}
+	}
+	slices.SortFunc(all, lb.Problem.Compare)
+	return all
+}
+
+// lost says who has a frontend that a Service waits for. Of an address alone nothing is said: its ports are.
+func (c *claims) lost(key frontendKey, loser claim) []lb.Problem {
+	if isAddressKey(key) {
+		return nil
+	}
+	owner := c.owners[key]
+	return []lb.Problem{{
+		Object: loser.service.name.Object(),
+		Field:  kindName(loser.kind).Field(),
+		Message: fmt.Sprintf("%s %s belongs to Service %s (%s); served there until that one goes",
+			kindName(loser.kind), keyText(key), owner.service.name, kindName(owner.kind)),
+	}}
+}
+
+// capture says whose address an external IP is that is served: any Service may name it (CVE-2020-8554).
+func (c *claims) capture(key frontendKey) []lb.Problem {
+	mine, owner := c.owners[key], c.owners[frontendKey{Address: key.Address}]
+	if owner.service == nil || owner.service == mine.service || owner.kind == kindOf(lb.KindExternalIP) {
+		return nil
+	}
+	return []lb.Problem{{
+		Object: mine.service.name.Object(),
+		Field:  lb.KindExternalIP.Field(),
+		Message: fmt.Sprintf("%v is %s of Service %s: who goes there on this Service's ports is served by it instead (--external-ips=deny refuses that)",
+			addrOf(key.Address), kindName(owner.kind), owner.service.name),
+	}}
+}

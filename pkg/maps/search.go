@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"iter"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+const (
+	// searchEvery is how often the flow table is searched for the same removed endpoint.
+	searchEvery = 20 * time.Second
+	// searchedSets and searchedClients bound one piece of a search, to a millisecond or two: a publication may wait for it.
+	searchedSets    = 1 << 13
+	searchedClients = 1 << 12
+)
+
+// search looks for connections, and then for clients' affinity, that name what is to be freed. It goes on for several calls of
+// Reclaim; what was asked for again meanwhile is another object by then and stays. Nothing that was removed a grace ago comes to be
+// named meanwhile: programs take backends from records in force.
+type search struct {
+	backends map[uint32]*sought[*goneBackend]
+	bits     map[filterBit]*sought[*staleMark]
+	sources  map[uint8]*sought[*staleMark]
+
+	set  uint32                                                        // of the flow table: where to go on
+	next func() (bpf.NearlbAffinityKey, bpf.NearlbAffinityValue, bool) // of the affinity table; nil: not begun
+	stop func()
+}
+
+// sought is one thing that is searched for, and whether something names it.
+type sought[T any] struct {
+	what  T
+	named bool
+}
+
+// search begins a search if there is something to search for, or goes on with one, and frees what nothing names at its end.
+func (t *Tables) search(now time.Time) (freed int) {
+	if t.searching == nil {
+		if s := t.due(now); len(s.backends)+len(s.bits)+len(s.sources) > 0 {
+			t.searching = s
+		}
+	}
+	s := t.searching
+	if s == nil || !t.searchFlows(s) || len(s.backends) > 0 && !t.searchAffinity(s) {
+		return 0
+	}
+	t.searching = nil
+	if len(s.backends) > 0 && t.store.affinity.err() != nil {
+		return 0 // the table was not read to its end
+	}
+	return t.freeUnnamed(s)
+}
+
+// due are the removed endpoints, stale bits and unused sources whose grace is over and that were not searched for of late.
+func (t *Tables) due(now time.Time) *search {
+	s := &search{backends: map[uint32]*sought[*goneBackend]{}, bits: map[filterBit]*sought[*staleMark]{}, sources: map[uint8]*sought[*staleMark]{}}
+	isDue := func(since, searched time.Time) bool {
+		return now.Sub(since) >= grace && now.Sub(searched) >= searchEvery
+	}
+	for id, g := range t.gone {
+		if isDue(g.since, g.searched) && !g.inForce(id) {
+			s.backends[id], g.searched = &sought[*goneBackend]{what: g}, now
+		}
+	}
+	for bit, m := range t.stale {
+		if isDue(m.since, m.searched) {
+			s.bits[bit], m.searched = &sought[*staleMark]{what: m}, now
+		}
+	}
+	for index, m := range t.sources.unused {
+		if isDue(m.since, m.searched) {
+			s.sources[index], m.searched = &sought[*staleMark]{what: m}, now
+		}
+	}
+	return s
+}
+
+// searchFlows marks what some connection names, in the next sets of the flow table; true at its end. An entry that is being written
+// now names nothing removed: its writer took the backend from a record in force.
+func (t *Tables) searchFlows(s *search) bool {
+	expiry := newExpiry(t.store.clock)
+	for end := min(t.store.flows.size, s.set+searchedSets); s.set < end; s.set++ {
+		for way := range flowWays {
+			f, ok := readFlow(t.store.flows, s.set, way)
+			if ok && !expiry.surely(&f) {
+				s.note(&f)
+			}
+		}
+	}
+	return s.set == t.store.flows.size
+}
+
+// note marks what a connection needs.
+func (s *search) note(f *bpf.NearlbFlow) {
+	if b := s.backends[f.Backend]; b != nil && b.what.row.Generation == f.Generation {
+		b.named = true
+	}
+	if len(s.bits) > 0 {
+		endpoint := endpointHash(f.Frontend, f.FrontendPort)
+		for _, bit := range []filterBit{{frontendPlane, addressHash(f.Frontend)}, {frontendPlane, endpoint}, {backendPlane, endpoint}} {
+			if m := s.bits[bit]; m != nil {
+				m.named = true
+			}
+		}
+	}
+	if m := s.sources[f.Source]; m != nil && f.Flags&flowSNAT != 0 {
+		m.named = true
+	}
+}
+
+// searchAffinity deletes what clients' affinity says of removed endpoints: no program honours it any more. True at its end. An
+// entry that could not be deleted keeps its endpoint's id.
+func (t *Tables) searchAffinity(s *search) bool {
+	if s.next == nil {
+		s.next, s.stop = iter.Pull2(t.store.affinity.all())
+	}
+	for range searchedClients {
+		key, value, more := s.next()
+		if !more {
+			s.stop()
+			return true
+		}
+		if b := s.backends[value.Backend]; b != nil && !t.forgetClient(key, s) {
+			b.named = true
+		}
+	}
+	return false
+}
+
+// forgetClient deletes an entry unless its client has come to another backend since it was read, or its backend is back.
+func (t *Tables) forgetClient(key bpf.NearlbAffinityKey, s *search) bool {
+	now, found, err := t.store.affinity.get(key)
+	if b := s.backends[now.Backend]; found && err == nil && b != nil && t.gone[now.Backend] == b.what {
+		err = t.store.affinity.remove(key)
+	}
+	return err == nil
+}
+
+// freeUnnamed frees what was not found, unless it came back while the search went on.
+func (t *Tables) freeUnnamed(s *search) (freed int) {
+	for id, b := range s.backends {
+		if !b.named && t.gone[id] == b.what && !b.what.inForce(id) {
+			t.freeBackend(id, b.what)
+			freed++
+		}
+	}
+	for bit, m := range s.bits {
+		if !m.named && t.stale[bit] == m.what {
+			bit.put(t.store.filter, false)
+			delete(t.stale, bit)
+			freed++
+		}
+	}
+	for index, m := range s.sources {
+		if !m.named && t.sources.unused[index] == m.what {
+			t.freeSource(index)
+			freed++
+		}
+	}
+	return freed
+}

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 )
 
 // Former are the tables of other generations, the one in force until now first. Empty: this start upgrades nothing.
@@ -31,15 +30,6 @@ func (o *Objects) TakeOver() error {
 		return err
 	}
 	return o.rename(own(o.pinPath).path)
-}
-
-// WaitForPrograms returns when every run of a program that has begun is over: membarrier waits for the kernel's grace period.
-func WaitForPrograms() error {
-	const global = 1 // MEMBARRIER_CMD_GLOBAL
-	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
-		return fmt.Errorf("wait for programs: %w", errno)
-	}
-	return nil
 }
 
 // askFormer has programs that know no connection of a reply to SNAT hand it to those of the layout that is being left: a

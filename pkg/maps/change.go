@@ -198,7 +198,7 @@ func (c *change) prepareFrontend(w *wish) error {
 
 func (c *change) takeRecord() (uint32, error) {
 	id, ok := c.t.recordIDs.take()
-	if !ok && c.t.reclaimSpace(c.t.now()) > 0 {
+	if !ok && c.t.makeRoom() {
 		id, ok = c.t.recordIDs.take()
 	}
 	if !ok {

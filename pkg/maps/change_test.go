@@ -3,6 +3,7 @@
 package maps
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -26,6 +27,34 @@ func TestRoomIsNotMadeOfSlotsThatTheChangeItselfNames(t *testing.T) {
 		key := keyOf(mixed.Frontends[0].Key)
 		t.Errorf("error %v, answers %q, want full slots", err, look(b.store, key))
 	}
+}
+
+// One change after the other of a port whose slots fill half of the table: what the last one replaced is used again as soon as no
+// program holds it, without a clock that goes on.
+func TestARollingUpdateNeedsTwiceItsSlots(t *testing.T) {
+	sizes := tinySizes()
+	sizes.Slots = 48 // runs of 19 slots: two, and ten slots
+	s := memoryStore(sizes)
+	waits := 0
+	s.wait = func() error { waits++; return nil }
+	b := newBench(t, s)
+	decision := func(n int) lb.Decision { return made(1, active(n, n+1, n+2, n+3, n+4, n+5, n+6)...) }
+	for n := range 20 {
+		b.apply(t, decision(n))
+	}
+	if waits == 0 || waits > 19 {
+		t.Errorf("waited %d times for 20 changes", waits)
+	}
+	s.wait = func() error { return errors.New("no such call") }
+	var failed error
+	for n := 20; n < 23 && failed == nil; n++ {
+		_, failed = b.Apply(decision(n))
+	}
+	if full, ok := asFull(failed); !ok || full.Table != bpf.NearlbMapSlots {
+		t.Errorf("error %v where programs cannot be waited for, want full slots", failed)
+	}
+	b.later()
+	b.apply(t, decision(30))
 }
 
 // A decision that does not fit leaves the answers as they were, but new connections leave those backends that do not serve.

@@ -125,7 +125,7 @@ func (c *change) run(p *port, members []member) (*run, error) {
 		return old, nil
 	}
 	first, ok := c.t.slots.take(count)
-	if !ok && c.t.reclaimSpace(c.t.now()) > 0 {
+	for !ok && c.t.makeRoom() {
 		first, ok = c.t.slots.take(count)
 	}
 	if !ok {

@@ -40,9 +40,26 @@ func (t *Tables) Searching() bool {
 
 // reclaimSpace frees records and slots whose grace is over.
 func (t *Tables) reclaimSpace(now time.Time) (freed int) {
+	return t.freeSpace(func(since time.Time) bool { return now.Sub(since) >= grace })
+}
+
+// makeRoom frees replaced records and slots before their grace is over: it waits, some milliseconds, until no program holds them.
+// False when there is nothing to be had so.
+func (t *Tables) makeRoom() bool {
+	if t.reclaimSpace(t.now()) > 0 {
+		return true
+	}
+	if t.store.wait == nil || len(t.records)+len(t.runs) == 0 || t.store.wait() != nil {
+		return false
+	}
+	return t.freeSpace(func(time.Time) bool { return true }) > 0
+}
+
+// freeSpace frees the records and slots of whose time since they were replaced it is over.
+func (t *Tables) freeSpace(over func(since time.Time) bool) (freed int) {
 	records := t.records[:0]
 	for _, r := range t.records {
-		if now.Sub(r.at) < grace {
+		if !over(r.at) {
 			records = append(records, r)
 			continue
 		}
@@ -55,7 +72,7 @@ func (t *Tables) reclaimSpace(now time.Time) (freed int) {
 		switch {
 		case r.refs > 0: // in use again
 			r.waiting = false
-		case now.Sub(r.since) < grace:
+		case !over(r.since):
 			runs = append(runs, r)
 		default:
 			t.freeRun(r)

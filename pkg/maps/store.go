@@ -40,6 +40,7 @@ type store struct {
 
 	sizes bpf.Sizes
 	clock clock
+	wait  func() error // until no program holds what it read before; nil: not possible
 	close func() error
 }
 

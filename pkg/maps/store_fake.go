@@ -38,6 +38,7 @@ func memoryStore(sizes bpf.Sizes) *store {
 		backendCounters: newMemoryCounters[bpf.NearlbBackendCounter](),
 		sizes:           sizes,
 		clock:           &memoryClock{start: time.Now()},
+		wait:            func() error { return nil },
 		close:           func() error { return nil },
 	}
 	write(s.settings, 0, bpf.NearlbSettings{Schema: bpf.SchemaVersion, Seed: 1})

@@ -18,6 +18,10 @@ func Open(m *bpf.NearlbMaps) (*Tables, error) {
 	if err != nil {
 		return nil, err
 	}
+	if b, err := bpf.NewBarrier(); err == nil { // without it replaced slots wait for their grace, even when there are no others
+		unmap := s.close
+		s.wait, s.close = b.Wait, func() error { return errors.Join(unmap(), b.Close()) }
+	}
 	t, err := open(s)
 	if err != nil {
 		return nil, errors.Join(err, s.close())

@@ -44,8 +44,8 @@ static __always_inline enum insert create_alias(struct insertion *in, const stru
 	in->replace = FLOW_WAYS;
 	in->wire_port = in->flow.port;
 	result = flow_insert(in);
-	if (result == INSERT_DONE)
-		flow_publish(in, FLOW_LIVE);
+	if (result == INSERT_DONE && !flow_publish(in, FLOW_LIVE))
+		result = INSERT_AGAIN;
 	create_turn(in);
 	return result;
 }
@@ -64,6 +64,7 @@ static __always_inline enum insert create_entries(struct insertion *in, const st
 {
 	enum insert result = create_main(in, work);
 	__u32 made = in->made;
+	__u32 word = in->made_word;
 
 	if (result != INSERT_DONE)
 		return result;
@@ -74,7 +75,9 @@ static __always_inline enum insert create_entries(struct insertion *in, const st
 	in->set = work->found.set;
 	in->start = work->found.start;
 	in->made = made;
-	flow_publish(in, result == INSERT_DONE ? FLOW_LIVE : FLOW_FREE);
+	in->made_word = word;
+	if (!flow_publish(in, result == INSERT_DONE ? FLOW_LIVE : FLOW_FREE) && result == INSERT_DONE)
+		return INSERT_AGAIN;
 	return result;
 }
 

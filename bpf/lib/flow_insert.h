@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Writing the flow table. Two processors may insert clashing flows at once: each first shows its own entry (FLOW_CLAIMED),
- * then looks for the other's; a full barrier lies between, so at least one sees the other. */
+ * then looks for the other's; a full barrier lies between, so at least one sees the other. A writer that was killed in between (the
+ * agent, carrying flows over) leaves an entry that is nobody's: after a while it may be taken, so whoever publishes asks whether the
+ * entry still is its own. */
 #pragma once
 
 #include "flow.h"
@@ -36,6 +38,7 @@ struct insertion {
 	__u32 replace;      /* way to take over; FLOW_WAYS: choose one */
 	__u32 replace_word; /* its word when it was judged */
 	__u32 made;         /* the claimed way */
+	__u32 made_word;    /* its word while FLOW_CLAIMED */
 };
 
 static __always_inline __u32 flow_next_word(__u32 word, enum flow_phase phase)
@@ -48,13 +51,27 @@ static __always_inline bool flow_swap_word(struct flow *flow, __u32 from, __u32 
 	return __sync_val_compare_and_swap(&flow->word, from, to) == from;
 }
 
-/* A full barrier on both sides. The entry is this processor's. */
-static __always_inline void flow_set_phase(struct flow *flow, enum flow_phase phase)
-{
-	__u32 word = (flow->word & ~FLOW_PHASE_MASK) | phase;
+#define CLAIM_SECONDS 3 /* a writer that shows its entry has long finished */
 
+/* The writer of this claimed entry is no more. Its time is that of the flow's last packet, so an entry that is carried over may be taken
+ * sooner: that writer looks again. */
+static __always_inline bool flow_abandoned(const struct flow *flow, __u32 word, __u32 now)
+{
+	return (word & FLOW_PHASE_MASK) == FLOW_CLAIMED && flow_age(flow, now) > CLAIM_SECONDS * jiffies_per_second;
+}
+
+/* Ends FLOW_WRITING: nobody else touches such an entry. A full barrier on both sides. */
+static __always_inline void flow_show(struct flow *flow, __u32 claimed)
+{
 	asm volatile("" ::: "memory");
-	__sync_lock_test_and_set(&flow->word, word);
+	__sync_lock_test_and_set(&flow->word, claimed);
+}
+
+/* Ends FLOW_CLAIMED. A full barrier on both sides. False: the entry is another writer's by now. */
+static __always_inline bool flow_set_phase(struct flow *flow, __u32 claimed, enum flow_phase phase)
+{
+	asm volatile("" ::: "memory");
+	return flow_swap_word(flow, claimed, (claimed & ~FLOW_PHASE_MASK) | phase);
 }
 
 static __always_inline bool seen_answered(__u8 protocol, __u32 seen)
@@ -71,9 +88,9 @@ static __always_inline __u64 flow_eviction(const struct flow *flow, __u32 word, 
 
 	if (phase == FLOW_FREE)
 		return (__u64)EVICT_FREE << 32;
-	if (phase != FLOW_LIVE)
+	if (phase != FLOW_LIVE && !flow_abandoned(flow, word, now))
 		return EVICT_NEVER;
-	if (flow_expired(flow, now))
+	if (phase != FLOW_LIVE || flow_expired(flow, now))
 		return (__u64)EVICT_EXPIRED << 32 | age;
 	if (seen_closed(seen))
 		return (__u64)EVICT_CLOSED << 32 | age;
@@ -122,6 +139,7 @@ static __always_inline enum insert flow_claim(const struct flow_place *place, st
 		return INSERT_FULL;
 	if (!flow_swap_word(flow_at(place, in->made), word, flow_next_word(word, FLOW_WRITING)))
 		return INSERT_AGAIN;
+	in->made_word = flow_next_word(word, FLOW_CLAIMED);
 	return INSERT_DONE;
 }
 
@@ -193,9 +211,9 @@ static __always_inline enum insert flow_clash(struct flow *flow, const struct in
 	same_key = flow_same_key(flow, &in->flow);
 	if (!same_key && !flow_same_wire(flow, in))
 		return INSERT_DONE;
-	if (phase == FLOW_CLAIMED)
+	if (phase == FLOW_CLAIMED && !flow_abandoned(flow, word, now))
 		return INSERT_AGAIN;
-	if (flow_is_dead(flow, now) || flow_is_orphan(flow, &in->flow))
+	if (phase == FLOW_CLAIMED || flow_is_dead(flow, now) || flow_is_orphan(flow, &in->flow))
 		return flow_swap_word(flow, word, flow_next_word(word, FLOW_FREE)) ? INSERT_DONE : INSERT_AGAIN;
 	flow_barrier();
 	if (flow_word(flow) != word)
@@ -241,18 +259,17 @@ __noinline int flow_insert(struct insertion *in)
 	if (result != INSERT_DONE)
 		return result;
 	flow_fill(flow_at(&place, in->made), &in->flow, now);
-	flow_set_phase(flow_at(&place, in->made), FLOW_CLAIMED);
+	flow_show(flow_at(&place, in->made), in->made_word);
 	result = flow_find_clash(&place, in, now);
 	if (result != INSERT_DONE)
-		flow_set_phase(flow_at(&place, in->made), FLOW_FREE);
+		flow_set_phase(flow_at(&place, in->made), in->made_word, FLOW_FREE);
 	return result;
 }
 
-/* FLOW_LIVE shows an inserted flow to readers, FLOW_FREE takes it back. */
-static __always_inline void flow_publish(const struct insertion *in, enum flow_phase phase)
+/* FLOW_LIVE shows an inserted flow to readers, FLOW_FREE takes it back. False: it was taken for abandoned. */
+static __always_inline bool flow_publish(const struct insertion *in, enum flow_phase phase)
 {
 	struct flow_place place;
 
-	if (flow_insertion_place(&place, in))
-		flow_set_phase(flow_at(&place, in->made), phase);
+	return flow_insertion_place(&place, in) && flow_set_phase(flow_at(&place, in->made), in->made_word, phase);
 }

@@ -178,11 +178,17 @@ func (c *Carrier) claim(set uint32, way int, word uint32, f *bpf.NearlbFlow) boo
 		}
 	}
 	a.store(set, base+wordOfFlow, claimed|flowClaimed)
+	// The programs take a claimed entry that they find abandoned: it is published only if it is ours yet.
+	publish := func(phase uint32) bool {
+		return atomic.CompareAndSwapUint32(a.word(set, base+wordOfFlow), claimed|flowClaimed, claimed|phase)
+	}
 	if c.twice(set, way, f) {
-		a.store(set, base+wordOfFlow, claimed)
+		publish(uint32(bpf.NearlbFlowPhaseFLOW_FREE))
 		return false
 	}
-	a.store(set, base+wordOfFlow, claimed|flowLive)
+	if !publish(flowLive) {
+		return false
+	}
 	c.wrote[place(set, way)] = claimed | flowLive
 	return true
 }

@@ -4,6 +4,7 @@ package packet
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -224,6 +225,12 @@ func clearHash[K any](r *rig, table *ebpf.Map) {
 // editFlows hands every live flow to edit and writes it back.
 func (r *rig) editFlows(edit func(*bpf.NearlbFlow)) {
 	r.Helper()
+	r.editEntries(edit, bpf.NearlbFlowPhaseFLOW_LIVE)
+}
+
+// editEntries does the same with entries in one of the phases.
+func (r *rig) editEntries(edit func(*bpf.NearlbFlow), phases ...bpf.NearlbFlowPhase) {
+	r.Helper()
 	for i := range r.objects.Flows.MaxEntries() {
 		var set bpf.NearlbFlowSet
 		if err := r.objects.Flows.Lookup(i, &set); err != nil {
@@ -231,7 +238,7 @@ func (r *rig) editFlows(edit func(*bpf.NearlbFlow)) {
 		}
 		before := set
 		for w := range set.Ways {
-			if set.Ways[w].Word&uint32(bpf.NearlbFlowPhaseFLOW_PHASE_MASK) == uint32(bpf.NearlbFlowPhaseFLOW_LIVE) {
+			if slices.Contains(phases, bpf.NearlbFlowPhase(set.Ways[w].Word)&bpf.NearlbFlowPhaseFLOW_PHASE_MASK) {
 				edit(&set.Ways[w])
 			}
 		}

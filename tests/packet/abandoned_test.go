@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packet
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// abandon makes every entry one that was claimed so long ago, and not published since.
+func (r *rig) abandon(ago time.Duration) {
+	r.Helper()
+	r.editEntries(func(f *bpf.NearlbFlow) {
+		f.Word = f.Word&^uint32(bpf.NearlbFlowPhaseFLOW_PHASE_MASK) | uint32(bpf.NearlbFlowPhaseFLOW_CLAIMED)
+		f.Touched = bpf.Jiffies() - uint32(ago/time.Second)*bpf.JiffiesPerSecond()
+	}, bpf.NearlbFlowPhaseFLOW_LIVE, bpf.NearlbFlowPhaseFLOW_CLAIMED)
+}
+
+// An agent that is killed as it carries flows over leaves an entry that is claimed and will never be published. A connection of its
+// ends finds it in its way for a few seconds, and not for ever.
+func TestAnEntryWhoseWriterWasKilledStopsNobody(t *testing.T) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		r.publish(twins(w)...)
+		in, out := webPackets(w)
+		step{hook: fromPod, in: in, verdict: "translate_balance", out: &out}.play(r, 1)
+		r.abandon(0)
+		r.expect(fromPod, in, "drop_flow_race")
+		r.abandon(5 * time.Second)
+		step{hook: fromPod, in: in, verdict: "translate_balance", out: &out}.play(r, 2)
+		talk{in, out}.goOn(r, "translate_established", "translate_reply")
+		if n := len(r.liveFlows()); n != 1 {
+			t.Errorf("%d entries", n)
+		}
+	}, lb.TCP, lb.UDP)
+}
+
+// Nor does a set fill with such entries.
+func TestEntriesWhoseWriterWasKilledAreTaken(t *testing.T) {
+	forEachDoor(t, unhurried(1), func(t *testing.T, r *rig, w world) {
+		r.publish(web(w)...)
+		for port := range uint16(8) {
+			r.expect(fromPod, w.packet(at(w.pod(1), 41000+port), at(w.vip(10), 80)), "translate_balance")
+		}
+		r.abandon(5 * time.Second)
+		for port := range uint16(8) {
+			r.expect(fromPod, w.packet(at(w.pod(1), 42000+port), at(w.vip(10), 80)), "translate_balance")
+		}
+	}, lb.TCP, lb.UDP)
+}

@@ -62,7 +62,7 @@ var suites = []suite{
 		command: compile("./cmd/nearlb")},
 
 	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, warm: 300, fresh: 20,
-		command: []string{"go", "run", "./tests/kernels"}},
+		command: []string{"go", "run", "./tests/kernels", "-quick"}},
 	{name: "cluster", about: "agents on a real control plane", after: []string{"compile-modules"}, dir: "tests/cluster", env: []string{privileged}, warm: 90,
 		command: test("./...")},
 	{name: "race", about: "packages with goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 120,

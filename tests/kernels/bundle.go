@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/nearlb/nearlb/tests/kernels/job"
 )
@@ -60,20 +61,23 @@ func compile(repository, verb, to, pkg string) error {
 
 // path is where the program of a package is on this machine.
 func (p *programs) path(pkg string) string {
-	return filepath.Join(p.dir, strings.ReplaceAll(pkg, "/", "_"))
+	return filepath.Join(p.dir, fileName(pkg))
 }
 
-// runs are the guest's runs: number i is suite i's.
-func (p *programs) runs(o options) []job.Run {
+// fileName is the name of a package's program, here and in the guests.
+func fileName(pkg string) string { return strings.ReplaceAll(pkg, "/", "_") }
+
+// runs are the guest's runs: number i is suite i's. each: time for one.
+func runs(suites []suite, each time.Duration) []job.Run {
 	var all []job.Run
-	for _, s := range p.suites {
-		command := []string{"/bin/" + filepath.Base(p.path(s.pkg)), "-test.v=test2json", "-test.count=1",
-			fmt.Sprintf("-test.timeout=%s", o.each), "-test.run=" + s.only, "-test.skip=" + s.without}
+	for _, s := range suites {
+		command := []string{"/bin/" + fileName(s.pkg), "-test.v=test2json", "-test.count=1",
+			fmt.Sprintf("-test.timeout=%s", each), "-test.run=" + s.only, "-test.skip=" + s.without}
 		all = append(all, job.Run{
 			Dir:     filepath.Join(source, s.pkg),
 			Command: command,
 			Env:     []string{"NEARLB_REQUIRE_PRIVILEGED=1"},
-			Seconds: int(o.each.Seconds()) + 30, // the test program itself comes first, and says where it hangs
+			Seconds: int(each.Seconds()) + 30, // the test program itself comes first, and says where it hangs
 		})
 	}
 	return all

@@ -30,6 +30,7 @@ type options struct {
 	run     string
 	each    time.Duration // for one package on one kernel
 	verbose bool
+	quick   bool // what is long on the oldest kernel alone
 	suites  []suite
 }
 
@@ -56,6 +57,7 @@ func parse(args []string) (options, error) {
 	set.StringVar(&o.run, "run", "", "tests to run, as go test's -run, instead of those of the list")
 	set.DurationVar(&o.each, "timeout", time.Hour, "time for one package's tests on one kernel, by which a test that hangs is ended")
 	set.BoolVar(&o.verbose, "v", false, "print what the tests print, as they do")
+	set.BoolVar(&o.quick, "quick", false, "run what is long on the oldest kernel alone, as the gate does")
 	if err := set.Parse(args); err != nil {
 		return o, err
 	}
@@ -154,7 +156,8 @@ func (o options) on(ctx context.Context, name, cache, repository string, program
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
-	files, runs := filepath.Join(dir, "files.cpio"), programs.runs(o)
+	todo := o.of(name)
+	files, runs := filepath.Join(dir, "files.cpio"), runs(todo, o.each)
 	if err := programs.writeImage(files, repository, modules, runs); err != nil {
 		return nil, err
 	}
@@ -168,14 +171,14 @@ func (o options) on(ctx context.Context, name, cache, repository string, program
 		}
 		if e.Ended != nil {
 			ends[e.Run] = e.Ended
-			fmt.Printf("Linux %s: %s ended after %.0f s %s\n", name, o.suites[e.Run].pkg, e.Ended.Seconds, e.Ended.Status)
+			fmt.Printf("Linux %s: %s ended after %.0f s %s\n", name, todo[e.Run].pkg, e.Ended.Seconds, e.Ended.Status)
 			if e.Ended.Status != "" && !o.verbose {
 				fmt.Println(outputs[e.Run].String()) // now: the rest may take long
 			}
 		}
 	})
 	var results []*result
-	for i, s := range o.suites {
+	for i, s := range todo {
 		r, judged := judge(name, s.pkg, outputs[i].String(), ends[i])
 		if judged != nil {
 			return results, errors.Join(err, judged)

@@ -5,6 +5,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearlb/nearlb/tests/kernels/job"
 )
@@ -62,5 +63,22 @@ func TestTheNewestPackageIsByItsNumbers(t *testing.T) {
 		if !kernels["6.12"].MatchString(pkg) || kernels["6.1"].MatchString(pkg) {
 			t.Errorf("%s is taken for a wrong kernel", pkg)
 		}
+	}
+}
+
+func TestWhatIsLongIsQuickOnTheOldestKernelAlone(t *testing.T) {
+	o := options{kernels: []string{"6.12", "6.1"}, suites: []suite{{pkg: "a"}, {pkg: "b", oldest: true}}}
+	for _, test := range []struct {
+		quick  bool
+		kernel string
+		want   int
+	}{{false, "6.1", 2}, {false, "6.12", 2}, {true, "6.1", 2}, {true, "6.12", 1}} {
+		o.quick = test.quick
+		if got := len(o.of(test.kernel)); got != test.want {
+			t.Errorf("quick %v on %s: %d suites, want %d", test.quick, test.kernel, got, test.want)
+		}
+	}
+	if got := runs(o.of("6.12"), time.Minute); len(got) != 1 || got[0].Dir != source+"/a" {
+		t.Errorf("runs %+v", got)
 	}
 }

@@ -47,14 +47,19 @@ func test(arguments ...string) []string {
 var concurrent = []string{"./pkg/agent", "./pkg/attach", "./pkg/bpf", "./pkg/capability", "./pkg/demo", "./pkg/health", "./pkg/lab", "./pkg/maps",
 	"./pkg/metrics", "./pkg/watch"}
 
-// others stands for the packages of nearlb's own module that no other suite names.
-const others = "others"
+// These stand for packages in commands: those of nearlb's own module that no other suite names; and those of other modules that
+// it imports, which compile while its own are generated.
+const (
+	others   = "others"
+	imported = "imported"
+)
 
 // suites is the gate. Those that many wait for start first, then those that are long.
 var suites = []suite{
-	{name: "fresh", about: "what go generate writes is what is committed", warm: 20, fresh: 40, command: []string{"make", "-s", "verify"}},
+	{name: "fresh", about: "what go generate writes is what is committed", warm: 80, fresh: 20, command: []string{"make", "-s", "verify"}},
 
-	{name: "compile", about: "nearlb, its tests and tools", after: []string{"fresh"}, fresh: 230, command: compile("-test", "./...", "tool")},
+	{name: "compile-libraries", about: "what nearlb and its tests import", fresh: 180, command: compile(imported)},
+	{name: "compile", about: "nearlb, its tests and tools", after: []string{"fresh", "compile-libraries"}, fresh: 80, command: compile("-test", "./...", "tool")},
 	{name: "compile-modules", about: "with Kubernetes, etcd, Helm and Prometheus", after: []string{"compile"}, fresh: 300, command: modules},
 	{name: "compile-race", about: "with the race detector", after: []string{"compile"}, env: []string{cgo}, fresh: 230,
 		command: compile(append([]string{"-race", "-test"}, concurrent...)...)},
@@ -109,18 +114,38 @@ func complete(all []suite) ([]suite, error) {
 		}
 		left = slices.DeleteFunc(left, func(pkg string) bool { return slices.Contains(packages, pkg) })
 	}
+	libraries, err := imports()
+	if err != nil {
+		return nil, err
+	}
 	all = slices.Clone(all)
 	for i, s := range all {
-		if at := slices.Index(s.command, others); at >= 0 {
-			all[i].command = slices.Replace(slices.Clone(s.command), at, at+1, left...)
+		for name, packages := range map[string][]string{others: left, imported: libraries} {
+			if at := slices.Index(s.command, name); at >= 0 {
+				all[i].command = slices.Replace(slices.Clone(s.command), at, at+1, packages...)
+			}
 		}
 	}
 	return all, nil
 }
 
+// imports gives the packages that nearlb's own module imports from others and from the standard library.
+func imports() ([]string, error) {
+	all, err := list("{{range .Imports}}{{.}} {{end}}{{range .TestImports}}{{.}} {{end}}{{range .XTestImports}}{{.}} {{end}}", "./...")
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(path string) bool {
+		return path == "C" || strings.HasPrefix(path, "github.com/nearlb/nearlb/")
+	}), err
+}
+
 // withTests gives those packages that match and have tests.
 func withTests(patterns ...string) ([]string, error) {
-	cmd := exec.Command("go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}"}, patterns...)...)
+	return list("{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", patterns...)
+}
+
+// list gives the words that a template makes of packages.
+func list(template string, patterns ...string) ([]string, error) {
+	cmd := exec.Command("go", append([]string{"list", "-f", template}, patterns...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

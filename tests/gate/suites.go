@@ -29,14 +29,17 @@ const (
 	deadline   = "-timeout=40m" // of one package's tests: against what hangs
 )
 
+// nothing is a template that prints nothing of a package; "" would stand for its path.
+const nothing = "{{with .Error}}{{.}}{{end}}"
+
 // compile is a command that compiles packages with all that they need, and links nothing.
 func compile(arguments ...string) []string {
-	return append([]string{"go", "list", "-export", "-deps", "-f", ""}, arguments...)
+	return append([]string{"go", "list", "-export", "-deps", "-f", nothing}, arguments...)
 }
 
 // modules is a command that compiles the tests of the modules beside nearlb's own.
 var modules = []string{"sh", "-ec", "for module in oracle manifests monitoring cluster; do cd tests/$module; " +
-	"go list -export -deps -test -f '' ./...; cd ../..; done"}
+	"go list -export -deps -test -f '" + nothing + "' ./...; cd ../..; done"}
 
 // test is a run of packages' tests one after the other: suites run side by side already. vet has seen them as part of lint.
 func test(arguments ...string) []string {

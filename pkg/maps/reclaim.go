@@ -152,8 +152,8 @@ func (t *Tables) forgetEmpty(s *service) {
 	}
 }
 
-// verifiedSlots is how many slots of restored runs one Reclaim compares at least: some ten milliseconds' work.
-const verifiedSlots = 1 << 19
+// verifiedSlots is how many slots of restored runs one Reclaim compares at least: a millisecond or two.
+const verifiedSlots = 1 << 17
 
 // verifySome compares restored runs with what they should be. One that is not is the next Audit's to tell and to mend: its slots
 // name backends of its port, though perhaps not evenly.

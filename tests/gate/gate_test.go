@@ -184,15 +184,19 @@ func TestTheSumOfProcessorTimeFailsAndABudgetIsMarked(t *testing.T) {
 		judged, want   bool
 	}{
 		{0, warmLimit * time.Second, true, true},
-		{0, (warmLimit + 1) * time.Second, true, false},
-		{0, (warmLimit + 1) * time.Second, false, true},
+		{0, (warmLimit + 1) * time.Second, true, true},
+		{0, (warmLimit*3/2 + 1) * time.Second, true, false},
+		{0, (warmLimit*3/2 + 1) * time.Second, false, true},
 		{2 * time.Minute, (freshLimit - 120) * time.Second, true, true},
-		{2 * time.Minute, freshLimit * time.Second, true, false},
+		{2 * time.Minute, freshLimit * 3 / 2 * time.Second, true, false},
 	} {
 		var out strings.Builder
 		got := summarise(&out, []*result{s("compile", 0, test.compiled), s("a", 100, test.took)}, time.Hour, test.judged)
 		if got != test.want {
 			t.Errorf("%+v: %v\n%s", test, got, out.String())
+		}
+		if over := test.compiled+test.took > warmLimit*time.Second && test.compiled == 0; over && !strings.Contains(out.String(), "make one cheaper") {
+			t.Errorf("it is not said that the sum is over its limit:\n%s", out.String())
 		}
 		if !strings.Contains(out.String(), "over its budget") {
 			t.Errorf("it is not said that a is over its budget:\n%s", out.String())

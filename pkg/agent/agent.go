@@ -10,18 +10,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
-	"github.com/nearlb/nearlb/pkg/health"
+	"github.com/nearlb/nearlb/pkg/lb"
 	tables "github.com/nearlb/nearlb/pkg/maps"
-	"github.com/nearlb/nearlb/pkg/metrics"
 )
 
 // Run is `nearlb agent`. It returns nil when ctx ends, and leaves programs and tables serving. It works in the network
@@ -47,32 +44,27 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := bpf.Permitted(); err != nil { // the kernel would say so late: some of the work can be done with less
 		return fmt.Errorf("start agent: %w", err)
 	}
-	r, err := start(o)
+	d, err := newDaemon(o)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.close()) }()
-	if err := r.dropPrivileges(); err != nil {
-		return err
+	defer func() { err = errors.Join(err, d.reader.close()) }()
+	err = d.run(ctx)
+	if err == nil {
+		d.log.Info("agent stopped; programs and tables go on serving")
 	}
-	r.log.Info("agent started", "version", o.Version, "node", o.NodeName, "source", r.origin, "services", len(r.tables.Published()),
-		"capabilities", strings.Join(r.may, ","))
-	err = r.run(ctx)
-	r.log.Info("agent stopped; programs and tables go on serving")
 	return err
 }
 
-// start opens everything that the agent works with.
-func start(o Options) (_ *running, err error) {
-	r := &running{options: o, log: o.Log, metrics: metrics.New(o.Version), listen: map[string]string{}, hostNews: make(chan struct{}, 1)}
+// start opens everything that works with one set of tables.
+func (d *daemon) start(p plan) (_ *running, err error) {
+	o := d.options
+	r := &running{options: o, log: d.log, metrics: d.metrics, source: d.source, origin: d.origin, reader: d.reader, checks: d.checks, daemon: d, plan: p, hostNews: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
 		}
 	}()
-	if r.source, r.origin, err = source(o); err != nil {
-		return nil, err
-	}
 	if err := r.load(); err != nil {
 		return nil, err
 	}
@@ -82,25 +74,18 @@ func start(o Options) (_ *running, err error) {
 		r.log.Info("bounded memory", "bytes", limit)
 	}
 	r.removeUnattachedPrograms()
-	for _, sentence := range r.objects.Kept {
-		r.log.Warn("kept table size", "problem", sentence)
-	}
 	if r.tables, err = tables.Open(&r.objects.NearlbMaps); err != nil {
 		return nil, err
 	}
 	if o.Wrote != nil {
 		r.tables.Watch(o.Wrote)
 	}
-	guard := o.MassDeletion
-	guard.Published = r.tables.Serving()
-	r.source.Guard(guard)
-	if r.warm = len(guard.Published) > 0; r.warm {
+	serving := r.tables.Serving()
+	d.guard(serving)
+	if r.warm = len(serving) > 0; r.warm {
 		if err := r.takeOver(); err != nil {
 			return nil, err
 		}
-	}
-	if r.reader, err = newReader(&r.objects.NearlbMaps); err != nil {
-		return nil, err
 	}
 	if r.devices, err = attach.New(r.attachOptions()); err != nil {
 		return nil, err
@@ -112,7 +97,6 @@ func start(o Options) (_ *running, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r.checks = health.New(r.checkOptions())
 	r.loop = newLoop(r.source, r.tables, r.metrics, r.log, loopOptions{
 		loopback4: o.Loopback4, loopback6: o.Loopback6,
 		auditEvery: o.AuditEvery, reclaimEvery: o.ReclaimEvery, debounce: o.Debounce,
@@ -120,6 +104,13 @@ func start(o Options) (_ *running, err error) {
 		nodeChanged: func() { r.devices.Changed(); r.checks.Look(); r.hostChanged() },
 		checks:      r.checks,
 	})
+	if before := d.now.Load(); before != nil {
+		r.progress.goOn(before.progress)
+	}
+	if err := r.reader.open(&r.objects.NearlbMaps); err != nil {
+		return nil, err
+	}
+	d.now.Store(r)
 	r.tellOfSockets()
 	told, err := r.tables.Config()
 	if err != nil {
@@ -131,11 +122,24 @@ func start(o Options) (_ *running, err error) {
 	}
 	r.lookAtRules()
 	r.lookAtHost()
-	r.metrics.Follow(r.count)
-	r.metrics.Read(metrics.Reading{Tables: r.reader, Fill: r.tableFill, Zone: func() string { return r.source.Node().Zone }, Limits: o.SeriesLimits, Looked: r.looked})
 	r.looked(r.metrics.Look())
 	r.tables.TellEnds(r.metrics)
+	if err := d.dropPrivileges(r); err != nil {
+		return nil, err
+	}
+	d.relay.turn(r.loop)
 	return r, nil
+}
+
+// guard tells the source, before it runs, what is served from the tables that the agent found.
+func (d *daemon) guard(serving map[lb.ServiceName]bool) {
+	if d.guarded {
+		return
+	}
+	d.guarded = true
+	guard := d.options.MassDeletion
+	guard.Published = serving
+	d.source.Guard(guard)
 }
 
 func (r *running) attachOptions() attach.Options {
@@ -146,26 +150,23 @@ func (r *running) attachOptions() attach.Options {
 		Network:       func(n attach.Network) { r.networkChanged(n); r.checks.Look(); r.hostChanged() },
 		NodeAddresses: func() []netip.Addr { return r.source.Node().Addresses },
 		LinkDir:       bpf.LinkDirectory(r.options.PinPath),
-		Programs: attach.Programs{FromPod: r.objects.FromPod, ToPod: r.objects.ToPod, FromNet: r.objects.FromNet, ToNet: r.objects.ToNet,
-			Layer3: r.objects.Layer3},
-		Former:   r.formerLinks,
-		Carry:    r.carryConnections,
-		QdiscDir: bpf.QdiscDirectory(r.options.PinPath),
-		Ours:     func() (map[ebpf.ProgramID]bool, error) { return bpf.PinnedPrograms(r.options.PinPath) },
-		Force:    r.options.AttachMethod,
-		Log:      r.log,
-		Synced:   func() { r.tell(); once.Do(r.removeOldPrograms); r.leaveFormer() },
+		Programs:      r.programs(),
+		Former:        r.formerLinks,
+		Carry:         r.carryConnections,
+		QdiscDir:      bpf.QdiscDirectory(r.options.PinPath),
+		Ours:          func() (map[ebpf.ProgramID]bool, error) { return bpf.PinnedPrograms(r.options.PinPath) },
+		Force:         r.options.AttachMethod,
+		Log:           r.log,
+		Synced:        func() { r.tell(); once.Do(r.removeOldPrograms); r.leaveFormer() },
 	}
 }
 
-func (r *running) checkOptions() health.Options {
-	return health.Options{
-		Addresses: func() []netip.Addr { return r.node().NodePortIPs },
-		Fresh:     func() bool { return !r.stale(time.Now()) },
-		Answered:  func(code int) { r.metrics.Answered("service", code) },
-		Changed:   func() { r.tell() },
-		Log:       r.log,
+// programs are those of devices. Nobody attaches any as long as the first list is waited for.
+func (r *running) programs() attach.Programs {
+	if none := new(ebpf.Program); r.plan.waiting {
+		return attach.Programs{FromPod: none, ToPod: none}
 	}
+	return attach.Programs{FromPod: r.objects.FromPod, ToPod: r.objects.ToPod, FromNet: r.objects.FromNet, ToNet: r.objects.ToNet, Layer3: r.objects.Layer3}
 }
 
 // removeUnattachedPrograms keeps agents that end again and again before they attach anything from piling up programs.
@@ -193,29 +194,21 @@ func (r *running) removeOldPrograms() {
 
 func (r *running) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return r.follow(ctx) })
+	group.Go(func() error { return r.report(ctx) })
+	if r.plan.waiting {
+		group.Go(func() error { return r.awaitList(ctx) })
+		return group.Wait()
+	}
 	group.Go(func() error { return r.loop.run(ctx) })
 	group.Go(func() error { return r.attach(ctx) })
 	group.Go(func() error { return r.serveSockets(ctx) })
 	group.Go(func() error { return r.leaveBackends(ctx) })
-	group.Go(func() error { return r.report(ctx) })
 	group.Go(func() error { return r.handBackMemory(ctx) })
 	group.Go(func() error { return r.followHost(ctx) })
 	group.Go(func() error { return r.followRules(ctx) })
-	group.Go(func() error { return r.answerChecks(ctx) })
-	for _, s := range r.servers() {
-		group.Go(func() error { return s.run(ctx) })
-	}
+	group.Go(func() error { return r.tellAttached(ctx) })
+	group.Go(func() error { return r.followRoom(ctx) })
 	return group.Wait()
-}
-
-// follow runs the source.
-func (r *running) follow(ctx context.Context) error {
-	if err := r.source.Run(ctx, r.loop); err != nil {
-		return fmt.Errorf("follow %s: %w", r.origin, err)
-	}
-	<-ctx.Done() // a source that ends by itself has said all there is
-	return nil
 }
 
 // attach keeps devices attached; when it begins, see Run.
@@ -226,16 +219,15 @@ func (r *running) attach(ctx context.Context) error {
 	return r.devices.Run(ctx)
 }
 
-// answerChecks answers health check node ports as soon as the programs serve: a load balancer that is told of endpoints sends
-// connections, which the host would refuse.
-func (r *running) answerChecks(ctx context.Context) error {
+// tellAttached tells the daemon once the programs serve.
+func (r *running) tellAttached(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
-		return nil
 	case <-r.devices.Tried():
 		r.tell()
-		return r.checks.Run(ctx)
+		r.daemon.attachedOnce.Do(func() { close(r.daemon.attached) })
 	}
+	return nil
 }
 
 // published waits for the first complete publication unless the tables held Services before, and tells the programs what they
@@ -254,18 +246,6 @@ func (r *running) published(ctx context.Context) (bool, error) {
 	}
 }
 
-func (r *running) servers() []server {
-	var all []server
-	if r.options.HealthAddress != "" {
-		a := answers{progress: r.progress, eligible: r.source.NodeEligible, answered: r.metrics.Answered, now: time.Now}
-		all = append(all, server{"health", r.options.HealthAddress, a.handler(), r})
-	}
-	if r.options.MetricsAddress != "" {
-		all = append(all, server{"metrics", r.options.MetricsAddress, r.metrics.Handler(), r})
-	}
-	return all
-}
-
 // close gives descriptors back. What is pinned stays.
 func (r *running) close() error {
 	var errs []error
@@ -274,9 +254,6 @@ func (r *running) close() error {
 	}
 	if r.sockets != nil {
 		errs = append(errs, r.sockets.Close())
-	}
-	if r.reader != nil {
-		errs = append(errs, r.reader.close())
 	}
 	if r.tables != nil {
 		errs = append(errs, r.tables.Close())

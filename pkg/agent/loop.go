@@ -71,6 +71,7 @@ type loop struct {
 	*progress
 	network network
 
+	full       chan string                  // gets the name of a table that had no room for a Service
 	left       chan struct{}                // gets something when UDP clients may have been left with a backend that serves no more
 	triggered  map[lb.ServiceName]time.Time // changes handed out by the source and not published yet
 	rest       []lb.ServiceName             // of everything: not in the queue yet
@@ -105,6 +106,7 @@ func newLoop(source watch.Source, tables publisher, m *metrics.Metrics, log *slo
 		progress:    newProgress(allowance{o.debounce}, log.Enabled(context.Background(), slog.LevelDebug)),
 		left:        make(chan struct{}, 1),
 		memoryDue:   make(chan struct{}, 1),
+		full:        make(chan string, 1),
 		triggered:   map[lb.ServiceName]time.Time{},
 		network:     network{minds: map[lb.ServiceName]bool{}},
 	}

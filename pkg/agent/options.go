@@ -50,7 +50,7 @@ type Options struct {
 	ServiceCIDRs      []netip.Prefix      // --service-cidr, instead of ServiceCIDR objects
 	ProxyName         string              // --service-proxy-name: only Services with this label are served, beside another proxy
 
-	Sizes     bpf.Sizes  // --size-...: capacities of tables that do not exist yet
+	Sizes     bpf.Sizes  // --size-...: upper bounds of tables; zero: those of bpf.DefaultLimits, and flows by the node's memory
 	Loopback4 netip.Addr // --loopback4: source of hairpin connections; zero: the default of package maps
 	Loopback6 netip.Addr // --loopback6, likewise
 
@@ -84,7 +84,7 @@ func DefaultOptions() Options {
 		LockDir:        bpf.DefaultLockDir,
 		SocketLB:       attach.HostSockets,
 		SNATPorts:      maps.DefaultSNATPorts(),
-		Sizes:          bpf.DefaultSizes(),
+		Sizes:          bpf.DefaultLimits().Sizes,
 		HealthAddress:  ":10256",
 		MetricsAddress: "127.0.0.1:10249",
 		SeriesLimits:   metrics.DefaultLimits(),

@@ -11,25 +11,29 @@ import (
 
 // dropPrivileges gives away what was for the start alone, and notes what is left. Programs are loaded by now, so that
 // PERFMON, with which a program may read the kernel's memory, goes.
-func (r *running) dropPrivileges() error {
-	if !r.options.DropPrivileges {
+func (d *daemon) dropPrivileges(r *running) error {
+	if r.plan.waiting || d.may != nil {
+		return nil
+	}
+	defer func() { d.sayStarted(r) }()
+	if !d.options.DropPrivileges {
 		had, err := capability.Effective()
-		r.may = had.Names()
+		d.may = had.Names()
 		return err
 	}
 	had, err := capability.Effective()
 	if err != nil {
 		return err
 	}
-	keep := r.options.needs(had)
+	keep := d.options.needs(had)
 	if _, _, err := r.objects.Layer3(); err != nil {
-		r.log.Warn("load programs ahead of a device that wants them", "error", err)
+		d.log.Warn("load programs ahead of a device that wants them", "error", err)
 		keep |= capability.Of(unix.CAP_PERFMON)
 	}
 	kept, err := capability.Keep(keep)
-	r.may = kept.Names()
+	d.may = kept.Names()
 	if err != nil { // the agent works as well with more than it needs
-		r.log.Warn("drop privileges", "error", err)
+		d.log.Warn("drop privileges", "error", err)
 	}
 	return nil
 }

@@ -82,6 +82,15 @@ func newProgress(a allowance, whole bool) *progress {
 	}
 }
 
+// goOn takes over what stays true with other tables: what was said already is no news.
+func (p *progress) goOn(from *progress) {
+	from.mu.Lock()
+	defer from.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.troubles, p.lastSync, p.audits = maps.Clone(from.troubles), from.lastSync, from.audits
+}
+
 // tell wakes whoever shows the progress to people.
 func (p *progress) tell() {
 	select {

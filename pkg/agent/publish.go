@@ -38,6 +38,7 @@ func (l *loop) publish(name lb.ServiceName) error {
 	}
 	if err != nil {
 		l.metrics.Failed(cause(err))
+		l.wantRoom(err)
 		return err
 	}
 	l.metrics.Published(time.Since(began), outcome.stats)
@@ -50,6 +51,17 @@ func (l *loop) publish(name lb.ServiceName) error {
 		}
 	}
 	return nil
+}
+
+// wantRoom tells who follows the tables' room that a Service did not fit.
+func (l *loop) wantRoom(err error) {
+	var short *maps.FullError
+	if errors.As(err, &short) {
+		select {
+		case l.full <- short.Table:
+		default:
+		}
+	}
 }
 
 // say logs what is news: a failure once, its end, and what changed.

@@ -14,15 +14,23 @@ import (
 // reader lets status and scrapes read the tables, one after the other.
 type reader struct {
 	mu     sync.Mutex
-	tables *maps.Reader // nil once closed: a scrape may come to its end after the agent
+	tables *maps.Reader // nil before the first tables, and once closed: a scrape may come to its end after the agent
 }
 
-func newReader(m *bpf.NearlbMaps) (*reader, error) {
+// open reads from these tables from now on.
+func (r *reader) open(m *bpf.NearlbMaps) error {
 	tables, err := maps.NewReader(m)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &reader{tables: tables}, nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.tables
+	r.tables = tables
+	if before != nil {
+		return before.Close()
+	}
+	return nil
 }
 
 // Verdicts is maps.Reader's.
@@ -97,6 +105,9 @@ func (r *reader) Failed(once *maps.FailedOnce) iter.Seq[maps.FailedRow] {
 func (r *reader) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.tables == nil {
+		return nil
+	}
 	defer func() { r.tables = nil }()
 	return r.tables.Close()
 }

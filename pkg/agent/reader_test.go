@@ -17,8 +17,8 @@ func TestAScrapeThatOutlivesTheAgentReadsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tables.Close()
-	r, err := newReader(tables)
-	if err != nil {
+	r := &reader{}
+	if err := r.open(tables); err != nil {
 		t.Fatal(err)
 	}
 	rows := 0

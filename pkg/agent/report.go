@@ -44,6 +44,9 @@ func (r *reporter) run(ctx context.Context) error {
 		r.write("")
 		select {
 		case <-ctx.Done():
+			if isExchange(context.Cause(ctx)) {
+				return nil // another one goes on
+			}
 			r.write(Stopped)
 			return nil
 		case <-renew.C:

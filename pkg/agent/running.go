@@ -5,7 +5,6 @@ package agent
 import (
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -37,25 +36,17 @@ type running struct {
 	metrics *metrics.Metrics
 	carrier *tables.Carrier // nil: nothing is to be carried over
 	leaving sync.Mutex      // held by whoever carries or takes over
-	may     []string        // names of the capabilities that the process has kept
+	daemon  *daemon
+	plan    plan
 
 	mu     sync.Mutex
-	listen map[string]string // server -> address
-	faults faults            // as of the last status
+	faults faults // as of the last status
 
 	hostNews chan struct{} // gets something when the host may have to be looked at
 
 	filling sync.Mutex // held by tableFill
 	fill    []tables.FillRow
 	filled  time.Time // when fill was counted
-}
-
-// listens notes where a server can be reached.
-func (r *running) listens(server, address string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.listen[server] = address
-	r.tell()
 }
 
 // status is what the file says now.
@@ -68,13 +59,13 @@ func (r *running) status() Status {
 		Source:   r.origin,
 		Proxy:    r.options.ProxyName,
 		PinPath:  r.options.PinPath,
-		May:      append([]string{}, r.may...),
+		May:      append([]string{}, r.daemon.may...),
 		Failing:  []FailingService{},
 		Checks:   r.checks.Rows(),
 		Devices:  append(append([]attach.DeviceRow{}, r.sockets.Rows()...), r.devices.Devices()...),
 		Problems: append([]lb.Problem{}, r.source.Problems()...),
 		here:     slices.Concat(r.tables.Problems(), r.checks.Problems()),
-		Trouble:  append([]string{}, r.objects.Kept...),
+		Trouble:  r.kept(),
 	}
 	for _, row := range s.Devices {
 		if row.Error != "" && !slices.Contains(s.Trouble, row.Error) {
@@ -102,7 +93,8 @@ func (r *running) status() Status {
 	s.Problems = slices.Compact(s.Problems)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.Listen, r.faults = maps.Clone(r.listen), faultsOf(s.Problems)
+	s.Listen, r.faults = r.daemon.listening(), faultsOf(s.Problems)
+	s.Started, s.Growth = r.daemon.started, r.daemon.grown()
 	return s
 }
 

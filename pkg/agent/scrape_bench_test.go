@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
@@ -33,7 +34,11 @@ func BenchmarkTellingOfTenThousandServices(b *testing.B) {
 	}
 	o.Source = source
 	privileged.Namespace(b, func(*os.File) {
-		r, err := start(o)
+		d, err := newDaemon(o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		r, err := d.start(plan{sizes: d.room.For(needOf(source, lb.Node{}))})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -24,7 +24,7 @@ type server struct {
 	name    string // "health", "metrics"
 	address string
 	handler http.Handler
-	agent   *running
+	agent   *daemon
 }
 
 // run serves until ctx ends.

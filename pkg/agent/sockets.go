@@ -35,7 +35,7 @@ func (o Options) knobs() map[string]any {
 
 // socketMode is the one asked for, where the kernel has what it takes.
 func (r *running) socketMode() attach.SocketMode {
-	if r.objects.Sockets != nil {
+	if r.objects.Sockets != nil || r.plan.waiting {
 		return attach.NoSockets
 	}
 	return r.options.SocketLB

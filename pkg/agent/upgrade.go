@@ -12,7 +12,8 @@ import (
 	tables "github.com/nearlb/nearlb/pkg/maps"
 )
 
-// An upgrade, or a downgrade, finds tables of another layout in force. It makes its own beside them, and
+// An upgrade, or a downgrade, finds tables of another layout in force, and an exchange some that are too small (grow.go). It
+// makes its own beside them, and
 //
 //  1. copies everything, ids and connections, by the names of fields, while the others serve; what cannot be read is left, and
 //     the others serve until these tables were published to completely;
@@ -23,40 +24,52 @@ import (
 //
 // Whoever is killed on the way is followed by a start that goes on from there, or by one of the other layout that goes back.
 
-// load brings programs and tables into the kernel, with what another layout's tables hold.
+// load brings programs and tables into the kernel, with what the tables hold that they take the place of.
 func (r *running) load() (err error) {
-	o := r.options
-	with := bpf.Load
-	if o.Load != nil {
-		with = o.Load
-	}
-	open := func() error {
-		r.objects, err = with(bpf.Options{Sizes: o.Sizes, PinPath: o.PinPath, Knobs: o.knobs(), NoSockets: o.SocketLB == attach.NoSockets})
+	if r.plan.waiting {
+		r.objects, err = bpf.Placeholder()
 		return err
 	}
-	if err := open(); err != nil {
+	if err := r.open(); err != nil {
 		return err
 	}
-	if len(r.objects.Former()) == 0 {
+	former := r.objects.Former()
+	if len(former) == 0 {
 		return nil
 	}
-	if r.carrier, err = tables.NewCarrier(&r.objects.NearlbMaps, r.objects.Former()); err != nil || !r.objects.Fresh() {
+	if r.carrier, err = tables.NewCarrier(&r.objects.NearlbMaps, former); err != nil || !r.objects.Fresh() {
 		return err
 	}
 	unread := r.carrier.Tables()
-	if unread == nil {
-		r.log.Info("carried tables over from another layout", "layout", r.objects.Former()[0].Layout())
+	switch {
+	case unread == nil && former[0].Other():
+		r.log.Info("carried tables over from another layout", "layout", former[0].Layout())
 		return nil
+	case unread == nil:
+		r.log.Info("carried tables over to larger ones")
+		return nil
+	case !former[0].Other():
+		return unread // they serve as they are
 	}
 	r.log.Warn("tables of another layout cannot be read: they serve until all Services are published", "error", unread)
 	if err := errors.Join(r.carrier.Close(), r.objects.Close()); err != nil { // what was carried so far is thrown away
 		return err
 	}
 	r.carrier = nil
-	if err := open(); err != nil {
+	if err := r.open(); err != nil {
 		return err
 	}
 	r.carrier, err = tables.NewCarrier(&r.objects.NearlbMaps, r.objects.Former())
+	return err
+}
+
+func (r *running) open() (err error) {
+	o := r.options
+	with := bpf.Load
+	if o.Load != nil {
+		with = o.Load
+	}
+	r.objects, err = with(bpf.Options{Sizes: r.plan.sizes, Exchange: r.plan.grow, PinPath: o.PinPath, Knobs: o.knobs(), NoSockets: o.SocketLB == attach.NoSockets})
 	return err
 }
 
@@ -84,9 +97,9 @@ func (r *running) carry() {
 	}
 	done, err := r.carrier.Connections()
 	if err != nil {
-		r.log.Warn("carry connections over from another layout: some are made again by their next packet", "error", err)
+		r.log.Warn("carry connections over: some are made again by their next packet", "error", err)
 	}
-	r.log.Info("carried connections over from another layout", "flows", done.Flows, "affinity", done.Affinity, "sockets", done.Sockets, "left", done.Left)
+	r.log.Info("carried connections over", "flows", done.Flows, "affinity", done.Affinity, "sockets", done.Sockets, "left", done.Left)
 }
 
 // formerLinks are the links of other layouts, as long as there are any.
@@ -107,11 +120,11 @@ func (r *running) leaveFormer() {
 		return
 	}
 	if failed := r.unreplaced(); failed != "" {
-		r.trouble("remove another layout", fmt.Errorf("its tables and programs stay as long as a program of it may be the only one in its place: %s", failed))
+		r.trouble("remove former tables", fmt.Errorf("these and their programs stay as long as one of them may be the only one in its place: %s", failed))
 		return
 	}
 	if err := bpf.WaitForPrograms(); err != nil {
-		r.log.Warn("wait for the programs of another layout", "error", err)
+		r.log.Warn("wait for the former programs", "error", err)
 	}
 	r.carry()
 	if err := r.carrier.Peers(); err != nil {
@@ -122,13 +135,13 @@ func (r *running) leaveFormer() {
 	if err == nil {
 		err = r.objects.RemoveFormer()
 	}
-	if r.trouble("remove another layout", err) {
-		r.log.Error("remove another layout", "error", err)
+	if r.trouble("remove former tables", err) {
+		r.log.Error("remove former tables", "error", err)
 	}
 	if err == nil {
 		_ = r.carrier.Close() // its memory alone
 		r.carrier = nil
-		r.log.Info("another layout's programs and tables are gone")
+		r.log.Info("the former programs and tables are gone")
 	}
 }
 

@@ -36,6 +36,9 @@ type formerTable struct {
 // Layout is "v2".
 func (f *Former) Layout() string { return f.name() }
 
+// Other tells whether the layout is another than this nearlb's; else the tables are smaller ones.
+func (f *Former) Other() bool { return f.layout != SchemaVersion }
+
 // openFormer opens what there is. What cannot be read is found out by who reads it. The error says that the process or the machine
 // lacks memory or descriptors: the tables may be read at another time.
 func openFormer(g generation, spec *ebpf.CollectionSpec) (*Former, error) {

@@ -18,7 +18,10 @@ type Options struct {
 	Trace   bool                 // fill the trace table (nearlb trace)
 	Replace map[string]*ebpf.Map // tables to use in place of new ones, by name; the caller keeps and closes its own
 	PinPath string               // directory on a bpffs; "": nothing is pinned
-	Knobs   map[string]any       // values of the object's `volatile const` variables, by name (bpf/lib/config.h)
+	// Exchange has tables found pinned that are smaller than Sizes replaced: larger ones are made beside them, as for another
+	// layout. Without it they keep their sizes.
+	Exchange bool
+	Knobs    map[string]any // values of the object's `volatile const` variables, by name (bpf/lib/config.h)
 
 	NoSockets bool // leave out the programs of the node's own clients
 }
@@ -26,8 +29,7 @@ type Options struct {
 // Objects are loaded programs and tables.
 type Objects struct {
 	NearlbObjects
-	Kept       []string // tables found pinned whose size is not the asked one, each as a sentence
-	Sockets    error    // why this kernel cannot have the programs of the node's own clients, which are left out; nil: it can
+	Sockets    error // why this kernel cannot have the programs of the node's own clients, which are left out; nil: it can
 	options    Options
 	pinPath    string
 	generation        // where it is pinned; zero: not pinned
@@ -91,7 +93,7 @@ func configured(o Options) (*ebpf.CollectionSpec, error) {
 		return nil, err
 	}
 	sizes := o.Sizes.WithDefaults()
-	if err := sizes.check(); err != nil {
+	if err := sizes.Check(); err != nil {
 		return nil, err
 	}
 	if err := sizes.apply(spec); err != nil {
@@ -175,4 +177,14 @@ func NewMaps(sizes Sizes) (*NearlbMaps, error) {
 		return nil, errors.Join(err, tables.Close())
 	}
 	return &tables, nil
+}
+
+// Placeholder are private tables of next to no size, without programs: for an agent that does not know yet how large its own
+// are to be.
+func Placeholder() (*Objects, error) {
+	tables, err := NewMaps(Sizes{Frontends: 1, Records: 2, Slots: 1, Backends: 2, FlowSets: 1, Affinity: 1, Fragments: 1, SourceRanges: 1, Services: 2, Names: 1})
+	if err != nil {
+		return nil, err
+	}
+	return &Objects{NearlbObjects: NearlbObjects{NearlbMaps: *tables}, asked: true}, nil
 }

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -50,6 +49,10 @@ func (o *Objects) open(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) 
 		if err != nil {
 			return nil, err
 		}
+		if found != nil && o.options.Exchange && smaller(found, spec) {
+			closeAll(found)
+			found = nil
+		}
 		if found == nil {
 			left = append([]generation{*current}, left...)
 			o.generation = generation{path: filepath.Join(o.pinPath, "new_"+layoutVersion), unfinished: true, layout: SchemaVersion}
@@ -65,31 +68,64 @@ func (o *Objects) open(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) 
 		o.former = append(o.former, f)
 	}
 	if o.unfinished {
-		o.keepSizes(spec, o.former[0].size)
+		keepSizes(spec, o.former[0].size, o.options.Exchange)
 	} else {
-		o.keepSizes(spec, func(name string) uint32 {
+		keepSizes(spec, func(name string) uint32 {
 			if m := found[name]; m != nil {
 				return m.MaxEntries()
 			}
 			return 0
-		})
+		}, false)
 	}
 	return found, nil
 }
 
-// keepSizes gives tables the sizes that they have already, and notes where these are not the asked ones.
-func (o *Objects) keepSizes(spec *ebpf.CollectionSpec, have func(name string) uint32) {
+// smaller tells whether a table has less room than is asked for.
+func smaller(found map[string]*ebpf.Map, spec *ebpf.CollectionSpec) bool {
 	var sizes Sizes
-	sized := sizes.sized()
-	for name, want := range spec.Maps {
-		if _, ours := sized[name]; !ours || have(name) == 0 || have(name) == want.MaxEntries {
+	for name := range sizes.sized() {
+		if m := found[name]; m != nil && m.MaxEntries() < spec.Maps[name].MaxEntries {
+			return true
+		}
+	}
+	return false
+}
+
+// keepSizes gives tables the sizes that they have already, or, where they may grow, at least those.
+func keepSizes(spec *ebpf.CollectionSpec, have func(name string) uint32, grow bool) {
+	var sizes Sizes
+	for name := range sizes.sized() {
+		if size := have(name); size != 0 && (!grow || size > spec.Maps[name].MaxEntries) {
+			spec.Maps[name].MaxEntries = size
+		}
+	}
+}
+
+// Pinned are the sizes of the tables in force under a pin path, whatever their layout, as far as they can be opened; false
+// where no tables were ever in force.
+func Pinned(pinPath string) (sizes Sizes, found bool, err error) {
+	all, err := generations(pinPath)
+	if err != nil {
+		return sizes, false, err
+	}
+	for _, g := range all {
+		if g.unfinished {
 			continue
 		}
-		o.Kept = append(o.Kept, fmt.Sprintf("table %s keeps its %d entries (asked for %d); `nearlb cleanup` makes room for another size",
-			name, have(name)*perElement(name), want.MaxEntries*perElement(name)))
-		want.MaxEntries = have(name)
+		for name, field := range sizes.sized() {
+			m, err := ebpf.LoadPinnedMap(filepath.Join(g.maps(), name), nil)
+			if forbidden(err) || exhausted(err) {
+				return sizes, false, explain("open pinned table "+name, err)
+			}
+			if err != nil {
+				continue // it is not there, or no table
+			}
+			*field = m.MaxEntries() * perElement(name)
+			m.Close()
+		}
+		return sizes, true, nil
 	}
-	slices.Sort(o.Kept)
+	return sizes, false, nil
 }
 
 // fitting opens the generation's tables; nil when they are not of this layout. An error of the kernel (no memory, no descriptors, no

@@ -11,7 +11,7 @@ import (
 )
 
 // Sizes are the capacities of the tables, in entries. A zero field means the default of bpf/lib/maps.h. Tables that are
-// pinned already keep the size they have.
+// pinned already keep the size they have, unless Options.Exchange is set.
 type Sizes struct {
 	Frontends    uint32 // addresses with port and protocol, and one more for each service address
 	Records      uint32 // frontends, and those replaced in the last seconds
@@ -53,6 +53,18 @@ func (s *Sizes) sized() map[string]*uint32 {
 	}
 }
 
+// Of is the size of one table; nil for a table whose size is none of these.
+func (s *Sizes) Of(table string) *uint32 { return s.sized()[table] }
+
+// Max is the larger of the two for each table.
+func (s Sizes) Max(other Sizes) Sizes {
+	from := other.sized()
+	for name, field := range s.sized() {
+		*field = max(*field, *from[name])
+	}
+	return s
+}
+
 // DefaultSizes are those of bpf/lib/maps.h, read from the embedded object.
 func DefaultSizes() Sizes {
 	spec, err := objectSpec()
@@ -88,8 +100,8 @@ func elements(table string, size uint32) uint32 {
 	return size/per + min(size%per, 1)
 }
 
-// check refuses what the programs cannot work with.
-func (s Sizes) check() error {
+// Check refuses what the programs cannot work with.
+func (s Sizes) Check() error {
 	if bits.OnesCount32(s.FlowSets) != 1 {
 		return fmt.Errorf("size table flows: %d sets is not a power of two", s.FlowSets)
 	}

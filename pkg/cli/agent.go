@@ -99,18 +99,18 @@ func addSizeFlags(flags *pflag.FlagSet, o *agent.Options) {
 		name, what string
 		value      *uint32
 	}{
-		{"frontends", "addresses with port and protocol", &s.Frontends},
-		{"records", "frontends and those just replaced", &s.Records},
-		{"slots", "Maglev slots", &s.Slots},
-		{"backends", "endpoints of service ports", &s.Backends},
-		{"flow-sets", "sets of 8 connections, a power of two", &s.FlowSets},
-		{"affinity", "clients of session affinity", &s.Affinity},
-		{"fragments", "fragmented packets in flight", &s.Fragments},
-		{"source-ranges", "loadBalancerSourceRanges", &s.SourceRanges},
-		{"services", "service ports", &s.Services},
-		{"names", "names of service ports, nodes, zones", &s.Names},
+		{"frontends", "at most for `n` addresses with port and protocol", &s.Frontends},
+		{"records", "at most for `n` frontends and those just replaced", &s.Records},
+		{"slots", "at most for `n` Maglev slots", &s.Slots},
+		{"backends", "at most for `n` endpoints of service ports", &s.Backends},
+		{"flow-sets", "for `n` sets of 8 connections, a power of two (default: by the node's memory, and growing)", &s.FlowSets},
+		{"affinity", "for `n` clients of session affinity", &s.Affinity},
+		{"fragments", "for `n` fragmented packets in flight", &s.Fragments},
+		{"source-ranges", "at most for `n` loadBalancerSourceRanges", &s.SourceRanges},
+		{"services", "at most for `n` service ports", &s.Services},
+		{"names", "at most for `n` names of service ports, nodes, zones", &s.Names},
 	} {
-		flags.Uint32Var(size.value, "size-"+size.name, *size.value, "room for `n` "+size.what)
+		flags.Uint32Var(size.value, "size-"+size.name, *size.value, "room "+size.what)
 	}
 }
 

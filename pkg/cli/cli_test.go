@@ -79,7 +79,7 @@ func TestTheAgentTakesItsFlagsFromTheCommandLineThenFromTheEnvironment(t *testin
 	if len(got.ServiceCIDRs) != 2 || got.ServiceCIDRs[0] != netip.MustParsePrefix("10.96.0.0/12") {
 		t.Errorf("service CIDRs %v", got.ServiceCIDRs)
 	}
-	if len(got.NodeIPs) != 2 || len(got.PodDevices) != 2 || got.Sizes.Backends != bpf.DefaultSizes().Backends {
+	if len(got.NodeIPs) != 2 || len(got.PodDevices) != 2 || got.Sizes.Backends != bpf.DefaultLimits().Backends {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/health"
+	tables "github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/metrics"
+	"github.com/nearlb/nearlb/pkg/watch"
+)
+
+// daemon is the agent's process: what lasts while it works with one set of tables after the other.
+type daemon struct {
+	options Options
+	log     *slog.Logger
+	source  watch.Source
+	origin  string // of the objects, for people
+	relay   relay
+	metrics *metrics.Metrics
+	reader  *reader
+	checks  *health.Servers
+	room    bpf.Room
+	started time.Time
+	may     []string // names of the capabilities that the process has kept
+	now     atomic.Pointer[running]
+	guarded bool // the source knows what was published when the agent started
+
+	attached     chan struct{} // closed: programs serve
+	attachedOnce sync.Once
+
+	mu     sync.Mutex
+	listen map[string]string // server -> address
+	growth Growth
+
+	growthTried  time.Time // zero: never
+	growthFailed int       // times, one after the other
+}
+
+// newDaemon opens what needs no tables.
+func newDaemon(o Options) (*daemon, error) {
+	d := &daemon{options: o, log: o.Log, metrics: metrics.New(o.Version), reader: &reader{}, started: time.Now(), listen: map[string]string{},
+		attached: make(chan struct{}), room: bpf.NewRoom(bpf.Limits{Sizes: o.Sizes}, bpf.NodeMemory())}
+	var err error
+	if d.source, d.origin, err = source(o); err != nil {
+		return nil, err
+	}
+	d.checks = health.New(health.Options{
+		Addresses: func() []netip.Addr { return d.now.Load().node().NodePortIPs },
+		Fresh:     func() bool { return !d.now.Load().stale(time.Now()) },
+		Answered:  func(code int) { d.metrics.Answered("service", code) },
+		Changed:   func() { d.now.Load().tell() },
+		Log:       d.log,
+	})
+	d.metrics.Follow(func() metrics.State { return d.now.Load().count() })
+	d.metrics.Read(metrics.Reading{Tables: d.reader, Fill: func() []tables.FillRow { return d.now.Load().tableFill() },
+		Zone: func() string { return d.source.Node().Zone }, Limits: o.SeriesLimits, Looked: func(err error) { d.now.Load().looked(err) }})
+	return d, nil
+}
+
+// run works until ctx ends, or something fails that the agent cannot do without.
+func (d *daemon) run(ctx context.Context) error {
+	first, err := d.firstPlan()
+	if err != nil {
+		return err
+	}
+	r, err := d.start(first)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return d.follow(ctx) })
+	group.Go(func() error { return d.answerChecks(ctx) })
+	for _, s := range d.servers() {
+		group.Go(func() error { return s.run(ctx) })
+	}
+	group.Go(func() error { return d.work(ctx, r) })
+	return group.Wait()
+}
+
+// work goes from one set of tables to the next as they have to grow.
+func (d *daemon) work(ctx context.Context, r *running) error {
+	for {
+		err := r.run(ctx)
+		var next *exchange
+		if !errors.As(err, &next) || ctx.Err() != nil { // another failure, or the end
+			return errors.Join(err, r.close())
+		}
+		before := r
+		r, err = d.next(next)
+		if err := errors.Join(err, before.close()); err != nil { // closed last: a scrape reads one of the two
+			return err
+		}
+	}
+}
+
+// follow runs the source.
+func (d *daemon) follow(ctx context.Context) error {
+	if err := d.source.Run(ctx, &d.relay); err != nil {
+		return fmt.Errorf("follow %s: %w", d.origin, err)
+	}
+	<-ctx.Done() // a source that ends by itself has said all there is
+	return nil
+}
+
+// answerChecks answers health check node ports as soon as the programs serve: a load balancer that is told of endpoints sends
+// connections, which the host would refuse.
+func (d *daemon) answerChecks(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-d.attached:
+		return d.checks.Run(ctx)
+	}
+}
+
+func (d *daemon) servers() []server {
+	var all []server
+	if d.options.HealthAddress != "" {
+		health := http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			answers{progress: d.now.Load().progress, eligible: d.source.NodeEligible, answered: d.metrics.Answered, now: time.Now}.handler().ServeHTTP(w, q)
+		})
+		all = append(all, server{"health", d.options.HealthAddress, health, d})
+	}
+	if d.options.MetricsAddress != "" {
+		all = append(all, server{"metrics", d.options.MetricsAddress, d.metrics.Handler(), d})
+	}
+	return all
+}
+
+// trouble is progress'.
+func (d *daemon) trouble(what string, err error) bool { return d.now.Load().trouble(what, err) }
+
+// listens notes where a server can be reached.
+func (d *daemon) listens(server, address string) {
+	d.mu.Lock()
+	d.listen[server] = address
+	d.mu.Unlock()
+	d.now.Load().tell()
+}
+
+func (d *daemon) listening() map[string]string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.listen)
+}
+
+// sayStarted tells of the first tables that the programs serve from.
+func (d *daemon) sayStarted(r *running) {
+	d.log.Info("agent started", "version", d.options.Version, "node", d.options.NodeName, "source", d.origin, "services", len(r.tables.Published()),
+		"capabilities", strings.Join(d.may, ","))
+}

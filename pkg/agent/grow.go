@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// Tables take their sizes from what is listed, with room to grow, and within the flags (bpf.Room). Where there are none yet,
+// the first list is waited for before any are made. Where they become too small, larger ones take their place as in an
+// upgrade (see upgrade.go): the loop ends, the daemon starts another one over the larger tables, and programs, links and
+// connections go over as they do from one layout to the next. The source, the servers and the metrics go on meanwhile.
+
+// plan says which tables a start works with.
+type plan struct {
+	waiting bool      // for the first list: nothing is pinned, loaded or published
+	sizes   bpf.Sizes // of tables that do not exist yet; zero: those of the object
+	grow    bool      // and of those that do
+}
+
+// exchange ends the work with one set of tables for that with another.
+type exchange struct{ plan plan }
+
+func (e *exchange) Error() string { return "work with other tables" }
+
+func isExchange(err error) bool {
+	var e *exchange
+	return errors.As(err, &e)
+}
+
+// Growth is what became of tables that were too small, since the agent's start.
+type Growth struct {
+	Times int       `json:"times"` // that larger tables took the place of others
+	Last  time.Time `json:"last"`  // zero: never
+	Error string    `json:"error"` // why it failed at last; "" if it did not
+}
+
+// firstPlan goes on with the tables that are pinned, with those that have a size of their own by flag as large as that.
+func (d *daemon) firstPlan() (plan, error) {
+	sizes := d.room.For(bpf.Sizes{})
+	if err := sizes.Check(); err != nil {
+		return plan{}, err
+	}
+	have, pinned, err := bpf.Pinned(d.options.PinPath)
+	if err != nil || !pinned {
+		return plan{waiting: !pinned}, err
+	}
+	p := plan{sizes: d.room.Follow(have)}
+	p.grow = p.sizes != have
+	return p, nil
+}
+
+// next starts over other tables. Those that were there before serve where larger ones cannot be had.
+func (d *daemon) next(e *exchange) (*running, error) {
+	r, err := d.start(e.plan)
+	if !e.plan.grow {
+		return r, err
+	}
+	d.noteGrowth(err)
+	if err == nil {
+		d.log.Info("tables have grown", "sizes", r.objects.NearlbMaps.Sizes())
+		return r, nil
+	}
+	d.log.Error("grow tables", "error", err, "retry", d.growPause())
+	return d.start(plan{})
+}
+
+// awaitList ends when all objects are listed: tables are made as large as these want.
+func (r *running) awaitList(ctx context.Context) error {
+	r.log.Info("no tables are here yet: waiting for the first list of objects")
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-r.listed:
+		return &exchange{plan{sizes: r.daemon.room.For(needOf(r.source, r.node()))}}
+	}
+}
+
+const (
+	roomEvery     = 10 * time.Second // how often fill is looked at
+	growPause     = 10 * time.Second // at least, between two exchanges; doubled with each failure up to
+	growPauseMost = 10 * time.Minute
+)
+
+// followRoom ends when tables are to grow: some is nearly full, or a Service did not fit. Tables that are being left go first.
+func (r *running) followRoom(ctx context.Context) error {
+	if r.options.DropPrivileges { // programs could not be loaded any more
+		return nil
+	}
+	ticker := time.NewTicker(roomEvery)
+	defer ticker.Stop()
+	full := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case full = <-r.full:
+		case <-ticker.C:
+		}
+		if wait := r.daemon.growWait(time.Now()); wait > 0 {
+			pause(ctx, wait)
+		}
+		if r.leavesFormer() {
+			continue
+		}
+		have := r.objects.NearlbMaps.Sizes()
+		next := r.wanted(have, full)
+		full = ""
+		if next != have {
+			r.log.Info("tables grow", "sizes", have, "to", next)
+			return &exchange{plan{sizes: next, grow: true}}
+		}
+	}
+}
+
+// wanted are the sizes that the tables should have now. full is the one that had no room for a Service, "" none.
+func (r *running) wanted(have bpf.Sizes, full string) bpf.Sizes {
+	room, used, flows := r.daemon.room, r.tables.Used(), r.tables.FlowFill()
+	if full == "" && room.Grow(have, used, flows) == have {
+		return have
+	}
+	need := used.Max(needOf(r.source, r.node())) // all at once, rather than step by step
+	if field := need.Of(full); field != nil {
+		*field = max(*field, *have.Of(full))
+	}
+	return room.Grow(have, need, flows)
+}
+
+// leavesFormer tells whether other tables are still being left.
+func (r *running) leavesFormer() bool {
+	r.leaving.Lock()
+	defer r.leaving.Unlock()
+	return r.carrier != nil
+}
+
+func (d *daemon) grown() Growth {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.growth
+}
+
+func (d *daemon) noteGrowth(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.growthTried = time.Now()
+	if err != nil {
+		d.growthFailed++
+		d.growth.Error = err.Error()
+		return
+	}
+	d.growthFailed, d.growth.Error = 0, ""
+	d.growth.Times++
+	d.growth.Last = d.growthTried
+}
+
+func (d *daemon) growPause() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.growPauseLocked()
+}
+
+func (d *daemon) growPauseLocked() time.Duration {
+	return min(growPause<<min(d.growthFailed, 10), growPauseMost)
+}
+
+// growWait is how long the next exchange is to wait.
+func (d *daemon) growWait(now time.Time) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.growthTried.IsZero() {
+		return 0
+	}
+	return d.growthTried.Add(d.growPauseLocked()).Sub(now)
+}
+
+// kept are the sentences about tables that are larger than their flags allow.
+func (r *running) kept() []string {
+	if r.plan.waiting {
+		return []string{}
+	}
+	return append([]string{}, r.daemon.room.Over(r.objects.NearlbMaps.Sizes())...)
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"sync"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch"
+)
+
+// relay passes the news of the source on to the loop that is at work: watch.Events.
+type relay struct {
+	mu     sync.Mutex
+	to     watch.Events
+	synced bool
+}
+
+// turn passes everything on to another loop from now on. One that comes later is told that all is listed: it looks at
+// everything then, so that it needs none of what the one before was told.
+func (r *relay) turn(to watch.Events) {
+	r.mu.Lock()
+	r.to = to
+	synced := r.synced
+	r.mu.Unlock()
+	if synced {
+		to.Synced()
+	}
+}
+
+func (r *relay) now() watch.Events {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.to
+}
+
+// ServiceChanged is watch.Events'.
+func (r *relay) ServiceChanged(name lb.ServiceName) { r.now().ServiceChanged(name) }
+
+// NodeChanged is watch.Events'.
+func (r *relay) NodeChanged() { r.now().NodeChanged() }
+
+// Synced is watch.Events'.
+func (r *relay) Synced() {
+	r.mu.Lock()
+	r.synced = true
+	to := r.to
+	r.mu.Unlock()
+	to.Synced()
+}

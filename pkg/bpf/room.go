@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits are upper bounds of tables: what the flags of the agent say. A zero field is the default one.
+type Limits struct{ Sizes }
+
+// DefaultLimits have room for 50,000 Services with several ports and five endpoints each, several times over: they keep what
+// is listed from taking a node's memory, and nothing else. Flows have no bound here: see Room.
+func DefaultLimits() Limits {
+	d := DefaultSizes()
+	return Limits{Sizes{
+		Frontends: 1 << 20, Records: 1<<20 + 1<<17, Slots: 1 << 27, Backends: 1 << 20, Affinity: d.Affinity, Fragments: d.Fragments,
+		SourceRanges: 1 << 20, Services: 1 << 18, Names: 1 << 20,
+	}}
+}
+
+// smallest are the sizes that tables begin with where less is listed: a cluster of a few hundred Services lives with them.
+// source_ranges takes memory for what it holds alone, so that nothing is gained by a smaller one.
+func smallest() Sizes {
+	return Sizes{Frontends: 1 << 13, Records: 1 << 13, Slots: 1 << 20, Backends: 1 << 13, SourceRanges: 1 << 20, Services: 1 << 11, Names: 1 << 13}
+}
+
+// Room plans the sizes of tables: from what is needed, the bounds, and the node's memory.
+type Room struct {
+	Limits Limits
+	Memory uint64 // of the node, in bytes
+}
+
+// NewRoom fills the limits with the defaults.
+func NewRoom(limits Limits, memory uint64) Room {
+	defaults := DefaultLimits()
+	from := defaults.sized()
+	for name, field := range limits.sized() {
+		if *field == 0 {
+			*field = *from[name]
+		}
+		*field = elements(name, min(*field, math.MaxUint32-perElement(name)+1)) * perElement(name)
+	}
+	return Room{limits, memory}
+}
+
+// NodeMemory is how many bytes of memory this machine has.
+func NodeMemory() uint64 {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return 0
+	}
+	return uint64(info.Totalram) * uint64(info.Unit)
+}
+
+// For are the sizes of tables that are to hold this, with room to grow. Flows, affinity and fragments are nothing that is listed.
+func (r Room) For(need Sizes) Sizes {
+	sizes := smallest()
+	limits, needs := r.Limits.sized(), need.sized()
+	for name, field := range sizes.sized() {
+		if *field == 0 {
+			*field = *limits[name] // a size, and no bound
+			continue
+		}
+		*field = min(max(*field, withRoom(*needs[name])), *limits[name])
+	}
+	sizes.Records = min(max(sizes.Records, sizes.Frontends), r.Limits.Records)
+	if sizes.FlowSets == 0 {
+		sizes.FlowSets = r.flowSets(flowShareFirst)
+	}
+	return sizes.WithDefaults()
+}
+
+// Grow are the sizes that take the place of these where the need has come near them; the same where nothing is to grow. Flows
+// are full where flowFill, the share of their places that is taken, says so.
+func (r Room) Grow(have, need Sizes, flowFill float64) Sizes {
+	limits, needs := r.Limits.sized(), need.sized()
+	next := have
+	for name, field := range next.sized() {
+		if name == NearlbMapFlows || name == NearlbMapAffinity || name == NearlbMapFragments {
+			continue
+		}
+		if uint64(*needs[name])*fullOf >= uint64(*field)*fullAt {
+			*field = max(*field, min(withRoom(*needs[name]), *limits[name]))
+		}
+	}
+	next.Records = max(next.Records, min(next.Frontends, r.Limits.Records))
+	if flowFill*fullOf >= fullAt {
+		next.FlowSets = max(have.FlowSets, min(2*have.FlowSets, r.mostFlowSets()))
+	}
+	return next
+}
+
+// A table is as good as full at four fifths.
+const (
+	fullAt = 4
+	fullOf = 5
+)
+
+// withRoom is twice the need, and above a million half as much again, rounded up so that few sizes exist.
+func withRoom(need uint32) uint32 {
+	wanted := 2 * uint64(need)
+	if need > 1<<20 {
+		wanted = uint64(need) + uint64(need)/2
+	}
+	if wanted < 16 {
+		return 16
+	}
+	step := uint64(1) << (bits.Len64(wanted-1) - 3) // an eighth of the power of two above
+	return uint32(min((wanted+step-1)/step*step, math.MaxUint32/2))
+}
+
+// Shares of the node's memory that flows have at first, and may have; connection tracking may take about a fiftieth. The
+// fewest are 32768 flows.
+const (
+	flowShareFirst = 1024
+	flowShareMost  = 256
+	fewestFlowSets = 1 << 12
+	mostFlowSets   = 1 << 20
+	flowSetBytes   = 512
+)
+
+func (r Room) flowSets(share uint64) uint32 {
+	sets := r.Memory / share / flowSetBytes
+	if sets <= fewestFlowSets {
+		return fewestFlowSets
+	}
+	return uint32(min(uint64(1)<<(bits.Len64(sets)-1), mostFlowSets))
+}
+
+func (r Room) mostFlowSets() uint32 {
+	if r.Limits.FlowSets != 0 {
+		return r.Limits.FlowSets
+	}
+	return r.flowSets(flowShareMost)
+}
+
+// Most is the size that a table may have at the most.
+func (r Room) Most(table string) uint32 {
+	if table == NearlbMapFlows {
+		return r.mostFlowSets()
+	}
+	if field := r.Limits.sized()[table]; field != nil {
+		return *field
+	}
+	return 0
+}
+
+// Follow are the sizes that pinned tables should have by the flags that are sizes, and no bounds; never less than they have.
+func (r Room) Follow(have Sizes) Sizes {
+	limits := r.Limits.Sizes
+	have.FlowSets = max(have.FlowSets, limits.FlowSets)
+	have.Affinity = max(have.Affinity, limits.Affinity)
+	have.Fragments = max(have.Fragments, limits.Fragments)
+	return have
+}
+
+// Over says which tables are larger than they should be, each as a sentence: tables do not shrink.
+func (r Room) Over(have Sizes) []string {
+	var all []string
+	limits := r.Limits.sized()
+	for name, field := range have.sized() {
+		if most := *limits[name]; most != 0 && *field > most {
+			all = append(all, fmt.Sprintf("table %s keeps its %d entries, its flag says %d: `nearlb cleanup` makes room for a smaller one", name, *field, most))
+		}
+	}
+	slices.Sort(all)
+	return all
+}

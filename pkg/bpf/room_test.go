@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+const gib = 1 << 30
+
+// fiftyThousand are Services of two ports with five endpoints, of one family.
+func fiftyThousand() bpf.Sizes {
+	return bpf.Sizes{Frontends: 150_000, Records: 168_750, Slots: 100_000 * 509, Backends: 500_000, Services: 100_000, Names: 105_003}
+}
+
+func TestTablesHaveRoomForTwiceWhatIsListedWithinTheirBounds(t *testing.T) {
+	room := bpf.NewRoom(bpf.Limits{}, 16*gib)
+	few, many := room.For(bpf.Sizes{}), room.For(fiftyThousand())
+	if few.Services != 2048 || few.Backends != 8192 || few.Frontends != 8192 || few.Records < few.Frontends || few.Slots != 1<<20 {
+		t.Errorf("a small cluster has %+v", few)
+	}
+	need := fiftyThousand()
+	if many.Services != 229376 || many.Backends != 1<<20 || many.Frontends != 327680 || many.Slots < 3*need.Slots/2 || many.Slots > 1<<27 {
+		t.Errorf("50,000 Services have %+v", many)
+	}
+	if few.FlowSets != many.FlowSets || few.FlowSets*512 != 16<<20 {
+		t.Errorf("%d and %d sets of flows, want 16 MiB on a node of 16 GiB whatever is listed", few.FlowSets, many.FlowSets)
+	}
+	bounded := bpf.NewRoom(bpf.Limits{Sizes: bpf.Sizes{Services: 100, Slots: 100, FlowSets: 64, Affinity: 7}}, 16*gib)
+	if got := bounded.For(fiftyThousand()); got.Services != 100 || got.Slots != 112 || got.FlowSets != 64 || got.Affinity != 7 || got.Backends != many.Backends {
+		t.Errorf("flags for 100 services, 100 slots and 64 sets give %+v", got)
+	}
+	for memory, sets := range map[uint64]uint32{0: 1 << 12, 512 << 20: 1 << 12, 4 * gib: 1 << 13, 64 * gib: 1 << 17, 6000 * gib: 1 << 20} {
+		if got := bpf.NewRoom(bpf.Limits{}, memory).For(bpf.Sizes{}).FlowSets; got != sets {
+			t.Errorf("%d bytes of memory give %d sets of flows, want %d", memory, got, sets)
+		}
+	}
+}
+
+// Whatever is needed: tables never shrink, never pass their bounds, have room left below these, and are not to grow again at once.
+func TestTablesThatGrewAreNotNearlyFull(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(most uint32, what string) uint32 { return rapid.Uint32Range(0, most).Draw(t, what) }
+		needs := func(what string) bpf.Sizes {
+			return bpf.Sizes{Frontends: draw(1<<21, what+" frontends"), Records: draw(1<<21, what+" records"), Slots: draw(1<<28, what+" slots"),
+				Backends: draw(1<<21, what+" backends"), SourceRanges: draw(1<<21, what+" ranges"), Services: draw(1<<19, what+" services"), Names: draw(1<<21, what+" names")}
+		}
+		room := bpf.NewRoom(bpf.Limits{}, rapid.Uint64Range(0, 1<<42).Draw(t, "memory"))
+		have, need, fill := room.For(needs("listed")), needs("now"), rapid.Float64Range(0, 1).Draw(t, "flows")
+		next := room.Grow(have, need, fill)
+		limits := bpf.DefaultLimits()
+		for _, name := range []string{"frontends", "records", "slots", "backends", "source_ranges", "service_counters", "names"} {
+			had, has, wants, most := *have.Of(name), *next.Of(name), *need.Of(name), *limits.Of(name)
+			if has < had || has > most || has < most && uint64(wants)*5 >= uint64(has)*4 {
+				t.Fatalf("table %s of %d with a need of %d grows to %d (at most %d)", name, had, wants, has, most)
+			}
+		}
+		if room.Grow(next, need, 0) != next {
+			t.Fatalf("%+v would grow again to %+v", next, room.Grow(next, need, 0))
+		}
+		if next.FlowSets != have.FlowSets && (fill < 0.8 || next.FlowSets != 2*have.FlowSets || next.FlowSets > room.Most("flows")) {
+			t.Fatalf("%d sets of flows became %d, filled by %f", have.FlowSets, next.FlowSets, fill)
+		}
+		if err := next.Check(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestTablesThatAreLargerThanTheirFlagsAreTold(t *testing.T) {
+	room := bpf.NewRoom(bpf.Limits{Sizes: bpf.Sizes{Backends: 64, FlowSets: 32}}, gib)
+	have := bpf.NewRoom(bpf.Limits{}, gib).For(bpf.Sizes{})
+	have.FlowSets, have.Fragments = 64, 5
+	told := strings.Join(room.Over(have), "\n")
+	if !strings.Contains(told, "table backends keeps its 8192 entries, its flag says 64") || !strings.Contains(told, "table flows keeps its 64 ") || strings.Contains(told, "fragments") {
+		t.Errorf("told:\n%s", told)
+	}
+	if followed := room.Follow(have); followed.FlowSets != 64 || followed.Fragments != bpf.DefaultSizes().Fragments || followed.Backends != 8192 {
+		t.Errorf("the flags are followed as far as %+v", followed)
+	}
+}

@@ -77,7 +77,7 @@ func (d *daemon) start(p plan) (_ *running, err error) {
 	if r.tables, err = tables.Open(&r.objects.NearlbMaps); err != nil {
 		return nil, err
 	}
-	if o.Wrote != nil {
+	if o.Wrote != nil && !p.waiting {
 		r.tables.Watch(o.Wrote)
 	}
 	serving := r.tables.Serving()

@@ -46,8 +46,11 @@ func (d *daemon) firstPlan() (plan, error) {
 		return plan{}, err
 	}
 	have, pinned, err := bpf.Pinned(d.options.PinPath)
-	if err != nil || !pinned {
-		return plan{waiting: !pinned}, err
+	if err != nil {
+		return plan{}, err
+	}
+	if !pinned {
+		return plan{waiting: true}, bpf.Ready(bpf.Options{Sizes: sizes, PinPath: d.options.PinPath, Knobs: d.options.knobs()})
 	}
 	p := plan{sizes: d.room.Follow(have)}
 	p.grow = p.sizes != have
@@ -62,7 +65,7 @@ func (d *daemon) next(e *exchange) (*running, error) {
 	}
 	d.noteGrowth(err)
 	if err == nil {
-		d.log.Info("tables have grown", "sizes", r.objects.NearlbMaps.Sizes())
+		d.log.Info("tables have grown", "entries", r.objects.NearlbMaps.Sizes())
 		return r, nil
 	}
 	d.log.Error("grow tables", "error", err, "retry", d.growPause())
@@ -111,7 +114,7 @@ func (r *running) followRoom(ctx context.Context) error {
 		next := r.wanted(have, full)
 		full = ""
 		if next != have {
-			r.log.Info("tables grow", "sizes", have, "to", next)
+			r.log.Info("tables grow: larger ones take their place", "entries", next)
 			return &exchange{plan{sizes: next, grow: true}}
 		}
 	}

@@ -86,6 +86,21 @@ func Load(o Options) (*Objects, error) {
 	return objects, nil
 }
 
+// Ready finds what would keep Load from working, as far as that shows before anything is made. The pin path is made.
+func Ready(o Options) error {
+	spec, err := configured(o)
+	if err != nil {
+		return err
+	}
+	if err := enoughDescriptors(spec); err != nil {
+		return err
+	}
+	if err := kernelTypes(); err != nil {
+		return explain("load the BPF programs", err)
+	}
+	return prepareDirectory(o.PinPath)
+}
+
 // configured is the object with sizes and knobs set.
 func configured(o Options) (*ebpf.CollectionSpec, error) {
 	spec, err := objectSpec()

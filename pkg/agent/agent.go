@@ -68,11 +68,7 @@ func (d *daemon) start(p plan) (_ *running, err error) {
 	if err := r.load(); err != nil {
 		return nil, err
 	}
-	if limit, err := boundMemory(&r.objects.NearlbMaps); err != nil {
-		r.log.Warn("bound memory", "error", err)
-	} else if limit > 0 {
-		r.log.Info("bounded memory", "bytes", limit)
-	}
+	r.boundMemory()
 	r.removeUnattachedPrograms()
 	if r.tables, err = tables.Open(&r.objects.NearlbMaps); err != nil {
 		return nil, err
@@ -158,6 +154,18 @@ func (r *running) attachOptions() attach.Options {
 		Force:         r.options.AttachMethod,
 		Log:           r.log,
 		Synced:        func() { r.tell(); once.Do(r.removeOldPrograms); r.leaveFormer() },
+	}
+}
+
+// boundMemory bounds the runtime's by the cgroup's.
+func (r *running) boundMemory() {
+	if r.plan.waiting {
+		return
+	}
+	if limit, err := boundMemory(&r.objects.NearlbMaps); err != nil {
+		r.log.Warn("bound memory", "error", err)
+	} else if limit > 0 {
+		r.log.Info("bounded memory", "bytes", limit)
 	}
 }
 

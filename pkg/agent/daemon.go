@@ -36,6 +36,7 @@ type daemon struct {
 	checks  *health.Servers
 	room    bpf.Room
 	started time.Time
+	loader  *loader  // nil: the agent loads programs by itself
 	may     []string // names of the capabilities that the process has kept
 	now     atomic.Pointer[running]
 	guarded bool // the source knows what was published when the agent started

@@ -20,6 +20,8 @@ type plan struct {
 	waiting bool      // for the first list: nothing is pinned, loaded or published
 	sizes   bpf.Sizes // of tables that do not exist yet; zero: those of the object
 	grow    bool      // and of those that do
+
+	loaded *bpf.Loaded // what the loader loaded for it; nil: nothing yet
 }
 
 // exchange ends the work with one set of tables for that with another.
@@ -91,9 +93,6 @@ const (
 
 // followRoom ends when tables are to grow: some is nearly full, or a Service did not fit. Tables that are being left go first.
 func (r *running) followRoom(ctx context.Context) error {
-	if r.options.DropPrivileges { // programs could not be loaded any more
-		return nil
-	}
 	ticker := time.NewTicker(roomEvery)
 	defer ticker.Stop()
 	full := ""
@@ -113,11 +112,32 @@ func (r *running) followRoom(ctx context.Context) error {
 		have := r.objects.NearlbMaps.Sizes()
 		next := r.wanted(have, full)
 		full = ""
-		if next != have {
-			r.log.Info("tables grow: larger ones take their place", "entries", next)
-			return &exchange{plan{sizes: next, grow: true}}
+		if next == have {
+			continue
 		}
+		r.log.Info("tables grow: larger ones take their place", "entries", next)
+		p := plan{sizes: next, grow: true}
+		if err := r.prepare(&p); err != nil {
+			r.daemon.noteGrowth(err)
+			r.log.Error("grow tables", "error", err, "retry", r.daemon.growPause())
+			continue
+		}
+		return &exchange{p}
 	}
+}
+
+// prepare has tables and programs made while those before serve and are published to.
+func (r *running) prepare(p *plan) error {
+	l := r.daemon.loader
+	if l == nil && r.options.DropPrivileges {
+		return errors.New("no process is left that may load programs; a restart of the agent starts one")
+	}
+	if l == nil {
+		return nil
+	}
+	loaded, err := l.load(r.options.request(*p))
+	p.loaded = &loaded
+	return err
 }
 
 // wanted are the sizes that the tables should have now. full is the one that had no room for a Service, "" none.

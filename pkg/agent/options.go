@@ -65,6 +65,9 @@ type Options struct {
 
 	// DropPrivileges has the process give away, for good, the capabilities that only the start wants. The command line sets it.
 	DropPrivileges bool
+	// Loader is the command of ServeLoader, which loads programs for an agent that dropped its privileges. nil: tables of such a one
+	// do not grow.
+	Loader []string
 
 	MassDeletion watch.Guard // --mass-deletion-grace, --mass-deletion-percent: how long objects that an API server suddenly lacks stay in force
 

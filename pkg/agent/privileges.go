@@ -25,6 +25,11 @@ func (d *daemon) dropPrivileges(r *running) error {
 	if err != nil {
 		return err
 	}
+	if len(d.options.Loader) > 0 {
+		if d.loader, err = startLoader(d.options.Loader); err != nil {
+			d.log.Warn("start a process that may load programs: tables do not grow", "error", err)
+		}
+	}
 	keep := d.options.needs(had)
 	if _, _, err := r.objects.Layer3(); err != nil {
 		d.log.Warn("load programs ahead of a device that wants them", "error", err)

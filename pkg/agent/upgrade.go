@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	tables "github.com/nearlb/nearlb/pkg/maps"
 )
@@ -64,13 +63,28 @@ func (r *running) load() (err error) {
 }
 
 func (r *running) open() (err error) {
-	o := r.options
-	with := bpf.Load
-	if o.Load != nil {
-		with = o.Load
+	o, request := r.options, r.options.request(r.plan)
+	switch {
+	case r.daemon.loader != nil:
+		r.objects, err = r.adopt(request)
+	case o.Load != nil:
+		r.objects, err = o.Load(request.options())
+	default:
+		r.objects, err = bpf.Load(request.options())
 	}
-	r.objects, err = with(bpf.Options{Sizes: r.plan.sizes, Exchange: r.plan.grow, PinPath: o.PinPath, Knobs: o.knobs(), NoSockets: o.SocketLB == attach.NoSockets})
 	return err
+}
+
+// adopt opens what the loader loaded.
+func (r *running) adopt(q loadRequest) (*bpf.Objects, error) {
+	if r.plan.loaded != nil {
+		return bpf.Adopt(q.options(), *r.plan.loaded)
+	}
+	loaded, err := r.daemon.loader.load(q)
+	if err != nil {
+		return nil, err
+	}
+	return bpf.Adopt(q.options(), loaded)
 }
 
 // takeOver puts the tables in force, once. They have all that the programs need: from the other layout, or from the objects.

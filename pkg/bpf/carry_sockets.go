@@ -14,8 +14,8 @@ import (
 // PrepareSockets loads what CarrySockets runs: to load it wants more privilege than an agent keeps.
 func (f *Former) PrepareSockets(peers *ebpf.Map) error {
 	t := f.tables[NearlbMapPeers]
-	if t == nil || f.carry != nil {
-		return nil
+	if t == nil || f.carry != nil || f.unprepared != nil {
+		return f.unprepared
 	}
 	if t.unreadable != nil {
 		return fmt.Errorf("carry table peers of layout %s: %w", f.Layout(), t.unreadable)

@@ -23,6 +23,8 @@ type Former struct {
 	generation
 	tables map[string]*formerTable
 	carry  *ebpf.Program // see CarrySockets
+
+	unprepared error // why another process could not load carry
 }
 
 // formerTable is a table of another layout, with the way to this one's.

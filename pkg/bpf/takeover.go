@@ -80,6 +80,9 @@ func (o *Objects) RemoveFormer() error {
 		last.close()
 		o.former = o.former[:len(o.former)-1]
 	}
+	if err := os.Remove(filepath.Join(o.generation.path, carryPin)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove program %s: %w", carryPin, err)
+	}
 	return nil
 }
 

@@ -56,7 +56,7 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 		options.NodePortAddresses, options.ServiceCIDRs, options.KeepNodeless = cfg.NodePortAddresses, cfg.ServiceCIDRs, cfg.KeepNodeless
 		options.ProxyName = cfg.ProxyName
 		options.ExternalIPs = cfg.ExternalIPs
-		options.Version, options.DropPrivileges = versionText(), true
+		options.Version, options.DropPrivileges, options.Loader = versionText(), true, []string{"/proc/self/exe", loaderCommand}
 		options.Log = logs.logger(cmd.ErrOrStderr())
 		if err := options.Check(); err != nil {
 			return usageError{err}

@@ -89,7 +89,7 @@ const (
 )
 
 func commands() []*cobra.Command {
-	all := []*cobra.Command{versionCommand()}
+	all := []*cobra.Command{versionCommand(), loaderCmd()}
 	for _, group := range []struct {
 		id       string
 		commands []*cobra.Command

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime/debug"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/capability"
+)
+
+// An agent gives away what it takes to load programs. Tables that grow want new ones, as programs know their tables by number:
+// a process of its own, started before that, keeps the privilege. It loads nearlb's programs and nothing else, from what its
+// parent asks over a pipe, reads nothing from anybody else, and ends with it.
+
+// loadRequest is what the loader may be asked.
+type loadRequest struct {
+	Sizes    bpf.Sizes
+	Grow     bool // see bpf.Options.Exchange
+	PinPath  string
+	SocketLB attach.SocketMode
+}
+
+func (q loadRequest) options() bpf.Options {
+	o := Options{SocketLB: q.SocketLB}
+	return bpf.Options{Sizes: q.Sizes, Exchange: q.Grow, PinPath: q.PinPath, Knobs: o.knobs(), NoSockets: q.SocketLB == attach.NoSockets}
+}
+
+type loadAnswer struct {
+	Loaded bpf.Loaded
+	Error  string
+}
+
+// request is what a plan asks for.
+func (o Options) request(p plan) loadRequest {
+	return loadRequest{Sizes: p.sizes, Grow: p.grow, PinPath: o.PinPath, SocketLB: o.SocketLB}
+}
+
+// loader is the process, as the agent sees it.
+type loader struct {
+	mu  sync.Mutex
+	in  *json.Encoder
+	out *json.Decoder
+}
+
+// startLoader starts it; it ends with this process, however that ends.
+func startLoader(command []string) (*loader, error) {
+	cmd := exec.Command(command[0], command[1:]...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start loader: %w", err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start loader: %w", err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start loader: %w", err)
+	}
+	go func() { _ = cmd.Wait() }() // the next request finds the pipe closed
+	return &loader{in: json.NewEncoder(in), out: json.NewDecoder(out)}, nil
+}
+
+func (l *loader) load(q loadRequest) (bpf.Loaded, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var a loadAnswer
+	if err := errors.Join(l.in.Encode(q), l.out.Decode(&a)); err != nil {
+		return a.Loaded, fmt.Errorf("ask the process that may load programs: %w; a restart of the agent starts another one", err)
+	}
+	if a.Error != "" {
+		return a.Loaded, errors.New(a.Error)
+	}
+	return a.Loaded, nil
+}
+
+// ServeLoader is the loader: it answers requests until there are no more.
+func ServeLoader(in io.Reader, out io.Writer) error {
+	had, err := capability.Effective()
+	if err != nil {
+		return err
+	}
+	// SYS_ADMIN, where it is given, is for the types of the module that tracks connections; SYS_RESOURCE for kernels before 5.11.
+	if _, err := capability.Keep(had & capability.Of(unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE)); err != nil &&
+		!errors.Is(err, capability.ErrThreads) {
+		return err
+	}
+	requests, answers := json.NewDecoder(in), json.NewEncoder(out)
+	for {
+		debug.FreeOSMemory() // it waits for long
+		var q loadRequest
+		if err := requests.Decode(&q); err != nil {
+			return nil // the agent is gone
+		}
+		var a loadAnswer
+		objects, err := bpf.Load(q.options())
+		if err == nil {
+			a.Loaded = objects.Hand()
+			err = objects.Close()
+		}
+		if err != nil {
+			a.Error = err.Error()
+		}
+		if err := answers.Encode(a); err != nil {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+)
+
+// Loaded is what one process tells another of programs and tables that it loaded and pinned for it: all that Objects know
+// beside what is pinned.
+type Loaded struct {
+	Load      string // name of the directory of programs
+	Fresh     bool   // see Objects.Fresh
+	Layer3    string // why there are no programs for devices without an Ethernet header, "" if there are
+	Sockets   string // why there are none of the node's own clients, likewise
+	Conntrack string // why they cannot ask connection tracking, likewise
+	Peers     string // why what connected sockets keep cannot be carried over, likewise
+}
+
+// carryPin is the program of PrepareSockets, pinned in the generation that it carries to.
+const carryPin = "carry_peers"
+
+// Hand readies objects for a process that may load nothing: it loads what that may want later, and pins it. Close them then.
+func (o *Objects) Hand() Loaded {
+	l := Loaded{Load: o.loaded, Fresh: o.unfinished, Sockets: text(o.Sockets), Conntrack: text(o.conntrack)}
+	_, _, err := o.Layer3()
+	l.Layer3 = text(err)
+	if len(o.former) > 0 {
+		err := o.former[0].PrepareSockets(o.Peers)
+		if p := o.former[0].carry; err == nil && p != nil {
+			err = o.pinCarry(p)
+		}
+		l.Peers = text(err)
+	}
+	return l
+}
+
+func (o *Objects) pinCarry(p *ebpf.Program) error {
+	path := filepath.Join(o.generation.path, carryPin)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("pin program %s: %w", carryPin, err)
+	}
+	if err := p.Pin(path); err != nil {
+		return explain("pin program "+carryPin, err)
+	}
+	return nil
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func reason(text string) error {
+	if text == "" {
+		return nil
+	}
+	return errors.New(text)
+}
+
+// Adopt opens what another process loaded and handed over with these options. It wants no more privilege than to open pins.
+func Adopt(options Options, l Loaded) (_ *Objects, err error) {
+	spec, err := configured(options)
+	if err != nil {
+		return nil, err
+	}
+	o := &Objects{options: options, pinPath: options.PinPath, generation: own(options.PinPath), loaded: l.Load, Sockets: reason(l.Sockets),
+		asked: true, conntrack: reason(l.Conntrack)}
+	if l.Fresh {
+		o.generation = generation{path: filepath.Join(options.PinPath, "new_"+layoutVersion), unfinished: true, layout: SchemaVersion}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, o.Close())
+		}
+	}()
+	if err := o.adoptFormer(spec, reason(l.Peers)); err != nil {
+		return nil, err
+	}
+	tables := map[string]*ebpf.Map{}
+	for name, want := range spec.Maps {
+		if internal(name) {
+			continue
+		}
+		dir := o.maps()
+		if perLoad(want) {
+			dir = filepath.Join(o.generation.programs(), l.Load)
+		}
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+		if err != nil {
+			closeAll(tables)
+			return nil, explain("open table "+name, err)
+		}
+		tables[name] = m
+	}
+	setFields(&o.NearlbMaps, tables)
+	programs, err := openPrograms(filepath.Join(o.generation.programs(), l.Load))
+	if err != nil {
+		return nil, err
+	}
+	setFields(&o.NearlbPrograms, programs)
+	return o, o.adoptLayer3(l)
+}
+
+func (o *Objects) adoptFormer(spec *ebpf.CollectionSpec, unprepared error) error {
+	all, err := generations(o.pinPath)
+	if err != nil {
+		return err
+	}
+	for _, g := range all {
+		if g.unfinished || g.path == o.generation.path {
+			continue
+		}
+		f, err := openFormer(g, spec)
+		if err != nil {
+			return err
+		}
+		o.former = append(o.former, f)
+	}
+	if len(o.former) == 0 {
+		return nil
+	}
+	first := o.former[0]
+	first.unprepared = unprepared
+	p, err := ebpf.LoadPinnedProgram(filepath.Join(o.generation.path, carryPin), nil)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return explain("open program "+carryPin, err)
+	}
+	first.carry = p
+	return nil
+}
+
+// openPrograms opens those of one load.
+func openPrograms(dir string) (map[string]*ebpf.Program, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list pinned programs: %w", err)
+	}
+	found := map[string]*ebpf.Program{}
+	for _, e := range entries {
+		if e.Name() == NearlbMapPrograms {
+			continue
+		}
+		p, err := ebpf.LoadPinnedProgram(filepath.Join(dir, e.Name()), nil)
+		if err != nil {
+			closeAll(found)
+			return nil, explain("open program "+e.Name(), err)
+		}
+		found[e.Name()] = p
+	}
+	return found, nil
+}
+
+func (o *Objects) adoptLayer3(l Loaded) error {
+	if l.Layer3 != "" {
+		return nil // asked for, it fails again
+	}
+	dir := filepath.Join(o.generation.programs(), l.Load+layer3Suffix)
+	programs, err := openPrograms(dir)
+	if err != nil {
+		return err
+	}
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, NearlbMapPrograms), nil)
+	if err != nil {
+		closeAll(programs)
+		return explain("open table "+NearlbMapPrograms, err)
+	}
+	o.layer3 = &ebpf.Collection{Programs: programs, Maps: map[string]*ebpf.Map{NearlbMapPrograms: m}}
+	return nil
+}

@@ -159,6 +159,8 @@ func (r *running) count() metrics.State {
 	countDevices(&s, slices.Concat(r.sockets.Rows(), r.devices.Devices()))
 	countChecks(&s, r.checks.Rows())
 	s.Eligible, s.Draining = r.source.NodeEligible(), r.reader.draining()
+	growth := r.daemon.grown()
+	s.Growths, s.Cramped = growth.Times, growth.Error != ""
 	problems := r.lastFaults()
 	s.Problems, s.External = problems.all, problems.external
 	health := r.source.Health()

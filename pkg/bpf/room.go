@@ -102,10 +102,10 @@ const (
 	fullOf = 5
 )
 
-// withRoom is twice the need, and above a million half as much again, rounded up so that few sizes exist.
+// withRoom is twice the need, and above 32,768 half as much again, rounded up so that few sizes exist.
 func withRoom(need uint32) uint32 {
 	wanted := 2 * uint64(need)
-	if need > 1<<20 {
+	if need > 1<<15 {
 		wanted = uint64(need) + uint64(need)/2
 	}
 	if wanted < 16 {

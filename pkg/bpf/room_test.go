@@ -25,7 +25,7 @@ func TestTablesHaveRoomForTwiceWhatIsListedWithinTheirBounds(t *testing.T) {
 		t.Errorf("a small cluster has %+v", few)
 	}
 	need := fiftyThousand()
-	if many.Services != 229376 || many.Backends != 1<<20 || many.Frontends != 327680 || many.Slots < 3*need.Slots/2 || many.Slots > 1<<27 {
+	if many.Services != 163840 || many.Backends != 786432 || many.Frontends != 229376 || many.Slots < 3*need.Slots/2 || many.Slots > 1<<27 {
 		t.Errorf("50,000 Services have %+v", many)
 	}
 	if few.FlowSets != many.FlowSets || few.FlowSets*512 != 16<<20 {

@@ -125,6 +125,12 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 		fmt.Fprintf(w, "held      %s\n", heldText(a.Held))
 	}
 	fmt.Fprintf(w, "audit     %s, %d differences found since the start\n", ago(a.LastAudit, now), a.Drift)
+	if g := a.Growth; g.Times > 0 {
+		fmt.Fprintf(w, "tables    grew %d times since the start, last %s\n", g.Times, ago(g.Last, now))
+	}
+	if a.Growth.Error != "" {
+		fmt.Fprintf(w, "tables    cannot grow, tried again: %s\n", oneLine(printable(a.Growth.Error)))
+	}
 	if !works(a) {
 		return // and nobody answers health checks
 	}

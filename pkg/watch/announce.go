@@ -48,7 +48,10 @@ type announcer struct {
 	log    *slog.Logger
 	queue  workqueue.TypedRateLimitingInterface[lb.ServiceName]
 	rate   flowcontrol.RateLimiter
-	told   map[lb.ServiceName]map[string]time.Time // by names of Events of what is still wrong: when. Of run alone
+	// of run alone
+	told  map[lb.ServiceName]map[string]time.Time // by names of Events of what is still wrong: when
+	named map[string]bool                         // Nodes
+	at    time.Time                               // when they were counted
 
 	given  sync.Mutex
 	wrongs map[lb.ServiceName][]Trouble // as the agent said last
@@ -250,12 +253,26 @@ func eventText(text string) string {
 // tells says whether this agent is one of the few that tell of a Service: a few for the case that some Nodes have no agent.
 func (a *announcer) tells(name lb.ServiceName) bool {
 	own, before := hashOf(a.cfg.Name, name.String()), 0
-	for other := range a.nodes {
+	for other := range a.nodesNamed() {
 		if hashOf(other, name.String()) < own {
 			before++
 		}
 	}
 	return before < announcers
+}
+
+// nodesNamed are the Nodes that endpoints are on, as of a minute ago: most of all there are, and the others are not read.
+func (a *announcer) nodesNamed() map[string]bool {
+	if now := time.Now(); a.named == nil || now.Sub(a.at) > time.Minute {
+		a.named, a.at = map[string]bool{}, now
+		for _, slice := range a.slices {
+			for _, e := range slice.endpoints {
+				a.named[e.at.Value().node] = true
+			}
+		}
+		delete(a.named, "")
+	}
+	return a.named
 }
 
 func hashOf(parts ...string) uint64 {

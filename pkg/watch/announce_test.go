@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -119,15 +120,17 @@ func TestAnEventIsTriedAgainAndNotWithoutEnd(t *testing.T) {
 // Of many agents three tell, always the same.
 func TestFewAgentsTellOfOneService(t *testing.T) {
 	const nodes = 200
-	all := map[string]*node{}
+	in := apiSlice("any-a", "any")
 	for n := range nodes {
-		all[fmt.Sprintf("n%d", n)] = nil
+		in.Endpoints = append(in.Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.1.0.1"}, NodeName: new(fmt.Sprintf("n%d", n))})
 	}
+	all, _ := convert(in)
 	for i := range 10 {
 		name := lb.ServiceName{Namespace: "default", Name: fmt.Sprintf("web-%d", i)}
 		var telling []string
 		for n := range nodes {
-			s := &store{cfg: NodeConfig{Name: fmt.Sprintf("n%d", n)}, nodes: all}
+			s := newStore(NodeConfig{Name: fmt.Sprintf("n%d", n)})
+			s.apply([]object{all}, nil, &changes{})
 			if (&announcer{store: s}).tells(name) {
 				telling = append(telling, s.cfg.Name)
 			}

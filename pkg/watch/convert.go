@@ -8,6 +8,7 @@ import (
 	discoveryv1beta1 "k8s.io/api/discovery/v1beta1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
@@ -25,6 +26,8 @@ func convert(in runtime.Object) (object, *ObjectError) {
 		return convertSlice(in)
 	case *corev1.Node:
 		return convertNode(in)
+	case *metav1.PartialObjectMetadata: // of a Node: nothing else is asked for like that
+		return convertNode(&corev1.Node{ObjectMeta: in.ObjectMeta})
 	case *networkingv1.ServiceCIDR:
 		return convertServiceCIDR(in)
 	}

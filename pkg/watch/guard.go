@@ -99,7 +99,7 @@ func (g *guard) massOf(k kind, puts []object, drops []objectKey) map[objectKey]b
 	var missing map[objectKey]bool
 	var units, known int
 	switch k {
-	case kindService, kindNode:
+	case kindService, kindNode, kindOthers:
 		missing = map[objectKey]bool{}
 		for _, key := range drops {
 			if g.store.has(key) {

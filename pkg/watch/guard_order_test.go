@@ -59,7 +59,7 @@ type origin struct {
 	objects map[objectKey]runtime.Object
 }
 
-var listedKinds = []kind{kindService, kindSlice, kindNode}
+var listedKinds = []kind{kindService, kindSlice, kindNode, kindOthers}
 
 func (s *origin) sink(k kind) *sink { return &sink{cluster: s.cluster, kind: k} }
 
@@ -79,11 +79,11 @@ func (s *origin) step() {
 	case 0, 1, 2, 3:
 		o, key := s.draw()
 		s.objects[key] = o
-		_ = s.sink(key.kind).Add(o)
+		_ = s.sink(s.cluster.resourceOf(key)).Add(o)
 	case 4:
 		if o, key := s.draw(); key != (objectKey{kindNode, "", "n1"}) && s.objects[key] != nil {
 			delete(s.objects, key)
-			_ = s.sink(key.kind).Delete(o)
+			_ = s.sink(s.cluster.resourceOf(key)).Delete(o)
 		}
 	case 5, 6:
 		s.lapse()
@@ -101,12 +101,12 @@ func (s *origin) step() {
 func (s *origin) lapse() {
 	k, share := listedKinds[s.IntN(len(listedKinds))], []int{10, 50, 100}[s.IntN(3)]
 	for _, key := range slices.SortedFunc(maps.Keys(s.objects), objectKey.compare) {
-		if key.kind == k && key != (objectKey{kindNode, "", "n1"}) && s.IntN(100) < share {
+		if s.cluster.resourceOf(key) == k && key != (objectKey{kindNode, "", "n1"}) && s.IntN(100) < share {
 			delete(s.objects, key)
 		}
 	}
 	for range s.IntN(3) {
-		if o, key := s.draw(); key.kind == k {
+		if o, key := s.draw(); s.cluster.resourceOf(key) == k {
 			s.objects[key] = o
 		}
 	}
@@ -117,7 +117,7 @@ func (s *origin) list(k kind) {
 	s.cluster.outage.worked(kindSlice)
 	var list []any
 	for key, o := range s.objects {
-		if key.kind == k {
+		if s.cluster.resourceOf(key) == k {
 			list = append(list, o)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -34,7 +35,7 @@ const (
 func Kubernetes(client kubernetes.Interface, cfg NodeConfig, log *slog.Logger) Source {
 	s := newStore(cfg)
 	return &cluster{
-		store: s, client: client, log: log, outage: newOutage(log), guard: newGuard(s), announcer: newAnnouncer(s, client, log),
+		store: s, client: client, log: log, outage: newOutage(log), guard: newGuard(s), announcer: newAnnouncer(s, client, log), others: newOthers(),
 		waiting: map[kind]bool{kindService: true, kindSlice: true, kindNode: true, kindServiceCIDR: len(cfg.ServiceCIDRs) == 0},
 	}
 }
@@ -48,6 +49,7 @@ type cluster struct {
 	outage    *outage
 	guard     *guard
 	announcer *announcer
+	others    *others
 
 	mu      sync.Mutex // orders the events; held while ev is told
 	ev      Events
@@ -64,14 +66,12 @@ func (c *cluster) Run(ctx context.Context, ev Events) error {
 	ctx = klog.NewContext(ctx, ClientLogger(c.log))
 	var reflectors sync.WaitGroup
 	reflectors.Go(func() { c.announcer.run(ctx) })
+	reflectors.Go(func() { c.followOthers(ctx) })
 	for _, r := range c.resources() {
 		if r.kind == kindServiceCIDR && len(c.cfg.ServiceCIDRs) > 0 {
 			continue
 		}
-		reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(r.listWatch(c), c.client),
-			r.example, &sink{cluster: c, kind: r.kind},
-			cache.ReflectorOptions{Name: string(r.kind), Logger: new(klog.FromContext(ctx)), Backoff: new(backoff())})
-		reflectors.Go(func() { c.reflect(ctx, reflector) })
+		reflectors.Go(func() { c.reflect(ctx, r) })
 	}
 	reflectors.Wait()
 	c.stopHolding()
@@ -98,7 +98,14 @@ func backoff() wait.Backoff {
 
 // reflect lists and watches until ctx ends. It is Reflector.RunWithContext, with our back-off, less its log: outages are
 // said once, where the requests are made.
-func (c *cluster) reflect(ctx context.Context, reflector *cache.Reflector) {
+func (c *cluster) reflect(ctx context.Context, r resource) {
+	client := c.client
+	if both, is := client.(withMetadata); is {
+		client = both.Interface // a fake one says that it cannot stream lists
+	}
+	reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(r.listWatch(c), client),
+		r.example, &sink{cluster: c, kind: r.kind},
+		cache.ReflectorOptions{Name: string(r.kind), Logger: new(klog.FromContext(ctx)), Backoff: new(backoff())})
 	delay := backoff().DelayWithReset(clock.RealClock{}, retryReset)
 	_ = delay.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		err := reflector.ListAndWatchWithContext(ctx)
@@ -132,7 +139,7 @@ func (c *cluster) resources() []resource {
 	return []resource{
 		newResource(kindService, &corev1.Service{}, core.Services(all), metav1.ListOptions{LabelSelector: c.cfg.servicesOurs(), FieldSelector: notHeadless}),
 		newResource(kindSlice, &discoveryv1.EndpointSlice{}, discovery.EndpointSlices(all), metav1.ListOptions{LabelSelector: slicesNotOurs}),
-		newResource(kindNode, &corev1.Node{}, core.Nodes(), metav1.ListOptions{}),
+		newResource(kindNode, &corev1.Node{}, core.Nodes(), metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, c.cfg.Name).String()}),
 		newResource(kindServiceCIDR, &networkingv1.ServiceCIDR{}, networking.ServiceCIDRs(), metav1.ListOptions{}),
 	}
 }
@@ -155,6 +162,7 @@ func (c *cluster) change(puts []object, drops []objectKey) {
 	if holding {
 		c.sayRelieved()
 	}
+	c.others.look()
 	if c.synced {
 		changed.tell(c.ev)
 		c.announcer.look(slices.Collect(maps.Keys(changed.services)))
@@ -172,6 +180,9 @@ func (c *cluster) listed(k kind, puts []object, drops []objectKey) {
 func (c *cluster) arrived(k kind) {
 	c.waiting[k] = false
 	if c.synced || slices.Contains(slices.Collect(maps.Values(c.waiting)), true) {
+		return
+	}
+	if c.waitsForOthers() {
 		return
 	}
 	c.judge()

@@ -162,7 +162,7 @@ func TestTheServerFilters(t *testing.T) {
 		want := map[string][2]string{
 			"services":       {"!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None"},
 			"endpointslices": {"!service.kubernetes.io/headless", ""},
-			"nodes":          {"", ""}, "servicecidrs": {"", ""},
+			"nodes":          {"", "metadata.name=n1"}, "servicecidrs": {"", ""},
 		}
 		verbs := map[string]bool{}
 		for _, action := range a.client.Actions() {
@@ -260,6 +260,13 @@ func TestTogglingALabelTakesAnObjectOutAndBack(t *testing.T) {
 	}, apiService("web"), apiSlice("web-a", "web", "10.1.0.1"))
 }
 
+// near is a Service that asks for endpoints of its clients' zone.
+func near(name string) *corev1.Service {
+	return apiService(name, func(s *corev1.Service) {
+		s.Annotations = map[string]string{annotationDistribution: string(lb.PreferSameZone)}
+	})
+}
+
 // A11: a Node's label reaches the Services with endpoints there, and no other.
 func TestANodesZoneReachesItsEndpoints(t *testing.T) {
 	elsewhere := apiSlice("other-a", "other", "10.1.1.1")
@@ -284,7 +291,7 @@ func TestANodesZoneReachesItsEndpoints(t *testing.T) {
 		a.setNode(busy)
 		a.told("other") // its second endpoint says no node (B16)
 		same(t, "node", input(t, a.source, "default", "other").Endpoints[1].Node, "n2")
-	}, apiService("web"), apiService("other"), apiSlice("web-a", "web", "10.1.0.1"), withoutNode(elsewhere, "10.1.1.2"), apiNode("n1", "a"), apiNode("n2", "a"), apiNode("n3", "a"))
+	}, near("web"), near("other"), apiSlice("web-a", "web", "10.1.0.1"), withoutNode(elsewhere, "10.1.1.2"), apiNode("n1", "a"), apiNode("n2", "a"), apiNode("n3", "a"))
 }
 
 // What changes of the own Node, or of the ranges of ClusterIPs, is told of the Services whose decision depends on it, and of no other.

@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -57,11 +58,25 @@ func (l Login) Client() (kubernetes.Interface, error) {
 func clientFor(config *rest.Config) (kubernetes.Interface, error) {
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	client, err := kubernetes.NewForConfig(config)
+	over, err := rest.HTTPClientFor(config) // one connection for both
 	if err != nil {
 		return nil, fmt.Errorf("make Kubernetes client: %w", err)
 	}
-	return client, nil
+	client, err := kubernetes.NewForConfigAndClient(config, over)
+	if err != nil {
+		return nil, fmt.Errorf("make Kubernetes client: %w", err)
+	}
+	meta, err := metadata.NewForConfigAndClient(config, over)
+	if err != nil {
+		return nil, fmt.Errorf("make Kubernetes client: %w", err)
+	}
+	return withMetadata{client, meta}, nil
+}
+
+// withMetadata is a client that can ask for objects' metadata alone.
+type withMetadata struct {
+	kubernetes.Interface
+	metadata metadata.Interface
 }
 
 func (l Login) config() (*rest.Config, error) {

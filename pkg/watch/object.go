@@ -20,6 +20,7 @@ const (
 	kindService     kind = "Service"
 	kindSlice       kind = "EndpointSlice"
 	kindNode        kind = "Node"
+	kindOthers      kind = "Nodes" // a resource: the Nodes other than the own one; each is a Node
 	kindServiceCIDR kind = "ServiceCIDR"
 )
 

@@ -106,7 +106,7 @@ func (s *sink) arrive(in any) (*arrival, bool) {
 	}
 	a := &arrival{}
 	if a.object, a.err = convert(typed); a.err != nil {
-		a.key, a.uid = objectKey{s.kind, o.GetNamespace(), o.GetName()}, o.GetUID()
+		a.key, a.uid = s.keyOf(o), o.GetUID()
 	}
 	return a, true
 }
@@ -122,7 +122,7 @@ func (s *sink) Transformer() cache.TransformFunc {
 }
 
 func (s *sink) Add(in any) error {
-	if _, late := s.key(in); late {
+	if key, late := s.key(in); late || s.resourceOf(key) != s.kind {
 		return nil
 	}
 	if a, ok := s.arrive(in); ok && s.accepted(a) {
@@ -134,7 +134,7 @@ func (s *sink) Add(in any) error {
 func (s *sink) Update(in any) error { return s.Add(in) }
 
 func (s *sink) Delete(in any) error {
-	if key, late := s.key(in); !late {
+	if key, late := s.key(in); !late && s.resourceOf(key) == s.kind {
 		s.update(nil, []objectKey{key})
 	}
 	return nil
@@ -146,12 +146,19 @@ func (s *sink) key(in any) (key objectKey, late bool) {
 	if err != nil {
 		return key, true
 	}
-	key = objectKey{s.kind, o.GetNamespace(), o.GetName()}
+	key = s.keyOf(o)
 	if s.recent.late(key, o.GetResourceVersion()) {
 		s.log.Debug("an event of the past is ignored", "object", key.String(), "version", o.GetResourceVersion())
 		return key, true
 	}
 	return key, false
+}
+
+func (s *sink) keyOf(o metav1.Object) objectKey {
+	if s.kind == kindOthers {
+		return objectKey{kindNode, "", o.GetName()}
+	}
+	return objectKey{s.kind, o.GetNamespace(), o.GetName()}
 }
 
 // Replace takes a complete list: what is not in it is gone. Until it comes nothing is.
@@ -165,7 +172,7 @@ func (s *sink) Replace(list []any, version string) error {
 	puts := make([]object, 0, len(list))
 	for _, in := range list {
 		a, ok := s.arrive(in)
-		if !ok {
+		if !ok || s.resourceOf(a.key) != s.kind {
 			continue
 		}
 		delete(gone, a.key)

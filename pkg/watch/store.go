@@ -39,9 +39,12 @@ type store struct {
 	uids     map[objectKey]types.UID    // of refused objects
 	files    []*ObjectError             // refused files
 	triggers map[lb.ServiceName]time.Time
-	troubled map[objectKey]bool // slices and Nodes with problems
-	self     lb.Node            // as Node gives it
-	ranges   []netip.Prefix     // as ServiceCIDRs gives them
+	troubled map[objectKey]bool      // slices and Nodes with problems
+	self     lb.Node                 // as Node gives it
+	ranges   []netip.Prefix          // as ServiceCIDRs gives them
+	picky    map[lb.ServiceName]bool // Services whose decision may depend on other Nodes
+	regions  map[string]string       // of zones, as far as they were asked for; "" for one that has none
+	zones    map[string]bool         // that endpoints are, or were, in
 }
 
 func newStore(cfg NodeConfig) *store {
@@ -57,6 +60,9 @@ func newStore(cfg NodeConfig) *store {
 		uids:     map[objectKey]types.UID{},
 		triggers: map[lb.ServiceName]time.Time{},
 		troubled: map[objectKey]bool{},
+		picky:    map[lb.ServiceName]bool{},
+		regions:  map[string]string{},
+		zones:    map[string]bool{},
 	}
 	s.self, s.ranges = s.selfNow(), s.rangesNow()
 	return s
@@ -145,8 +151,14 @@ func (s *store) keys(k kind) []objectKey {
 			out = append(out, name.key())
 		}
 	case kindNode:
+		if s.nodes[s.cfg.Name] != nil {
+			out = append(out, objectKey{k, "", s.cfg.Name})
+		}
+	case kindOthers:
 		for name := range s.nodes {
-			out = append(out, objectKey{k, "", name})
+			if name != s.cfg.Name {
+				out = append(out, objectKey{kindNode, "", name})
+			}
 		}
 	case kindServiceCIDR:
 		for name := range s.cidrs {
@@ -154,11 +166,19 @@ func (s *store) keys(k kind) []objectKey {
 		}
 	}
 	for key := range s.refusals {
-		if key.kind == k {
+		if s.resourceOf(key) == k {
 			out = append(out, key)
 		}
 	}
 	return out
+}
+
+// resourceOf is the resource that an object is read from.
+func (s *store) resourceOf(key objectKey) kind {
+	if key.kind == kindNode && key.name != s.cfg.Name {
+		return kindOthers
+	}
+	return key.kind
 }
 
 func (s *store) set(o object, c *changes) {
@@ -182,6 +202,11 @@ func (s *store) setService(name lb.ServiceName, now *service, c *changes) {
 		name = now.name // the same text, held once
 	}
 	replace(s.services, name, now)
+	if now != nil && now.picky(s.cfg) {
+		s.picky[name] = true
+	} else {
+		delete(s.picky, name)
+	}
 	if now == nil {
 		delete(s.triggers, name)
 	}
@@ -206,6 +231,7 @@ func (s *store) setSlice(name sliceName, now *slice, c *changes) {
 	}
 	if now != nil {
 		s.own(now)
+		s.noteZones(now)
 		s.trigger(old, now)
 		s.touch(now.owner, c)
 	}

@@ -40,16 +40,22 @@ func (s *store) has(key objectKey) bool {
 	return false
 }
 
-// number counts the Services or Nodes that are known, the API server's own Service left out.
+// number counts the Services or Nodes of a resource that are known, the API server's own Service left out.
 func (s *store) number(k kind) (n int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if k == kindNode {
-		n = len(s.nodes)
+	own := 0
+	if s.nodes[s.cfg.Name] != nil {
+		own = 1
+	}
+	switch k {
+	case kindNode:
 		if s.ownGone {
-			n--
+			return 0
 		}
-		return n
+		return own
+	case kindOthers:
+		return len(s.nodes) - own
 	}
 	for name := range s.services {
 		n += countable(name.Namespace, name.Name)

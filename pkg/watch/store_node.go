@@ -142,6 +142,7 @@ func (s *store) locate(at place, addr netip.Addr) place {
 		n.zone = s.cfg.Zone
 	}
 	at.zone, at.region = cmp.Or(at.zone, n.zone), cmp.Or(at.region, n.region)
+	at.region = cmp.Or(at.region, s.regions[at.zone])
 	return at
 }
 

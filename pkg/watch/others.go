@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// extent is how much of the Nodes other than the own one is read. Each Node writes its status every five minutes, some ten kilobytes,
+// which every agent would be sent: with 5,000 Nodes 17 times a second.
+type extent int
+
+const (
+	nothingOfOthers  extent = iota
+	metadataOfOthers        // labels: for topology keys, and for zones that slices do not say
+	allOfOthers             // addresses, too: for external IPs, and for endpoints without nodeName whose Service asks for near ones
+)
+
+// keptFor is how long the other Nodes are read on when nothing asks for them any more: the next such Service may come soon.
+const keptFor = 10 * time.Minute
+
+// others knows what is read of the other Nodes.
+type others struct {
+	again chan struct{} // gets something when other Services or slices may ask for more
+}
+
+func newOthers() *others { return &others{again: make(chan struct{}, 1)} }
+
+func (o *others) look() {
+	select {
+	case o.again <- struct{}{}:
+	default:
+	}
+}
+
+// picky tells whether the decision about a Service may depend on Nodes other than the own one, whose traffic policies, hints and
+// affinity do not.
+func (s *service) picky(cfg NodeConfig) bool {
+	more := s.more()
+	return len(more.TopologyKeys) > 0 || more.Distribution != "" || len(more.ExternalIPs) > 0 && cfg.ExternalIPs != lb.ExternalIPsDenied
+}
+
+// extent is what the Services of now ask for.
+func (s *store) extent() (out extent) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for name := range s.picky {
+		out = max(out, s.extentOf(name))
+	}
+	return out
+}
+
+func (s *store) extentOf(name lb.ServiceName) (out extent) {
+	more := s.services[name].more()
+	if len(more.ExternalIPs) > 0 && s.cfg.ExternalIPs != lb.ExternalIPsDenied {
+		return allOfOthers
+	}
+	if len(more.TopologyKeys) > 0 {
+		out = metadataOfOthers
+	}
+	if out == nothingOfOthers && more.Distribution == "" {
+		return out
+	}
+	for _, slice := range s.owned[name] {
+		for _, e := range slice.endpoints {
+			switch at := e.at.Value(); {
+			case at.node == "" && !s.cfg.KeepNodeless && !slices.Contains(s.self.Addresses, e.addr()):
+				return allOfOthers
+			case at.node != "" && at.zone == "":
+				out = metadataOfOthers
+			}
+		}
+	}
+	return out
+}
+
+// waitsForOthers tells, when all else was listed, whether other Nodes, or regions, are to be read before Synced.
+func (c *cluster) waitsForOthers() bool {
+	if _, decided := c.waiting[kindOthers]; decided || c.extent() == nothingOfOthers && len(c.regionless()) == 0 {
+		return false
+	}
+	c.waiting[kindOthers] = true
+	c.others.look()
+	return true
+}
+
+// followOthers reads of the other Nodes what is asked for, more at once and less after a while, until ctx ends.
+func (c *cluster) followOthers(ctx context.Context) {
+	var less <-chan time.Time
+	stop, reading := func() {}, nothingOfOthers
+	defer func() { stop() }()
+	for {
+		wanted := c.extent()
+		switch {
+		case wanted > reading:
+			stop()
+			stop, reading, less = c.readOthers(ctx, wanted), wanted, nil
+		case wanted == reading:
+			less = nil
+		case less == nil:
+			less = time.After(keptFor)
+		}
+		c.askRegions(ctx)
+		if wanted == nothingOfOthers {
+			c.listedNone()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.others.again:
+		case <-less:
+			stop()
+			stop, reading, less = c.readOthers(ctx, wanted), wanted, nil
+		}
+	}
+}
+
+// readOthers begins to read; who calls the result waits for its end. With nothing to read it forgets what was.
+func (c *cluster) readOthers(ctx context.Context, e extent) (stop func()) {
+	if e == nothingOfOthers {
+		c.update(nil, c.keys(kindOthers))
+		return func() {}
+	}
+	options := metav1.ListOptions{FieldSelector: fields.OneTermNotEqualSelector(metav1.ObjectNameField, c.cfg.Name).String()}
+	r := newResource(kindOthers, &corev1.Node{}, c.client.CoreV1().Nodes(), options)
+	if client, can := c.client.(withMetadata); can && e == metadataOfOthers {
+		r = newResource(kindOthers, &metav1.PartialObjectMetadata{}, client.metadata.Resource(corev1.SchemeGroupVersion.WithResource("nodes")), options)
+	}
+	c.log.Debug("reading other Nodes", "whole", e == allOfOthers)
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.reflect(ctx, r)
+	}()
+	return func() {
+		cancel()
+		<-done
+		c.outage.worked(kindOthers) // whatever it was, nobody waits for it any more
+	}
+}
+
+// noteZones remembers the zones of endpoints.
+func (s *store) noteZones(in *slice) {
+	for _, e := range in.endpoints {
+		if zone := e.at.Value().zone; zone != "" && !s.zones[zone] {
+			s.zones[zone] = true
+		}
+	}
+}
+
+// regionless are the zones of endpoints whose region is not known, sorted. A zone is in one region, and a Node in each of its zones says
+// in which; where the own Node has none, none is asked for.
+func (s *store) regionless() (zones []string) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.self.Region == "" {
+		return nil
+	}
+	for zone := range s.zones {
+		if _, asked := s.regions[zone]; !asked && zone != s.self.Zone {
+			zones = append(zones, zone)
+		}
+	}
+	slices.Sort(zones)
+	return zones
+}
+
+// askRegions asks for one Node of each zone whose region is not known. What fails is asked again when there is other news.
+func (c *cluster) askRegions(ctx context.Context) {
+	for _, zone := range c.regionless() {
+		inTime, cancel := context.WithTimeout(ctx, watchTime)
+		list, err := c.client.CoreV1().Nodes().List(inTime, metav1.ListOptions{LabelSelector: labels.Set{corev1.LabelTopologyZone: zone}.String(), Limit: 1})
+		cancel()
+		if err != nil {
+			c.log.Debug("region of a zone is not known", "zone", zone, "error", err)
+			return
+		}
+		region := ""
+		for i := range list.Items {
+			if converted, refusal := convertNode(&list.Items[i]); refusal == nil && converted.node.zone == zone {
+				region = converted.node.region
+			}
+		}
+		c.setRegion(zone, region)
+	}
+}
+
+// setRegion tells of the Services with endpoints in the zone.
+func (c *cluster) setRegion(zone, region string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var changed changes
+	c.store.mu.Lock()
+	c.regions[zone] = region
+	for _, slice := range c.slices {
+		if region != "" && slices.ContainsFunc(slice.endpoints, func(e endpoint) bool { return e.at.Value().zone == zone }) {
+			c.touch(slice.owner, &changed)
+		}
+	}
+	c.store.mu.Unlock()
+	if c.synced {
+		changed.tell(c.ev)
+	}
+}
+
+// listedNone goes on with the start where regions alone were waited for.
+func (c *cluster) listedNone() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting[kindOthers] {
+		c.arrived(kindOthers)
+	}
+}

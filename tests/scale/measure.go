@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -71,7 +72,9 @@ func (c *course) run() error {
 	}
 	for _, s := range steps {
 		began := time.Now()
-		if err := s.do(); err != nil {
+		if err := s.do(); errors.Is(err, errDoesNotFit) {
+			break
+		} else if err != nil {
 			return fmt.Errorf("%s at %s: %s: %w", c.proxy.name, c.world.size, s.what, err)
 		}
 		c.say("%s, %s: %s: done in %.0f s", c.world.size, c.proxy.name, s.what, time.Since(began).Seconds())
@@ -105,6 +108,10 @@ func (c *course) await() (time.Time, error) {
 	}
 	at, err := c.prober.allArrive(want, c.proxy.limit)
 	if err != nil {
+		if _, wrong, ok := c.proxy.published(c.process.PID()); ok && wrong != "" {
+			c.figures.trouble = wrong
+			return at, errDoesNotFit
+		}
 		return at, err
 	}
 	for deadline := time.Now().Add(c.proxy.limit); ; time.Sleep(10 * time.Millisecond) {
@@ -121,6 +128,9 @@ func (c *course) await() (time.Time, error) {
 		}
 	}
 }
+
+// errDoesNotFit ends the measurements of a size at which some Services cannot be published; the table says why.
+var errDoesNotFit = errors.New("not all Services are published")
 
 // stop ends the proxy, and takes what it left.
 func (c *course) stop(wipe bool) error {

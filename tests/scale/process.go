@@ -14,22 +14,25 @@ import (
 // ticks is how many units of processor time /proc counts in a second (USER_HZ).
 const ticks = 100
 
-// processor is the processor time that a process has used.
+// processor is the processor time that a process has used, and those that it started and that have ended: kube-proxy has nft do its work.
 func processor(pid int) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])) // from the state on
-	if len(fields) < 13 {
+	if len(fields) < 15 {
 		return 0, fmt.Errorf("read processor time of %d: %q", pid, text)
 	}
-	user, err := strconv.ParseInt(fields[11], 10, 64)
-	if err != nil {
-		return 0, err
+	sum := int64(0)
+	for _, field := range fields[11:15] { // utime, stime, cutime, cstime
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read processor time of %d: %w", pid, err)
+		}
+		sum += n
 	}
-	system, err := strconv.ParseInt(fields[12], 10, 64)
-	return time.Duration(user+system) * time.Second / ticks, err
+	return time.Duration(sum) * time.Second / ticks, nil
 }
 
 // ownMemory is a process's RssAnon in bytes.

@@ -43,10 +43,10 @@ func dnsServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve -f FILE|DIR ... --listen ADDR:PORT",
 		Short: "Be the name server of objects from files",
-		Long: `Answers the names of Services, EndpointSlices, Namespaces and Pods from files, by
-UDP and TCP, and follows the files as they change. It prints "serving ADDR:PORT"
-when it answers, and ends with 0 at SIGTERM. Names outside of its zones are
-refused, or forwarded to --upstream.`,
+		Long: `Answers the names of Services and Pods from files with Services, EndpointSlices,
+Namespaces and Pods, by UDP and TCP, and follows the files as they change. It
+prints "serving ADDR:PORT" when it answers, and ends with 0 at SIGTERM. Names
+outside of its zones are refused, or forwarded to --upstream.`,
 		Example: `  nearlb dns serve -f manifests/ --listen 127.0.0.1:5353
   nearlb dns serve -f objects.yaml --listen [::1]:0 --upstream 192.0.2.53:53`,
 		Args: noArguments,

@@ -189,7 +189,7 @@ int from_net_reply(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	if (verdict == VERDICT_DROP_UNKNOWN_REPLY)
+	if (verdict == VERDICT_PASS_UNKNOWN_REPLY)
 		bpf_tail_call(skb, &programs, PROGRAM_FORMER);
 	event_refused(skb, &packet, verdict);
 	return finish(skb, HOOK_FROM_NET, verdict);

@@ -14,6 +14,9 @@ volatile const __u32 jiffies_per_second = 250;
 volatile const __u32 tcp_established_timeout = 86400;
 volatile const __u32 tcp_unanswered_timeout = 60;
 volatile const __u32 tcp_closed_timeout = 10;
+/* The same of an entry that keeps a port of SNAT from others, after a server closed first: Linux keeps TIME_WAIT for 60 seconds, and
+ * an entry's time may be a second behind its last packet. */
+volatile const __u32 tcp_held_timeout = 62;
 volatile const __u32 udp_answered_timeout = 180;
 volatile const __u32 udp_unanswered_timeout = 30;
 

@@ -145,7 +145,7 @@ static __always_inline bool conntrack_holds(const struct nf_conn *connection, co
 	if (port == packet->destination_port && address_equal(&server, &packet->destination))
 		return false;
 	if (packet->protocol == IPPROTO_UDP)
-		return connection->status & CONNTRACK_SEEN_REPLY && known_backend(&server, port);
+		return connection->status & CONNTRACK_SEEN_REPLY && known_backend(&server, port, filter_seed());
 	return !opens_connection(packet) || !(connection->status & CONNTRACK_ASSURED);
 }
 

@@ -90,7 +90,7 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 		return VERDICT_CONTINUE;
 	if (packet->hook == HOOK_FROM_NET && is_snat_reply(settings, packet))
 		return VERDICT_CONTINUE;
-	known = known_destination(&packet->destination, packet->destination_port);
+	known = known_destination(&packet->destination, packet->destination_port, settings->seed);
 	if (!known)
 		return fast_unknown(settings, packet);
 	if ((packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
@@ -116,7 +116,7 @@ static __always_inline enum verdict fast_reply_flow(struct __sk_buff *skb, const
 
 	to.source = flow->frontend;
 	to.source_port = flow->frontend_port;
-	if (!flow_use(flow, word, seen_from_server(packet)))
+	if (!flow_use(flow, word, seen_from_server(packet, flow->seen)))
 		return VERDICT_CONTINUE;
 	rewrite_headers(skb, packet, headers, &to, CHANGE_SOURCE | CHANGE_SOURCE_PORT);
 	count_from_backend(id, skb->len);
@@ -128,7 +128,7 @@ static __always_inline enum verdict fast_reply_match(struct __sk_buff *skb, cons
 {
 	if (flow_is_plain(flow))
 		return fast_reply_flow(skb, packet, headers, flow, word);
-	if (flow->flags == FLOW_DIRECT && flow_use(flow, word, seen_from_server(packet)))
+	if (flow->flags == FLOW_DIRECT && flow_use(flow, word, seen_from_server(packet, flow->seen)))
 		return VERDICT_PASS_DIRECT;
 	return VERDICT_CONTINUE;
 }
@@ -141,7 +141,7 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 
 	if (!settings || settings->disabled || trace_on)
 		return VERDICT_CONTINUE;
-	if (!known_backend(&packet->source, packet->source_port))
+	if (!known_backend(&packet->source, packet->source_port, settings->seed))
 		return VERDICT_PASS_NOT_SERVICE;
 	if (!flow_find_place(&place, &packet->destination, packet->destination_port, packet->protocol, settings->seed))
 		return VERDICT_CONTINUE;
@@ -154,6 +154,20 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 			return fast_reply_match(skb, packet, headers, flow, word);
 	}
 	return VERDICT_PASS_NOT_SERVICE;
+}
+
+/* Tunnels (IPIP, GRE), ESP and others, whose IP header is as it should be: no flow is theirs, but addresses of services refuse them. */
+static __always_inline enum verdict fast_portless(const struct packet *packet)
+{
+	const struct settings *settings = settings_get();
+
+	if (!settings || settings->disabled || trace_on)
+		return VERDICT_CONTINUE;
+	if (packet->hook == HOOK_TO_POD || packet->hook == HOOK_TO_NET)
+		return VERDICT_PASS_PROTOCOL;
+	if (known_frontend(&packet->destination, settings->seed) || in_service_cidr(settings, &packet->destination))
+		return VERDICT_CONTINUE;
+	return VERDICT_PASS_PROTOCOL;
 }
 
 static __always_inline enum verdict fast_decide(struct __sk_buff *skb, const struct packet *packet,
@@ -180,7 +194,8 @@ static __always_inline enum verdict fast_from(struct __sk_buff *skb, __u32 start
 		return fast_decide(skb, packet, &headers);
 	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(skb, start, packet, &headers))
 		return fast_decide(skb, packet, &headers);
-	return VERDICT_CONTINUE;
+	return packet->family && is_portless(packet->protocol, packet->family) ? fast_portless(packet)
+									       : VERDICT_CONTINUE;
 }
 
 /* packet: says the hook, is parsed here. The verifier leaves one of the two; offsets that are constants to the compiler as well

@@ -54,18 +54,28 @@ static __always_inline bool seen_closed(__u32 seen)
 	return seen & SEEN_RESET || (seen & FLOW_CLOSED) == FLOW_CLOSED;
 }
 
-static __always_inline __u32 flow_timeout(__u8 protocol, __u32 seen)
+#define FLOW_HELD (FLOW_CLOSED | SEEN_SERVER_WAITS)
+#define FLOW_WIRE (FLOW_SNAT | FLOW_ALIAS)
+
+/* The entry keeps a port of SNAT that the server still remembers, though the connection has ended. One comparison, as the verifier goes
+ * through this for each entry of a set. */
+static __always_inline bool flow_holds_port(const struct flow *flow, __u32 seen)
 {
-	if (protocol == IPPROTO_UDP)
+	return (((seen & FLOW_HELD) << 8) | (flow->flags & FLOW_WIRE)) == (FLOW_HELD << 8 | FLOW_WIRE);
+}
+
+static __always_inline __u32 flow_timeout(const struct flow *flow, __u32 seen)
+{
+	if (flow->protocol == IPPROTO_UDP)
 		return seen & SEEN_REPLY ? udp_answered_timeout : udp_unanswered_timeout;
 	if (seen_closed(seen))
-		return tcp_closed_timeout;
+		return flow_holds_port(flow, seen) ? tcp_held_timeout : tcp_closed_timeout;
 	return seen & SEEN_ESTABLISHED ? tcp_established_timeout : tcp_unanswered_timeout;
 }
 
 static __always_inline bool flow_expired(const struct flow *flow, __u32 now)
 {
-	return flow_age(flow, now) > flow_timeout(flow->protocol, flow->seen) * jiffies_per_second;
+	return flow_age(flow, now) > flow_timeout(flow, flow->seen) * jiffies_per_second;
 }
 
 static __always_inline bool flow_find_place(struct flow_place *place, const struct address *client, __be16 port,
@@ -176,7 +186,16 @@ static __always_inline __u32 seen_from_client(const struct packet *packet, __u32
 	return add;
 }
 
-static __always_inline __u32 seen_from_server(const struct packet *packet)
+/* Who has sent its FIN and gets the other's only then keeps the connection: a server that had none of the client before its own, or
+ * that goes on after both. */
+static __always_inline __u32 seen_wait(const struct packet *packet, __u32 seen)
+{
+	if (packet->tcp_flags & TCP_FIN)
+		return seen & SEEN_CLIENT_FIN ? 0 : SEEN_SERVER_WAITS;
+	return (seen & FLOW_CLOSED) == FLOW_CLOSED && !(packet->tcp_flags & TCP_RST) ? SEEN_SERVER_WAITS : 0;
+}
+
+static __always_inline __u32 seen_from_server(const struct packet *packet, __u32 seen)
 {
 	__u32 add = SEEN_REPLY;
 
@@ -188,7 +207,7 @@ static __always_inline __u32 seen_from_server(const struct packet *packet)
 		add |= SEEN_SERVER_FIN;
 	if (packet->tcp_flags & TCP_RST)
 		add |= SEEN_RESET;
-	return add;
+	return add | seen_wait(packet, seen);
 }
 
 /* A reset outside the window ends nothing, and the entry has no room for sequence numbers: whoever goes on after it takes it back. */
@@ -219,8 +238,8 @@ static __always_inline void flow_note(struct flow *flow, __u32 now, __u32 add)
 /* A SYN goes on with the entry: the FINs were another connection's. */
 static __always_inline void flow_reopen(struct flow *flow)
 {
-	if (flow->seen & FLOW_CLOSED)
-		__sync_fetch_and_and(&flow->seen, ~FLOW_CLOSED);
+	if (flow->seen & FLOW_HELD)
+		__sync_fetch_and_and(&flow->seen, ~FLOW_HELD);
 }
 
 /* The address that the server takes for its client's. */

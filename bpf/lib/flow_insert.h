@@ -20,6 +20,7 @@ enum insert {
 enum eviction {
 	EVICT_NEVER = 0,
 	EVICT_IDLE,
+	EVICT_HELD, /* ended, but keeps a port that its server remembers */
 	EVICT_QUIET,  /* UDP */
 	EVICT_DIRECT, /* not translated: forgetting it harms nobody now */
 	EVICT_UNANSWERED,
@@ -33,12 +34,19 @@ struct insertion {
 	struct flow flow;
 	struct rewrite to;  /* where its packets go: of the writer, destination and its port alone are asked for here */
 	__be16 wire_port;   /* source port that the server sees under this entry, 0 none */
+	bool held;          /* takes that port from an entry that only holds it */
 	__u32 set;          /* index of the set */
 	__u32 start;        /* of the search in it */
 	__u32 replace;      /* way to take over; FLOW_WAYS: choose one */
-	__u32 replace_word; /* its word when it was judged */
-	__u32 made;         /* the claimed way */
-	__u32 made_word;    /* its word while FLOW_CLAIMED */
+	union {
+		__u32 replace_word; /* its word when it was judged */
+		__u32 worth;        /* before that: of the port (snat_port_worth) */
+	};
+	union {
+		__u32 made;      /* the claimed way */
+		__u32 candidate; /* before that: number of the port */
+	};
+	__u32 made_word; /* its word while FLOW_CLAIMED */
 };
 
 static __always_inline __u32 flow_next_word(__u32 word, enum flow_phase phase)
@@ -92,6 +100,8 @@ static __always_inline __u64 flow_eviction(const struct flow *flow, __u32 word, 
 		return EVICT_NEVER;
 	if (phase != FLOW_LIVE || flow_expired(flow, now))
 		return (__u64)EVICT_EXPIRED << 32 | age;
+	if (flow_holds_port(flow, seen))
+		return (__u64)EVICT_HELD << 32 | age;
 	if (seen_closed(seen))
 		return (__u64)EVICT_CLOSED << 32 | age;
 	if (!seen_answered(flow->protocol, seen))
@@ -213,7 +223,8 @@ static __always_inline enum insert flow_clash(struct flow *flow, const struct in
 		return INSERT_DONE;
 	if (phase == FLOW_CLAIMED && !flow_abandoned(flow, word, now))
 		return INSERT_AGAIN;
-	if (phase == FLOW_CLAIMED || flow_is_dead(flow, now) || flow_is_orphan(flow, &in->flow))
+	if (phase == FLOW_CLAIMED || flow_is_dead(flow, now) || flow_is_orphan(flow, &in->flow) ||
+	    (in->held && flow_holds_port(flow, flow->seen)))
 		return flow_swap_word(flow, word, flow_next_word(word, FLOW_FREE)) ? INSERT_DONE : INSERT_AGAIN;
 	flow_barrier();
 	if (flow_word(flow) != word)

@@ -12,24 +12,19 @@
 
 /* An address as two numbers, each eight bytes of it read as a little-endian word. */
 
-/* Which bit of address_filter an address with a port has: 0 to ADDRESS_FILTER_BITS - 1.
- * x = (low * A) ^ high ^ port, where low is bytes 0-7, high bytes 8-15 and port its two bytes as they are on the wire, read as a
- * little-endian word; x ^= x >> 32; x *= B; the top 19 bits. */
-static __always_inline __u32 endpoint_hash(const struct address *address, __be16 port)
+/* Where known_addresses has an address with a port: the upper 15 of 27 bits name the word, twice six the bits in it. Whoever does not
+ * know the seed cannot choose addresses that pass for known ones.
+ * x = ((low ^ seed) * A) ^ high ^ port, where low is bytes 0-7, high bytes 8-15 and port its two bytes as they are on the wire, read as
+ * a little-endian word; x ^= x >> 32; x *= B; the top 27 bits. */
+static __always_inline __u32 endpoint_hash(const struct address *address, __be16 port, __u64 seed)
 {
-	__u64 x = (address->longs[0] * HASH_A) ^ address->longs[1] ^ port;
+	__u64 x = ((address->longs[0] ^ seed) * HASH_A) ^ address->longs[1] ^ port;
 
 	x ^= x >> 32;
 	x *= HASH_B;
-	return x >> (64 - 19);
+	return x >> (64 - 27);
 }
-_Static_assert(ADDRESS_FILTER_BITS == 1u << 19, "endpoint_hash gives 19 bits");
-
-/* The bit of an address whatever the port. */
-static __always_inline __u32 address_hash(const struct address *address)
-{
-	return endpoint_hash(address, 0);
-}
+_Static_assert(FILTER_WORDS == 1u << 15, "endpoint_hash gives 15 bits of the word");
 
 /* The set of a flow is the low bits, the way where the search starts the top three. */
 static __always_inline __u64 flow_hash(const struct address *client, __be16 port, __u8 protocol, __u64 seed)
@@ -79,50 +74,56 @@ enum known {
 	KNOWN_BACKEND = 2,  /* the same for a backend's */
 };
 
-static __always_inline const struct address_bits *filter_word(__u32 hash)
+static __always_inline const struct known_bits *filter_word(__u32 hash)
 {
-	__u32 word = hash >> 6;
+	__u32 word = hash >> 12;
 
-	return bpf_map_lookup_elem(&address_filter, &word);
+	return bpf_map_lookup_elem(&known_addresses, &word);
+}
+
+/* Both bits are set. One alone is a stranger's: with 10,000 addresses 2 in 100 have the first, 4 in 10,000 both. */
+static __always_inline bool filter_has(__u64 bits, __u32 hash)
+{
+	return (bits >> (hash & 63)) & (bits >> ((hash >> 6) & 63)) & 1;
 }
 
 /* An address that belongs to a service, whatever the port. */
-static __always_inline __u32 known_frontend(const struct address *address)
+static __always_inline __u32 known_frontend(const struct address *address, __u64 seed)
 {
-	__u32 hash = address_hash(address);
-	const struct address_bits *bits = filter_word(hash);
+	__u32 hash = endpoint_hash(address, 0, seed);
+	const struct known_bits *bits = filter_word(hash);
 
-	return bits && (bits->frontends >> (hash & 63)) & 1 ? KNOWN_FRONTEND : 0;
+	return bits && filter_has(bits->frontends, hash) ? KNOWN_FRONTEND : 0;
 }
 
-static __always_inline __u32 known_backend(const struct address *address, __be16 port)
+static __always_inline __u32 known_backend(const struct address *address, __be16 port, __u64 seed)
 {
-	__u32 hash = endpoint_hash(address, port);
-	const struct address_bits *bits = filter_word(hash);
+	__u32 hash = endpoint_hash(address, port, seed);
+	const struct known_bits *bits = filter_word(hash);
 
-	return bits && (bits->backends >> (hash & 63)) & 1 ? KNOWN_BACKEND : 0;
+	return bits && filter_has(bits->backends, hash) ? KNOWN_BACKEND : 0;
 }
 
-/* Addresses of a node serve with their NodePorts alone: such frontends are known by address and port. */
-static __always_inline __u32 known_endpoint(const struct address *address, __be16 port)
+/* Addresses of the node itself serve with ports of services alone: such frontends are known by address and port. */
+static __always_inline __u32 known_endpoint(const struct address *address, __be16 port, __u64 seed)
 {
-	__u32 hash = endpoint_hash(address, port);
-	const struct address_bits *bits = filter_word(hash);
+	__u32 hash = endpoint_hash(address, port, seed);
+	const struct known_bits *bits = filter_word(hash);
 	__u32 known = 0;
 
 	if (!bits)
 		return 0;
-	if ((bits->frontends >> (hash & 63)) & 1)
+	if (filter_has(bits->frontends, hash))
 		known |= KNOWN_FRONTEND;
-	if ((bits->backends >> (hash & 63)) & 1)
+	if (filter_has(bits->backends, hash))
 		known |= KNOWN_BACKEND;
 	return known;
 }
 
 /* Of a destination. */
-static __always_inline __u32 known_destination(const struct address *address, __be16 port)
+static __always_inline __u32 known_destination(const struct address *address, __be16 port, __u64 seed)
 {
-	__u32 known = known_frontend(address);
+	__u32 known = known_frontend(address, seed);
 
-	return known ? known : known_endpoint(address, port);
+	return known ? known : known_endpoint(address, port, seed);
 }

@@ -61,14 +61,14 @@ struct {
 	__uint(max_entries, 32768);
 } flows SEC(".maps");
 
-/* Bits for each hash of an address that a frontend or a backend has: most packets that are not for a service stop here. */
+/* Two bits for each address that a frontend or a backend has: most packets that are not for a service stop here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct address_bits);
-	__uint(max_entries, ADDRESS_FILTER_BITS / 64);
-} address_filter SEC(".maps");
+	__type(value, struct known_bits);
+	__uint(max_entries, FILTER_WORDS);
+} known_addresses SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -147,6 +147,12 @@ static __always_inline bool is_icmp(__u8 protocol, __u8 family)
 	return protocol == (family == 4 ? IPPROTO_ICMP : IPPROTO_ICMP6);
 }
 
+static __always_inline bool is_extension(__u8 header)
+{
+	return header == IPPROTO_HOPOPTS || header == IPPROTO_ROUTING || header == IPPROTO_DSTOPTS ||
+	       header == IPPROTO_AH || header == IPPROTO_FRAGMENT;
+}
+
 /* The parser of the fast path: TCP and UDP right behind an IP header without options. All offsets are constants: start, that of
  * the IP header, is one at every call. */
 
@@ -176,6 +182,12 @@ static __always_inline bool parse_plain_udp(struct __sk_buff *skb, struct packet
 	headers->ports = &udp->source;
 	headers->check = &udp->check;
 	return true;
+}
+
+/* A protocol without ports that needs no closer look. Extension headers of IPv6 may hide one that has some. */
+static __always_inline bool is_portless(__u8 protocol, __u8 family)
+{
+	return !has_ports(protocol) && !is_icmp(protocol, family) && !(family == 6 && is_extension(protocol));
 }
 
 static __always_inline bool parse_plain_l4(struct __sk_buff *skb, struct packet *packet, struct headers *headers)

@@ -134,12 +134,6 @@ static __always_inline enum verdict parse_full4(struct __sk_buff *skb, struct pa
 	return parse_full_l4(skb, packet);
 }
 
-static __always_inline bool is_extension(__u8 header)
-{
-	return header == IPPROTO_HOPOPTS || header == IPPROTO_ROUTING || header == IPPROTO_DSTOPTS ||
-	       header == IPPROTO_AH || header == IPPROTO_FRAGMENT;
-}
-
 /* Steps over the fragment header at packet->l4. */
 static __always_inline bool parse_fragment_header(struct __sk_buff *skb, struct packet *packet)
 {

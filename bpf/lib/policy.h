@@ -84,24 +84,15 @@ static __always_inline const struct record *frontend_find_address(const struct a
 	return frontend_find(&key);
 }
 
-/* Not 0: this is an address of services, or one that they will have. A function of its own so that the verifier goes
- * through it once. */
-__noinline int is_service_address(const struct address *address)
-{
-	if (!address || node_drains())
-		return false;
-	return (known_frontend(address) && frontend_find_address(address)) || service_cidr_has(address);
-}
-
-/* Whatever the protocol, as kube-proxy in nftables mode. VERDICT_CONTINUE: not refused. A function of its own so that
- * the verifier goes through it once. */
+/* What no frontend takes, whatever the protocol, as kube-proxy in nftables mode. VERDICT_CONTINUE: not refused, as an external or a
+ * load balancer's address may be a node's as well. A function of its own so that the verifier goes through it once. */
 __noinline int refuse_unknown(const struct address *address)
 {
 	const struct record *record;
 
 	if (!address || node_drains())
 		return VERDICT_CONTINUE;
-	record = known_frontend(address) ? frontend_find_address(address) : NULL;
+	record = known_frontend(address, filter_seed()) ? frontend_find_address(address) : NULL;
 	if (record)
 		return record->kind == KIND_CLUSTER_IP ? VERDICT_REJECT_UNKNOWN_PORT : VERDICT_CONTINUE;
 	return service_cidr_has(address) ? VERDICT_DROP_UNALLOCATED : VERDICT_CONTINUE;

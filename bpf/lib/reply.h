@@ -84,13 +84,14 @@ static __always_inline enum verdict reply_translate(struct __sk_buff *skb, const
 {
 	struct flow_place place;
 	struct reply reply = {};
-	__u32 add = seen_from_server(packet);
+	__u32 add;
 
 	if (!flow_find_place(&place, &seen->destination, seen->destination_port, seen->protocol, settings->seed))
 		return VERDICT_PASS_NOT_SERVICE;
 	reply_find(&reply, &place, seen, NULL);
 	if (!reply.at)
 		return VERDICT_PASS_NOT_SERVICE;
+	add = seen_from_server(packet, reply.flow.seen);
 	flow_note(reply.at, flow_now(), add);
 	flow_note_twin(&reply.flow, add, false);
 	trace_flow(&reply.flow);
@@ -108,7 +109,7 @@ static __always_inline enum verdict reply_slow(struct __sk_buff *skb, const stru
 		return VERDICT_PASS_FRAGMENT;
 	if (!has_ports(packet->protocol))
 		return VERDICT_PASS_PROTOCOL;
-	if (!known_backend(&packet->source, packet->source_port))
+	if (!known_backend(&packet->source, packet->source_port, settings->seed))
 		return VERDICT_PASS_NOT_SERVICE;
 	return reply_translate(skb, settings, packet, packet);
 }

@@ -13,6 +13,14 @@ static __always_inline const struct settings *settings_get(void)
 	return bpf_map_lookup_elem(&config, &zero);
 }
 
+/* Of the filter of known addresses. */
+static __always_inline __u64 filter_seed(void)
+{
+	const struct settings *settings = settings_get();
+
+	return settings ? settings->seed : 0;
+}
+
 /* A function of its own so that the verifier goes through it once. */
 __noinline int node_drains(void)
 {
@@ -68,5 +76,5 @@ static __always_inline bool in_snat_range(const struct settings *settings, __be1
 /* Perhaps: the slow path also asks whether it goes to an address that SNAT uses, and opens no connection. */
 static __always_inline bool is_snat_reply(const struct settings *settings, const struct packet *packet)
 {
-	return in_snat_range(settings, packet->destination_port) && known_backend(&packet->source, packet->source_port);
+	return in_snat_range(settings, packet->destination_port) && known_backend(&packet->source, packet->source_port, settings->seed);
 }

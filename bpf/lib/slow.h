@@ -11,12 +11,18 @@
 #include "reply.h"
 #include "settings.h"
 
+/* The destination is a service's alone, or one that services will have: what no port says whose it is goes to nobody else. */
+static __always_inline bool slow_refuses(const struct packet *packet)
+{
+	return refuse_unknown(&packet->destination) != VERDICT_CONTINUE;
+}
+
 /* Of a packet whose first fragment has no flow. */
 static __always_inline enum verdict slow_later_fragment(struct __sk_buff *skb, const struct packet *packet)
 {
 	enum verdict verdict;
 
-	if (!is_service_address(&packet->destination))
+	if (!slow_refuses(packet))
 		return VERDICT_PASS_FRAGMENT;
 	verdict = leave(skb, packet);
 	return verdict == VERDICT_CONTINUE ? VERDICT_DROP_FRAGMENT : verdict;
@@ -72,12 +78,12 @@ static __always_inline struct step slow_ports(struct __sk_buff *skb, struct work
 	if (hook == HOOK_FROM_NET && !packet->malformed && !portless && is_snat_reply(work->settings, packet) &&
 	    (packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN && snat_source_index(&packet->destination))
 		return step_to(NEXT_REPLY);
-	if (!known_destination(&packet->destination, packet->destination_port) && !hairpin &&
+	if (!known_destination(&packet->destination, packet->destination_port, work->settings->seed) && !hairpin &&
 	    !service_cidr_has(&packet->destination))
 		return step_finish(packet->fragment == FRAGMENT_LATER ? VERDICT_PASS_FRAGMENT
 								      : VERDICT_PASS_NOT_SERVICE);
 	if (packet->malformed || portless) {
-		of_service = is_service_address(&packet->destination);
+		of_service = slow_refuses(packet);
 		if (packet->malformed)
 			return step_finish(of_service ? VERDICT_DROP_MALFORMED : VERDICT_PASS_MALFORMED);
 		return step_finish(of_service ? VERDICT_DROP_FRAGMENT : VERDICT_PASS_FRAGMENT);
@@ -183,13 +189,13 @@ static __always_inline enum verdict icmp_echo(struct __sk_buff *skb, struct icmp
 {
 	const struct packet *packet = &icmp->outer;
 
-	if (!known_frontend(&packet->destination) || !frontend_find_address(&packet->destination))
+	if (!known_frontend(&packet->destination, filter_seed()) || !frontend_find_address(&packet->destination))
 		return service_cidr_has(&packet->destination) && !node_drains() ? VERDICT_DROP_UNALLOCATED
 										: VERDICT_PASS_ICMP;
 	if (node_drains())
 		return VERDICT_PASS_DRAINING;
 	if (packet->fragment != FRAGMENT_NONE)
-		return VERDICT_DROP_FRAGMENT;
+		return slow_refuses(packet) ? VERDICT_DROP_FRAGMENT : VERDICT_PASS_FRAGMENT;
 	icmp->back = echo_answer(skb, packet);
 	return VERDICT_REJECT_ECHO;
 }
@@ -204,7 +210,7 @@ static __always_inline enum verdict icmp_forward(struct __sk_buff *skb, struct i
 	if (!settings)
 		return VERDICT_PASS_DISABLED;
 	verdict = icmp_parse(skb, icmp, &type);
-	if (verdict == VERDICT_PASS_FRAGMENT && is_service_address(&icmp->outer.destination))
+	if (verdict == VERDICT_PASS_FRAGMENT && slow_refuses(&icmp->outer))
 		return VERDICT_DROP_FRAGMENT;
 	if (verdict != VERDICT_CONTINUE)
 		return verdict;

@@ -97,38 +97,61 @@ static const __u32 snat_strides[SNAT_STRIDES] = { 65537, 72019, 79031, 86501, 95
  * a packet of no connection has them looked at. */
 #define SNAT_PORTS_OWN 8
 
+/* Candidates among which a held port (flow_holds_port) is left alone. When none of them is free, hardly any other is: then the port
+ * that is held for longest serves, and a client whose clock is behind that of the one before waits for a second SYN. */
+#define SNAT_PORTS_STRICT 256
+
 /* Worst first. */
 enum snat_port {
 	SNAT_PORT_TAKEN = 0,
+	SNAT_PORT_HELD, /* by a connection that ended, which the server may remember */
+	SNAT_PORT_USED, /* once; nobody remembers */
 	SNAT_PORT_FREE,
 	SNAT_PORT_OWN, /* an earlier life of the connection left its second entry there */
 };
 
-/* A connection has the port towards the server, as far as can be seen before it is claimed. */
+/* How good a port is: enum snat_port above so many bits of the seconds since its last packet. */
+#define SNAT_PORT_SHIFT 24
+
 static __always_inline bool snat_has_port(const struct flow *flow, const struct insertion *in, __be16 port)
 {
 	return flow_wire_port(flow) == port && (flow_word(flow) & FLOW_PHASE_MASK) >= FLOW_CLAIMED &&
 	       flow->protocol == in->flow.protocol && flow_same_source(flow, &in->flow) &&
-	       flow_leads_to(flow, &in->to.destination, in->to.destination_port) && !flow_expired(flow, flow_now());
+	       flow_leads_to(flow, &in->to.destination, in->to.destination_port);
 }
 
-/* enum snat_port. A function of its own so that the verifier goes through it once. */
-__noinline int snat_port_state(const struct insertion *in, __u32 port)
+static __always_inline enum snat_port snat_port_left(const struct flow *flow, const struct insertion *in, __u32 now)
+{
+	if (flow_expired(flow, now))
+		return SNAT_PORT_USED;
+	if (flow->other_port == in->flow.port && flow_same_ends(flow, &in->flow))
+		return SNAT_PORT_OWN;
+	return flow_holds_port(flow, flow->seen) ? SNAT_PORT_HELD : SNAT_PORT_TAKEN;
+}
+
+/* How good a port is, as far as can be seen before it is claimed: the larger the better. A function of its own so that the verifier
+ * goes through it once. */
+__noinline int snat_port_worth(const struct insertion *in, __u32 port)
 {
 	const struct settings *settings = settings_get();
+	__u32 now = flow_now();
 	struct flow_place place;
 
 	if (!in || !settings ||
 	    !flow_find_place(&place, snat_address(settings, &in->flow), port, in->flow.protocol, settings->seed))
-		return SNAT_PORT_TAKEN;
+		return SNAT_PORT_TAKEN << SNAT_PORT_SHIFT;
 	for (__u32 way = 0; way < FLOW_WAYS; way++) {
 		const struct flow *flow = flow_at(&place, way);
+		__u32 seconds;
 
-		if (snat_has_port(flow, in, port))
-			return flow->other_port == in->flow.port && flow_same_ends(flow, &in->flow) ? SNAT_PORT_OWN
-												    : SNAT_PORT_TAKEN;
+		if (!snat_has_port(flow, in, port))
+			continue;
+		seconds = flow_age(flow, now) / jiffies_per_second;
+		if (seconds >= 1 << SNAT_PORT_SHIFT)
+			seconds = (1 << SNAT_PORT_SHIFT) - 1;
+		return snat_port_left(flow, in, now) << SNAT_PORT_SHIFT | seconds;
 	}
-	return SNAT_PORT_FREE;
+	return SNAT_PORT_FREE << SNAT_PORT_SHIFT;
 }
 
 /* Where a connection begins to look for a port: the same place in each of its lives, so that it keeps its port where it was
@@ -139,33 +162,56 @@ static __always_inline __u64 snat_hash(const struct flow *flow, __u64 seed)
 			 flow_hash(&flow->frontend, flow->frontend_port, flow->protocol, seed));
 }
 
-/* The number of the first candidate from this one on whose port, put into in, is as good as wanted (enum snat_port); -1: all
- * were tried, -2: so many that it is another run's turn. A function of its own so that the verifier goes through it once. */
-__noinline int snat_find_port(struct insertion *in, __u32 candidate, int wanted)
+static __always_inline __be16 snat_candidate(const struct settings *settings, __u64 hash, __u32 candidate)
+{
+	__u32 stride = snat_strides[hash & (SNAT_STRIDES - 1)];
+	__u32 count = settings->snat_count;
+
+	return bpf_htons(settings->snat_first + ((__u32)(hash >> 32) % count + candidate * stride) % count);
+}
+
+/* Puts a port into in that is better than what is there. True: no other can be. */
+static __always_inline bool snat_prefer(struct insertion *in, __be16 port, __u32 candidate, int least)
+{
+	__u32 worth = snat_port_worth(in, port);
+
+	if (worth <= in->worth)
+		return false;
+	in->worth = worth;
+	in->candidate = candidate;
+	in->flow.other_port = port;
+	in->held = worth >> SNAT_PORT_SHIFT == SNAT_PORT_HELD;
+	return worth >> SNAT_PORT_SHIFT >= (least == SNAT_PORT_OWN ? SNAT_PORT_OWN : SNAT_PORT_FREE);
+}
+
+/* The number of a candidate from this one on whose port, put into in, is at least as good as this (enum snat_port): the first that is
+ * free, else the one that had its last packet longest ago. -1: all were tried, -2: so many that it is another run's turn. A function
+ * of its own so that the verifier goes through it once. */
+__noinline int snat_find_port(struct insertion *in, __u32 candidate, int least)
 {
 	const struct settings *settings = settings_get();
-	__u32 count = settings ? settings->snat_count : 0;
-	__u32 stride;
+	__u32 end = candidate + (least == SNAT_PORT_OWN ? SNAT_PORTS_OWN : SNAT_PORTS_TRIED);
+	int none = -2;
 	__u64 hash;
 
-	if (!in || !count)
+	if (!in || !settings || !settings->snat_count)
 		return -1;
 	hash = snat_hash(&in->flow, settings->seed);
-	stride = snat_strides[hash & (SNAT_STRIDES - 1)];
-	for (int i = 0; i < (wanted == SNAT_PORT_OWN ? SNAT_PORTS_OWN : SNAT_PORTS_TRIED); i++) {
-		__u32 number = candidate + i;
-		__be16 port;
-
-		if (number >= count)
-			return -1;
-		port = bpf_htons(settings->snat_first + ((__u32)(hash >> 32) % count + number * stride) % count);
-		if (snat_port_state(in, port) >= wanted) {
-			in->flow.other_port = port;
-			return number;
+	in->held = false;
+	in->worth = 0; /* in is memory that the verifier does not follow: it goes through each round once */
+	for (int i = 0; i < SNAT_PORTS_TRIED && candidate < end; i++, candidate++) {
+		if (candidate >= settings->snat_count) {
+			none = -1;
+			break;
 		}
+		if (snat_prefer(in, snat_candidate(settings, hash, candidate), candidate, least))
+			break;
 	}
-	return -2;
+	return (int)(in->worth >> SNAT_PORT_SHIFT) < least ? none : (int)in->candidate;
 }
+
+/* In snat_next: all were looked at, and none was free; once more, and held ones serve. */
+#define SNAT_HELD_TOO (1u << 30)
 
 /* The port that the server knows, of a connection that was forgotten in part. The range may have changed since. */
 static __always_inline bool create_snat_port_again(const struct work *work, struct insertion *in)
@@ -181,25 +227,34 @@ static __always_inline bool create_snat_port_again(const struct work *work, stru
 static __always_inline enum insert create_snat_port(struct __sk_buff *skb, struct work *work)
 {
 	__u32 next = handed(skb)->slow.snat_next;
+	__u32 again;
 	int candidate;
 
 	if (!next && create_snat_port_again(work, &work->in))
 		return INSERT_DONE;
+	again = next & SNAT_HELD_TOO;
+	next &= ~SNAT_HELD_TOO;
 	next = next ? next - 1 : 0;
-	candidate = snat_find_port(&work->in, next, SNAT_PORT_FREE);
-	if (candidate == -1)
+	candidate = snat_find_port(&work->in, next,
+				   again || next >= SNAT_PORTS_STRICT ? SNAT_PORT_HELD : SNAT_PORT_USED);
+	if (candidate >= 0)
+		handed(skb)->slow.snat_next = again | (candidate + 1);
+	else if (candidate == -2)
+		handed(skb)->slow.snat_next = again | (next + SNAT_PORTS_TRIED);
+	else if (again)
 		return INSERT_EXHAUSTED;
-	handed(skb)->slow.snat_next = candidate >= 0 ? candidate + 1 : next + SNAT_PORTS_TRIED;
+	else
+		handed(skb)->slow.snat_next = SNAT_HELD_TOO;
 	return candidate >= 0 ? INSERT_DONE : INSERT_PORT;
 }
 
-/* Not 0: kube-proxy's masquerade has the port towards this server. A function of its own for the sake of the stack. */
+/* Not 0: a masquerade of the host's has the port towards this server. A function of its own for the sake of the stack. */
 __noinline int create_snat_taken(struct __sk_buff *skb, const struct insertion *in)
 {
 	const struct settings *settings = settings_get();
 	struct ends ends = {};
 
-	if (!settings || !in || !(settings->yield & YIELD_NEW))
+	if (!settings || !in || !settings->yield)
 		return false;
 	ends.source = in->to.destination;
 	ends.source_port = in->to.destination_port;
@@ -243,7 +298,7 @@ static __always_inline bool snat_find(const struct settings *settings, const str
 static __always_inline enum verdict snat_translate(struct __sk_buff *skb, const struct settings *settings,
 						   const struct packet *packet, struct reply *reply)
 {
-	__u32 add = seen_from_server(packet);
+	__u32 add = seen_from_server(packet, reply->flow.seen);
 
 	flow_note(reply->at, flow_now(), add);
 	flow_note_twin(&reply->flow, add, false);
@@ -251,29 +306,8 @@ static __always_inline enum verdict snat_translate(struct __sk_buff *skb, const 
 	return reply_rewrite(skb, packet, &reply->flow);
 }
 
-/* Nobody can say whether kube-proxy's masquerade has the port, and kube-proxy is at work. SCTP is never by SNAT. */
-static __always_inline bool snat_unsure(const struct settings *settings, const struct packet *packet)
-{
-	if (packet->protocol == IPPROTO_SCTP)
-		return true;
-	return !conntrack_there() && (settings->yield & YIELD_NEW || settings->draining);
-}
-
-/* No flow: of a connection that the kernel made, if it knows it, be it kube-proxy's masquerade or a socket. The host would answer what
- * it knows no connection of with a reset, and so end one that the client's next packet mends: such a packet is dropped. */
-static __always_inline enum verdict snat_unknown(struct __sk_buff *skb, const struct settings *settings,
-						 const struct packet *packet)
-{
-	struct ends ends = {};
-
-	ends_of(&ends, packet);
-	if (!snat_unsure(settings, packet) && !conntrack_replies(skb, &ends))
-		return VERDICT_DROP_UNKNOWN_REPLY;
-	fragment_remember(packet);
-	return VERDICT_PASS_OTHER_NAT;
-}
-
-/* The slow path has sent what is here: reply and packet are told of. */
+/* The slow path has sent what is here: reply and packet are told of. What has no flow is of the host's own connections or of a
+ * masquerade's, as far as anybody can say: it passes. Of a flow that was lost, the host answers it with a reset. */
 static __always_inline enum verdict snat_reply(struct __sk_buff *skb, struct packet *packet, struct reply *reply)
 {
 	const struct settings *settings = settings_get();
@@ -282,8 +316,8 @@ static __always_inline enum verdict snat_reply(struct __sk_buff *skb, struct pac
 		return VERDICT_PASS_DISABLED;
 	if (parse_full(skb, packet) != VERDICT_CONTINUE ||
 	    (packet->fragment == FRAGMENT_LATER && !fragment_recall(packet)))
-		return VERDICT_DROP_UNKNOWN_REPLY;
+		return VERDICT_PASS_UNKNOWN_REPLY;
 	if (snat_find(settings, packet, reply))
 		return snat_translate(skb, settings, packet, reply);
-	return snat_unknown(skb, settings, packet);
+	return VERDICT_PASS_UNKNOWN_REPLY;
 }

@@ -190,7 +190,7 @@ static __always_inline enum verdict sock_by_record(const struct sock_request *re
 
 static __always_inline bool sock_may_serve(const struct address *address, __be16 port)
 {
-	return known_destination(address, port) & KNOWN_FRONTEND || service_cidr_has(address);
+	return known_destination(address, port, filter_seed()) & KNOWN_FRONTEND || service_cidr_has(address);
 }
 
 /* By the record in force. What stands for loopback is there for NodePorts alone. */

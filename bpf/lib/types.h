@@ -11,7 +11,7 @@
 #define FLOW_WAYS           8 /* entries of one set of the flow table: 512 bytes */
 #define SERVICE_CIDRS_MAX   8
 #define SOURCES_MAX         64         /* the node's addresses that SNAT may use; index 0 is nobody's */
-#define ADDRESS_FILTER_BITS (1u << 19) /* twice 64 KiB */
+#define FILTER_WORDS        (1u << 15) /* of each of the two filters: twice 256 KiB */
 
 /* Policy sides of a record. */
 enum side_index {
@@ -104,6 +104,7 @@ _Static_assert(sizeof(struct frontend_key) == 24, "layout is shared");
 enum record_flags {
 	RECORD_ADDRESS = 1,       /* the entry with port 0: the address only */
 	RECORD_SOURCE_RANGES = 2, /* look the source up in source_ranges */
+	RECORD_ON_HOST = 4,       /* the node has the address itself: the service has its own ports there, and no other */
 };
 
 struct tier {
@@ -180,6 +181,7 @@ enum flow_seen {
 	SEEN_RESET = 8, /* by either, and neither went on after it */
 	SEEN_ESTABLISHED =
 		16, /* TCP: the client went on after the reply (ACK, no SYN), or the server did (neither SYN nor RST) */
+	SEEN_SERVER_WAITS = 32, /* TCP: the server closed first, or at the same time, and keeps the connection a while (TIME_WAIT) */
 };
 
 /* One connection: one cache line. Found by hash of client address, port and protocol; a forward packet matches the
@@ -248,10 +250,10 @@ struct fragment_value {
 	__u32 touched; /* jiffies (low 32 bits) of the first fragment */
 };
 
-/* One word of each of the two filters: bit (hash & 63) of word (hash >> 6), hash as in hash.h. */
-struct address_bits {
-	__u64 frontends; /* some frontend has an address of this hash (address_hash) */
-	__u64 backends;  /* some backend has an address and port of this hash (endpoint_hash) */
+/* One word of each of the two filters: hash >> 12, hash as in hash.h. An address has two bits there: hash >> 6 & 63 and hash & 63. */
+struct known_bits {
+	__u64 frontends; /* addresses of frontends, with a port where the node has the address itself */
+	__u64 backends;  /* addresses of backends with their ports */
 };
 
 struct verdict_counter {
@@ -308,7 +310,7 @@ struct settings {
 	__u32 cidr_count;
 	__u16 snat_first;         /* first port, in the machine's byte order, that SNAT may use */
 	__u16 snat_count;         /* of ports; 0: no SNAT */
-	__u64 seed;               /* of the flow table's hash; drawn once, kept over restarts */
+	__u64 seed;               /* of the flow table's and the filter's hash; drawn once, kept over restarts */
 	__u64 netns;              /* cookie of the host's network namespace, as its sockets tell it; 0: not known */
 	struct address loopback4; /* source of hairpin flows */
 	struct address loopback6;
@@ -324,7 +326,7 @@ struct settings {
 /* Raised when an agent that does not know of the change would misread the tables. The next agent carries them over by the names of
  * fields (pkg/bpf conversion): so a field whose meaning changes gets another name, and zero means "nothing of the kind". */
 enum schema {
-	SCHEMA_VERSION = 2,
+	SCHEMA_VERSION = 3,
 };
 
 /* What SNAT uses towards a network device whose route names no source; key: ifindex. */

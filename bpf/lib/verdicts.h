@@ -20,6 +20,7 @@ enum verdict {
 	VERDICT_PASS_DISABLED,    /* the agent switched the datapath off */
 	VERDICT_PASS_DRAINING,    /* new, and the node's connections are being handed over to kube-proxy */
 	VERDICT_PASS_OTHER_NAT,   /* of a connection that the kernel's NAT translates, for kube-proxy */
+	VERDICT_PASS_UNKNOWN_REPLY, /* from a backend to a port of SNAT, and no flow has it: the host's, or of a flow that was lost */
 
 	/* addresses or ports were rewritten */
 	VERDICT_TRANSLATE_ESTABLISHED, /* a flow was found, towards the backend */
@@ -57,7 +58,6 @@ enum verdict {
 	VERDICT_DROP_NO_ROUTE,           /* the routing table has no way to the backend or the client */
 	VERDICT_DROP_FORWARDING_OFF,     /* the kernel may not forward from this device (ip_forward) */
 	VERDICT_DROP_NO_SOURCE,          /* no address of this node for SNAT on the device towards the backend */
-	VERDICT_DROP_UNKNOWN_REPLY,      /* from a backend to a port of SNAT that no flow has */
 	VERDICT_DROP_ICMP_LIMIT, /* an ICMP error would answer it, and this processor has made too many of them */
 
 	VERDICT_MAX,

@@ -70,9 +70,25 @@ func (r *running) lookAtRules() {
 	if r.trouble("tell kube-proxy's connections", blind) {
 		r.log.Warn("tell kube-proxy's connections", "problem", blind)
 	}
+	shared := SharedPorts(rules, r.objects.Conntrack(), r.options.SNATPorts)
+	if r.trouble("ask connection tracking", shared) {
+		r.log.Warn("ask connection tracking", "problem", shared)
+	}
 }
 
-// blindness says what breaks where the programs cannot ask connection tracking (unknown says why). A trial takes nothing from
+// SharedPorts describes what follows where the programs cannot query connection tracking (unknown says why) and the host translates
+// connections: SNAT does not see which ports the host's masquerade has towards a backend. nil where it does, and where nothing is
+// translated.
+func SharedPorts(rules kubeproxy.Rules, unknown error, ports maps.PortRange) error {
+	if unknown == nil || !rules.NAT && !rules.Any() || ports.Count() == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: where the host masquerades connections to backends, one of them may have the port of --snat-ports (%s) that a client off the node gets "+
+		"towards the same backend, whose answers go to that client then: leave these ports out of what masquerade rules may take (masquerade to :1024-%d), "+
+		"or give the agent SYS_ADMIN as it starts, with the module nf_conntrack loaded", unknown, ports, ports.First-1)
+}
+
+// blindness describes what stops working when the programs cannot query connection tracking (unknown says why). A trial takes nothing from
 // kube-proxy but the Services that were given to it by name.
 func blindness(rules kubeproxy.Rules, unknown error, proxyName string) error {
 	if !rules.Any() || unknown == nil || proxyName != "" {

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/kubeproxy"
@@ -23,6 +24,25 @@ func TestTheProgramsAskForWhatTheRulesCanHave(t *testing.T) {
 	} {
 		if got := yieldTo(c.rules); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// Where the host translates connections, status and check say that connection tracking cannot be asked, and what follows.
+func TestPortsThatAMasqueradeMayHaveTooAreTold(t *testing.T) {
+	unknown, ports := errors.New("no connection tracking"), maps.DefaultSNATPorts()
+	for name, rules := range map[string]kubeproxy.Rules{"a CNI's": {NAT: true}, "kube-proxy's": {NFTables: []string{"ip6"}, NAT: true}} {
+		err := SharedPorts(rules, unknown, ports)
+		if !errors.Is(err, unknown) || !strings.Contains(err.Error(), "61000-65535") || !strings.Contains(err.Error(), "1024-60999") {
+			t.Errorf("%s rules: %v", name, err)
+		}
+	}
+	for name, err := range map[string]error{
+		"no rules": SharedPorts(kubeproxy.Rules{}, unknown, ports), "known": SharedPorts(kubeproxy.Rules{NAT: true}, nil, ports),
+		"no SNAT": SharedPorts(kubeproxy.Rules{NAT: true}, unknown, maps.PortRange{}),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -64,6 +64,12 @@ func openModule() error {
 	return errNoConntrack
 }
 
+// ProbeConntrack says why programs that this process loads could not ask connection tracking; nil: they could.
+func ProbeConntrack() error {
+	_, err := conntrackTypes()
+	return err
+}
+
 // askConntrack has the programs of spec ask connection tracking, where they can and nobody chose otherwise. What the first load
 // found is what Conntrack says; a later one that finds less does without.
 func (o *Objects) askConntrack(spec *ebpf.CollectionSpec) error {

@@ -26,12 +26,6 @@ type NearlbAddress struct {
 	Bytes [16]uint8
 }
 
-type NearlbAddressBits struct {
-	_         structs.HostLayout
-	Frontends uint64
-	Backends  uint64
-}
-
 type NearlbAffinityKey struct {
 	_       structs.HostLayout
 	Client  NearlbAddress
@@ -162,11 +156,12 @@ const (
 type NearlbFlowSeen uint32
 
 const (
-	NearlbFlowSeenSEEN_REPLY       NearlbFlowSeen = 1
-	NearlbFlowSeenSEEN_CLIENT_FIN  NearlbFlowSeen = 2
-	NearlbFlowSeenSEEN_SERVER_FIN  NearlbFlowSeen = 4
-	NearlbFlowSeenSEEN_RESET       NearlbFlowSeen = 8
-	NearlbFlowSeenSEEN_ESTABLISHED NearlbFlowSeen = 16
+	NearlbFlowSeenSEEN_REPLY        NearlbFlowSeen = 1
+	NearlbFlowSeenSEEN_CLIENT_FIN   NearlbFlowSeen = 2
+	NearlbFlowSeenSEEN_SERVER_FIN   NearlbFlowSeen = 4
+	NearlbFlowSeenSEEN_RESET        NearlbFlowSeen = 8
+	NearlbFlowSeenSEEN_ESTABLISHED  NearlbFlowSeen = 16
+	NearlbFlowSeenSEEN_SERVER_WAITS NearlbFlowSeen = 32
 )
 
 type NearlbFlowSet struct {
@@ -225,6 +220,12 @@ const (
 	NearlbKindKIND_EXTERNAL_IP   NearlbKind = 2
 	NearlbKindKIND_LOAD_BALANCER NearlbKind = 3
 )
+
+type NearlbKnownBits struct {
+	_         structs.HostLayout
+	Frontends uint64
+	Backends  uint64
+}
 
 type NearlbMember uint32
 
@@ -335,12 +336,13 @@ type NearlbRecordFlags uint32
 const (
 	NearlbRecordFlagsRECORD_ADDRESS       NearlbRecordFlags = 1
 	NearlbRecordFlagsRECORD_SOURCE_RANGES NearlbRecordFlags = 2
+	NearlbRecordFlagsRECORD_ON_HOST       NearlbRecordFlags = 4
 )
 
 type NearlbSchema uint32
 
 const (
-	NearlbSchemaSCHEMA_VERSION NearlbSchema = 2
+	NearlbSchemaSCHEMA_VERSION NearlbSchema = 3
 )
 
 type NearlbServiceCounter struct {
@@ -465,38 +467,38 @@ const (
 	NearlbVerdictVERDICT_PASS_DISABLED            NearlbVerdict = 8
 	NearlbVerdictVERDICT_PASS_DRAINING            NearlbVerdict = 9
 	NearlbVerdictVERDICT_PASS_OTHER_NAT           NearlbVerdict = 10
-	NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED    NearlbVerdict = 11
-	NearlbVerdictVERDICT_TRANSLATE_REPLY          NearlbVerdict = 12
-	NearlbVerdictVERDICT_TRANSLATE_BALANCE        NearlbVerdict = 13
-	NearlbVerdictVERDICT_TRANSLATE_AFFINITY       NearlbVerdict = 14
-	NearlbVerdictVERDICT_TRANSLATE_RECOVER        NearlbVerdict = 15
-	NearlbVerdictVERDICT_TRANSLATE_REHOME         NearlbVerdict = 16
-	NearlbVerdictVERDICT_TRANSLATE_HAIRPIN        NearlbVerdict = 17
-	NearlbVerdictVERDICT_TRANSLATE_FRAGMENT       NearlbVerdict = 18
-	NearlbVerdictVERDICT_TRANSLATE_ICMP           NearlbVerdict = 19
-	NearlbVerdictVERDICT_TRANSLATE_DIRECT         NearlbVerdict = 20
-	NearlbVerdictVERDICT_REJECT_NO_ENDPOINTS      NearlbVerdict = 21
-	NearlbVerdictVERDICT_REJECT_UNKNOWN_PORT      NearlbVerdict = 22
-	NearlbVerdictVERDICT_REJECT_NO_TOPOLOGY_MATCH NearlbVerdict = 23
-	NearlbVerdictVERDICT_REJECT_ECHO              NearlbVerdict = 24
-	NearlbVerdictVERDICT_REJECT_TOO_BIG           NearlbVerdict = 25
-	NearlbVerdictVERDICT_REJECT_TIME_EXCEEDED     NearlbVerdict = 26
-	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 27
-	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 28
-	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 29
-	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 30
-	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 31
-	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 32
-	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 33
-	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 34
-	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 35
-	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 36
-	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 37
-	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 38
-	NearlbVerdictVERDICT_DROP_NO_ROUTE            NearlbVerdict = 39
-	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 40
-	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 41
-	NearlbVerdictVERDICT_DROP_UNKNOWN_REPLY       NearlbVerdict = 42
+	NearlbVerdictVERDICT_PASS_UNKNOWN_REPLY       NearlbVerdict = 11
+	NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED    NearlbVerdict = 12
+	NearlbVerdictVERDICT_TRANSLATE_REPLY          NearlbVerdict = 13
+	NearlbVerdictVERDICT_TRANSLATE_BALANCE        NearlbVerdict = 14
+	NearlbVerdictVERDICT_TRANSLATE_AFFINITY       NearlbVerdict = 15
+	NearlbVerdictVERDICT_TRANSLATE_RECOVER        NearlbVerdict = 16
+	NearlbVerdictVERDICT_TRANSLATE_REHOME         NearlbVerdict = 17
+	NearlbVerdictVERDICT_TRANSLATE_HAIRPIN        NearlbVerdict = 18
+	NearlbVerdictVERDICT_TRANSLATE_FRAGMENT       NearlbVerdict = 19
+	NearlbVerdictVERDICT_TRANSLATE_ICMP           NearlbVerdict = 20
+	NearlbVerdictVERDICT_TRANSLATE_DIRECT         NearlbVerdict = 21
+	NearlbVerdictVERDICT_REJECT_NO_ENDPOINTS      NearlbVerdict = 22
+	NearlbVerdictVERDICT_REJECT_UNKNOWN_PORT      NearlbVerdict = 23
+	NearlbVerdictVERDICT_REJECT_NO_TOPOLOGY_MATCH NearlbVerdict = 24
+	NearlbVerdictVERDICT_REJECT_ECHO              NearlbVerdict = 25
+	NearlbVerdictVERDICT_REJECT_TOO_BIG           NearlbVerdict = 26
+	NearlbVerdictVERDICT_REJECT_TIME_EXCEEDED     NearlbVerdict = 27
+	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 28
+	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 29
+	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 30
+	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 31
+	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 32
+	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 33
+	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 34
+	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 35
+	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 36
+	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 37
+	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 38
+	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 39
+	NearlbVerdictVERDICT_DROP_NO_ROUTE            NearlbVerdict = 40
+	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 41
+	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 42
 	NearlbVerdictVERDICT_DROP_ICMP_LIMIT          NearlbVerdict = 43
 	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 44
 )
@@ -518,7 +520,6 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	NearlbMapAddressFilter         = "address_filter"
 	NearlbMapAffinity              = "affinity"
 	NearlbMapBackendCounters       = "backend_counters"
 	NearlbMapBackends              = "backends"
@@ -530,6 +531,7 @@ const (
 	NearlbMapFragments             = "fragments"
 	NearlbMapFrontends             = "frontends"
 	NearlbMapIcmpBudgets           = "icmp_budgets"
+	NearlbMapKnownAddresses        = "known_addresses"
 	NearlbMapNames                 = "names"
 	NearlbMapPeers                 = "peers"
 	NearlbMapPrograms              = "programs"
@@ -600,6 +602,7 @@ const (
 	NearlbVarRouteLookup           = "route_lookup"
 	NearlbVarTcpClosedTimeout      = "tcp_closed_timeout"
 	NearlbVarTcpEstablishedTimeout = "tcp_established_timeout"
+	NearlbVarTcpHeldTimeout        = "tcp_held_timeout"
 	NearlbVarTcpUnansweredTimeout  = "tcp_unanswered_timeout"
 	NearlbVarTraceOn               = "trace_on"
 	NearlbVarUdpActiveSeconds      = "udp_active_seconds"
@@ -683,7 +686,6 @@ type NearlbProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type NearlbMapSpecs struct {
-	AddressFilter   *ebpf.MapSpec `ebpf:"address_filter"`
 	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
@@ -695,6 +697,7 @@ type NearlbMapSpecs struct {
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Frontends       *ebpf.MapSpec `ebpf:"frontends"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
+	KnownAddresses  *ebpf.MapSpec `ebpf:"known_addresses"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	Programs        *ebpf.MapSpec `ebpf:"programs"`
@@ -744,6 +747,7 @@ type NearlbVariableSpecs struct {
 	RouteLookup           *ebpf.VariableSpec `ebpf:"route_lookup"`
 	TcpClosedTimeout      *ebpf.VariableSpec `ebpf:"tcp_closed_timeout"`
 	TcpEstablishedTimeout *ebpf.VariableSpec `ebpf:"tcp_established_timeout"`
+	TcpHeldTimeout        *ebpf.VariableSpec `ebpf:"tcp_held_timeout"`
 	TcpUnansweredTimeout  *ebpf.VariableSpec `ebpf:"tcp_unanswered_timeout"`
 	TraceOn               *ebpf.VariableSpec `ebpf:"trace_on"`
 	UdpActiveSeconds      *ebpf.VariableSpec `ebpf:"udp_active_seconds"`
@@ -772,7 +776,6 @@ func (o *NearlbObjects) Close() error {
 //
 // It can be passed to LoadNearlbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NearlbMaps struct {
-	AddressFilter   *ebpf.Map `ebpf:"address_filter"`
 	Affinity        *ebpf.Map `ebpf:"affinity"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	Backends        *ebpf.Map `ebpf:"backends"`
@@ -784,6 +787,7 @@ type NearlbMaps struct {
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Frontends       *ebpf.Map `ebpf:"frontends"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
+	KnownAddresses  *ebpf.Map `ebpf:"known_addresses"`
 	Names           *ebpf.Map `ebpf:"names"`
 	Peers           *ebpf.Map `ebpf:"peers"`
 	Programs        *ebpf.Map `ebpf:"programs"`
@@ -798,7 +802,6 @@ type NearlbMaps struct {
 
 func (m *NearlbMaps) Close() error {
 	return _NearlbClose(
-		m.AddressFilter,
 		m.Affinity,
 		m.BackendCounters,
 		m.Backends,
@@ -810,6 +813,7 @@ func (m *NearlbMaps) Close() error {
 		m.Fragments,
 		m.Frontends,
 		m.IcmpBudgets,
+		m.KnownAddresses,
 		m.Names,
 		m.Peers,
 		m.Programs,
@@ -860,6 +864,7 @@ type NearlbVariables struct {
 	RouteLookup           *ebpf.Variable `ebpf:"route_lookup"`
 	TcpClosedTimeout      *ebpf.Variable `ebpf:"tcp_closed_timeout"`
 	TcpEstablishedTimeout *ebpf.Variable `ebpf:"tcp_established_timeout"`
+	TcpHeldTimeout        *ebpf.Variable `ebpf:"tcp_held_timeout"`
 	TcpUnansweredTimeout  *ebpf.Variable `ebpf:"tcp_unanswered_timeout"`
 	TraceOn               *ebpf.Variable `ebpf:"trace_on"`
 	UdpActiveSeconds      *ebpf.Variable `ebpf:"udp_active_seconds"`

@@ -34,7 +34,7 @@ func (o *Objects) TakeOver() error {
 
 // askFormer has programs that know no connection of a reply to SNAT hand it to those of the layout that is being left: a
 // connection may have begun there after it was carried over last. suffix tells which load's directories have the same kind of
-// programs. Without them such a reply is dropped.
+// programs. Without them such a reply passes to the host, which resets the server's connection.
 func (o *Objects) askFormer(programs *ebpf.Map, suffix string) error {
 	if len(o.former) == 0 {
 		return nil

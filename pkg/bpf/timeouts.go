@@ -7,6 +7,7 @@ import "github.com/cilium/ebpf"
 // Timeouts are after how many seconds without a packet an entry of the flow table is free again.
 type Timeouts struct {
 	TCPEstablished, TCPUnanswered, TCPClosed uint32
+	TCPHeld                                  uint32 // closed, and the entry keeps a port of SNAT that the server remembers
 	UDPAnswered, UDPUnanswered               uint32
 }
 
@@ -20,6 +21,7 @@ func DefaultTimeouts() Timeouts {
 		TCPEstablished: knob(spec, "tcp_established_timeout", 86400),
 		TCPUnanswered:  knob(spec, "tcp_unanswered_timeout", 60),
 		TCPClosed:      knob(spec, "tcp_closed_timeout", 10),
+		TCPHeld:        knob(spec, "tcp_held_timeout", 62),
 		UDPAnswered:    knob(spec, "udp_answered_timeout", 180),
 		UDPUnanswered:  knob(spec, "udp_unanswered_timeout", 30),
 	}

@@ -5,6 +5,11 @@ package cli
 import (
 	"context"
 	"strings"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/kubeproxy"
+	"github.com/nearlb/nearlb/pkg/maps"
 )
 
 // checkHandover looks for rules of kube-proxy in this network namespace, and says what to do about them.
@@ -27,8 +32,34 @@ func checkHandover(ctx context.Context, pins *pinFlags, lockDir string) []checkR
 	case len(rows) == 0:
 		rows = append(rows, checkRow{subject, good, "no rules of it"})
 	}
+	rows = append(rows, checkConntrack(k.found, pins))
 	if state.Draining {
 		rows = append(rows, checkRow{"hand-over", warning, "new connections are left to kube-proxy. " + state.Next[0].Brief})
 	}
 	return rows
+}
+
+// checkConntrack says whether programs that this process loads could ask connection tracking, and what follows where they cannot. An
+// agent may lack a capability that this process has: `nearlb status` says what the agent found.
+func checkConntrack(rules kubeproxy.Rules, pins *pinFlags) checkRow {
+	unknown := bpf.ProbeConntrack()
+	if unknown == nil {
+		return checkRow{"connection tracking", good, "can be asked for connections that the host translates"}
+	}
+	if shared := agent.SharedPorts(rules, unknown, snatPorts(pins)); shared != nil {
+		return checkRow{"connection tracking", warning, "cannot be asked: " + shared.Error()}
+	}
+	return checkRow{"connection tracking", good, "cannot be asked, and the host translates no connections: " + unknown.Error()}
+}
+
+// snatPorts are those that the programs are told, else those that an agent would take by default.
+func snatPorts(pins *pinFlags) maps.PortRange {
+	ports := maps.DefaultSNATPorts()
+	_ = pins.read(func(reader *maps.Reader) error { // without tables there is nothing to read
+		if told := reader.SNATPorts(); told.Count() > 0 {
+			ports = told
+		}
+		return nil
+	})
+	return ports
 }

@@ -21,6 +21,8 @@ func verdictText(name string) string {
 		return "new connections are left to kube-proxy (nearlb handover --to nearlb takes them again)"
 	case "pass-other-nat":
 		return "the kernel's NAT translates this connection, for kube-proxy: left as it is"
+	case "pass-unknown-reply":
+		return "from a backend to one of the ports of --snat-ports, and no connection of nearlb's has it: left as it is"
 	case "translate-balance":
 		return "a new connection: its backend was picked by hash"
 	case "translate-affinity":
@@ -47,8 +49,6 @@ func verdictText(name string) string {
 		return "dropped: the backend is on another node, and the kernel may not forward (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding)"
 	case "drop-no-source":
 		return "dropped: the backend is on another node, and this node has no address to reach it from"
-	case "drop-unknown-reply":
-		return "dropped: from a backend to one of the ports of --snat-ports, and no connection has it"
 	case "drop-sctp-port":
 		return "dropped: SCTP whose port would have to change, which its checksum forbids"
 	case "drop-no-backend":

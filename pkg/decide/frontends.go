@@ -19,7 +19,7 @@ import (
 // (spec.clusterIPs; kube-proxy does the same). Without any, which the API server never leaves so, every family is.
 func frontends(in lb.Input, node lb.Node) ([]lb.Frontend, []lb.Problem) {
 	svc := in.Service
-	d := doorway{service: svc.Name, affinity: max(svc.Affinity, 0), clusterIPs: addresses(svc.ClusterIPs)}
+	d := doorway{service: svc.Name, affinity: max(svc.Affinity, 0), clusterIPs: addresses(svc.ClusterIPs), node: node}
 	if len(d.clusterIPs) == 0 {
 		d.problem("spec.clusterIP", "no cluster IP: the other frontends are served, clients inside the cluster have none")
 	}
@@ -42,6 +42,7 @@ type doorway struct {
 	service    lb.ServiceName
 	affinity   time.Duration
 	clusterIPs []netip.Addr
+	node       lb.Node
 	doors      []lb.Frontend
 	problems   []lb.Problem
 }
@@ -56,10 +57,20 @@ func (d *doorway) open(kind lb.Kind, ips []netip.Addr, port lb.ServicePort, numb
 			Key:          lb.FrontendKey{Address: netip.AddrPortFrom(ip, number), Protocol: port.Protocol},
 			Port:         lb.PortName{Service: d.service, Port: port.Name, Protocol: port.Protocol},
 			Kind:         kind,
+			OnHost:       d.onHost(kind, ip),
 			Affinity:     d.affinity,
 			SourceRanges: ranges.of(ip),
 		})
 	}
+}
+
+// onHost tells that an address which a Service may share with others is the node's own as well: k3s gives load balancers the
+// addresses of nodes, and external IPs may be any.
+func (d *doorway) onHost(kind lb.Kind, a netip.Addr) bool {
+	if kind != lb.KindExternalIP && kind != lb.KindLoadBalancer {
+		return false
+	}
+	return slices.Contains(d.node.HostIPs, a) || slices.Contains(d.node.Addresses, a)
 }
 
 // unserved tells that the Service has cluster IPs, but none of the address's family.

@@ -189,3 +189,24 @@ func TestLocalReadyCountsTheAddressesOfAFamilyOnce(t *testing.T) {
 		}
 	}
 }
+
+// k3s gives load balancers the addresses of nodes, and an external IP may be one: what the node has itself stays the node's but for the
+// Service's ports. A ClusterIP is the Service's even where somebody put it on a device.
+func TestAddressesThatTheNodeHasItselfAreSaidToBeItsOwn(t *testing.T) {
+	svc := public()
+	svc.ClusterIPs = ips("10.96.0.10", "2001:db8:96::10")
+	svc.ExternalIPs = ips("198.51.100.7", "198.51.100.8", "2001:db8:7::7", "2001:db8:7::8")
+	svc.LoadBalancerIPs = ips("203.0.113.9", "203.0.113.10", "2001:db8:9::9", "2001:db8:9::10")
+	node := n1()
+	node.Addresses = ips("203.0.113.9", "2001:db8:9::9")
+	node.NodePortIPs = ips("203.0.113.9")
+	node.HostIPs = ips("198.51.100.7", "2001:db8:7::7", "10.96.0.10")
+	own := []string{}
+	for _, f := range decided(t, svc, node, "").Frontends {
+		if f.OnHost {
+			own = append(own, string(f.Kind)+" "+f.Key.Address.String())
+		}
+	}
+	equal(t, "frontends on the node's own addresses", strings.Join(own, ", "), "ExternalIP 198.51.100.7:80, ExternalIP [2001:db8:7::7]:80, "+
+		"LoadBalancer 203.0.113.9:80, LoadBalancer [2001:db8:9::9]:80")
+}

@@ -30,6 +30,7 @@ type Frontend struct {
 	Key          FrontendKey
 	Port         PortName
 	Kind         Kind
+	OnHost       bool // the address is the node's own, of another kind than NodePort: what goes to other ports there is the node's
 	Internal     Side // clients on this node
 	External     Side // clients off this node
 	Affinity     time.Duration

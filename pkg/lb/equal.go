@@ -15,7 +15,7 @@ func (d Decision) Equal(o Decision) bool {
 
 // Equal tells whether two frontends answer their clients alike.
 func (f Frontend) Equal(o Frontend) bool {
-	return f.Key == o.Key && f.Port == o.Port && f.Kind == o.Kind && f.Affinity == o.Affinity &&
+	return f.Key == o.Key && f.Port == o.Port && f.Kind == o.Kind && f.OnHost == o.OnHost && f.Affinity == o.Affinity &&
 		f.Internal.Equal(o.Internal) && f.External.Equal(o.External) && slices.Equal(f.SourceRanges, o.SourceRanges)
 }
 

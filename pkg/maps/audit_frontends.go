@@ -101,7 +101,7 @@ func (a *audit) filter() error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return a.note("address_filter", fmt.Sprintf("%d bits", len(missing)), "are missing", func() error {
+	return a.note("known_addresses", fmt.Sprintf("%d bits", len(missing)), "are missing", func() error {
 		for _, b := range missing {
 			b.put(a.t.store.filter, true)
 		}

@@ -31,7 +31,9 @@ func TestAnEntryDeletedByHandIsPutBack(t *testing.T) {
 	}
 	b.store.backends.store(1, wordState, 0)
 	b.store.slots.store(b.frontends[key].value.Sides[0].Tiers[0].First, 0, 77)
-	b.frontends[key].bit().put(b.store.filter, false)
+	for _, bit := range b.knownFrontend(b.frontends[key]).bits() {
+		bit.put(b.store.filter, false)
+	}
 
 	found, err := b.Audit(false)
 	if err != nil {
@@ -45,10 +47,10 @@ func TestAnEntryDeletedByHandIsPutBack(t *testing.T) {
 		}
 	}
 	got := strings.Join(lines, "\n")
-	want := "address_filter 1 bits: are missing\n" +
-		"backends default/s1:http/TCP 10.244.0.1:8080: is not as it was published\n" +
+	want := "backends default/s1:http/TCP 10.244.0.1:8080: is not as it was published\n" +
 		"frontends 10.96.0.1:80/TCP: is missing\n" +
 		"frontends 10.96.0.1:81/TCP: belongs to nothing\n" +
+		"known_addresses 2 bits: are missing\n" +
 		"slots default/s1:http/TCP [0+5]: are not as they were published"
 	if got != want {
 		t.Errorf("drift\n%s\nwant\n%s", got, want)

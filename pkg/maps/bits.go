@@ -19,10 +19,10 @@ type bitCounts struct {
 }
 
 func newBitCounts() *bitCounts {
-	return &bitCounts{few: make([]uint8, planes*filterBits), many: map[filterBit]int{}}
+	return &bitCounts{few: make([]uint8, planes*64*filterWords), many: map[filterBit]int{}}
 }
 
-func (c *bitCounts) at(b filterBit) *uint8 { return &c.few[int(b.plane)*filterBits+int(b.hash)] }
+func (c *bitCounts) at(b filterBit) *uint8 { return &c.few[b] }
 
 func (c *bitCounts) count(b filterBit) int {
 	if n := *c.at(b); n < math.MaxUint8 {
@@ -70,7 +70,7 @@ func (c *bitCounts) all() iter.Seq2[filterBit, int] {
 			if n == 0 {
 				continue
 			}
-			b := filterBit{plane(i / filterBits), uint32(i % filterBits)}
+			b := filterBit(i)
 			if !yield(b, c.count(b)) {
 				return
 			}

@@ -110,9 +110,10 @@ func (c *Carrier) hashes(f *bpf.Former) error {
 	)
 }
 
-// filter has the bits of connections of removed Services as well, where the other layout's hashes are these.
+// filter has the bits of connections of removed Services as well, where the other layout's hashes are these (layouts before 3 had
+// others, under another name).
 func (c *Carrier) filter(f *bpf.Former) error {
-	err := bpf.Rows(f, "address_filter", func(index uint32, bits bpf.NearlbAddressBits) error {
+	err := bpf.Rows(f, "known_addresses", func(index uint32, bits bpf.NearlbKnownBits) error {
 		if index < c.store.filter.size {
 			write(c.store.filter, index, bits)
 		}
@@ -123,12 +124,13 @@ func (c *Carrier) filter(f *bpf.Former) error {
 	}
 	for id := uint32(1); id < c.store.backends.size; id++ {
 		if b := read[backendRow](c.store.backends, id); b.State != stateFree {
-			backendBit(AddrPortOf(b)).put(c.store.filter, true)
+			c.store.backendKnown(AddrPortOf(b)).put(c.store.filter)
 		}
 	}
 	for key, number := range c.store.frontends.all() {
 		if number < c.store.records.size {
-			frontendBit(key, read[recordValue](c.store.records, number).Kind).put(c.store.filter, true)
+			record := read[recordValue](c.store.records, number)
+			c.store.frontendKnown(key, &record).put(c.store.filter)
 		}
 	}
 	return c.store.frontends.err()

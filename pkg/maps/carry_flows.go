@@ -45,10 +45,23 @@ func (c *Carrier) flows(f *bpf.Former, known *identities, done *Carried) error {
 				done.Left++
 				continue
 			}
+			c.show(&flow)
 			done.Flows++
 		}
 		return nil
 	})
+}
+
+// show has the fast path look for a connection's packets, also where its frontend is gone. A bit that is set for it alone stays until the
+// next start looks for bits that nothing needs.
+func (c *Carrier) show(f *bpf.NearlbFlow) {
+	of := frontendPlane
+	if f.Flags&flowDirect != 0 {
+		of = backendPlane
+	}
+	if k := c.store.known(of, f.Frontend, f.FrontendPort); !k.isSet(c.store.filter) {
+		k.put(c.store.filter)
+	}
 }
 
 // put brings one entry over; false when its set has no room.
@@ -153,7 +166,7 @@ func (c *Carrier) room(set uint32, start int, e expiry) (way int, word uint32) {
 		case !used || f.Word != have || have&flowPhase != flowLive:
 		case e.expired(&f):
 			rank = 3
-		case closed(f.Seen):
+		case closed(f.Seen) && !holdsPort(&f):
 			rank = 2
 		case f.Seen&uint32(bpf.NearlbFlowSeenSEEN_REPLY) == 0:
 			rank = 1

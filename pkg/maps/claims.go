@@ -57,7 +57,7 @@ func wishes(d *lb.Decision) []wish {
 	for i := range d.Frontends {
 		f := &d.Frontends[i]
 		all = append(all, wish{keyOf(f.Key), f.Port.Key(), f.Kind, f})
-		if f.Kind != lb.KindNodePort {
+		if f.Kind != lb.KindNodePort && !f.OnHost {
 			all = append(all, wish{addressKey(f.Key.Address.Addr()), f.Port.Key(), f.Kind, nil})
 		}
 	}

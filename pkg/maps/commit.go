@@ -115,12 +115,12 @@ func (c *change) introduce(w *backendChange) error {
 			return err
 		}
 	}
-	c.needBit(backendBit(AddrPortOf(w.to)))
+	c.needKnown(c.t.store.backendKnown(AddrPortOf(w.to)))
 	return nil
 }
 
-func (c *change) needBit(b filterBit) {
-	if c.t.need(b) {
+func (c *change) needKnown(k known) {
+	if c.t.need(k) {
 		c.stats.AddressFilter++
 	}
 }
@@ -146,9 +146,9 @@ func (c *change) putFrontends() error {
 	for len(c.frontends) > 0 {
 		f := c.frontends[0]
 		old := c.t.frontends[f.key]
-		c.needBit(f.bit())
+		c.needKnown(c.t.knownFrontend(f))
 		if err := c.t.store.frontends.put(f.key, f.record); err != nil {
-			c.t.release(f.bit())
+			c.t.release(c.t.knownFrontend(f))
 			return put("frontend "+keyText(f.key), err, bpf.NearlbMapFrontends, c.t.store.sizes.Frontends)
 		}
 		c.stats.Frontends++
@@ -171,7 +171,7 @@ func (c *change) displace(old *frontend) {
 		c.displaced = append(c.displaced, old.port.service)
 	}
 	c.t.disown(old)
-	c.t.release(old.bit())
+	c.t.release(c.t.knownFrontend(old))
 	c.t.retire(old)
 }
 
@@ -200,7 +200,7 @@ func (t *Tables) drop(f *frontend) error {
 	}
 	t.disown(f)
 	delete(t.frontends, f.key)
-	t.release(f.bit())
+	t.release(t.knownFrontend(f))
 	t.retire(f)
 	return nil
 }

@@ -95,7 +95,10 @@ func addressRecord(key frontendKey, kind lb.Kind, service uint32) recordValue {
 func frontendRecord(f *lb.Frontend, service uint32) recordValue {
 	r := recordValue{Key: keyOf(f.Key), Service: service, Kind: kindOf(f.Kind), Affinity: uint32(f.Affinity / time.Second)}
 	if len(f.SourceRanges) > 0 {
-		r.Flags = uint8(bpf.NearlbRecordFlagsRECORD_SOURCE_RANGES)
+		r.Flags |= uint8(bpf.NearlbRecordFlagsRECORD_SOURCE_RANGES)
+	}
+	if f.OnHost {
+		r.Flags |= uint8(bpf.NearlbRecordFlagsRECORD_ON_HOST)
 	}
 	return r
 }

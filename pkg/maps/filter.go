@@ -7,59 +7,88 @@ import (
 	"iter"
 	"math/bits"
 	"net/netip"
+	"sync/atomic"
+	"unsafe"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// filterBits is ADDRESS_FILTER_BITS of bpf/lib/types.h.
-const filterBits = 1 << 19
+// filterWords is FILTER_WORDS of bpf/lib/types.h.
+const filterWords = 1 << 15
 
-// endpointHash is endpoint_hash of bpf/lib/hash.h: the bit in address_filter of an address and a port, in network byte order.
-func endpointHash(a bpf.NearlbAddress, port uint16) uint32 {
+// endpointHash is endpoint_hash of bpf/lib/hash.h: the place in known_addresses of an address and a port, in network byte order.
+func endpointHash(a bpf.NearlbAddress, port uint16, seed uint64) uint32 {
 	low, high := binary.LittleEndian.Uint64(a.Bytes[:8]), binary.LittleEndian.Uint64(a.Bytes[8:])
-	x := (low * 0x9e3779b97f4a7c15) ^ high ^ uint64(port)
+	x := (low^seed)*0x9e3779b97f4a7c15 ^ high ^ uint64(port)
 	x ^= x >> 32
 	x *= 0xbf58476d1ce4e5b9
-	return uint32(x >> (64 - 19))
+	return uint32(x >> (64 - 27))
 }
 
-// addressHash is address_hash: the bit of an address whatever the port.
-func addressHash(a bpf.NearlbAddress) uint32 { return endpointHash(a, 0) }
-
-// plane says whose addresses a bit of the filter stands for: the two members of struct address_bits.
-type plane int
+// plane says whose addresses a bit of the filter stands for: the two members of struct known_bits.
+type plane uint32
 
 const (
 	frontendPlane plane = 0
 	backendPlane  plane = 1
 )
 
-// filterBit names one bit.
-type filterBit struct {
+// known is what the filter holds of an address, perhaps with a port: its two bits, which may be one.
+type known struct {
 	plane plane
 	hash  uint32
 }
 
-// frontendBit is the bit by which the fast path knows a frontend's packets. Its address alone decides, so that unknown ports
-// are seen, too. Not so a NodePort's, which is the node's own address: its port counts, and all else passes.
-func frontendBit(key frontendKey, kind uint8) filterBit {
-	if kind == kindOf(lb.KindNodePort) {
-		return filterBit{frontendPlane, endpointHash(key.Address, key.Port)}
+// frontendKnown is how the fast path knows a frontend's packets. Its address alone decides, so that unknown ports
+// are seen, too. Not so where the address is the node's own, as a NodePort's is: its port counts, and all else passes.
+func (s *store) frontendKnown(key frontendKey, r *recordValue) known {
+	if r.Kind == kindOf(lb.KindNodePort) || r.Flags&uint8(bpf.NearlbRecordFlagsRECORD_ON_HOST) != 0 {
+		return s.known(frontendPlane, key.Address, key.Port)
 	}
-	return filterBit{frontendPlane, addressHash(key.Address)}
+	return s.known(frontendPlane, key.Address, 0)
 }
 
-func (f *frontend) bit() filterBit { return frontendBit(f.key, f.value.Kind) }
-
-func backendBit(a netip.AddrPort) filterBit {
-	return filterBit{backendPlane, endpointHash(address16(a.Addr()), bits.ReverseBytes16(a.Port()))}
+func (s *store) backendKnown(a netip.AddrPort) known {
+	return s.known(backendPlane, address16(a.Addr()), bits.ReverseBytes16(a.Port()))
 }
+
+// known wants the port in network byte order; 0: whatever the port.
+func (s *store) known(p plane, a bpf.NearlbAddress, port uint16) known {
+	return known{p, endpointHash(a, port, s.seed())}
+}
+
+// seed is that of the hashes: drawn once for these tables and carried over to the next ones.
+func (s *store) seed() uint64 {
+	const word = int(unsafe.Offsetof(bpf.NearlbSettings{}.Seed) / 4)
+	return uint64(s.settings.load(0, word)) | uint64(s.settings.load(0, word+1))<<32
+}
+
+// bits are the two: the upper 15 bits of the hash name the word, twice six the bit in it.
+func (k known) bits() [2]filterBit {
+	word := uint32(k.plane)<<21 | k.hash>>12<<6
+	return [2]filterBit{filterBit(word | k.hash>>6&63), filterBit(word | k.hash&63)}
+}
+
+// isSet says whether the programs take the address for a known one.
+func (k known) isSet(a *array) bool {
+	b := k.bits()
+	return b[0].isSet(a) && b[1].isSet(a)
+}
+
+// put sets both bits and says whether that changed one.
+func (k known) put(a *array) bool {
+	b := k.bits()
+	first, second := b[0].put(a, true), b[1].put(a, true)
+	return first || second
+}
+
+// filterBit is one bit: its plane above 21 bits of number.
+type filterBit uint32
 
 // place finds the bit: element, word in it, mask. Words are little-endian halves of the 64-bit members.
 func (b filterBit) place() (element uint32, word int, mask uint32) {
-	in := b.hash & 63
-	return b.hash >> 6, 2*int(b.plane) + int(in>>5), 1 << (in & 31)
+	return uint32(b) & (1<<21 - 1) >> 6, 2*int(b>>21) + int(b>>5&1), 1 << (b & 31)
 }
 
 func (b filterBit) isSet(a *array) bool {
@@ -67,19 +96,20 @@ func (b filterBit) isSet(a *array) bool {
 	return a.load(element, word)&mask != 0
 }
 
-// put sets or clears the bit and says whether that changed it. The agent is the only writer.
+// put sets or clears the bit and says whether that changed it. As connections are carried over, two write.
 func (b filterBit) put(a *array, set bool) bool {
 	element, word, mask := b.place()
-	old := a.load(element, word)
-	value := old | mask
-	if !set {
-		value = old &^ mask
+	at, old := a.word(element, word), uint32(0)
+	if set {
+		old = ^atomic.OrUint32(at, mask)
+	} else {
+		old = atomic.AndUint32(at, ^mask)
 	}
-	if value == old {
-		return false
+	changed := old&mask != 0
+	if changed {
+		a.written()
 	}
-	a.store(element, word, value)
-	return true
+	return changed
 }
 
 // setBits walks the bits that are set; few are, so whole words are skipped.
@@ -88,8 +118,8 @@ func setBits(a *array) iter.Seq[filterBit] {
 		for element := range a.size {
 			for word := range 4 {
 				for rest := a.load(element, word); rest != 0; rest &= rest - 1 {
-					hash := element<<6 | uint32(word&1)<<5 | uint32(bits.TrailingZeros32(rest))
-					if !yield(filterBit{plane(word / 2), hash}) {
+					b := uint32(word/2)<<21 | element<<6 | uint32(word&1)<<5 | uint32(bits.TrailingZeros32(rest))
+					if !yield(filterBit(b)) {
 						return
 					}
 				}

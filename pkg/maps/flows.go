@@ -96,6 +96,8 @@ func (e expiry) limit(f *bpf.NearlbFlow) uint32 {
 		return e.limits.UDPAnswered
 	case f.Protocol == uint8(lb.UDP):
 		return e.limits.UDPUnanswered
+	case holdsPort(f):
+		return e.limits.TCPHeld
 	case closed(f.Seen):
 		return e.limits.TCPClosed
 	case f.Seen&established != 0:
@@ -107,4 +109,10 @@ func (e expiry) limit(f *bpf.NearlbFlow) uint32 {
 func closed(seen uint32) bool {
 	const both = uint32(bpf.NearlbFlowSeenSEEN_CLIENT_FIN | bpf.NearlbFlowSeenSEEN_SERVER_FIN)
 	return seen&uint32(bpf.NearlbFlowSeenSEEN_RESET) != 0 || seen&both == both
+}
+
+// holdsPort is flow_holds_port of bpf/lib/flow.h: the connection has ended, and its server remembers the port of SNAT.
+func holdsPort(f *bpf.NearlbFlow) bool {
+	const ended = uint32(bpf.NearlbFlowSeenSEEN_CLIENT_FIN | bpf.NearlbFlowSeenSEEN_SERVER_FIN | bpf.NearlbFlowSeenSEEN_SERVER_WAITS)
+	return f.Flags&(flowSNAT|flowAlias) == flowSNAT|flowAlias && f.Seen&ended == ended
 }

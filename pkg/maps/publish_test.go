@@ -143,7 +143,7 @@ func TestARemovedEndpointsIDIsFreeWhenItsConnectionsAreOver(t *testing.T) {
 	if _, found, _ := b.store.affinity.get(key); found {
 		t.Error("affinity still names the endpoint")
 	}
-	if backendBit(hostAddress(1)).isSet(b.store.filter) {
+	if b.store.backendKnown(hostAddress(1)).isSet(b.store.filter) {
 		t.Error("the address filter still has the endpoint")
 	}
 }

@@ -25,7 +25,7 @@ type strays struct {
 // open builds the mirror of what the tables hold.
 func open(s *store) (*Tables, error) {
 	for name, a := range map[string]*array{"records": s.records, "slots": s.slots, "backends": s.backends, "flows": s.flows,
-		"address_filter": s.filter, "config": s.settings} {
+		"known_addresses": s.filter, "config": s.settings} {
 		if err := a.check(name); err != nil {
 			return nil, err
 		}
@@ -126,7 +126,7 @@ func (r *restorer) backends() error {
 		}
 		taken.add(id)
 		row := read[backendRow](t.store.backends, id)
-		t.bits.need(backendBit(AddrPortOf(row))) // a stray's connections need their replies translated, too
+		t.restored(t.store.backendKnown(AddrPortOf(row))) // a stray's connections need their replies translated, too
 		if p := r.ports[row.Service]; p != nil && row.State <= stateGone {
 			p.backends = append(p.backends, backend{id: id, row: row})
 		} else {
@@ -189,7 +189,7 @@ func (r *restorer) frontends() error {
 			f.record = 0
 		}
 		t.frontends[key] = f
-		t.bits.need(f.bit())
+		t.restored(t.knownFrontend(f))
 		if f.value.Key == key {
 			f.port = r.ports[f.value.Service]
 		}

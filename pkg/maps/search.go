@@ -86,7 +86,7 @@ func (t *Tables) searchFlows(s *search) bool {
 		for way := range flowWays {
 			f, ok := readFlow(t.store.flows, s.set, way)
 			if ok && !expiry.surely(&f) {
-				s.note(&f)
+				s.note(t.store, &f)
 			}
 		}
 	}
@@ -94,15 +94,17 @@ func (t *Tables) searchFlows(s *search) bool {
 }
 
 // note marks what a connection needs.
-func (s *search) note(f *bpf.NearlbFlow) {
+func (s *search) note(in *store, f *bpf.NearlbFlow) {
 	if b := s.backends[f.Backend]; b != nil && b.what.row.Generation == f.Generation {
 		b.named = true
 	}
 	if len(s.bits) > 0 {
-		endpoint := endpointHash(f.Frontend, f.FrontendPort)
-		for _, bit := range []filterBit{{frontendPlane, addressHash(f.Frontend)}, {frontendPlane, endpoint}, {backendPlane, endpoint}} {
-			if m := s.bits[bit]; m != nil {
-				m.named = true
+		for _, k := range []known{in.known(frontendPlane, f.Frontend, 0), in.known(frontendPlane, f.Frontend, f.FrontendPort),
+			in.known(backendPlane, f.Frontend, f.FrontendPort)} {
+			for _, bit := range k.bits() {
+				if m := s.bits[bit]; m != nil {
+					m.named = true
+				}
 			}
 		}
 	}

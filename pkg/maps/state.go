@@ -164,21 +164,35 @@ func (t *Tables) retireRun(r *run) {
 	}
 }
 
-// need counts an address in; the bit is set at its first.
-func (t *Tables) need(b filterBit) (wrote bool) {
-	if !t.bits.need(b) {
-		return false
+// need counts an address in; a bit is set at its first.
+func (t *Tables) need(k known) (wrote bool) {
+	for _, b := range k.bits() {
+		if t.bits.need(b) {
+			delete(t.stale, b)
+			wrote = b.put(t.store.filter, true) || wrote
+		}
 	}
-	delete(t.stale, b)
-	return b.put(t.store.filter, true)
+	return wrote
 }
 
-// release counts an address out. The bit stays until no connection needs it (Reclaim).
-func (t *Tables) release(b filterBit) {
-	if t.bits.release(b) {
-		t.stale[b] = &staleMark{since: t.now()}
+// restored counts an address in whose bits should be set.
+func (t *Tables) restored(k known) {
+	for _, b := range k.bits() {
+		t.bits.need(b)
 	}
 }
+
+// release counts an address out. A bit stays until no connection needs it (Reclaim).
+func (t *Tables) release(k known) {
+	for _, b := range k.bits() {
+		if t.bits.release(b) {
+			t.stale[b] = &staleMark{since: t.now()}
+		}
+	}
+}
+
+// knownFrontend is how the fast path knows a frontend's packets.
+func (t *Tables) knownFrontend(f *frontend) known { return t.store.frontendKnown(f.key, &f.value) }
 
 // lookAt has Reclaim look whether a port has nothing any more.
 func (t *Tables) lookAt(p *port) {

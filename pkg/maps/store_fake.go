@@ -24,7 +24,7 @@ func memoryStore(sizes bpf.Sizes) *store {
 		slots:           packed(newMemory[bpf.NearlbSlotLine](sizes.Slots / bpf.SlotsPerLine)),
 		backends:        newMemory[backendRow](sizes.Backends),
 		flows:           newMemory[bpf.NearlbFlowSet](sizes.FlowSets),
-		filter:          newMemory[bpf.NearlbAddressBits](filterBits / 64),
+		filter:          newMemory[bpf.NearlbKnownBits](filterWords),
 		settings:        newMemory[bpf.NearlbSettings](1),
 		frontends:       newMemoryHash[frontendKey, uint32](sizes.Frontends),
 		affinity:        newMemoryHash[bpf.NearlbAffinityKey, bpf.NearlbAffinityValue](sizes.Affinity),

@@ -24,7 +24,7 @@ func kernelStore(m *bpf.NearlbMaps, readOnly bool) (*store, error) {
 		slots:           packed(mapArray[bpf.NearlbSlotLine](mapped, m.Slots)),
 		backends:        mapArray[backendRow](mapped, m.Backends),
 		flows:           mapArray[bpf.NearlbFlowSet](mapped, m.Flows),
-		filter:          mapArray[bpf.NearlbAddressBits](mapped, m.AddressFilter),
+		filter:          mapArray[bpf.NearlbKnownBits](mapped, m.KnownAddresses),
 		settings:        mapArray[bpf.NearlbSettings](mapped, m.Config),
 		frontends:       &kernelHash[frontendKey, uint32]{table: m.Frontends},
 		affinity:        &kernelHash[bpf.NearlbAffinityKey, bpf.NearlbAffinityValue]{table: m.Affinity},

@@ -303,6 +303,10 @@ func TestAChangeOfTheOwnNodeTellsOfTheServicesThatDependOnIt(t *testing.T) {
 	}
 	exposed := apiService("exposed", func(s *corev1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080 })
 	external := apiService("external", func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"198.51.100.7"} })
+	balanced := apiService("balanced", func(s *corev1.Service) {
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.2"}}
+		s.Spec.Type = corev1.ServiceTypeLoadBalancer
+	})
 	withAPI(t, nil, func(a *api) {
 		for i, step := range []struct {
 			node  *corev1.Node
@@ -311,8 +315,8 @@ func TestAChangeOfTheOwnNodeTellsOfTheServicesThatDependOnIt(t *testing.T) {
 		}{
 			{withAddress("a", "192.0.2.1"), "", 0},
 			{relabelled(withAddress("a", "192.0.2.1"), "note", "x"), "", 0},
-			{withAddress("a", "192.0.2.2"), "exposed external", 1},
-			{withAddress("b", "192.0.2.2"), "exposed external plain", 2},
+			{withAddress("a", "192.0.2.2"), "balanced exposed external", 1},
+			{withAddress("b", "192.0.2.2"), "balanced exposed external plain", 2},
 		} {
 			a.setNode(step.node)
 			a.told(step.told)
@@ -329,12 +333,12 @@ func TestAChangeOfTheOwnNodeTellsOfTheServicesThatDependOnIt(t *testing.T) {
 			must(t, err)
 			synctest.Wait()
 		}
-		a.told("exposed external")
+		a.told("balanced exposed external")
 		same(t, "node told of the range", a.nodeChanges(), 4)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		same(t, "times that exposed was told of since", a.services[lb.ServiceName{Namespace: "default", Name: "exposed"}], 0)
-	}, exposed, external, apiService("plain"), withAddress("a", "192.0.2.1"))
+	}, balanced, exposed, external, apiService("plain"), withAddress("a", "192.0.2.1"))
 }
 
 // Problems are kept as they come and go.

@@ -40,14 +40,14 @@ func (s *store) setNode(name string, now *node, c *changes) {
 }
 
 // touchOwn marks the Services whose decision depends on what changed of the own Node or of the ranges of ClusterIPs: all compare
-// endpoints' zones with its own, and NodePorts and external IPs depend on its addresses and on the ranges (of the host's addresses,
+// endpoints' zones with its own, and NodePorts, external and load balancer IPs depend on its addresses and on the ranges (of the host's addresses,
 // those in the ranges are Services').
 func (s *store) touchOwn(c *changes) {
 	if c.node = c.node || c.place || c.addresses; !c.place && !c.addresses {
 		return
 	}
 	for name, svc := range s.services {
-		if c.place || len(svc.more().ExternalIPs) > 0 || svc.hasNodePort() {
+		if c.place || len(svc.more().ExternalIPs)+len(svc.more().LoadBalancerIPs) > 0 || svc.hasNodePort() {
 			c.service(name)
 		}
 	}

@@ -83,8 +83,8 @@ func damages() []damage {
 		{"records overwritten", "records", func(t *bpf.NearlbMaps) error { return spoil(t.Records, 40) }},
 		{"slots overwritten", "slots", func(t *bpf.NearlbMaps) error { return spoil(t.Slots, 0) }},
 		{"backends overwritten", "backends", func(t *bpf.NearlbMaps) error { return spoil(t.Backends, 12) }},
-		{"address filter cleared", "address_filter", func(t *bpf.NearlbMaps) error {
-			return overwriteArray(t.AddressFilter, func(bits []byte) { clear(bits) })
+		{"address filter cleared", "known_addresses", func(t *bpf.NearlbMaps) error {
+			return overwriteArray(t.KnownAddresses, func(bits []byte) { clear(bits) })
 		}},
 		{"source ranges deleted", "source_ranges", func(t *bpf.NearlbMaps) error { return deleteAll[bpf.NearlbSourceRangeKey](t.SourceRanges) }},
 		{"settings overwritten", "config", func(t *bpf.NearlbMaps) error {

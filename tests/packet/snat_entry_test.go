@@ -35,6 +35,13 @@ func (e entry) closed() bool {
 	return e.flow.Seen&uint32(bpf.NearlbFlowSeenSEEN_RESET) != 0 || e.flow.Seen&both == both
 }
 
+// held: the connection has ended, and the entry keeps its port from others as long as there are other ports.
+func (e entry) held() bool {
+	const ended = uint32(bpf.NearlbFlowSeenSEEN_CLIENT_FIN | bpf.NearlbFlowSeenSEEN_SERVER_FIN | bpf.NearlbFlowSeenSEEN_SERVER_WAITS)
+	const wire = uint8(bpf.NearlbFlowFlagsFLOW_SNAT | bpf.NearlbFlowFlagsFLOW_ALIAS)
+	return e.flow.Seen&ended == ended && e.flow.Flags&wire == wire
+}
+
 // isOf: it is an entry of the client's connection to what it takes for the server.
 func (e entry) isOf(in packet) bool { return e.client == in.src && e.front == in.dst }
 
@@ -85,12 +92,14 @@ func (r *rig) judge(e *entry) {
 	e.serving = e.active || b.State == uint8(bpf.NearlbBackendStateBACKEND_DRAINING)
 }
 
-// lifeOf leaves a few seconds to the clock.
+// lifeOf leaves a few seconds to the clock. A held port may be taken at any time.
 func lifeOf(f bpf.NearlbFlow) life {
 	const slack = 3
 	age := int64(int32(bpf.Jiffies()-f.Touched)) / int64(bpf.JiffiesPerSecond())
 	left := int64(timeout(f)) - age
 	switch {
+	case left > slack && (entry{flow: f}).held():
+		return perhaps
 	case left > slack:
 		return alive
 	case left < -slack:
@@ -107,6 +116,8 @@ func timeout(f bpf.NearlbFlow) uint32 {
 		return t.UDPAnswered
 	case f.Protocol == 17:
 		return t.UDPUnanswered
+	case (entry{flow: f}).held():
+		return t.TCPHeld
 	case (entry{flow: f}).closed():
 		return t.TCPClosed
 	case seen(bpf.NearlbFlowSeenSEEN_ESTABLISHED):

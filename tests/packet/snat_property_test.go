@@ -134,7 +134,7 @@ func (c *crossing) becomes(t *rapid.T, in, want packet, got outcome) {
 func (c *crossing) checkFull(t *rapid.T, in packet, before []entry) {
 	used := map[netip.AddrPort]map[uint16]bool{}
 	for _, e := range before {
-		if !e.alias || e.life == dead || e.isOf(in) {
+		if !e.alias || e.life == dead || e.held() || e.isOf(in) {
 			continue
 		}
 		if used[e.server] == nil {
@@ -234,7 +234,7 @@ func (c *crossing) answer(t *rapid.T) {
 	switch {
 	case got.verdict == "translate_reply":
 		c.becomes(t, reply, reply.from(in.dst).to(in.src), got)
-	case answers(before, in, seen, alive) || got.verdict != "drop_unknown_reply" && got.verdict != "pass_not_service":
+	case answers(before, in, seen, alive) || got.verdict != "pass_unknown_reply" && got.verdict != "pass_not_service":
 		t.Fatalf("%s to %s, an answer to %s: %s", reply.src, reply.dst, in.src, got.verdict)
 	}
 }

@@ -83,7 +83,7 @@ func TestAForgottenConnectionThroughSNATKeepsItsPort(t *testing.T) {
 			s.evict() // nobody else has its first choice
 			c := s.connect(w, 1+n)
 			s.evict()
-			s.expectPlain(c.out.reply("A", ""), "drop_unknown_reply")
+			s.expectPlain(c.out.reply("A", ""), "pass_unknown_reply")
 			s.goesOn(c, map[lb.Protocol]string{lb.TCP: "translate_recover", lb.UDP: "translate_balance"}[w.protocol])
 			s.goesOn(c, "translate_established")
 		}

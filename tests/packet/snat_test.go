@@ -76,7 +76,7 @@ func TestAClientOffTheNodeReachesABackendOnAnother(t *testing.T) {
 		if other == c.out.src.Port() {
 			other = snatPorts().Last
 		}
-		s.expectPlain(c.out.reply("A", "").to(at(w.own(), other)), "drop_unknown_reply")
+		s.expectPlain(c.out.reply("A", "").to(at(w.own(), other)), "pass_unknown_reply")
 		s.expectPlain(c.out.reply("A", "").to(at(w.pod(9), other)), "pass_not_service")
 	}, lb.TCP, lb.UDP)
 }

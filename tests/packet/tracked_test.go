@@ -205,58 +205,26 @@ func anAssociationWithoutFlowIsLeftBesideKubeProxy(r *rig, w world) {
 	r.expect(fromPod, data, "translate_recover")
 }
 
-// What kube-proxy's masquerade has is not taken for a reply to SNAT, and its ports are not given away twice.
+// A port that a masquerade of the host's has towards a server is not given away a second time, whoever's the rules are.
 func TestSNATKeepsApartFromMasquerade(t *testing.T) {
 	forEachSite(t, bpf.Options{}, func(s site, w world) {
-		untrack(s)
-		s.publish(far(w, 2))
-		first := s.remote(w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), "translate_balance")
-		other := snatPorts().First
-		if other == first.out.src.Port() {
-			other = snatPorts().Last
-		}
-		reply := first.out.reply("A", "").to(at(w.own(), other))
-		s.expectPlain(reply, "drop_unknown_reply")
-		track(s, w.protocol, at(w.outside(5), 5), at(w.outside(10), 80), reply.src, reply.dst, seenReply|assured)
-		s.expectPlain(reply, "pass_other_nat")
-		if w.protocol == lb.UDP {
-			for _, p := range pieces(long(reply), 9) {
-				s.expectPlain(p, "pass_other_nat")
+		for _, yield := range []maps.Yield{maps.YieldOld, maps.YieldNew} {
+			s.evict()
+			untrack(s)
+			s.configure(snatPorts())
+			s.publish(far(w, 2))
+			first := s.remote(w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), "translate_balance")
+			s.evict()
+			track(s, w.protocol, at(w.outside(6), 6), at(w.outside(10), 80), first.out.dst, first.out.src, seenReply|assured)
+			check(s, s.tables.Configure(s.withYield(yield)))
+			again := s.remote(first.in, "translate_balance")
+			if again.out.src == first.out.src {
+				s.Errorf("left as %s, which the masquerade has", again.out.src)
 			}
+			s.goesOn(again, "translate_established")
 		}
-
-		s.evict()
-		track(s, w.protocol, at(w.outside(6), 6), at(w.outside(10), 80), first.out.dst, first.out.src, seenReply|assured)
-		check(s, s.tables.Configure(s.withYield(maps.YieldNew)))
-		again := s.remote(first.in, "translate_balance")
-		if again.out.src == first.out.src {
-			s.Errorf("left as %s, which the masquerade has", again.out.src)
-		}
-		s.goesOn(again, "translate_established")
 		s.configure(snatPorts())
 	}, lb.TCP, lb.UDP)
-}
-
-// Where connection tracking cannot be asked, a server's packet to a port of SNAT may be kube-proxy's while that is at work: it is left
-// to the host. So is SCTP's, which SNAT never has.
-func TestSNATLeavesUnknownRepliesToKubeProxyWhereNobodyKnows(t *testing.T) {
-	forEachSite(t, bpf.Options{Knobs: map[string]any{"conntrack_lookup": uint8(0)}}, func(s site, w world) {
-		s.publish(far(w, 2))
-		unknown := w.packet(at(w.pod(2), 8080), at(w.own(), snatPorts().Last)).with("SA", "")
-		if w.protocol == lb.SCTP {
-			s.expectPlain(unknown, "pass_other_nat")
-			return
-		}
-		s.expectPlain(unknown, "drop_unknown_reply")
-		check(s, s.tables.Configure(s.withYield(maps.YieldOld)))
-		s.expectPlain(unknown, "drop_unknown_reply")
-		check(s, s.tables.Configure(s.withYield(maps.YieldOld|maps.YieldNew)))
-		s.expectPlain(unknown, "pass_other_nat")
-		s.configure(snatPorts())
-		s.tables.Drain(true)
-		s.expectPlain(unknown, "pass_other_nat")
-		s.tables.Drain(false)
-	}, lb.TCP, lb.UDP, lb.SCTP)
 }
 
 func (s site) withYield(y maps.Yield) maps.Config {

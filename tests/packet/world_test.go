@@ -97,6 +97,7 @@ type service struct {
 	reason   lb.Reason
 	affinity time.Duration
 	ranges   []netip.Prefix
+	onHost   bool                         // the address is the node's own
 	external func(*lb.Side)               // what tells the external side from the internal one; nil: nothing
 	lists    map[netip.AddrPort][]lb.List // that a backend is in; none: the cluster's if a tier has it
 }
@@ -116,7 +117,7 @@ func (w world) frontend(name lb.ServiceName, s service) lb.Frontend {
 	f := lb.Frontend{
 		Key:  lb.FrontendKey{Address: s.address, Protocol: w.protocol},
 		Port: lb.PortName{Service: name, Port: s.port, Protocol: w.protocol},
-		Kind: or(s.kind, lb.KindClusterIP), Affinity: s.affinity, SourceRanges: s.ranges,
+		Kind: or(s.kind, lb.KindClusterIP), OnHost: s.onHost, Affinity: s.affinity, SourceRanges: s.ranges,
 	}
 	side := lb.Side{Action: or(s.action, lb.Balance), Reason: or(s.reason, lb.ReasonAll), List: lb.ListCluster}
 	names := []lb.TierName{lb.TierNode, lb.TierZone, lb.TierCluster}

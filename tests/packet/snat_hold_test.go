@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packet
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// serverCloses ends a connection from the server's side, which keeps it in TIME_WAIT then (RFC 9293 3.6).
+func (s site) serverCloses(c talk) {
+	s.Helper()
+	s.answersWith(c, "FA")
+	s.sends(c.in.with("FA", ""), c.out.with("FA", ""), "translate_established")
+	s.answersWith(c, "A")
+}
+
+// clientCloses ends a connection from the client's side: the server forgets it with the last packet.
+func (s site) clientCloses(c talk) {
+	s.Helper()
+	s.sends(c.in.with("FA", ""), c.out.with("FA", ""), "translate_established")
+	s.answersWith(c, "A")
+	s.answersWith(c, "FA")
+	s.sends(c.in.with("A", ""), c.out.with("A", ""), "translate_established")
+}
+
+// bothClose ends a connection from both sides at once: both keep it.
+func (s site) bothClose(c talk) {
+	s.Helper()
+	s.sends(c.in.with("FA", ""), c.out.with("FA", ""), "translate_established")
+	s.answersWith(c, "FA") // on its way as the client's was
+	s.answersWith(c, "A")
+	s.sends(c.in.with("A", ""), c.out.with("A", ""), "translate_established")
+}
+
+func (s site) answersWith(c talk, flags string) {
+	s.Helper()
+	answer := c.out.reply(flags, "")
+	s.sends(answer, answer.from(c.in.dst).to(c.in.src), "translate_reply")
+}
+
+// pass makes all flows older.
+func (s site) pass(seconds uint32) {
+	s.Helper()
+	s.editFlows(func(f *bpf.NearlbFlow) { f.Touched -= seconds * bpf.JiffiesPerSecond() })
+}
+
+// ports are in a row from 61000 on.
+func ports(count uint16) maps.PortRange { return maps.PortRange{First: 61000, Last: 61000 + count - 1} }
+
+// A server that closed first keeps the connection for a minute, and answers whoever comes from its port with an older timestamp only
+// after a second: nobody does while there is another port.
+func TestAPortIsHeldAsLongAsItsServerKeepsTheConnection(t *testing.T) {
+	forEachSite(t, withSets(4096), func(s site, w world) {
+		s.seed(1)
+		s.publish(far(w, 2))
+		for name, keeps := range map[string]func(site, talk){"the server closes": site.serverCloses, "both close": site.bothClose} {
+			s.evict()
+			s.configure(ports(2))
+			kept, forgotten := s.connect(w, 1), s.connect(w, 2)
+			keeps(s, kept)
+			s.clientCloses(forgotten)
+			for n, seconds := range []uint32{12, 30, 17} {
+				s.pass(seconds)
+				next := s.connect(w, 3+n)
+				if next.out.src != forgotten.out.src {
+					s.Errorf("%s, %d: %s left from %s, which the server keeps; %s is free", name, n, next.in.src, next.out.src, forgotten.out.src)
+				}
+				s.clientCloses(next)
+			}
+			s.pass(4) // the minute is over
+			if other := s.connect(w, 7); other.out.src != kept.out.src {
+				s.Errorf("%s: %s left from %s, where nobody holds %s any more", name, other.in.src, other.out.src, kept.out.src)
+			}
+		}
+		s.configure(snatPorts())
+	}, lb.TCP)
+}
+
+// Where every port is taken, a held one is better than none: the client may wait a second. That which its server keeps for longest
+// goes first, and nobody gets the port of a connection that lives.
+func TestHeldPortsServeWhereThereIsNoOther(t *testing.T) {
+	forEachSite(t, withSets(4096), func(s site, w world) {
+		s.seed(1)
+		s.publish(far(w, 2))
+		s.evict()
+		s.configure(ports(3))
+		alive, older, newer := s.connect(w, 1), s.connect(w, 2), s.connect(w, 3)
+		s.serverCloses(older)
+		s.pass(20)
+		s.goesOn(alive, "translate_established")
+		s.serverCloses(newer)
+		s.pass(5)
+		for n, want := range []talk{older, newer} {
+			if got := s.connect(w, 4+n); got.out.src != want.out.src {
+				s.Errorf("%s left from %s, want %s", got.in.src, got.out.src, want.out.src)
+			}
+		}
+		s.expectPlain(w.packet(at(w.outside(9), 41000), at(w.outside(10), 80)), "drop_ports_full")
+		s.goesOn(alive, "translate_established")
+		s.configure(snatPorts())
+	}, lb.TCP)
+}
+
+// Of ports that nobody has, the one whose connection ended longest ago serves first.
+func TestThePortThatIsFreeForLongestServesFirst(t *testing.T) {
+	forEachSite(t, withSets(4096), func(s site, w world) {
+		s.seed(1)
+		s.publish(far(w, 2))
+		s.evict()
+		s.configure(ports(5))
+		var order []netip.AddrPort
+		for n := range 5 {
+			order = append(order, s.connect(w, 1+n).out.src)
+		}
+		for n, from := range order {
+			s.editFlows(func(f *bpf.NearlbFlow) {
+				if f.Port == swap(from.Port()) || f.OtherPort == swap(from.Port()) {
+					f.Touched -= (100_000 - 10*uint32(n)) * bpf.JiffiesPerSecond()
+				}
+			})
+		}
+		for n, want := range order {
+			if got := s.connect(w, 10+n); got.out.src != want {
+				s.Errorf("%d: %s left from %s, want %s", n, got.in.src, got.out.src, want)
+			}
+		}
+		s.configure(snatPorts())
+	}, lb.TCP, lb.UDP)
+}
+
+// A flood of connections that are never answered makes no room of what holds a port.
+func TestAFloodLeavesHeldPortsAlone(t *testing.T) {
+	forEachSite(t, withSets(1), func(s site, w world) {
+		s.publish(far(w, 2))
+		s.evict()
+		held := s.connect(w, 1)
+		s.serverCloses(held)
+		for n := range 60 {
+			c := s.remote(w.packet(at(w.outside(2), uint16(42000+n)), at(w.outside(10), 80)), "translate_balance")
+			if c.out.src == held.out.src {
+				s.Fatalf("%s left from %s, which the server keeps", c.in.src, c.out.src)
+			}
+		}
+	}, lb.TCP)
+}

@@ -239,7 +239,8 @@ static __always_inline struct step create_direct(struct __sk_buff *skb, struct w
 	struct insertion *in = &work->in;
 	enum insert result;
 
-	if (!known_backend(&packet->destination, packet->destination_port, work->settings->seed) || !opens_connection(packet))
+	if (!known_backend(&packet->destination, packet->destination_port, work->settings->seed) ||
+	    !opens_connection(packet))
 		return step_finish(VERDICT_PASS_NOT_SERVICE);
 	create_describe(in, packet);
 	in->flow.flags = FLOW_DIRECT;

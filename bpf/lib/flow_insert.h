@@ -20,7 +20,7 @@ enum insert {
 enum eviction {
 	EVICT_NEVER = 0,
 	EVICT_IDLE,
-	EVICT_HELD, /* ended, but keeps a port that its server remembers */
+	EVICT_HELD,   /* ended, but keeps a port that its server remembers */
 	EVICT_QUIET,  /* UDP */
 	EVICT_DIRECT, /* not translated: forgetting it harms nobody now */
 	EVICT_UNANSWERED,
@@ -32,12 +32,12 @@ enum eviction {
 /* A flow that is to be inserted. */
 struct insertion {
 	struct flow flow;
-	struct rewrite to;  /* where its packets go: of the writer, destination and its port alone are asked for here */
-	__be16 wire_port;   /* source port that the server sees under this entry, 0 none */
-	bool held;          /* takes that port from an entry that only holds it */
-	__u32 set;          /* index of the set */
-	__u32 start;        /* of the search in it */
-	__u32 replace;      /* way to take over; FLOW_WAYS: choose one */
+	struct rewrite to; /* where its packets go: of the writer, destination and its port alone are asked for here */
+	__be16 wire_port;  /* source port that the server sees under this entry, 0 none */
+	bool held;         /* takes that port from an entry that only holds it */
+	__u32 set;         /* index of the set */
+	__u32 start;       /* of the search in it */
+	__u32 replace;     /* way to take over; FLOW_WAYS: choose one */
 	union {
 		__u32 replace_word; /* its word when it was judged */
 		__u32 worth;        /* before that: of the port (snat_port_worth) */

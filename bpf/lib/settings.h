@@ -76,5 +76,6 @@ static __always_inline bool in_snat_range(const struct settings *settings, __be1
 /* Perhaps: the slow path also asks whether it goes to an address that SNAT uses, and opens no connection. */
 static __always_inline bool is_snat_reply(const struct settings *settings, const struct packet *packet)
 {
-	return in_snat_range(settings, packet->destination_port) && known_backend(&packet->source, packet->source_port, settings->seed);
+	return in_snat_range(settings, packet->destination_port) &&
+	       known_backend(&packet->source, packet->source_port, settings->seed);
 }

@@ -235,8 +235,8 @@ static __always_inline enum insert create_snat_port(struct __sk_buff *skb, struc
 	again = next & SNAT_HELD_TOO;
 	next &= ~SNAT_HELD_TOO;
 	next = next ? next - 1 : 0;
-	candidate = snat_find_port(&work->in, next,
-				   again || next >= SNAT_PORTS_STRICT ? SNAT_PORT_HELD : SNAT_PORT_USED);
+	candidate =
+		snat_find_port(&work->in, next, again || next >= SNAT_PORTS_STRICT ? SNAT_PORT_HELD : SNAT_PORT_USED);
 	if (candidate >= 0)
 		handed(skb)->slow.snat_next = again | (candidate + 1);
 	else if (candidate == -2)

@@ -6,12 +6,12 @@
 
 #include "verdicts.h"
 
-#define SLOTS_PER_LINE      16 /* ids of one element of slots: a cache line */
-#define TIERS_MAX           3
-#define FLOW_WAYS           8 /* entries of one set of the flow table: 512 bytes */
-#define SERVICE_CIDRS_MAX   8
-#define SOURCES_MAX         64         /* the node's addresses that SNAT may use; index 0 is nobody's */
-#define FILTER_WORDS        (1u << 15) /* of each of the two filters: twice 256 KiB */
+#define SLOTS_PER_LINE    16 /* ids of one element of slots: a cache line */
+#define TIERS_MAX         3
+#define FLOW_WAYS         8 /* entries of one set of the flow table: 512 bytes */
+#define SERVICE_CIDRS_MAX 8
+#define SOURCES_MAX       64         /* the node's addresses that SNAT may use; index 0 is nobody's */
+#define FILTER_WORDS      (1u << 15) /* of each of the two filters: twice 256 KiB */
 
 /* Policy sides of a record. */
 enum side_index {
@@ -104,7 +104,7 @@ _Static_assert(sizeof(struct frontend_key) == 24, "layout is shared");
 enum record_flags {
 	RECORD_ADDRESS = 1,       /* the entry with port 0: the address only */
 	RECORD_SOURCE_RANGES = 2, /* look the source up in source_ranges */
-	RECORD_ON_HOST = 4,       /* the node has the address itself: the service has its own ports there, and no other */
+	RECORD_ON_HOST = 4, /* the node has the address itself: the service has its own ports there, and no other */
 };
 
 struct tier {
@@ -181,7 +181,7 @@ enum flow_seen {
 	SEEN_RESET = 8, /* by either, and neither went on after it */
 	SEEN_ESTABLISHED =
 		16, /* TCP: the client went on after the reply (ACK, no SYN), or the server did (neither SYN nor RST) */
-	SEEN_SERVER_WAITS = 32, /* TCP: the server closed first, or at the same time, and keeps the connection a while (TIME_WAIT) */
+	SEEN_SERVER_WAITS = 32, /* TCP: the server closed first, or both did at once: it keeps TIME_WAIT */
 };
 
 /* One connection: one cache line. Found by hash of client address, port and protocol; a forward packet matches the

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"sync/atomic"
@@ -31,7 +32,7 @@ type publisher interface {
 	Reclaim(now time.Time) int
 	Waiting() bool
 	Searching() bool
-	Audit(repair bool) ([]maps.Drift, error)
+	AuditSteps(repair bool) iter.Seq2[[]maps.Drift, error]
 }
 
 // Back-off of what failed. The longest is shorter than staleAfter: a Service that fails again and again is no sign of an
@@ -75,9 +76,10 @@ type loop struct {
 	left       chan struct{}                // gets something when UDP clients may have been left with a backend that serves no more
 	triggered  map[lb.ServiceName]time.Time // changes handed out by the source and not published yet
 	rest       []lb.ServiceName             // of everything: not in the queue yet
-	reclaiming atomic.Bool                  // a reclaim is in the queue
-	memoryDue  chan struct{}                // gets something when much work is over
-	worked     int                          // publications since then
+	audits     auditing
+	reclaiming atomic.Bool   // a reclaim is in the queue
+	memoryDue  chan struct{} // gets something when much work is over
+	worked     int           // publications since then
 }
 
 // task is an item of the queue.
@@ -186,6 +188,11 @@ func (l *loop) every(ctx context.Context, d time.Duration, kind taskKind) {
 }
 
 func (l *loop) work(ctx context.Context) {
+	defer func() {
+		if l.audits.stop != nil {
+			l.audits.stop()
+		}
+	}()
 	for {
 		t, stopped := l.queue.Get()
 		if stopped || ctx.Err() != nil {
@@ -320,19 +327,41 @@ func (l *loop) configure() error {
 	return err
 }
 
-// audit compares the live tables with what was published and repairs them.
+// auditing is the audit that is going on, a table at a time; the zero value: none is.
+type auditing struct {
+	next  func() ([]maps.Drift, error, bool)
+	stop  func()
+	found []maps.Drift
+}
+
+// audit compares the live tables with what was published and repairs them: one table, and comes again for the others.
 func (l *loop) audit() error {
-	found, err := l.tables.Audit(true)
+	a := &l.audits
+	if a.next == nil {
+		a.next, a.stop = iter.Pull2(l.tables.AuditSteps(true))
+	}
+	found, err, more := a.next()
 	for _, d := range found {
 		l.log.Warn("repaired table", "map", d.Table, "entry", d.Entry, "problem", d.Problem, "repaired", d.Repaired)
 	}
+	a.found = append(a.found, found...)
+	if more && err == nil {
+		l.queue.Add(task{kind: audit})
+		return nil
+	}
+	l.endAudit(err)
+	return err
+}
+
+func (l *loop) endAudit(err error) {
 	if l.trouble("audit tables", err) {
 		l.log.Error("audit tables", "error", err)
 	}
 	if err == nil {
-		l.metrics.Audited(time.Now(), found)
-		l.audited(len(found))
+		l.metrics.Audited(time.Now(), l.audits.found)
+		l.audited(len(l.audits.found))
 	}
+	l.audits.stop()
+	l.audits = auditing{}
 	l.handBack()
-	return err
 }

@@ -399,6 +399,29 @@ func TestTablesAreAuditedAfterStartAndNowAndThen(t *testing.T) {
 	})
 }
 
+func TestAServiceThatChangesIsPublishedInTheMiddleOfAnAudit(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		name := b.source.set(1, 1)
+		b.Synced()
+		b.settle()
+		b.tables.taken()
+		tables := 0
+		b.tables.between = func() {
+			switch tables++; tables {
+			case 1:
+				b.source.set(1, 2)
+				b.ServiceChanged(name)
+			case 3:
+				b.want("audit", "apply s1")
+			}
+		}
+		b.after(testAudit)
+		if tables < 3 {
+			t.Errorf("an audit has %d steps", tables)
+		}
+	})
+}
+
 // Work follows changes: an agent without any touches nothing.
 func TestWhatNobodyUsesIsReclaimedAfterAChangeAndThenNothingIsDone(t *testing.T) {
 	inBubble(t, func(b *bench) {

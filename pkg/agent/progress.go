@@ -33,7 +33,7 @@ type progress struct {
 	troubles map[string]string // of the agent itself, by what it was doing
 	lastSync time.Time
 	moved    time.Time // when something was last begun or done
-	audits   auditing
+	audits   audits
 
 	allowance allowance
 	whole     bool // decisions are kept, for the log
@@ -54,7 +54,8 @@ type service struct {
 	whole   *lb.Decision    // only where the log wants it
 }
 
-type auditing struct {
+// audits are those that are over.
+type audits struct {
 	last  time.Time
 	drift int
 }

@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -127,12 +128,13 @@ func serviceName(number int) lb.ServiceName {
 // witnessed are fake tables that note who asked for what, and fail when told to.
 type witnessed struct {
 	*maps.Tables
-	mu     sync.Mutex
-	calls  []string
-	fail   map[lb.ServiceName]error
-	block  chan struct{} // Apply waits for it, when there is one
-	drift  []maps.Drift
-	config []maps.Config
+	mu      sync.Mutex
+	calls   []string
+	fail    map[lb.ServiceName]error
+	block   chan struct{} // Apply waits for it, when there is one
+	drift   []maps.Drift
+	between func() // called between two tables of an audit
+	config  []maps.Config
 }
 
 var testSizes = bpf.Sizes{Frontends: 1024, Records: 1024, Slots: 1 << 16, Backends: 4096, FlowSets: 8, Affinity: 64,
@@ -194,9 +196,20 @@ func (w *witnessed) Configure(c maps.Config) error {
 	return w.Tables.Configure(c)
 }
 
-func (w *witnessed) Audit(repair bool) ([]maps.Drift, error) {
-	w.note("audit")
-	return w.drift, nil
+func (w *witnessed) AuditSteps(repair bool) iter.Seq2[[]maps.Drift, error] {
+	return func(yield func([]maps.Drift, error) bool) {
+		w.note("audit")
+		drift := w.drift
+		for _, err := range w.Tables.AuditSteps(repair) {
+			if !yield(drift, err) {
+				return
+			}
+			drift = nil
+			if w.between != nil {
+				w.between()
+			}
+		}
+	}
 }
 
 func (w *witnessed) Reclaim(now time.Time) int {

@@ -5,6 +5,7 @@ package maps
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 )
 
@@ -12,18 +13,41 @@ import (
 // somebody changed or deleted, and entries that nobody owns. Run it once every Service that exists has been applied, as
 // until then a restart's entries have no owner yet. An error means that a table could not be read or written.
 func (t *Tables) Audit(repair bool) ([]Drift, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	a := &audit{t: t, repair: repair, found: []Drift{}}
-	for _, step := range []func() error{a.names, a.backends, a.slots, a.frontends, a.ranges, a.filter, a.settings, a.devices, a.strayServices} {
-		if err := step(); err != nil {
-			return a.found, fmt.Errorf("audit tables: %w", err)
+	all := []Drift{}
+	for found, err := range t.AuditSteps(repair) {
+		all = append(all, found...)
+		if err != nil {
+			return all, err
 		}
 	}
-	slices.SortFunc(a.found, func(x, y Drift) int {
+	slices.SortFunc(all, func(x, y Drift) int {
 		return cmp.Or(cmp.Compare(x.Table, y.Table), cmp.Compare(x.Entry, y.Entry), cmp.Compare(x.Problem, y.Problem))
 	})
-	return a.found, nil
+	return all, nil
+}
+
+// AuditSteps is Audit for those who have other things to do meanwhile: it gives what it found one table after the other, in no
+// order, and the tables may be published to between two of them. An error is the end.
+func (t *Tables) AuditSteps(repair bool) iter.Seq2[[]Drift, error] {
+	return func(yield func([]Drift, error) bool) {
+		a := &audit{t: t, repair: repair}
+		for _, step := range []func() error{a.names, a.backends, a.slots, a.frontends, a.ranges, a.filter, a.settings, a.devices, a.strayServices} {
+			a.found = nil
+			if err := a.locked(step); err != nil {
+				yield(a.found, fmt.Errorf("audit tables: %w", err))
+				return
+			}
+			if !yield(a.found, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (a *audit) locked(step func() error) error {
+	a.t.mu.Lock()
+	defer a.t.mu.Unlock()
+	return step()
 }
 
 type audit struct {

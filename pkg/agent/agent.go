@@ -57,7 +57,7 @@ func Run(ctx context.Context, o Options) (err error) {
 }
 
 // start opens everything that works with one set of tables.
-func (d *daemon) start(p plan) (_ *running, err error) {
+func (d *daemon) start(ctx context.Context, p plan) (_ *running, err error) {
 	o := d.options
 	r := &running{options: o, log: d.log, metrics: d.metrics, source: d.source, origin: d.origin, reader: d.reader, checks: d.checks, daemon: d, plan: p, hostNews: make(chan struct{}, 1)}
 	defer func() {
@@ -65,7 +65,7 @@ func (d *daemon) start(p plan) (_ *running, err error) {
 			err = errors.Join(err, r.close())
 		}
 	}()
-	if err := r.load(); err != nil {
+	if err := r.load(ctx); err != nil {
 		return nil, err
 	}
 	r.boundMemory()
@@ -257,6 +257,9 @@ func (r *running) published(ctx context.Context) (bool, error) {
 // close gives descriptors back. What is pinned stays.
 func (r *running) close() error {
 	var errs []error
+	if r.loop != nil {
+		r.queue.ShutDown() // of a loop that was never run
+	}
 	if r.devices != nil {
 		errs = append(errs, r.devices.Close())
 	}

@@ -79,7 +79,7 @@ func (d *daemon) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, err := d.start(first)
+	r, err := d.start(ctx, first)
 	if err != nil {
 		return err
 	}
@@ -96,13 +96,12 @@ func (d *daemon) run(ctx context.Context) error {
 // work goes from one set of tables to the next as they have to grow.
 func (d *daemon) work(ctx context.Context, r *running) error {
 	for {
-		err := r.run(ctx)
-		var next *exchange
-		if !errors.As(err, &next) || ctx.Err() != nil { // another failure, or the end
+		next, err := follows(ctx, r.run(ctx))
+		if next == nil {
 			return errors.Join(err, r.close())
 		}
 		before := r
-		r, err = d.next(next)
+		r, err = d.next(ctx, next)
 		if err := errors.Join(err, before.close()); err != nil { // closed last: a scrape reads one of the two
 			return err
 		}

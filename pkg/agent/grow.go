@@ -34,6 +34,18 @@ func isExchange(err error) bool {
 	return errors.As(err, &e)
 }
 
+// follows is what comes after the work with one set of tables ended so: that with another, or, with nil, the end.
+func follows(ctx context.Context, err error) (*exchange, error) {
+	var next *exchange
+	switch {
+	case !errors.As(err, &next):
+		return nil, err
+	case ctx.Err() != nil: // the end came first
+		return nil, nil
+	}
+	return next, nil
+}
+
 // Growth is what became of tables that were too small, since the agent's start.
 type Growth struct {
 	Times int       `json:"times"` // that larger tables took the place of others
@@ -60,8 +72,8 @@ func (d *daemon) firstPlan() (plan, error) {
 }
 
 // next starts over other tables. Those that were there before serve where larger ones cannot be had.
-func (d *daemon) next(e *exchange) (*running, error) {
-	r, err := d.start(e.plan)
+func (d *daemon) next(ctx context.Context, e *exchange) (*running, error) {
+	r, err := d.start(ctx, e.plan)
 	if !e.plan.grow {
 		return r, err
 	}
@@ -71,7 +83,7 @@ func (d *daemon) next(e *exchange) (*running, error) {
 		return r, nil
 	}
 	d.log.Error("grow tables", "error", err, "retry", d.growPause())
-	return d.start(plan{})
+	return d.start(ctx, plan{})
 }
 
 // awaitList ends when all objects are listed: tables are made as large as these want.
@@ -92,6 +104,8 @@ const (
 )
 
 // followRoom ends when tables are to grow: some is nearly full, or a Service did not fit. Tables that are being left go first.
+// What needs room where the flags leave none is looked at no more often than anything else: Services that do not fit are tried
+// again and again, and each look goes through all that is listed.
 func (r *running) followRoom(ctx context.Context) error {
 	ticker := time.NewTicker(roomEvery)
 	defer ticker.Stop()
@@ -106,6 +120,9 @@ func (r *running) followRoom(ctx context.Context) error {
 		if wait := r.daemon.growWait(time.Now()); wait > 0 {
 			pause(ctx, wait)
 		}
+		if ctx.Err() != nil {
+			return nil
+		}
 		if r.leavesFormer() {
 			continue
 		}
@@ -113,11 +130,12 @@ func (r *running) followRoom(ctx context.Context) error {
 		next := r.wanted(have, full)
 		full = ""
 		if next == have {
+			pause(ctx, roomEvery)
 			continue
 		}
 		r.log.Info("tables grow: larger ones take their place", "entries", next)
 		p := plan{sizes: next, grow: true}
-		if err := r.prepare(&p); err != nil {
+		if err := r.prepare(ctx, &p); err != nil {
 			r.daemon.noteGrowth(err)
 			r.log.Error("grow tables", "error", err, "retry", r.daemon.growPause())
 			continue
@@ -127,7 +145,7 @@ func (r *running) followRoom(ctx context.Context) error {
 }
 
 // prepare has tables and programs made while those before serve and are published to.
-func (r *running) prepare(p *plan) error {
+func (r *running) prepare(ctx context.Context, p *plan) error {
 	l := r.daemon.loader
 	if l == nil && r.options.DropPrivileges {
 		return errors.New("no process is left that may load programs; a restart of the agent starts one")
@@ -135,7 +153,7 @@ func (r *running) prepare(p *plan) error {
 	if l == nil {
 		return nil
 	}
-	loaded, err := l.load(r.options.request(*p))
+	loaded, err := l.load(ctx, r.options.request(*p))
 	p.loaded = &loaded
 	return err
 }

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,9 +49,18 @@ func (o Options) request(p plan) loadRequest {
 
 // loader is the process, as the agent sees it.
 type loader struct {
-	mu  sync.Mutex
-	in  *json.Encoder
-	out *json.Decoder
+	mu    sync.Mutex
+	in    *json.Encoder
+	out   *json.Decoder
+	leave func() // has it end
+}
+
+func newLoader(in io.WriteCloser, out io.ReadCloser) *loader {
+	leave := func() {
+		_ = in.Close()
+		_ = out.Close()
+	}
+	return &loader{in: json.NewEncoder(in), out: json.NewDecoder(out), leave: leave}
 }
 
 // startLoader starts it; it ends with this process, however that ends.
@@ -69,12 +79,14 @@ func startLoader(command []string) (*loader, error) {
 		return nil, fmt.Errorf("start loader: %w", err)
 	}
 	go func() { _ = cmd.Wait() }() // the next request finds the pipe closed
-	return &loader{in: json.NewEncoder(in), out: json.NewDecoder(out)}, nil
+	return newLoader(in, out), nil
 }
 
-func (l *loader) load(q loadRequest) (bpf.Loaded, error) {
+// load does not wait for the answer any longer than ctx lasts, and leaves the loader then.
+func (l *loader) load(ctx context.Context, q loadRequest) (bpf.Loaded, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer context.AfterFunc(ctx, l.leave)()
 	var a loadAnswer
 	if err := errors.Join(l.in.Encode(q), l.out.Decode(&a)); err != nil {
 		return a.Loaded, fmt.Errorf("ask the process that may load programs: %w; a restart of the agent starts another one", err)

@@ -38,7 +38,7 @@ func BenchmarkTellingOfTenThousandServices(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		r, err := d.start(plan{sizes: d.room.For(needOf(source, lb.Node{}))})
+		r, err := d.start(b.Context(), plan{sizes: d.room.For(needOf(source, lb.Node{}))})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,12 +25,12 @@ import (
 // Whoever is killed on the way is followed by a start that goes on from there, or by one of the other layout that goes back.
 
 // load brings programs and tables into the kernel, with what the tables hold that they take the place of.
-func (r *running) load() (err error) {
+func (r *running) load(ctx context.Context) (err error) {
 	if r.plan.waiting {
 		r.objects, err = bpf.Placeholder()
 		return err
 	}
-	if err := r.open(); err != nil {
+	if err := r.open(ctx); err != nil {
 		return err
 	}
 	former := r.objects.Former()
@@ -55,18 +56,18 @@ func (r *running) load() (err error) {
 		return err
 	}
 	r.carrier = nil
-	if err := r.open(); err != nil {
+	if err := r.open(ctx); err != nil {
 		return err
 	}
 	r.carrier, err = tables.NewCarrier(&r.objects.NearlbMaps, r.objects.Former())
 	return err
 }
 
-func (r *running) open() (err error) {
+func (r *running) open(ctx context.Context) (err error) {
 	o, request := r.options, r.options.request(r.plan)
 	switch {
 	case r.daemon.loader != nil:
-		r.objects, err = r.adopt(request)
+		r.objects, err = r.adopt(ctx, request)
 	case o.Load != nil:
 		r.objects, err = o.Load(request.options())
 	default:
@@ -76,11 +77,11 @@ func (r *running) open() (err error) {
 }
 
 // adopt opens what the loader loaded.
-func (r *running) adopt(q loadRequest) (*bpf.Objects, error) {
+func (r *running) adopt(ctx context.Context, q loadRequest) (*bpf.Objects, error) {
 	if r.plan.loaded != nil {
 		return bpf.Adopt(q.options(), *r.plan.loaded)
 	}
-	loaded, err := r.daemon.loader.load(q)
+	loaded, err := r.daemon.loader.load(ctx, q)
 	if err != nil {
 		return nil, err
 	}

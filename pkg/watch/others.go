@@ -130,12 +130,14 @@ func (c *cluster) readOthers(ctx context.Context, e extent) (stop func()) {
 		c.update(nil, c.keys(kindOthers))
 		return func() {}
 	}
+	subject := "all of them"
 	options := metav1.ListOptions{FieldSelector: fields.OneTermNotEqualSelector(metav1.ObjectNameField, c.cfg.Name).String()}
 	r := newResource(kindOthers, &corev1.Node{}, c.client.CoreV1().Nodes(), options)
 	if client, can := c.client.(withMetadata); can && e == metadataOfOthers {
+		subject = "their metadata"
 		r = newResource(kindOthers, &metav1.PartialObjectMetadata{}, client.metadata.Resource(corev1.SchemeGroupVersion.WithResource("nodes")), options)
 	}
-	c.log.Debug("reading other Nodes", "whole", e == allOfOthers)
+	c.log.Debug("reading other Nodes", "subject", subject)
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {

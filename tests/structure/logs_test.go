@@ -18,7 +18,7 @@ var logKeys = []string{
 	"service", "frontend", "backend", "device", "cgroup", "map", "entry", "verdict", "program", "method", "kind", "node", "addresses",
 	"error", "problem", "change", "repaired", "retry", "services", "endpoints", "nodes", "sockets", "missing", "until",
 	"version", "source", "object", "server", "left", "address", "directory", "file", "subject", "capabilities",
-	"layout", "flows", "affinity", "entries", "bytes",
+	"layout", "flows", "affinity", "entries", "bytes", "zone",
 }
 
 // Messages are constant, so that they can be searched for and counted; what changes is under fixed keys.

@@ -13,7 +13,7 @@ import (
 const maxAliases = 10
 
 // chase follows an ExternalName to addresses: through names of ours, then by the upstream. A CNAME is told even where it leads nowhere,
-// which CoreDNS hides. An upstream that does not answer makes the answer SERVFAIL, so that clients ask again.
+// which CoreDNS hides. An upstream that does not answer or says that it cannot makes the answer SERVFAIL, so that clients ask again.
 func (r *Responder) chase(ctx context.Context, query *wire.Msg, from *answer, out *wire.Msg) {
 	a := *from
 	told := []string{}
@@ -45,7 +45,7 @@ func (r *Responder) chaseOutside(ctx context.Context, query *wire.Msg, name stri
 	ask.SetQuestion(name, query.Question[0].Qtype)
 	ask.RecursionDesired = true
 	reply, err := r.options.Upstream.Exchange(ctx, ask)
-	if err != nil {
+	if err != nil || failed(reply) {
 		out.Answer, out.Rcode = nil, wire.RcodeServerFailure
 		return
 	}

@@ -77,7 +77,7 @@ func (a *answer) apex() {
 // addresses answers A or AAAA: each address once, nearest first where that was asked for, otherwise in any order.
 func (a *answer) addresses(m match) {
 	found := slices.Clone(m.candidates)
-	a.mix(found)
+	a.mix(found, m.ordered)
 	seen := map[netip.Addr]bool{}
 	for _, c := range found {
 		switch {
@@ -91,11 +91,11 @@ func (a *answer) addresses(m match) {
 	}
 }
 
-// mix brings candidates that are equally near into any order, if their Service wants an order at all: see newEntry.
-func (a *answer) mix(all []candidate) {
+// mix brings candidates into any order; of ordered ones those that are equally near, which stand together.
+func (a *answer) mix(all []candidate, ordered bool) {
 	for len(all) > 0 {
 		n := 1
-		for n < len(all) && all[n].near == all[0].near {
+		for n < len(all) && (!ordered || all[n].near == all[0].near) {
 			n++
 		}
 		part := all[:n]
@@ -113,7 +113,7 @@ func (a *answer) services(m match) {
 			found = append(found, c)
 		}
 	}
-	a.mix(found)
+	a.mix(found, m.ordered)
 	type record struct {
 		target string
 		port   uint16

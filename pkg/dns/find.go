@@ -30,7 +30,8 @@ const versionTTL = 28800
 // match is what there is under a name.
 type match struct {
 	exists     bool        // there is such a name, whatever it answers with
-	candidates []candidate // its addresses, in the order of the answer
+	candidates []candidate // its addresses
+	ordered    bool        // the candidates are in the order of the answer, nearest first
 	owner      lb.ServiceName
 	alias      string // what an ExternalName stands for, an absolute name
 	text       string // of dns-version
@@ -123,7 +124,7 @@ func (r *Responder) findService(q question) match {
 	if e == nil || e.service.Unserved {
 		return match{}
 	}
-	m := match{owner: name}
+	m := match{owner: name, ordered: e.service.Selection != lb.NamesShuffled}
 	switch {
 	case q.zonal && !e.service.Headless:
 	case e.service.ExternalName != "":

@@ -14,6 +14,9 @@ const (
 	uncompressed6 = 1220
 )
 
+// maxDatagram is the most that UDP carries over IPv4, in bytes (RFC 768, RFC 791).
+const maxDatagram = 65535 - 20 - 8
+
 // Client says how a query came.
 type Client struct {
 	TCP bool
@@ -60,7 +63,7 @@ func fit(out *wire.Msg, edns *wire.OPT, from Client) {
 	case from.TCP:
 		size = wire.MaxMsgSize
 	case edns != nil:
-		size = max(size, int(edns.UDPSize()))
+		size = min(max(size, int(edns.UDPSize())), maxDatagram)
 	}
 	out.Truncate(size)
 	most := uncompressed4

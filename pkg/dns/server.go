@@ -89,7 +89,14 @@ func (s *Server) handle(ctx context.Context, w wire.ResponseWriter, query *wire.
 	case *net.TCPAddr:
 		from.TCP, from.IP6 = true, a.IP.To4() == nil
 	}
-	if err := w.WriteMsg(s.Responder.Serve(ctx, query, from)); err != nil {
+	data, err := s.Responder.Serve(ctx, query, from).Pack()
+	if err != nil { // an object or an upstream says what no message can
+		s.Log.Debug("answer that is no message", "error", err)
+		if data, err = new(wire.Msg).SetRcode(query, wire.RcodeServerFailure).Pack(); err != nil {
+			return
+		}
+	}
+	if _, err := w.Write(data); err != nil {
 		s.Log.Debug("answer a query", "address", w.RemoteAddr().String(), "error", err)
 	}
 }

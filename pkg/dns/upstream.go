@@ -51,12 +51,14 @@ func (u *Upstreams) Exchange(ctx context.Context, query *wire.Msg) (*wire.Msg, e
 	var errs []error
 	for _, server := range u.order(time.Now()) {
 		reply, err := server.ask(ctx, query)
-		server.note(err)
+		if ctx.Err() == nil { // else it may not have had its time
+			server.note(err)
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("ask %s: %w", server.address, err))
 			continue
 		}
-		if last = reply; reply.Rcode != wire.RcodeServerFailure && reply.Rcode != wire.RcodeRefused {
+		if last = reply; !failed(reply) {
 			break
 		}
 	}
@@ -64,6 +66,11 @@ func (u *Upstreams) Exchange(ctx context.Context, query *wire.Msg) (*wire.Msg, e
 		return nil, errors.Join(errs...)
 	}
 	return answerTo(query, last), nil
+}
+
+// failed tells that a server could not or would not find an answer.
+func failed(reply *wire.Msg) bool {
+	return reply.Rcode == wire.RcodeServerFailure || reply.Rcode == wire.RcodeRefused
 }
 
 // order is that of the configuration, those that did not answer lately last.

@@ -59,9 +59,10 @@ func (c *Carrier) show(f *bpf.NearlbFlow) {
 	if f.Flags&flowDirect != 0 {
 		of = backendPlane
 	}
-	if k := c.store.known(of, f.Frontend, f.FrontendPort); !k.isSet(c.store.filter) {
-		k.put(c.store.filter)
+	if of == frontendPlane && c.store.known(of, f.Frontend, 0).isSet(c.store.filter) {
+		return // the address is known whatever the port
 	}
+	c.store.known(of, f.Frontend, f.FrontendPort).put(c.store.filter)
 }
 
 // put brings one entry over; false when its set has no room.

@@ -212,3 +212,44 @@ func TestAConnectionToARemovedNodePortKeepsItsBit(t *testing.T) {
 		t.Error("the bit stays although nothing needs it")
 	}
 }
+
+// A connection that is carried over needs bits of its own only where its frontend has none: others would stay until the next start, and
+// let more strangers pass for known.
+func TestACarriedConnectionSetsBitsOnlyWhereNothingKnowsItsFrontend(t *testing.T) {
+	for _, text := range []string{"198.51.100.7:80", "[2001:db8:7::7]:80"} {
+		where := netip.MustParseAddrPort(text)
+		key := keyOf(lb.FrontendKey{Address: where, Protocol: lb.TCP})
+		flow := bpf.NearlbFlow{Frontend: key.Address, FrontendPort: key.Port, Protocol: 6}
+		direct := flow
+		direct.Flags = flowDirect
+		s := memoryStore(tinySizes())
+		port, address, backend := s.frontendKnown(key, ofKind(lb.KindNodePort)), s.frontendKnown(key, ofKind(lb.KindClusterIP)), s.backendKnown(where)
+		for name, c := range map[string]struct {
+			flow         bpf.NearlbFlow
+			before, want []known
+		}{
+			"of an address that is known":          {flow, []known{address}, []known{address}},
+			"of an address and port that is known": {flow, []known{port}, []known{port}},
+			"of a frontend that has gone":          {flow, nil, []known{port}},
+			"straight to a backend":                {direct, []known{address}, []known{address, backend}},
+		} {
+			s, want := memoryStore(tinySizes()), map[filterBit]bool{}
+			for _, k := range c.before {
+				k.put(s.filter)
+			}
+			for _, k := range c.want {
+				for _, bit := range k.bits() {
+					want[bit] = true
+				}
+			}
+			(&Carrier{store: s}).show(&c.flow)
+			got := map[filterBit]bool{}
+			for bit := range setBits(s.filter) {
+				got[bit] = true
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("%s, %s: bits %v, want %v", text, name, got, want)
+			}
+		}
+	}
+}

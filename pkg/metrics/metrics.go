@@ -93,7 +93,7 @@ func (m *Metrics) Published(took time.Duration, s maps.Stats) {
 	m.publications.Observe(took.Seconds())
 	for table, n := range map[string]int{
 		"frontends": s.Frontends, "records": s.Records, "slots": s.Slots, "backends": s.Backends,
-		"source_ranges": s.SourceRanges, "names": s.Names, "address_filter": s.AddressFilter,
+		"source_ranges": s.SourceRanges, "names": s.Names, "known_addresses": s.AddressFilter,
 	} {
 		if n > 0 {
 			m.writes.WithLabelValues(table).Add(float64(n))

@@ -185,8 +185,8 @@ func TestTheSumOfProcessorTimeFailsAndABudgetIsMarked(t *testing.T) {
 	}{
 		{0, warmLimit * time.Second, true, true},
 		{0, (warmLimit + 1) * time.Second, true, true},
-		{0, (warmLimit*3/2 + 1) * time.Second, true, false},
-		{0, (warmLimit*3/2 + 1) * time.Second, false, true},
+		{0, (freshLimit*3/2 + 1) * time.Second, true, false},
+		{0, (freshLimit*3/2 + 1) * time.Second, false, true},
 		{2 * time.Minute, (freshLimit - 120) * time.Second, true, true},
 		{2 * time.Minute, freshLimit * 3 / 2 * time.Second, true, false},
 	} {

@@ -22,17 +22,29 @@ type FailedRow struct {
 const unansweredAfter = 10
 
 // FailedOnce remembers which entries of the flow table were told as failed. Its zero value is ready; of one goroutine.
-type FailedOnce struct{ words []uint32 }
+type FailedOnce struct {
+	of    *store // the tables that were walked last
+	words []uint32
+}
+
+// turn readies it for these tables, and tells whether others were walked before: what was told of those may be in any place of these.
+func (o *FailedOnce) turn(s *store) (others bool) {
+	if o.of == s {
+		return false
+	}
+	others = o.of != nil
+	*o = FailedOnce{s, make([]uint32, int(s.flows.size)*flowWays)}
+	return others
+}
 
 // Failed walks the flow table and tells each failed connection once. The programs know nothing of it: what the flow saw is
 // enough, and a closed flow is kept for longer than the time between two looks of the agent. Flows that were pushed out
-// before, in a flood, are missed, as are connections of the node's own sockets, whose packets no program sees.
+// before, in a flood, are missed, as are connections of the node's own sockets, whose packets no program sees, and those that were
+// not told yet when other tables took the place of theirs.
 func (r *Reader) Failed(once *FailedOnce) iter.Seq[FailedRow] {
 	return func(yield func(FailedRow) bool) {
 		s := r.store
-		if len(once.words) == 0 {
-			once.words = make([]uint32, int(s.flows.size)*flowWays)
-		}
+		others := once.turn(s)
 		expiry := newExpiry(s.clock)
 		for place, f := range liveFlows(s) {
 			failed, refused := expiry.failed(&f)
@@ -40,7 +52,7 @@ func (r *Reader) Failed(once *FailedOnce) iter.Seq[FailedRow] {
 				continue
 			}
 			once.words[place] = f.Word
-			if !yield(FailedRow{f.Service, f.Backend, f.Generation, refused}) {
+			if !others && !yield(FailedRow{f.Service, f.Backend, f.Generation, refused}) {
 				return
 			}
 		}

@@ -43,3 +43,20 @@ func TestFailedConnectionsAreToldOnce(t *testing.T) {
 	putFlow(b.store, 0, again) // another connection in the same place
 	compare(t, slices.Collect(b.Reader().Failed(&once)), []FailedRow{{3, 9, 2, true}})
 }
+
+// A look at larger tables follows one at smaller ones: those of an agent that waits for its first list have one set.
+func TestFailedConnectionsThatLargerTablesTookOverAreNotToldAgain(t *testing.T) {
+	refused := bpf.NearlbFlow{Word: flowLive, Protocol: 6, Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_RESET), Backend: 1, Generation: 1, Service: 1}
+	sizes := bpf.Sizes{FlowSets: 1}.WithDefaults()
+	small := NewFake(sizes)
+	sizes.FlowSets = 64
+	large := NewFake(sizes)
+	var once FailedOnce
+	putFlow(small.store, 0, refused)
+	compare(t, slices.Collect(small.Reader().Failed(&once)), []FailedRow{{1, 1, 1, true}})
+	last := uint32(64*flowWays - 1)
+	putFlow(large.store, last, refused) // has another place there
+	compare(t, slices.Collect(large.Reader().Failed(&once)), nil)
+	putFlow(large.store, last-1, refused)
+	compare(t, slices.Collect(large.Reader().Failed(&once)), []FailedRow{{1, 1, 1, true}})
+}

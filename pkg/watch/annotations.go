@@ -18,6 +18,7 @@ const (
 	annotationKeys         = "nearlb.io/topology-keys"
 	annotationDistribution = "nearlb.io/traffic-distribution"
 	annotationFallback     = "nearlb.io/local-fallback"
+	annotationNames        = "nearlb.io/dns"
 )
 
 // maxTopologyKeys is the limit that spec.topologyKeys of Kubernetes 1.17 had.
@@ -26,6 +27,7 @@ const maxTopologyKeys = 16
 // readAnnotations puts what nearlb's annotations ask for into the Service. One that breaks a rule has no effect: the Service
 // is served as if it were not there (requirement B8). The problems come in the order of the annotations' names.
 func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorList) {
+	_, errs = nameSelection(svc) // names alone are made of it
 	fallback, wrong := localFallback(svc)
 	out.LocalFallback, errs = fallback, append(errs, wrong...)
 	keys, wrong := topologyKeys(svc)
@@ -49,6 +51,23 @@ func localFallback(svc *corev1.Service) (bool, field.ErrorList) {
 		return false, nil
 	}
 	return value == "true", oneOf(path, value, "true", "false")
+}
+
+// nameSelection says which endpoints the name of a headless Service answers with: the annotation, else all of them, nearest first where
+// the Service has a trafficDistribution.
+func nameSelection(svc *corev1.Service) (lb.NameSelection, field.ErrorList) {
+	otherwise := lb.NamesShuffled
+	if svc.Spec.TrafficDistribution != nil {
+		otherwise = lb.NamesOrdered
+	}
+	value, path := annotation(svc, annotationNames)
+	if value == "" {
+		return otherwise, nil
+	}
+	if errs := oneOf(path, lb.NameSelection(value), lb.NamesOrdered, lb.NamesPrefer, lb.NamesPin); len(errs) > 0 {
+		return otherwise, errs
+	}
+	return lb.NameSelection(value), nil
 }
 
 // topologyKeys reads the ordered keys, separated by commas. The rules are those of spec.topologyKeys of Kubernetes 1.17.

@@ -53,6 +53,8 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 			[]string{"nearlb.io/traffic-distribution: has no effect beside nearlb.io/topology-keys"}},
 		{"both, keys wrong: the other holds", "nearlb.io/traffic-distribution: PreferSameZone, nearlb.io/topology-keys: '**'", "", "[] PreferSameZone false",
 			[]string{`nearlb.io/topology-keys: "**": name part must consist`}},
+		{"names", "nearlb.io/dns: prefer", "", "[]  false", nil},
+		{"no such names", "nearlb.io/dns: nearest", "", "[]  false", []string{`nearlb.io/dns: "nearest": unsupported value`}},
 		{"fallback", "nearlb.io/local-fallback: 'true'", local, "[]  true", nil},
 		{"no fallback", "nearlb.io/local-fallback: 'false'", local, "[]  false", nil},
 		{"no such fallback", "nearlb.io/local-fallback: 'yes'", local, "[]  false", []string{`nearlb.io/local-fallback: "yes": unsupported value`}},
@@ -77,6 +79,30 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Headless Services alone have a choice of names, and they have no frontends whose problems could tell of it.
+func TestAWrongAnnotationOfAHeadlessServiceIsAProblem(t *testing.T) {
+	headless := func(value string) string {
+		return "{apiVersion: v1, kind: Service, metadata: {name: db, annotations: {nearlb.io/dns: " + value + "}}, spec: {clusterIP: None, ports: [{port: 80}]}}"
+	}
+	for _, value := range []string{"order", "prefer", "' pin '", "''"} {
+		if got := load(t, NodeConfig{}, headless(value)).Problems(); len(got) > 0 {
+			t.Errorf("%s: %v", value, got)
+		}
+	}
+	got := load(t, NodeConfig{}, headless("nearest")).Problems()
+	if len(got) != 1 || got[0].Object != "Service default/db" || got[0].Field != "metadata.annotations[nearlb.io/dns]" || !strings.HasPrefix(got[0].Message, `"nearest": unsupported value`) {
+		t.Errorf("got %v", got)
+	}
+	s, key := newStore(NodeConfig{}), objectKey{kindService, "default", "db"}
+	s.apply([]object{{key: key, wrong: got}}, nil, &changes{})
+	if keys := s.keys(kindService); len(keys) != 1 || keys[0] != key {
+		t.Errorf("a list would not find it missing: %v", keys)
+	}
+	if s.apply(nil, s.keys(kindService), &changes{}); len(s.Problems()) > 0 || len(s.keys(kindService)) > 0 {
+		t.Errorf("it is gone: %v", s.Problems())
 	}
 }
 

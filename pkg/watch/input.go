@@ -176,5 +176,8 @@ func (s *store) Problems() []lb.Problem {
 			out = append(out, cidr.problems...)
 		}
 	}
+	for _, problems := range s.unserved {
+		out = append(out, problems...)
+	}
 	return sortProblems(out)
 }

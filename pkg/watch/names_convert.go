@@ -23,9 +23,6 @@ const (
 	kindPod       kind = "Pod"
 )
 
-// annotationNames says which endpoints a headless Service's name answers with: lb.NameSelection.
-const annotationNames = "nearlb.io/dns"
-
 // naming is what an object means for names; all nil: nothing.
 type naming struct {
 	service *lb.NamedService // without slices
@@ -61,11 +58,12 @@ func convertNaming(in runtime.Object) (object, *ObjectError) {
 func namedService(in *corev1.Service) *lb.NamedService {
 	svc := in.DeepCopy()
 	defaultService(svc)
+	selection, _ := nameSelection(svc) // a problem that plan tells of
 	out := &lb.NamedService{
 		Name:         lb.ServiceName{Namespace: svc.Namespace, Name: svc.Name},
 		ExternalName: "",
 		Headless:     svc.Spec.ClusterIP == corev1.ClusterIPNone,
-		Selection:    nameSelection(svc),
+		Selection:    selection,
 	}
 	if svc.Spec.Type == corev1.ServiceTypeExternalName {
 		out.ExternalName, out.Headless = strings.TrimSuffix(svc.Spec.ExternalName, "."), false
@@ -81,20 +79,6 @@ func namedService(in *corev1.Service) *lb.NamedService {
 		out.Ports = append(out.Ports, lb.NamedPort{Name: p.Name, Protocol: protocol, Number: uint16(p.Port)})
 	}
 	return out
-}
-
-// nameSelection is the annotation's, else that of a Service that wants near endpoints: all of them, in order of nearness. A word that is
-// none of the annotation's has no effect.
-func nameSelection(svc *corev1.Service) lb.NameSelection {
-	value, _ := annotation(svc, annotationNames)
-	switch s := lb.NameSelection(value); s {
-	case lb.NamesOrdered, lb.NamesPrefer, lb.NamesPin:
-		return s
-	}
-	if svc.Spec.TrafficDistribution != nil {
-		return lb.NamesOrdered
-	}
-	return lb.NamesShuffled
 }
 
 // namedSlice takes slices of every address type; headless Services' slices are what most names are made of.

@@ -53,14 +53,15 @@ func (k objectKey) compare(o objectKey) int {
 }
 
 // object is an API object after the converter: one of the four values, or none for an object that is read and has no
-// effect (a headless Service, a slice that carries the headless label).
+// effect (a headless Service, a slice that carries the headless label). What is wrong with a headless Service is told nevertheless.
 type object struct {
 	key     objectKey
 	service *service
 	slice   *slice
 	node    *node
 	cidrs   *serviceCIDR
-	naming  *naming // where names are wanted
+	naming  *naming      // where names are wanted
+	wrong   []lb.Problem // of a Service without frontends
 }
 
 // refused makes an ObjectError of the first of errs; nil if there is none.

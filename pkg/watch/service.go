@@ -82,6 +82,10 @@ func convertService(in *corev1.Service) (object, *ObjectError) {
 		return o, err
 	}
 	if !hasFrontends(in) {
+		_, errs := nameSelection(in)
+		for _, err := range errs {
+			o.wrong = append(o.wrong, problem(o.key, err))
+		}
 		return o, nil
 	}
 	c := serviceConverter{key: o.key, in: in, serviceMore: plain, service: &service{

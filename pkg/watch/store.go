@@ -39,12 +39,13 @@ type store struct {
 	uids     map[objectKey]types.UID    // of refused objects
 	files    []*ObjectError             // refused files
 	triggers map[lb.ServiceName]time.Time
-	troubled map[objectKey]bool      // slices and Nodes with problems
-	self     lb.Node                 // as Node gives it
-	ranges   []netip.Prefix          // as ServiceCIDRs gives them
-	picky    map[lb.ServiceName]bool // Services whose decision may depend on other Nodes
-	regions  map[string]string       // of zones, as far as they were asked for; "" for one that has none
-	zones    map[string]bool         // that endpoints are, or were, in
+	troubled map[objectKey]bool              // slices and Nodes with problems
+	unserved map[lb.ServiceName][]lb.Problem // of Services without frontends, where there are any
+	self     lb.Node                         // as Node gives it
+	ranges   []netip.Prefix                  // as ServiceCIDRs gives them
+	picky    map[lb.ServiceName]bool         // Services whose decision may depend on other Nodes
+	regions  map[string]string               // of zones, as far as they were asked for; "" for one that has none
+	zones    map[string]bool                 // that endpoints are, or were, in
 }
 
 func newStore(cfg NodeConfig) *store {
@@ -60,6 +61,7 @@ func newStore(cfg NodeConfig) *store {
 		uids:     map[objectKey]types.UID{},
 		triggers: map[lb.ServiceName]time.Time{},
 		troubled: map[objectKey]bool{},
+		unserved: map[lb.ServiceName][]lb.Problem{},
 		picky:    map[lb.ServiceName]bool{},
 		regions:  map[string]string{},
 		zones:    map[string]bool{},
@@ -146,6 +148,9 @@ func (s *store) keys(k kind) []objectKey {
 		for name := range s.services {
 			out = append(out, objectKey{k, name.Namespace, name.Name})
 		}
+		for name := range s.unserved {
+			out = append(out, objectKey{k, name.Namespace, name.Name})
+		}
 	case kindSlice:
 		for name := range s.slices {
 			out = append(out, name.key())
@@ -184,7 +189,11 @@ func (s *store) resourceOf(key objectKey) kind {
 func (s *store) set(o object, c *changes) {
 	switch o.key.kind {
 	case kindService:
-		s.setService(lb.ServiceName{Namespace: o.key.namespace, Name: o.key.name}, s.cfg.ours(o.service), c)
+		name := lb.ServiceName{Namespace: o.key.namespace, Name: o.key.name}
+		if delete(s.unserved, name); len(o.wrong) > 0 {
+			s.unserved[name] = o.wrong
+		}
+		s.setService(name, s.cfg.ours(o.service), c)
 	case kindSlice:
 		s.setSlice(sliceName{o.key.namespace, o.key.name}, o.slice, c)
 	case kindNode:

@@ -64,6 +64,17 @@ func TestAnswersFitTheirClients(t *testing.T) {
 	}
 }
 
+// A client may take more than UDP carries: it gets what UDP does.
+func TestNoAnswerIsLargerThanADatagram(t *testing.T) {
+	r := responder(dns.Options{}, dns.ViewOptions{}, crowd(5000))
+	q := query("crowd.prod.svc.cluster.local", "A")
+	q.SetEdns0(65535, false)
+	m := r.Serve(context.Background(), q, dns.Client{})
+	if packed, err := m.Pack(); err != nil || len(packed) > 65507 || !m.Truncated || len(m.Answer) < 4000 {
+		t.Errorf("%d records, truncated %v, %d bytes, %v", len(m.Answer), m.Truncated, len(packed), err)
+	}
+}
+
 func TestOddQueriesAreRefused(t *testing.T) {
 	r := responder(dns.Options{}, dns.ViewOptions{}, cluster()...)
 	for _, row := range []struct {

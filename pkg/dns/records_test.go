@@ -63,7 +63,7 @@ func cluster() []lb.NamedService {
 	all := []lb.NamedService{web, plain, db, empty, portless, fqdn}
 	for name, target := range map[string]string{"out": "www.example.com", "in": "web.prod.svc.cluster.local", "two": "in.prod.svc.cluster.local",
 		"loop": "pool.prod.svc.cluster.local", "pool": "loop.prod.svc.cluster.local", "lost": "nobody.prod.svc.cluster.local", "literal": "192.0.2.1",
-		"silent": "silent.example.com"} {
+		"silent": "silent.example.com", "failing": "failing.example.com", "long": strings.Repeat("x", 64) + ".example.com"} {
 		s := named("prod", name)
 		s.ExternalName = target
 		all = append(all, s)
@@ -71,7 +71,7 @@ func cluster() []lb.NamedService {
 	return all
 }
 
-// outside has an IPv4 address for every name, and does not answer for silent.example.com.
+// outside has an IPv4 address for every name, does not answer for silent.example.com, and fails for failing.example.com.
 type outside struct{}
 
 func (outside) Exchange(_ context.Context, query *wire.Msg) (*wire.Msg, error) {
@@ -80,6 +80,8 @@ func (outside) Exchange(_ context.Context, query *wire.Msg) (*wire.Msg, error) {
 	switch q := query.Question[0]; {
 	case strings.HasPrefix(q.Name, "silent."):
 		return nil, errors.New("no answer")
+	case strings.HasPrefix(q.Name, "failing."):
+		out.Rcode = wire.RcodeServerFailure
 	case q.Qtype == wire.TypeA:
 		rr, err := wire.NewRR(q.Name + " 300 IN A 192.0.2.80")
 		out.Answer = append(out.Answer, rr)
@@ -194,6 +196,7 @@ func TestRecordsFollowTheSpecification(t *testing.T) {
 		{"27 ours: the CNAMEs are told", "loop.prod.svc.cluster.local", "A", "NOERROR CNAME loop.prod.svc.cluster.local. CNAME pool.prod.svc.cluster.local.", r},
 		{"27", "lost.prod.svc.cluster.local", "A", "NOERROR CNAME nobody.prod.svc.cluster.local.", r},
 		{"27", "silent.prod.svc.cluster.local", "A", "SERVFAIL", withUpstream},
+		{"27", "failing.prod.svc.cluster.local", "A", "SERVFAIL", withUpstream},
 		{"28", "literal.prod.svc.cluster.local", "A", none, r},
 		{"29", "10-244-1-10.prod.pod.cluster.local", "A", none, r},
 		{"30 D8", "172-17-0-3.prod.pod.cluster.local", "A", "NOERROR A 172.17.0.3", insecure},
@@ -316,6 +319,28 @@ func TestNearestEndpointsComeFirst(t *testing.T) {
 	for name, want := range map[string]string{"db.prod.svc.cluster.local": "NOERROR", "_sql._tcp.db.prod.svc.cluster.local": "NOERROR", "_no._tcp.db.prod.svc.cluster.local": "NXDOMAIN"} {
 		if got := ask(r, name, "SRV"); got != want {
 			t.Errorf("pinned to a zone without endpoints, %s: %s, want %s", name, got, want)
+		}
+	}
+}
+
+// Without a wish for an order every endpoint is sometimes the first, however near it is.
+func TestEndpointsAreInAnyOrder(t *testing.T) {
+	s := named("prod", "db")
+	s.Headless = true
+	slice := lb.NamedSlice{Ports: []lb.NamedPort{tcp("sql", 1)}}
+	for i, node := range []string{"n1", "n2", "n1", "n2"} {
+		slice.Endpoints = append(slice.Endpoints, lb.NamedEndpoint{Addresses: addrs(fmt.Sprintf("10.0.0.%d", i)), Node: node, Ready: true})
+	}
+	s.Slices = []lb.NamedSlice{slice}
+	r := responder(dns.Options{}, dns.ViewOptions{Node: lb.Node{Name: "n1"}}, s)
+	for _, qtype := range []string{"A", "SRV"} {
+		first := map[string]bool{}
+		for range 1000 { // four in 2^400 runs miss one
+			m := r.Serve(context.Background(), query("db.prod.svc.cluster.local", qtype), dns.Client{TCP: true})
+			first[m.Answer[0].String()] = true
+		}
+		if len(first) != 4 {
+			t.Errorf("%s: first are %v", qtype, first)
 		}
 	}
 }

@@ -87,6 +87,15 @@ func TestQueriesOnOneConnectionAreAllAnswered(t *testing.T) {
 	}
 }
 
+// An API server takes an externalName whose labels no message can carry.
+func TestANameThatNoMessageCanCarryIsAFailure(t *testing.T) {
+	at := serve(t, responder(dns.Options{}, dns.ViewOptions{}, cluster()...), "127.0.0.1:0")
+	m, _, err := (&wire.Client{Timeout: time.Minute}).Exchange(query("long.prod.svc.cluster.local", "A"), at)
+	if err != nil || m.Rcode != wire.RcodeServerFailure {
+		t.Errorf("got %v, %v", m, err)
+	}
+}
+
 func TestASecondServerOnAPortIsRefused(t *testing.T) {
 	r := responder(dns.Options{}, dns.ViewOptions{})
 	at := serve(t, r, "127.0.0.1:0")
@@ -148,6 +157,43 @@ func TestUpstreamsAreAskedUntilOneAnswers(t *testing.T) {
 	m, err = dns.NewUpstreams([]netip.AddrPort{failing}).Exchange(context.Background(), query("www.example.com", "A"))
 	if err != nil || m.Rcode != wire.RcodeServerFailure {
 		t.Errorf("none knows: got %v, %v", m, err)
+	}
+}
+
+// A server that a query had no time left for did not fail: the next query asks it before those that did.
+func TestAnUpstreamThatHadNoTimeIsNotAvoided(t *testing.T) {
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
+	var again atomic.Bool
+	failing := nameServer(t, func(w wire.ResponseWriter, q *wire.Msg) {
+		if again.Load() {
+			says("A 192.0.2.1")(w, q)
+			return
+		}
+		if _, udp := w.LocalAddr().(*net.UDPAddr); !udp {
+			_ = w.Close()
+			return
+		}
+		m := new(wire.Msg)
+		m.SetReply(q)
+		m.Truncated = true
+		_ = w.WriteMsg(m)
+	})
+	late := nameServer(t, func(w wire.ResponseWriter, q *wire.Msg) {
+		if again.Load() {
+			says("A 192.0.2.2")(w, q)
+			return
+		}
+		end()
+	})
+	u := dns.NewUpstreams([]netip.AddrPort{failing, late})
+	if m, err := u.Exchange(ctx, query("www.example.com", "A")); err == nil {
+		t.Fatalf("got %v", m)
+	}
+	again.Store(true)
+	m, err := u.Exchange(context.Background(), query("www.example.com", "A"))
+	if err != nil || len(m.Answer) != 1 || m.Answer[0].(*wire.A).A.String() != "192.0.2.2" {
+		t.Errorf("got %v, %v", m, err)
 	}
 }
 

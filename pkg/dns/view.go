@@ -68,10 +68,9 @@ func (v *View) Synced() {
 
 // Set puts a Service in force in the place of what it was.
 func (v *View) Set(s lb.NamedService) {
-	next := newEntry(s, v.options)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.replace(s.Name, next)
+	v.replace(s.Name, newEntry(s, v.options)) // the options change with the Node
 }
 
 // Remove takes a Service out. An unknown one is no error.

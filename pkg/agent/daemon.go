@@ -79,7 +79,7 @@ func (d *daemon) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, err := d.start(ctx, first)
+	r, err := d.next(ctx, &exchange{first})
 	if err != nil {
 		return err
 	}

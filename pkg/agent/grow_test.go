@@ -79,6 +79,25 @@ func TestTablesAreMadeAsLargeAsTheFirstListWants(t *testing.T) {
 	})
 }
 
+// A flag that asks for more than the machine has is told of, and what was there serves and is published to.
+func TestAnAgentWorksWithTheTablesThatAreThereWhereItCannotHaveTheLargerOnesOfItsFlags(t *testing.T) {
+	inMachine(t, func(m *machine) {
+		m.manifest("web.yaml", web)
+		first := m.agent(unbounded)
+		first.serving(0)
+		sizes := m.sizes()
+		m.must(first.end(syscall.SIGTERM))
+		m.manifest("more.yaml", manyServices(1))
+		again := m.agent(func(o *Options) { unbounded(o); o.Sizes.FlowSets = 1 << 30 }) // half a terabyte
+		again.await("both Services", func(s Status) bool {
+			return s.State == Serving && s.Services == 2 && s.Growth.Times == 0 && s.Growth.Error != "" && len(m.generations()) == 1
+		})
+		if diff := cmp.Diff(sizes, m.sizes()); diff != "" {
+			m.Errorf("tables (-before +after):\n%s", diff)
+		}
+	})
+}
+
 // A list that wants more than the tables hold makes them grow; everything that was published, and the counters, go over.
 func TestTablesGrowWithWhatIsListed(t *testing.T) {
 	inMachine(t, func(m *machine) {

@@ -47,7 +47,7 @@ func test(arguments ...string) []string {
 }
 
 // concurrent are the packages with goroutines and memory that other processes write: the race detector watches their tests.
-var concurrent = []string{"./pkg/agent", "./pkg/attach", "./pkg/bpf", "./pkg/capability", "./pkg/demo", "./pkg/health", "./pkg/lab", "./pkg/maps",
+var concurrent = []string{"./pkg/agent", "./pkg/attach", "./pkg/bpf", "./pkg/capability", "./pkg/demo", "./pkg/dns", "./pkg/health", "./pkg/lab", "./pkg/maps",
 	"./pkg/metrics", "./pkg/watch"}
 
 // These stand for packages in commands: those of nearlb's own module that no other suite names; and those of other modules that

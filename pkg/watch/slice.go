@@ -51,10 +51,10 @@ type endpoint struct {
 // place is what a slice says of where an endpoint is, and for whom it is. Endpoints of a Node share one.
 type place struct {
 	node, zone, region   string
-	nodeHints, zoneHints string // names, sorted, with hintEnd between them; "": none
+	nodeHints, zoneHints string // names, sorted, with hintEnd after each; "": none, which the name "" is not
 }
 
-// hintEnd is between names in a place. No name contains it.
+// hintEnd ends names in a place. No name contains it.
 const hintEnd = "\x00"
 
 type conditions uint8
@@ -227,15 +227,15 @@ func (c *sliceConverter) text(i int, child, value, topology string, may func(str
 
 // hints joins names.
 func (c *sliceConverter) hints(i int, child string, names []string) string {
-	good := names[:0]
+	joined := ""
 	for _, name := range names {
 		if isName(name, maxSubdomain) || isLabelValue(name) {
-			good = append(good, name)
+			joined += name + hintEnd
 			continue
 		}
 		c.wrong("endpoints", i, child, name, "is no such name; this hint is ignored")
 	}
-	return strings.Join(good, hintEnd)
+	return joined
 }
 
 // split is the reverse of hints.
@@ -243,7 +243,7 @@ func split(hints string) []string {
 	if hints == "" {
 		return nil
 	}
-	return strings.Split(hints, hintEnd)
+	return strings.Split(strings.TrimSuffix(hints, hintEnd), hintEnd)
 }
 
 func hintNames[T any](hints []T, name func(T) string) []string {

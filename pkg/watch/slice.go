@@ -229,7 +229,7 @@ func (c *sliceConverter) text(i int, child, value, topology string, may func(str
 func (c *sliceConverter) hints(i int, child string, names []string) string {
 	joined := ""
 	for _, name := range names {
-		if isName(name, maxSubdomain) || isLabelValue(name) {
+		if name == "" || isName(name, maxSubdomain) || isLabelValue(name) {
 			joined += name + hintEnd
 			continue
 		}

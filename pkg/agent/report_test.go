@@ -123,7 +123,7 @@ func TestAStatusThatStaysTheSameIsRenewedAndComesBackIfRemoved(t *testing.T) {
 		time.Sleep(statusEvery)
 		synctest.Wait()
 		after, err := os.Stat(r.path)
-		if err != nil || !os.SameFile(before, after) || after.ModTime().Sub(time.Now()).Abs() > time.Second {
+		if err != nil || !os.SameFile(before, after) || time.Until(after.ModTime()).Abs() > time.Second {
 			t.Errorf("%v after %v: %v, %v; want the same file, renewed", after.ModTime(), statusEvery, time.Now(), err)
 		}
 		if err := os.Remove(r.path); err != nil {

@@ -43,11 +43,6 @@ const (
 	nearCluster
 )
 
-// tier is the nearness in the words of the packet path.
-func (n nearness) tier() lb.TierName {
-	return [...]lb.TierName{lb.TierNode, lb.TierZone, lb.TierRegion, lb.TierCluster}[n]
-}
-
 func newEntry(s lb.NamedService, o ViewOptions) *entry {
 	e := &entry{service: s, clusterIPs: slices.Clone(s.ClusterIPs)}
 	if s.ExternalName != "" {

@@ -73,7 +73,7 @@ func managed(o metav1.Object, i int, size int) {
 	o.SetResourceVersion(strconv.Itoa(1000 + i))
 	o.SetCreationTimestamp(metav1.Unix(1700000000, 0))
 	o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1",
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(`"` + strings.Repeat("f", size) + `"`)}}})
+		FieldsV1: metav1.NewFieldsV1(`"` + strings.Repeat("f", size) + `"`)}})
 }
 
 func realService(i int) *corev1.Service {

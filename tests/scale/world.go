@@ -130,7 +130,7 @@ func named(number int) metav1.ObjectMeta {
 // managed is what field managers leave on an object, as large as it usually is.
 func managed(manager, fields string) []metav1.ManagedFieldsEntry {
 	return []metav1.ManagedFieldsEntry{{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}}
+		FieldsV1: metav1.NewFieldsV1(fields)}}
 }
 
 func (w *world) service(number int) *corev1.Service {

@@ -33,7 +33,7 @@ func TestJiffiesAreTheProgramsJiffies(t *testing.T) {
 
 func TestTimeoutsComeFromTheObject(t *testing.T) {
 	got := bpf.DefaultTimeouts()
-	want := bpf.Timeouts{TCPEstablished: 86400, TCPUnanswered: 60, TCPClosed: 10, UDPAnswered: 180, UDPUnanswered: 30}
+	want := bpf.Timeouts{TCPEstablished: 86400, TCPUnanswered: 60, TCPClosed: 10, TCPHeld: 62, UDPAnswered: 180, UDPUnanswered: 30}
 	if got != want {
 		t.Errorf("timeouts %+v, want %+v", got, want)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -405,9 +406,9 @@ func TestAServiceThatChangesIsPublishedInTheMiddleOfAnAudit(t *testing.T) {
 		b.Synced()
 		b.settle()
 		b.tables.taken()
-		tables := 0
-		b.tables.between = func() {
-			switch tables++; tables {
+		var tables atomic.Int32
+		between := func() {
+			switch tables.Add(1) {
 			case 1:
 				b.source.set(1, 2)
 				b.ServiceChanged(name)
@@ -415,9 +416,10 @@ func TestAServiceThatChangesIsPublishedInTheMiddleOfAnAudit(t *testing.T) {
 				b.want("audit", "apply s1")
 			}
 		}
+		b.tables.between.Store(&between)
 		b.after(testAudit)
-		if tables < 3 {
-			t.Errorf("an audit has %d steps", tables)
+		if tables.Load() < 3 {
+			t.Errorf("an audit has %d steps", tables.Load())
 		}
 	})
 }

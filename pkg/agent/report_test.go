@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 // reported is a reporter at work in a bubble of fake time, and what it is told.
 type reported struct {
 	*testing.T
+	mu     sync.Mutex // of what the reporter asks for and counts
 	path   string
 	now    Status
 	stage  stage
@@ -27,8 +29,8 @@ func inReport(t *testing.T, test func(r *reported)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &reported{T: t, path: filepath.Join(t.TempDir(), "status"), news: make(chan struct{}, 1), stage: stage{state: Starting}}
 		reporter := reporter{path: r.path, news: r.news,
-			stage: func() stage { return r.stage }, status: func() Status { return r.now },
-			changed: func(Status) { r.writes++ },
+			stage: func() stage { r.mu.Lock(); defer r.mu.Unlock(); return r.stage }, status: func() Status { r.mu.Lock(); defer r.mu.Unlock(); return r.now },
+			changed: func(Status) { r.mu.Lock(); defer r.mu.Unlock(); r.writes++ },
 			failed: func(err error) {
 				if err != nil {
 					t.Error(err)
@@ -52,7 +54,9 @@ func inReport(t *testing.T, test func(r *reported)) {
 
 // tell changes the status.
 func (r *reported) tell(dirty int) {
+	r.mu.Lock()
 	r.now.Dirty = dirty
+	r.mu.Unlock()
 	select {
 	case r.news <- struct{}{}:
 	default:
@@ -62,6 +66,8 @@ func (r *reported) tell(dirty int) {
 
 func (r *reported) wrote(when string, want int) {
 	r.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.writes != want {
 		r.Errorf("%s: written %d times, want %d", when, r.writes, want)
 	}
@@ -76,12 +82,16 @@ func TestTheStatusIsWrittenAtMostOnceASecondAndOnlyWhenItChanged(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		synctest.Wait()
+		r.mu.Lock()
 		if r.writes < 9 || r.writes > 11 {
 			t.Errorf("written %d times in ten seconds, want one a second", r.writes)
 		}
+		r.mu.Unlock()
 		time.Sleep(2 * statusPause)
 		synctest.Wait()
+		r.mu.Lock()
 		r.writes = 0
+		r.mu.Unlock()
 		r.tell(7)
 		r.wrote("a change after a pause is written at once", 1)
 		for range 100 {
@@ -97,10 +107,14 @@ func TestAnotherStageIsWrittenAtOnce(t *testing.T) {
 		r.wrote("at first", 1)
 		r.tell(1)
 		r.wrote("a change too soon", 0)
+		r.mu.Lock()
 		r.stage = stage{state: Serving}
+		r.mu.Unlock()
 		r.tell(2)
 		r.wrote("serving", 1)
+		r.mu.Lock()
 		r.stage.audited = true
+		r.mu.Unlock()
 		r.tell(3)
 		r.wrote("audited", 1)
 		r.tell(4)

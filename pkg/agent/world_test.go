@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -133,7 +134,7 @@ type witnessed struct {
 	fail    map[lb.ServiceName]error
 	block   chan struct{} // Apply waits for it, when there is one
 	drift   []maps.Drift
-	between func() // called between two tables of an audit
+	between atomic.Pointer[func()] // called between two tables of an audit
 	config  []maps.Config
 }
 
@@ -205,8 +206,8 @@ func (w *witnessed) AuditSteps(repair bool) iter.Seq2[[]maps.Drift, error] {
 				return
 			}
 			drift = nil
-			if w.between != nil {
-				w.between()
+			if between := w.between.Load(); between != nil {
+				(*between)()
 			}
 		}
 	}

@@ -35,19 +35,14 @@ func (r *Responder) Serve(ctx context.Context, query *wire.Msg, from Client) *wi
 
 // checked refuses what is not asked as Kubernetes' clients ask.
 func (r *Responder) checked(ctx context.Context, query *wire.Msg) *wire.Msg {
-	refused := func(rcode int) *wire.Msg {
-		out := new(wire.Msg)
-		out.SetRcode(query, rcode)
-		return out
-	}
 	edns := query.IsEdns0()
 	switch {
 	case len(query.Question) == 0:
-		return refused(wire.RcodeServerFailure)
+		return refusal(query, wire.RcodeServerFailure)
 	case query.Question[0].Qclass != wire.ClassINET:
-		return refused(wire.RcodeRefused)
+		return refusal(query, wire.RcodeRefused)
 	case edns != nil && edns.Version() != 0:
-		out := refused(wire.RcodeBadVers)
+		out := refusal(query, wire.RcodeBadVers)
 		out.SetEdns0(edns.UDPSize(), edns.Do())
 		out.IsEdns0().SetExtendedRcode(wire.RcodeBadVers)
 		return out

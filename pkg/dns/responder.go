@@ -131,17 +131,19 @@ func (r *Responder) Answer(ctx context.Context, query *wire.Msg) *wire.Msg {
 
 // forward asks the upstream; without one, or where it does not answer, the question is refused or fails.
 func (r *Responder) forward(ctx context.Context, query *wire.Msg) *wire.Msg {
-	refused := func(rcode int) *wire.Msg {
-		out := new(wire.Msg)
-		out.SetRcode(query, rcode)
-		return out
-	}
 	if r.options.Upstream == nil {
-		return refused(wire.RcodeRefused)
+		return refusal(query, wire.RcodeRefused)
 	}
 	out, err := r.options.Upstream.Exchange(ctx, query)
 	if err != nil {
-		return refused(wire.RcodeServerFailure)
+		return refusal(query, wire.RcodeServerFailure)
 	}
+	return out
+}
+
+// refusal answers a query with a code alone.
+func refusal(query *wire.Msg, rcode int) *wire.Msg {
+	out := new(wire.Msg)
+	out.SetRcode(query, rcode)
 	return out
 }

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -56,6 +57,13 @@ func parse() (o options, err error) {
 	flag.DurationVar(&o.idle, "idle", 30*time.Second, "how long nothing happens")
 	flag.DurationVar(&o.longest, "longest", time.Minute, "how long changes or starts of a kind are repeated if each takes long")
 	flag.Parse()
+	for _, program := range []*string{&o.nearlb, &o.kubeProxy} { // they run in other directories
+		if *program != "" {
+			if *program, err = filepath.Abs(*program); err != nil {
+				return o, err
+			}
+		}
+	}
 	o.flags = strings.Fields(flags)
 	for text := range strings.SplitSeq(sizes, ",") {
 		var s size

@@ -27,9 +27,9 @@ type fake struct {
 	err      error
 }
 
-func (r fake) Verdicts() iter.Seq2[maps.VerdictRow, error] { return each(r.verdicts, nil) }
-func (r fake) Traffic() iter.Seq2[maps.TrafficRow, error]  { return each(r.traffic, r.err) }
-func (r fake) ServiceTraffic() iter.Seq2[maps.ServiceTrafficRow, error] {
+func (r *fake) Verdicts() iter.Seq2[maps.VerdictRow, error] { return each(r.verdicts, nil) }
+func (r *fake) Traffic() iter.Seq2[maps.TrafficRow, error]  { return each(r.traffic, r.err) }
+func (r *fake) ServiceTraffic() iter.Seq2[maps.ServiceTrafficRow, error] {
 	return each(r.services, nil)
 }
 

@@ -29,7 +29,7 @@ var (
 	errBack   = errors.New("the first one is ready again")
 )
 
-// failover sends each request to the server that answered last, and to the next one when that has nothing good to say, or says
+// failover sends each request to the server that answered last, and to the next one when that cannot serve, or says
 // nothing and is not ready. Once the first of them has been ready for some time, it is asked again: watches that are open elsewhere end
 // in their own time. Requests that change something are not sent again: who made them may.
 type failover struct {
@@ -55,7 +55,7 @@ func (f *failover) RoundTrip(request *http.Request) (response *http.Response, er
 		at := f.asked(request)
 		response, err = f.ask(at, request)
 		switch {
-		case err == nil && response.StatusCode < http.StatusInternalServerError:
+		case err == nil && serves(response.StatusCode):
 			f.answered(at)
 			return response, nil
 		case request.Context().Err() != nil: // nobody waits for the answer
@@ -67,6 +67,12 @@ func (f *failover) RoundTrip(request *http.Request) (response *http.Response, er
 		}
 	}
 	return response, err
+}
+
+// serves tells whether a status is an answer, an error of the request included (500 among them: another server would say the same),
+// rather than that this server, or what stands before it, cannot serve now.
+func serves(status int) bool {
+	return status != http.StatusBadGateway && status != http.StatusServiceUnavailable && status != http.StatusGatewayTimeout
 }
 
 // ask sends a request to one server. If the header of the answer does not come in time, and the server does not say either that it is

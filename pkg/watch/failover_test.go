@@ -3,6 +3,7 @@
 package watch
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"log/slog"
@@ -21,13 +22,14 @@ type servers struct {
 	ill   map[string]error         // answers nothing else
 	mute  map[string]bool          // accepts, and says nothing
 	slow  map[string]time.Duration // takes so long for a list
+	code  map[string]int           // the status of its answers; 0: 200
 	asked []string                 // hosts of requests other than for /readyz
 }
 
 func (s *servers) RoundTrip(r *http.Request) (*http.Response, error) {
 	host, list := r.URL.Host, r.URL.Path != "/readyz"
 	s.mu.Lock()
-	ill, mute, slow := s.ill[host], s.mute[host], time.Duration(0)
+	ill, mute, slow, code := s.ill[host], s.mute[host], time.Duration(0), cmp.Or(s.code[host], http.StatusOK)
 	if list {
 		s.asked = append(s.asked, host)
 		slow = s.slow[host]
@@ -45,7 +47,7 @@ func (s *servers) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, r.Context().Err()
 	case <-time.After(slow):
 	}
-	return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Body: io.NopCloser(strings.NewReader(host)), Request: r}, nil
+	return &http.Response{StatusCode: code, Status: http.StatusText(code), Body: io.NopCloser(strings.NewReader(host)), Request: r}, nil
 }
 
 func (s *servers) set(change func()) {
@@ -57,7 +59,7 @@ func (s *servers) set(change func()) {
 func withServers(t *testing.T, test func(s *servers, r *recorder, ask func() string)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &servers{ill: map[string]error{}, mute: map[string]bool{}, slow: map[string]time.Duration{}}
+		s := &servers{ill: map[string]error{}, mute: map[string]bool{}, slow: map[string]time.Duration{}, code: map[string]int{}}
 		r := newRecorder()
 		f := &failover{next: s, log: slog.New(r)}
 		for _, host := range []string{"a", "b", "c"} {
@@ -75,7 +77,7 @@ func withServers(t *testing.T, test func(s *servers, r *recorder, ask func() str
 			must(t, err)
 			return string(host)
 		})
-		s.set(func() { clear(s.ill); clear(s.mute) })
+		s.set(func() { clear(s.ill); clear(s.mute); clear(s.code) })
 		time.Sleep(time.Hour) // it goes back, and looks no more
 	})
 }
@@ -93,6 +95,21 @@ func TestAServerThatAcceptsAndSaysNothingIsLeftInSeconds(t *testing.T) {
 		s.set(func() { s.mute["c"] = true })
 		same(t, "all silent", ask(), errSilent.Error())
 	})
+}
+
+func TestAServerIsLeftForSayingThatItCannotServeAndForNoOtherError(t *testing.T) {
+	for code, want := range map[int]string{
+		http.StatusBadGateway: "b", http.StatusServiceUnavailable: "b", http.StatusGatewayTimeout: "b",
+		http.StatusInternalServerError: "a", http.StatusNotImplemented: "a", http.StatusTooManyRequests: "a", http.StatusForbidden: "a",
+	} {
+		t.Run(http.StatusText(code), func(t *testing.T) {
+			withServers(t, func(s *servers, _ *recorder, ask func() string) {
+				s.set(func() { s.code["a"] = code })
+				same(t, "asked", ask(), "a") // who asked is told what it said
+				same(t, "asked again", ask(), want)
+			})
+		})
+	}
 }
 
 // A long list takes a while; the server says meanwhile that it is ready.

@@ -84,7 +84,7 @@ func damages() []damage {
 		{"slots overwritten", "slots", func(t *bpf.NearlbMaps) error { return spoil(t.Slots, 0) }},
 		{"backends overwritten", "backends", func(t *bpf.NearlbMaps) error { return spoil(t.Backends, 12) }},
 		{"address filter cleared", "known_addresses", func(t *bpf.NearlbMaps) error {
-			return overwriteArray(t.KnownAddresses, func(bits []byte) { clear(bits) })
+			return overwriteArray(t.KnownAddresses, t.KnownAddresses.MaxEntries(), func(bits []byte) { clear(bits) })
 		}},
 		{"source ranges deleted", "source_ranges", func(t *bpf.NearlbMaps) error { return deleteAll[bpf.NearlbSourceRangeKey](t.SourceRanges) }},
 		{"settings overwritten", "config", func(t *bpf.NearlbMaps) error {
@@ -139,17 +139,17 @@ func overwriteAll[K any](m *ebpf.Map, change func(value []byte)) error {
 
 // spoil changes bytes of all elements of an array that are in use, from an offset on.
 func spoil(m *ebpf.Map, offset int) error {
-	return overwriteArray(m, func(value []byte) {
+	return overwriteArray(m, min(m.MaxEntries(), 1<<13), func(value []byte) { // ids are given from the lowest on
 		for i := offset; i < min(offset+16, len(value)); i++ {
 			value[i] ^= 0x55
 		}
 	})
 }
 
-// overwriteArray changes the elements that are not zero.
-func overwriteArray(m *ebpf.Map, change func(value []byte)) error {
+// overwriteArray changes the elements below a bound that are not zero.
+func overwriteArray(m *ebpf.Map, below uint32, change func(value []byte)) error {
 	changed := 0
-	for i := range min(m.MaxEntries(), 1<<13) { // ids are given from the lowest on
+	for i := range below {
 		value, err := m.LookupBytes(i)
 		if err != nil {
 			return err

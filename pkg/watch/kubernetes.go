@@ -107,14 +107,18 @@ func (c *cluster) reflect(ctx context.Context, r resource) {
 		r.example, &sink{cluster: c, kind: r.kind},
 		cache.ReflectorOptions{Name: string(r.kind), Logger: new(klog.FromContext(ctx)), Backoff: new(backoff())})
 	delay := backoff().DelayWithReset(clock.RealClock{}, retryReset)
+	refused := 0
 	_ = delay.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		err := reflector.ListAndWatchWithContext(ctx)
 		if err != nil {
 			c.log.Debug("list and watch ended", "kind", reflector.Name(), "error", err)
 		}
-		if lacks(kind(reflector.Name()), err) {
-			pause(ctx, lackingEvery-lackingEvery/10+rand.N(lackingEvery/5))
+		if !lacks(r.kind, err) {
+			refused = 0
+			return false, nil
 		}
+		pause(ctx, untilAskedAgain(err, refused))
+		refused++
 		return false, nil
 	})
 }
@@ -122,6 +126,16 @@ func (c *cluster) reflect(ctx context.Context, r resource) {
 // lacks tells whether a server answered that it has no objects of a kind for us, and may do without them.
 func lacks(k kind, err error) bool {
 	return k == kindServiceCIDR && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err))
+}
+
+// untilAskedAgain is how long a server is left alone that lacks a kind. Permission may come a moment after the agent, when both are
+// installed at once: who is refused asks again soon, and then ever more rarely.
+func untilAskedAgain(err error, refused int) time.Duration {
+	every := lackingEvery
+	if apierrors.IsForbidden(err) {
+		every = min(every, retryLongest<<min(refused, 16))
+	}
+	return every - every/10 + rand.N(every/5)
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -103,6 +103,38 @@ func TestAServerWithoutServiceCIDRsIsAskedEveryTenMinutes(t *testing.T) {
 	})
 }
 
+// Permission to read ServiceCIDRs that comes a moment after the agent is noticed soon; one that never comes costs a request every ten minutes.
+func TestPermissionForServiceCIDRsThatComesLaterIsNoticedSoon(t *testing.T) {
+	var allowed atomic.Bool
+	refuse := func(c *fake.Clientset) {
+		c.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return !allowed.Load(), nil, apierrors.NewForbidden(schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}, "", nil)
+		})
+	}
+	objects := []runtime.Object{&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}}}
+	withAPI(t, refuse, func(a *api) {
+		time.Sleep(2 * time.Second)
+		allowed.Store(true)
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		same(t, "ranges", len(a.source.ServiceCIDRs()), 1)
+	}, objects...)
+	allowed.Store(false)
+	withAPI(t, refuse, func(a *api) {
+		time.Sleep(10 * time.Hour)
+		requests := 0
+		for _, action := range a.client.Actions() {
+			if action.Matches("list", "servicecidrs") || action.Matches("watch", "servicecidrs") {
+				requests++
+			}
+		}
+		if requests < 55 || requests > 80 {
+			t.Errorf("%d requests in ten hours, want about 70", requests)
+		}
+	}, objects...)
+}
+
 // A server that takes a list's request and says nothing is as good as none. The end of the agent is no outage.
 func TestAServerThatHangsIsAnOutage(t *testing.T) {
 	for what, ends := range map[string]bool{"the list takes too long": false, "the agent ends": true} {

@@ -122,7 +122,7 @@ func TestSuitesRunSideBySideAfterOthersAndWhatFailsIsToldAtTheEnd(t *testing.T) 
 		shell("first", "mkfifo "+pipe+"; echo '?   p [no test files]'; echo 'ok  p 1s'"),
 		shell("reads", "cat "+pipe, "first"), // these two end only side by side
 		shell("writes", "echo written >"+pipe, "first"),
-		shell("fails", "echo why; exit 3", "first"),
+		shell("fails", "echo why; echo '--- FAIL: TestX'; echo '    x_test.go:7: wrong'; echo noise; exit 3", "first"),
 		shell("after", "echo never", "fails"),
 		shell("input", "read line; test $? = 1"),
 	}, 3)
@@ -140,6 +140,10 @@ func TestSuitesRunSideBySideAfterOthersAndWhatFailsIsToldAtTheEnd(t *testing.T) 
 		if strings.Contains(text, unwanted) {
 			t.Errorf("%q is told", unwanted)
 		}
+	}
+	_, end, _ := strings.Cut(text, "total")
+	if !strings.Contains(end, "fails: --- FAIL: TestX\nfails:     x_test.go:7: wrong\n") || strings.Contains(end, "noise") {
+		t.Error("the end does not repeat what failed, and that alone")
 	}
 	if good {
 		t.Error("all is well, it says")

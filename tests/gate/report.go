@@ -5,7 +5,9 @@ package main
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"runtime"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -58,6 +60,11 @@ func summarise(to io.Writer, results []*result, clock time.Duration, judged bool
 	limit, caches := limitOf(compiled)
 	fmt.Fprintf(table, "total\t%.0f\t%.0f\t%.0f\t with %s caches\n", sum.Seconds(), limit.Seconds(), clock.Seconds(), caches)
 	table.Flush()
+	for _, r := range results {
+		for _, line := range failures(r) {
+			fmt.Fprintf(to, "%s: %s\n", r.name, line)
+		}
+	}
 	switch {
 	case judged && sum > freshLimit*time.Second*3/2:
 		ok = false
@@ -66,6 +73,25 @@ func summarise(to io.Writer, results []*result, clock time.Duration, judged bool
 		fmt.Fprintf(to, "together the suites take more than %.0f minutes of two cores: make one cheaper, unless other work slowed them\n", limit.Minutes()/2)
 	}
 	return ok
+}
+
+// failing are lines that say what failed: names of tests, and what tests said with file and line.
+var failing = regexp.MustCompile(`^\s*(--- FAIL: |[a-z0-9_]+_test\.go:\d+: |panic: |FAIL\t|WARNING: DATA RACE)`)
+
+// mostFailures is how many lines of a suite are repeated.
+const mostFailures = 40
+
+// failures are the lines of a failed suite that say what failed, once more at the end: what is between may be long.
+func failures(r *result) (lines []string) {
+	if r.err == nil {
+		return nil
+	}
+	for line := range strings.Lines(string(r.output)) {
+		if failing.MatchString(line) && len(lines) < mostFailures {
+			lines = append(lines, strings.TrimRight(line, "\n"))
+		}
+	}
+	return lines
 }
 
 // limitOf is what all suites may take together, by what those took that only compile.

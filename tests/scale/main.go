@@ -154,6 +154,9 @@ func run(o options) (err error) {
 				o.say("%s, %s: %d connections got no answer while endpoints changed", s, p.name, c.figures.failed)
 			}
 			columns = append(columns, column{s, p.name, c.figures})
+			for _, r := range rows { // at once, as a run is long
+				o.say("%s, %s: %s: %s", s, p.name, r.title, r.cell(columns[len(columns)-1], columns))
+			}
 		}
 	}
 	return markdown(os.Stdout, o, columns)

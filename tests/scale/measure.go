@@ -108,6 +108,10 @@ func (c *course) await() (time.Time, error) {
 	}
 	at, err := c.prober.allArrive(want, c.proxy.limit)
 	if err != nil {
+		if c.proxy.name == kubeProxyName { // what it cannot do is a figure, too
+			c.figures.trouble = fmt.Sprintf("nothing published within %.0f minutes", c.proxy.limit.Minutes())
+			return at, errDoesNotFit
+		}
 		if _, wrong, ok := c.proxy.published(c.process.PID()); ok && wrong != "" {
 			c.figures.trouble = wrong
 			return at, errDoesNotFit

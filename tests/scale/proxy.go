@@ -98,7 +98,7 @@ func newAgent(l *lab.Lab, binary string, flags []string) (*proxy, error) {
 
 // newKubeProxy is kube-proxy in mode nftables, as a cluster has it.
 func newKubeProxy(l *lab.Lab, binary string) (*proxy, error) {
-	p := &proxy{name: "kube-proxy", limit: 5 * time.Minute}
+	p := &proxy{name: kubeProxyName, limit: 5 * time.Minute}
 	if err := p.addNode(l, "n2"); err != nil {
 		return nil, err
 	}

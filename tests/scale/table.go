@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// kubeProxyName is how the other proxy is called in the table.
+const kubeProxyName = "kube-proxy"
+
 // column is one proxy at one size.
 type column struct {
 	size
@@ -128,11 +131,11 @@ func (r row) cell(c column, columns []column) string {
 		return "-"
 	}
 	text := r.text(c.figures)
-	if r.number == nil || c.proxy == "kube-proxy" {
+	if r.number == nil || c.proxy == kubeProxyName {
 		return text
 	}
 	for _, other := range columns {
-		if other.proxy == "kube-proxy" && other.size == c.size {
+		if other.proxy == kubeProxyName && other.size == c.size {
 			if theirs := r.number(other.figures); theirs != 0 {
 				text += fmt.Sprintf(" (%s)", ratio(theirs/r.number(c.figures)))
 			}

@@ -83,7 +83,7 @@ func (d *daemon) start(ctx context.Context, p plan) (_ *running, err error) {
 			return nil, err
 		}
 	}
-	if r.devices, err = attach.New(r.attachOptions()); err != nil {
+	if r.devices, err = attach.New(r.attachOptions(ctx)); err != nil {
 		return nil, err
 	}
 	if r.sockets, err = attach.NewSockets(r.socketOptions()); err != nil {
@@ -123,6 +123,10 @@ func (d *daemon) start(ctx context.Context, p plan) (_ *running, err error) {
 	if err := d.dropPrivileges(r); err != nil {
 		return nil, err
 	}
+	if !p.waiting && !d.saidStarted {
+		d.saidStarted = true
+		d.sayStarted(r)
+	}
 	d.relay.turn(r.loop)
 	return r, nil
 }
@@ -138,7 +142,7 @@ func (d *daemon) guard(serving map[lb.ServiceName]bool) {
 	d.source.Guard(guard)
 }
 
-func (r *running) attachOptions() attach.Options {
+func (r *running) attachOptions(ctx context.Context) attach.Options {
 	var once sync.Once
 	return attach.Options{
 		Pods:          r.options.PodDevices,
@@ -146,7 +150,7 @@ func (r *running) attachOptions() attach.Options {
 		Network:       func(n attach.Network) { r.networkChanged(n); r.checks.Look(); r.hostChanged() },
 		NodeAddresses: func() []netip.Addr { return r.source.Node().Addresses },
 		LinkDir:       bpf.LinkDirectory(r.options.PinPath),
-		Programs:      r.programs(),
+		Programs:      r.programs(ctx),
 		Former:        r.formerLinks,
 		Carry:         r.carryConnections,
 		QdiscDir:      bpf.QdiscDirectory(r.options.PinPath),
@@ -170,11 +174,11 @@ func (r *running) boundMemory() {
 }
 
 // programs are those of devices. Nobody attaches any as long as the first list is waited for.
-func (r *running) programs() attach.Programs {
+func (r *running) programs(ctx context.Context) attach.Programs {
 	if none := new(ebpf.Program); r.plan.waiting {
 		return attach.Programs{FromPod: none, ToPod: none}
 	}
-	return attach.Programs{FromPod: r.objects.FromPod, ToPod: r.objects.ToPod, FromNet: r.objects.FromNet, ToNet: r.objects.ToNet, Layer3: r.objects.Layer3}
+	return attach.Programs{FromPod: r.objects.FromPod, ToPod: r.objects.ToPod, FromNet: r.objects.FromNet, ToNet: r.objects.ToNet, Layer3: func() (*ebpf.Program, *ebpf.Program, error) { return r.layer3(ctx) }}
 }
 
 // removeUnattachedPrograms keeps agents that end again and again before they attach anything from piling up programs.

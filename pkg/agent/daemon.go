@@ -26,20 +26,22 @@ import (
 
 // daemon is the agent's process: what lasts while it works with one set of tables after the other.
 type daemon struct {
-	options Options
-	log     *slog.Logger
-	source  watch.Source
-	origin  string // of the objects, for people
-	relay   relay
-	metrics *metrics.Metrics
-	reader  *reader
-	checks  *health.Servers
-	room    bpf.Room
-	started time.Time
-	loader  *loader  // nil: the agent loads programs by itself
-	may     []string // names of the capabilities that the process has kept
-	now     atomic.Pointer[running]
-	guarded bool // the source knows what was published when the agent started
+	options     Options
+	log         *slog.Logger
+	source      watch.Source
+	origin      string // of the objects, for people
+	relay       relay
+	metrics     *metrics.Metrics
+	reader      *reader
+	checks      *health.Servers
+	room        bpf.Room
+	started     time.Time
+	loader      *loader  // nil: the agent loads programs by itself
+	dropped     bool     // privileges are settled: may says which are left
+	may         []string // names of the capabilities that the process has kept
+	now         atomic.Pointer[running]
+	saidStarted bool
+	guarded     bool // the source knows what was published when the agent started
 
 	attached     chan struct{} // closed: programs serve
 	attachedOnce sync.Once

@@ -71,8 +71,10 @@ func (d *daemon) firstPlan() (plan, error) {
 	return p, nil
 }
 
-// next starts over other tables. Those that were there before serve where larger ones cannot be had.
+// next starts over other tables. Those that were there before serve where larger ones cannot be had: with the programs that
+// they have, if no process is left that may load others.
 func (d *daemon) next(ctx context.Context, e *exchange) (*running, error) {
+	before := d.now.Load()
 	r, err := d.start(ctx, e.plan)
 	if !e.plan.grow {
 		return r, err
@@ -83,7 +85,11 @@ func (d *daemon) next(ctx context.Context, e *exchange) (*running, error) {
 		return r, nil
 	}
 	d.log.Error("grow tables", "error", err, "retry", d.growPause())
-	return d.start(ctx, plan{})
+	if d.loader.gone() == nil || before == nil {
+		return d.start(ctx, plan{})
+	}
+	loaded := before.objects.Loaded()
+	return d.start(ctx, plan{loaded: &loaded})
 }
 
 // awaitList ends when all objects are listed: tables are made as large as these want.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +27,7 @@ import (
 
 // loadRequest is what the loader may be asked.
 type loadRequest struct {
+	Layer3   *bpf.Loaded // load the programs for devices without an Ethernet header for these; nil: load everything else
 	Sizes    bpf.Sizes
 	Grow     bool // see bpf.Options.Exchange
 	PinPath  string
@@ -47,13 +49,50 @@ func (o Options) request(p plan) loadRequest {
 	return loadRequest{Sizes: p.sizes, Grow: p.grow, PinPath: o.PinPath, SocketLB: o.SocketLB}
 }
 
+// answer does what is asked.
+func (q loadRequest) answer() (a loadAnswer) {
+	if q.Layer3 != nil {
+		a.Error = message(bpf.HandLayer3(q.options(), *q.Layer3))
+		return a
+	}
+	objects, err := bpf.Load(q.options())
+	if err == nil {
+		a.Loaded = objects.Hand()
+		err = objects.Close()
+	}
+	a.Error = message(err)
+	return a
+}
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
 // loader is the process, as the agent sees it.
 type loader struct {
 	mu    sync.Mutex
 	in    *json.Encoder
 	out   *json.Decoder
-	leave func() // has it end
+	leave func()                 // has it end
+	ended atomic.Pointer[string] // how it ended; nil: it has not
 }
+
+// gone says what follows when the loader has ended; nil while it lives, and where there is none.
+func (l *loader) gone() error {
+	if l == nil {
+		return nil
+	}
+	if how := l.ended.Load(); how != nil {
+		return fmt.Errorf("the process that may load programs ended (%s): %w", *how, errNoLoader)
+	}
+	return nil
+}
+
+// errNoLoader says what follows where nobody may load programs.
+var errNoLoader = errors.New("tables do not grow, and devices without an Ethernet header that come get no programs, until the agent is started again")
 
 func newLoader(in io.WriteCloser, out io.ReadCloser) *loader {
 	leave := func() {
@@ -63,8 +102,8 @@ func newLoader(in io.WriteCloser, out io.ReadCloser) *loader {
 	return &loader{in: json.NewEncoder(in), out: json.NewDecoder(out), leave: leave}
 }
 
-// startLoader starts it; it ends with this process, however that ends.
-func startLoader(command []string) (*loader, error) {
+// startLoader starts it; it ends with this process, however that ends. When it ends, tell is called.
+func startLoader(command []string, tell func()) (*loader, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -78,8 +117,14 @@ func startLoader(command []string) (*loader, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start loader: %w", err)
 	}
-	go func() { _ = cmd.Wait() }() // the next request finds the pipe closed
-	return newLoader(in, out), nil
+	l := newLoader(in, out)
+	go func() { // the next request finds the pipe closed
+		_ = cmd.Wait()
+		how := cmd.ProcessState.String()
+		l.ended.Store(&how)
+		tell()
+	}()
+	return l, nil
 }
 
 // load does not wait for the answer any longer than ctx lasts, and leaves the loader then.
@@ -89,7 +134,7 @@ func (l *loader) load(ctx context.Context, q loadRequest) (bpf.Loaded, error) {
 	defer context.AfterFunc(ctx, l.leave)()
 	var a loadAnswer
 	if err := errors.Join(l.in.Encode(q), l.out.Decode(&a)); err != nil {
-		return a.Loaded, fmt.Errorf("ask the process that may load programs: %w; a restart of the agent starts another one", err)
+		return a.Loaded, fmt.Errorf("ask the process that may load programs: %w: %w", err, errNoLoader)
 	}
 	if a.Error != "" {
 		return a.Loaded, errors.New(a.Error)
@@ -115,16 +160,7 @@ func ServeLoader(in io.Reader, out io.Writer) error {
 		if err := requests.Decode(&q); err != nil {
 			return nil // the agent is gone
 		}
-		var a loadAnswer
-		objects, err := bpf.Load(q.options())
-		if err == nil {
-			a.Loaded = objects.Hand()
-			err = objects.Close()
-		}
-		if err != nil {
-			a.Error = err.Error()
-		}
-		if err := answers.Encode(a); err != nil {
+		if err := answers.Encode(q.answer()); err != nil {
 			return nil
 		}
 	}

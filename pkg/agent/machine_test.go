@@ -35,6 +35,9 @@ const agentOptions = "NEARLB_TEST_AGENT_OPTIONS"
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(agentOptions); text != "" {
+		if len(os.Args) == 2 && os.Args[1] == loaderArgument {
+			os.Exit(loaderMain())
+		}
 		os.Exit(agentMain(text))
 	}
 	os.Exit(m.Run())

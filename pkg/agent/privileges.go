@@ -9,34 +9,38 @@ import (
 	"github.com/nearlb/nearlb/pkg/capability"
 )
 
-// dropPrivileges gives away what was for the start alone, and notes what is left. Programs are loaded by now, so that
-// PERFMON, with which a program may read the kernel's memory, goes.
+// dropPrivileges gives away what was for the start alone, and notes what is left. PERFMON, with which a program may read the
+// kernel's memory, goes: what is to be loaded from now on, the loader loads. Without one the agent keeps all until the first list
+// tells how large its tables are, and its programs are loaded.
 func (d *daemon) dropPrivileges(r *running) error {
-	if r.plan.waiting || d.may != nil {
+	if d.dropped || r.plan.waiting && len(d.options.Loader) == 0 {
 		return nil
-	}
-	defer func() { d.sayStarted(r) }()
-	if !d.options.DropPrivileges {
-		had, err := capability.Effective()
-		d.may = had.Names()
-		return err
 	}
 	had, err := capability.Effective()
 	if err != nil {
 		return err
 	}
-	if len(d.options.Loader) > 0 {
-		if d.loader, err = startLoader(d.options.Loader); err != nil {
+	if !d.options.DropPrivileges {
+		d.dropped, d.may = true, had.Names()
+		return nil
+	}
+	if len(d.options.Loader) > 0 && d.loader == nil {
+		if d.loader, err = startLoader(d.options.Loader, func() { d.now.Load().tell() }); err != nil {
 			d.log.Warn("start a process that may load programs: tables do not grow", "error", err)
 		}
 	}
 	keep := d.options.needs(had)
-	if _, _, err := r.objects.Layer3(); err != nil {
-		d.log.Warn("load programs ahead of a device that wants them", "error", err)
-		keep |= capability.Of(unix.CAP_PERFMON)
+	if d.loader == nil {
+		if r.plan.waiting {
+			return nil
+		}
+		if _, _, err := r.objects.Layer3(); err != nil {
+			d.log.Warn("load programs ahead of a device that wants them", "error", err)
+			keep |= capability.Of(unix.CAP_PERFMON)
+		}
 	}
 	kept, err := capability.Keep(keep)
-	d.may = kept.Names()
+	d.dropped, d.may = true, kept.Names()
 	if err != nil { // the agent works as well with more than it needs
 		d.log.Warn("drop privileges", "error", err)
 	}

@@ -67,6 +67,9 @@ func (r *running) status() Status {
 		here:     slices.Concat(r.tables.Problems(), r.checks.Problems()),
 		Trouble:  r.kept(),
 	}
+	if err := r.daemon.loader.gone(); err != nil {
+		s.Trouble = append(s.Trouble, err.Error())
+	}
 	for _, row := range s.Devices {
 		if row.Error != "" && !slices.Contains(s.Trouble, row.Error) {
 			s.Trouble = append(s.Trouble, row.Error)

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/nearlb/nearlb/pkg/bpf"
 	tables "github.com/nearlb/nearlb/pkg/maps"
 )
@@ -66,7 +68,7 @@ func (r *running) load(ctx context.Context) (err error) {
 func (r *running) open(ctx context.Context) (err error) {
 	o, request := r.options, r.options.request(r.plan)
 	switch {
-	case r.daemon.loader != nil:
+	case r.plan.loaded != nil || r.daemon.loader != nil:
 		r.objects, err = r.adopt(ctx, request)
 	case o.Load != nil:
 		r.objects, err = o.Load(request.options())
@@ -74,6 +76,22 @@ func (r *running) open(ctx context.Context) (err error) {
 		r.objects, err = bpf.Load(request.options())
 	}
 	return err
+}
+
+// layer3 are the programs of devices without an Ethernet header, loaded when the first such device is there.
+func (r *running) layer3(ctx context.Context) (fromNet, toNet *ebpf.Program, err error) {
+	if l := r.daemon.loader; l != nil {
+		q := r.options.request(r.plan)
+		err = r.objects.AdoptLayer3(func(loaded bpf.Loaded) error {
+			q.Layer3 = &loaded
+			_, err := l.load(ctx, q)
+			return err
+		})
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return r.objects.Layer3()
 }
 
 // adopt opens what the loader loaded.

@@ -16,8 +16,7 @@ import (
 type Loaded struct {
 	Load      string // name of the directory of programs
 	Fresh     bool   // see Objects.Fresh
-	Layer3    string // why there are no programs for devices without an Ethernet header, "" if there are
-	Sockets   string // why there are none of the node's own clients, likewise
+	Sockets   string // why there are no programs of the node's own clients, "" if there are
 	Conntrack string // why they cannot ask connection tracking, likewise
 	Peers     string // why what connected sockets keep cannot be carried over, likewise
 }
@@ -25,11 +24,15 @@ type Loaded struct {
 // carryPin is the program of PrepareSockets, pinned in the generation that it carries to.
 const carryPin = "carry_peers"
 
-// Hand readies objects for a process that may load nothing: it loads what that may want later, and pins it. Close them then.
+// Loaded is what another process is to know of these objects, to Adopt them.
+func (o *Objects) Loaded() Loaded {
+	return Loaded{Load: o.loaded, Fresh: o.unfinished, Sockets: text(o.Sockets), Conntrack: text(o.conntrack)}
+}
+
+// Hand readies objects for a process that may load nothing: it loads what that wants as it carries tables over, and pins it. Close
+// them then.
 func (o *Objects) Hand() Loaded {
-	l := Loaded{Load: o.loaded, Fresh: o.unfinished, Sockets: text(o.Sockets), Conntrack: text(o.conntrack)}
-	_, _, err := o.Layer3()
-	l.Layer3 = text(err)
+	l := o.Loaded()
 	if len(o.former) > 0 {
 		err := o.former[0].PrepareSockets(o.Peers)
 		if p := o.former[0].carry; err == nil && p != nil {
@@ -71,11 +74,8 @@ func Adopt(options Options, l Loaded) (_ *Objects, err error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &Objects{options: options, pinPath: options.PinPath, generation: own(options.PinPath), loaded: l.Load, Sockets: reason(l.Sockets),
-		asked: true, conntrack: reason(l.Conntrack)}
-	if l.Fresh {
-		o.generation = generation{path: filepath.Join(options.PinPath, "new_"+layoutVersion), unfinished: true, layout: SchemaVersion}
-	}
+	o := &Objects{options: options, pinPath: options.PinPath, generation: generationOf(options.PinPath, l), loaded: l.Load,
+		Sockets: reason(l.Sockets), asked: true, conntrack: reason(l.Conntrack)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, o.Close())
@@ -106,7 +106,15 @@ func Adopt(options Options, l Loaded) (_ *Objects, err error) {
 		return nil, err
 	}
 	setFields(&o.NearlbPrograms, programs)
-	return o, o.adoptLayer3(l)
+	return o, nil
+}
+
+// generationOf is where what was loaded is pinned.
+func generationOf(pinPath string, l Loaded) generation {
+	if l.Fresh {
+		return generation{path: filepath.Join(pinPath, "new_"+layoutVersion), unfinished: true, layout: SchemaVersion}
+	}
+	return own(pinPath)
 }
 
 func (o *Objects) adoptFormer(spec *ebpf.CollectionSpec, unprepared error) error {
@@ -158,11 +166,30 @@ func openPrograms(dir string) (map[string]*ebpf.Program, error) {
 	return found, nil
 }
 
-func (o *Objects) adoptLayer3(l Loaded) error {
-	if l.Layer3 != "" {
-		return nil // asked for, it fails again
+// HandLayer3 loads the programs of Layer3 for objects of another process, and pins them, unless that was done before.
+func HandLayer3(options Options, l Loaded) error {
+	if _, err := os.Stat(filepath.Join(generationOf(options.PinPath, l).programs(), l.Load+layer3Suffix)); err == nil {
+		return nil
 	}
-	dir := filepath.Join(o.generation.programs(), l.Load+layer3Suffix)
+	o, err := Adopt(options, l)
+	if err != nil {
+		return err
+	}
+	_, _, err = o.Layer3()
+	return errors.Join(err, o.Close())
+}
+
+// AdoptLayer3 opens what Layer3 gives. Unless it is open already, hand is called to have another process load it (HandLayer3).
+func (o *Objects) AdoptLayer3(hand func(Loaded) error) error {
+	o.layer3Mu.Lock()
+	defer o.layer3Mu.Unlock()
+	if o.layer3 != nil {
+		return nil
+	}
+	if err := hand(o.Loaded()); err != nil {
+		return fmt.Errorf("load programs for devices without an Ethernet header: %w", err)
+	}
+	dir := filepath.Join(o.generation.programs(), o.loaded+layer3Suffix)
 	programs, err := openPrograms(dir)
 	if err != nil {
 		return err

@@ -79,11 +79,12 @@ func (o *Objects) askConntrack(spec *ebpf.CollectionSpec) error {
 	}
 	types, err := conntrackTypes()
 	if !o.asked {
-		o.asked, o.conntrackTypes, o.conntrack = true, types, err
+		o.asked, o.conntrack = true, err
 	}
 	if err != nil || o.conntrack != nil {
 		return nil
 	}
+	o.conntrackTypes = types
 	return setKnob(spec, knobConntrack, uint8(1))
 }
 

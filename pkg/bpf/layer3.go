@@ -17,7 +17,7 @@ const knobLinkHeader = "link_header"
 const layer3Suffix = "_layer3"
 
 // Layer3 are the programs of network devices that have no Ethernet header (tun, wireguard, ipip): the same programs with
-// another knob, over the same tables. They are loaded at the first call, and pinned beside the others.
+// another knob, over the same tables. They are loaded at the first call, unless AdoptLayer3 opened them, and pinned beside the others.
 func (o *Objects) Layer3() (fromNet, toNet *ebpf.Program, err error) {
 	o.layer3Mu.Lock()
 	defer o.layer3Mu.Unlock()

@@ -36,6 +36,14 @@ static __always_inline struct step slow_translated(const struct work *work, enum
 	return step_finish(verdict);
 }
 
+/* A packet in the middle of a connection, and no flow: one that began in tables that are being left, after it was carried over last, goes
+ * on there, with the server and the port that it has. Returns where there are no such tables. */
+static __always_inline void slow_ask_former(struct __sk_buff *skb, const struct work *work, enum hook hook)
+{
+	if (!opens_connection(&work->packet) && !work->found.lost && !work->found.port)
+		bpf_tail_call(skb, &programs, hook == HOOK_FROM_NET ? PROGRAM_FORMER : PROGRAM_FORMER_POD);
+}
+
 static __always_inline struct step slow_new_flow(struct __sk_buff *skb, struct work *work, enum hook hook)
 {
 	struct insertion *in = &work->in;
@@ -64,6 +72,7 @@ static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work 
 		return step_finish(slow_later_fragment(skb, packet));
 	if (handed(skb)->slow.lost)
 		work->found.lost = 1;
+	slow_ask_former(skb, work, hook);
 	return slow_new_flow(skb, work, hook);
 }
 

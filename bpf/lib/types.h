@@ -403,7 +403,9 @@ enum program {
 	PROGRAM_TO_NET_ICMP,
 	PROGRAM_ROUTE,   /* sends a translated packet out by itself, past the host's stack */
 	PROGRAM_TOO_BIG, /* answers packet too big, or time exceeded, for a translated packet */
-	PROGRAM_FORMER,  /* from_net of the layout that is being left, while it is: it may know whose reply this is */
+	/* from_net and from_pod of the tables that are being left, while they are: they may know whose packet this is */
+	PROGRAM_FORMER,
+	PROGRAM_FORMER_POD,
 	PROGRAM_MAX,
 };
 

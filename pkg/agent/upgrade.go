@@ -159,12 +159,17 @@ func (r *running) leaveFormer() {
 	if err := bpf.WaitForPrograms(); err != nil {
 		r.log.Warn("wait for the former programs", "error", err)
 	}
+	r.carry() // what our programs handed to the former ones until now, they find here from now on
+	err := r.objects.ForgetFormer()
+	if err := bpf.WaitForPrograms(); err != nil {
+		r.log.Warn("wait for the former programs", "error", err)
+	}
 	r.carry()
 	if err := r.carrier.Peers(); err != nil {
 		r.log.Warn("carry over what sockets of the node keep: their peers are backends to them", "error", err)
 	}
 	r.leave() // backends of theirs may have stopped serving meanwhile
-	err := r.devices.LeaveFormer()
+	err = errors.Join(err, r.devices.LeaveFormer())
 	if err == nil {
 		err = r.objects.RemoveFormer()
 	}

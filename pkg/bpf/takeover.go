@@ -32,9 +32,16 @@ func (o *Objects) TakeOver() error {
 	return o.rename(own(o.pinPath).path)
 }
 
-// askFormer has programs that know no connection of a reply to SNAT hand it to those of the layout that is being left: a
-// connection may have begun there after it was carried over last. suffix tells which load's directories have the same kind of
-// programs. Without them such a reply passes to the host, which resets the server's connection.
+// formerPrograms are the tail calls that lead to the programs of the layout that is being left, with the names of these.
+var formerPrograms = map[NearlbProgram]string{
+	NearlbProgramPROGRAM_FORMER:     "from_net",
+	NearlbProgramPROGRAM_FORMER_POD: "from_pod",
+}
+
+// askFormer has programs that know no connection of a packet in the middle of one, or of a reply to SNAT, hand it to those of the
+// layout that is being left: a connection may have begun there after it was carried over last. suffix tells which load's directories
+// have the same kind of programs. Without them such a reply passes to the host, which resets the server's connection, and a
+// packet of a client may leave by another port or to another server than those before.
 func (o *Objects) askFormer(programs *ebpf.Map, suffix string) error {
 	if len(o.former) == 0 {
 		return nil
@@ -47,13 +54,27 @@ func (o *Objects) askFormer(programs *ebpf.Map, suffix string) error {
 		if strings.HasPrefix(load.Name(), unfinishedLoad) || strings.HasSuffix(load.Name(), layer3Suffix) != (suffix != "") {
 			continue
 		}
-		p, err := ebpf.LoadPinnedProgram(filepath.Join(o.former[0].generation.programs(), load.Name(), "from_net"), nil)
-		if err != nil {
-			continue // somebody damaged it: not worth a start that fails
-		}
-		err = errors.Join(programs.Put(uint32(NearlbProgramPROGRAM_FORMER), p), p.Close())
-		if err == nil {
+		if leadTo(programs, filepath.Join(o.former[0].generation.programs(), load.Name())) == nil {
 			return nil
+		}
+		// somebody damaged it: not worth a start that fails
+	}
+	return nil
+}
+
+// leadTo fills the tail calls that lead to the programs pinned in a directory: those that it has, as devices without an Ethernet
+// header have no pods.
+func leadTo(programs *ebpf.Map, dir string) error {
+	for at, name := range formerPrograms {
+		p, err := ebpf.LoadPinnedProgram(filepath.Join(dir, name), nil)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = errors.Join(programs.Put(uint32(at), p), p.Close())
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -61,15 +82,17 @@ func (o *Objects) askFormer(programs *ebpf.Map, suffix string) error {
 
 // forget takes back what askFormer did.
 func forget(programs *ebpf.Map) error {
-	if err := programs.Delete(uint32(NearlbProgramPROGRAM_FORMER)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("leave the programs of another layout: %w", err)
+	for at := range formerPrograms {
+		if err := programs.Delete(uint32(at)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("leave the programs of another layout: %w", err)
+		}
 	}
 	return nil
 }
 
 // RemoveFormer takes the other generations out of the kernel. Call it when no program of them is needed any more.
 func (o *Objects) RemoveFormer() error {
-	if err := o.forgetFormer(); err != nil {
+	if err := o.ForgetFormer(); err != nil {
 		return err
 	}
 	for len(o.former) > 0 {
@@ -86,7 +109,9 @@ func (o *Objects) RemoveFormer() error {
 	return nil
 }
 
-func (o *Objects) forgetFormer() error {
+// ForgetFormer has these programs hand no more packets to those of the other generations. What those have written since they were
+// attached is to be carried over after the kernel's grace period.
+func (o *Objects) ForgetFormer() error {
 	o.layer3Mu.Lock()
 	defer o.layer3Mu.Unlock()
 	if o.layer3 != nil {

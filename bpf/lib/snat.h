@@ -295,6 +295,20 @@ static __always_inline bool snat_find(const struct settings *settings, const str
 	return reply->at;
 }
 
+/* The packet begins a connection, and both sides have closed the flow's: a masquerade of the host's has the port towards this server by
+ * now. A reset alone says nothing: it may have been outside the window. */
+static __always_inline bool snat_is_over(const struct flow *flow, const struct packet *packet)
+{
+	return (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK) &&
+	       (flow->seen & FLOW_CLOSED) == FLOW_CLOSED;
+}
+
+/* Frees the entry: the other connection's next packets are not the flow's either. */
+static __always_inline void snat_give(const struct reply *reply)
+{
+	flow_swap_word(reply->at, reply->flow.word, flow_next_word(reply->flow.word, FLOW_FREE));
+}
+
 static __always_inline enum verdict snat_translate(struct __sk_buff *skb, const struct settings *settings,
 						   const struct packet *packet, struct reply *reply)
 {
@@ -317,7 +331,10 @@ static __always_inline enum verdict snat_reply(struct __sk_buff *skb, struct pac
 	if (parse_full(skb, packet) != VERDICT_CONTINUE ||
 	    (packet->fragment == FRAGMENT_LATER && !fragment_recall(packet)))
 		return VERDICT_PASS_UNKNOWN_REPLY;
-	if (snat_find(settings, packet, reply))
+	if (!snat_find(settings, packet, reply))
+		return VERDICT_PASS_UNKNOWN_REPLY;
+	if (!snat_is_over(&reply->flow, packet))
 		return snat_translate(skb, settings, packet, reply);
+	snat_give(reply);
 	return VERDICT_PASS_UNKNOWN_REPLY;
 }

@@ -133,6 +133,30 @@ func TestThePortThatIsFreeForLongestServesFirst(t *testing.T) {
 	}, lb.TCP, lb.UDP)
 }
 
+// A connection that has ended keeps its port, but not what a server says to a masquerade of the host's that took the port since: its
+// SYN-ACK was translated and sent to the client of before, for a minute.
+func TestAPortOfAnEndedConnectionSwallowsNoMasquerade(t *testing.T) {
+	forEachSite(t, withSets(4096), func(s site, w world) {
+		s.publish(far(w, 2))
+		ends := map[string]func(site, talk){
+			"the server closes": site.serverCloses, "the client closes": site.clientCloses, "both close": site.bothClose,
+		}
+		for name, end := range ends {
+			s.evict()
+			alive, c := s.connect(w, 1), s.connect(w, 2)
+			s.answersWith(c, "SA") // its client's ACK was lost
+			end(s, c)
+			for _, flags := range []string{"SA", "A", "PA", "FA"} {
+				if p := c.out.reply(flags, ""); s.expect(fromPod, p, "pass_unknown_reply").action != actUnspec {
+					s.Errorf("%s: %s does not pass", name, flags)
+				}
+			}
+			s.goesOn(alive, "translate_established")
+			s.connect(w, 2)
+		}
+	}, lb.TCP)
+}
+
 // A flood of connections that are never answered makes no room of what holds a port.
 func TestAFloodLeavesHeldPortsAlone(t *testing.T) {
 	forEachSite(t, withSets(1), func(s site, w world) {

@@ -287,7 +287,8 @@ const (
 	NearlbProgramPROGRAM_ROUTE            NearlbProgram = 11
 	NearlbProgramPROGRAM_TOO_BIG          NearlbProgram = 12
 	NearlbProgramPROGRAM_FORMER           NearlbProgram = 13
-	NearlbProgramPROGRAM_MAX              NearlbProgram = 14
+	NearlbProgramPROGRAM_FORMER_POD       NearlbProgram = 14
+	NearlbProgramPROGRAM_MAX              NearlbProgram = 15
 )
 
 type NearlbReason uint32

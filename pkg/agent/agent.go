@@ -163,12 +163,9 @@ func (r *running) attachOptions(ctx context.Context) attach.Options {
 
 // boundMemory bounds the runtime's by the cgroup's.
 func (r *running) boundMemory() {
-	if r.plan.waiting {
-		return
-	}
 	if limit, err := boundMemory(&r.objects.NearlbMaps); err != nil {
 		r.log.Warn("bound memory", "error", err)
-	} else if limit > 0 {
+	} else if limit > 0 && !r.plan.waiting {
 		r.log.Info("bounded memory", "bytes", limit)
 	}
 }

@@ -39,6 +39,7 @@ type daemon struct {
 	loader      *loader  // nil: the agent loads programs by itself
 	dropped     bool     // privileges are settled: may says which are left
 	may         []string // names of the capabilities that the process has kept
+	garbage     garbage
 	now         atomic.Pointer[running]
 	saidStarted bool
 	guarded     bool // the source knows what was published when the agent started
@@ -77,6 +78,8 @@ func newDaemon(o Options) (*daemon, error) {
 
 // run works until ctx ends, or something fails that the agent cannot do without.
 func (d *daemon) run(ctx context.Context) error {
+	d.garbage.begin()
+	defer d.garbage.end()
 	first, err := d.firstPlan()
 	if err != nil {
 		return err

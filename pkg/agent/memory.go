@@ -19,11 +19,8 @@ import (
 const garbagePercent = 50
 
 // boundMemory tells the runtime how much memory it may use before it collects garbage at any price: what the cgroup lets the
-// container have, less the tables, which count for it as well. What is set from outside (GOMEMLIMIT, GOGC) stays.
+// container have, less the tables, which count for it as well. What is set from outside (GOMEMLIMIT) stays.
 func boundMemory(tables *bpf.NearlbMaps) (limit int64, err error) {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(garbagePercent)
-	}
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return 0, nil
 	}
@@ -70,6 +67,7 @@ func (r *running) handBackMemory(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-r.memoryDue:
+			r.daemon.garbage.end()
 			debug.FreeOSMemory()
 			pause(ctx, handBackPause)
 		}

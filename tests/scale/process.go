@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,8 +15,28 @@ import (
 // ticks is how many units of processor time /proc counts in a second (USER_HZ).
 const ticks = 100
 
-// processor is the processor time that a process has used, and those that it started and that have ended: kube-proxy has nft do its work.
+// processor is the processor time that a process has used, and those that it started: kube-proxy has nft do its work, an agent has
+// a child load programs.
 func processor(pid int) (time.Duration, error) {
+	sum, err := own(pid)
+	if err != nil {
+		return 0, err
+	}
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		text, _ := os.ReadFile(task) // or the thread has ended
+		for child := range strings.FieldsSeq(string(text)) {
+			if pid, err := strconv.Atoi(child); err == nil {
+				used, _ := own(pid) // or it has ended, and is counted next time
+				sum += used
+			}
+		}
+	}
+	return sum, err
+}
+
+// own is a process's, and of those that it started and that have ended.
+func own(pid int) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err

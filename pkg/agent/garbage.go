@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync"
+	"time"
+)
+
+// A start makes much garbage: objects as they come, decisions, Maglev tables. To collect it as thoroughly as later would take a
+// quarter of the start's processor time.
+const (
+	// garbageAtStart is how much garbage there may be until everything listed at first is published, in bytes, where garbagePercent
+	// allows less.
+	garbageAtStart = 96 << 20
+	// startLongest ends that, however far the start has come: an API server may stay away for days.
+	startLongest = 2 * time.Minute
+)
+
+// garbage sets the runtime's GOGC, after each collection anew until it is told that the start is over. What is set from outside
+// stays.
+type garbage struct {
+	mu   sync.Mutex
+	over bool
+}
+
+// begin begins a start.
+func (g *garbage) begin() {
+	g.over = os.Getenv("GOGC") != ""
+	time.AfterFunc(startLongest, g.end)
+	g.allow()
+}
+
+// end has garbage collected as it is for the rest of the agent's life.
+func (g *garbage) end() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.over {
+		g.over = true
+		debug.SetGCPercent(garbagePercent)
+	}
+}
+
+// allow is called after each collection, as what it leaves unreachable is found by the next one.
+func (g *garbage) allow() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.over {
+		return
+	}
+	debug.SetGCPercent(garbagePercentAt(inUse()))
+	runtime.AddCleanup(&collected{g}, (*garbage).allow, g)
+}
+
+// collected is what each collection finds.
+type collected struct{ _ *garbage }
+
+// garbagePercentAt is GOGC for a heap of which so many bytes are in use.
+func garbagePercentAt(inUse uint64) int {
+	return int(max(garbagePercent, garbageAtStart*100/max(inUse, 1<<20)))
+}
+
+// inUse is what the last collection left, in bytes.
+func inUse() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(sample)
+	if sample[0].Value.Kind() != metrics.KindUint64 {
+		return 0
+	}
+	return sample[0].Value.Uint64()
+}

@@ -16,16 +16,22 @@ import (
 // handleOfID is FILEID_KERNFS of the kernel's include/linux/exportfs.h: a file handle that is a cgroup's id.
 const handleOfID = 0xfe
 
-// ID is the kernel's number of the cgroup whose directory this is. It is never given again.
+// ID is the kernel's number of the cgroup whose directory this is. It is never given again. It is the directory's inode number where
+// that has 64 bits (kernfs_id_ino in the kernel's include/linux/kernfs.h); name_to_handle_at(2) would tell it as well, but the default
+// seccomp profiles of older runtimes (Docker before 25, containerd 1.6) forbid that call.
 func ID(directory string) (uint64, error) {
-	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, directory, 0)
-	if err != nil {
+	var system unix.Statfs_t
+	if err := unix.Statfs(directory, &system); err != nil {
 		return 0, fmt.Errorf("read the id of cgroup %s: %w", directory, err)
 	}
-	if handle.Type() != handleOfID || handle.Size() != 8 {
+	if system.Type != unix.CGROUP2_SUPER_MAGIC {
 		return 0, fmt.Errorf("read the id of cgroup %s: it is not on a cgroup2 file system", directory)
 	}
-	return binary.NativeEndian.Uint64(handle.Bytes()), nil
+	var file unix.Stat_t
+	if err := unix.Stat(directory, &file); err != nil {
+		return 0, fmt.Errorf("read the id of cgroup %s: %w", directory, err)
+	}
+	return file.Ino, nil
 }
 
 // ErrGone: the cgroup was removed.

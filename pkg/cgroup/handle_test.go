@@ -3,8 +3,11 @@
 package cgroup_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/cgroup"
 	"github.com/nearlb/nearlb/tests/privileged"
@@ -19,6 +22,10 @@ func TestACgroupIsFoundByItsID(t *testing.T) {
 	id, err := cgroup.ID(mount.Point)
 	if err != nil {
 		t.Fatal(err)
+	}
+	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, mount.Point, 0)
+	if err != nil || binary.NativeEndian.Uint64(handle.Bytes()) != id {
+		t.Errorf("the id of %s is %d, its handle says %v, %v", mount.Point, id, handle.Bytes(), err)
 	}
 	path, err := mount.Path(id)
 	if err != nil || path != mount.Point {

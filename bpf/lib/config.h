@@ -61,6 +61,9 @@ volatile const __u8 fib_source = 0;
 /* Not 0: connection tracking can be asked (bpf_skb_ct_lookup). */
 volatile const __u8 conntrack_lookup = 0;
 
+/* After which a responder without a heartbeat counts as dead: nanoseconds. */
+volatile const __u64 responder_silence = 1000000000;
+
 /* Types that Go takes from BTF although no map has them: BTF keeps what something refers to. */
 
 #define EXPORT_ENUM(name) volatile const enum name export_##name

@@ -56,7 +56,7 @@ static __always_inline enum verdict fast_forward_flow(struct __sk_buff *skb, con
 	__u32 id = flow->backend;
 	struct rewrite to;
 
-	if (!backend || (packet->protocol == IPPROTO_UDP && !backend_serving(backend)))
+	if (!backend || (packet->protocol == IPPROTO_UDP && !backend_serves_always(backend)))
 		return VERDICT_CONTINUE;
 	to.destination = backend->address;
 	to.destination_port = backend->port;

@@ -28,6 +28,8 @@ static __always_inline bool backend_takes_new(const struct backend *backend, con
 
 	if (backend->state == BACKEND_ACTIVE)
 		return true;
+	if (backend->state == BACKEND_RESPONDER)
+		return responder_alive();
 	if (backend->state != BACKEND_DRAINING)
 		return false;
 	frontend_key_of(&key, packet);

@@ -132,12 +132,29 @@ static __always_inline const struct backend *backend_get(__u32 id)
 	return bpf_map_lookup_elem(&backends, &id);
 }
 
-/* For new flows, and for every packet of UDP. */
-static __always_inline bool backend_serving(const struct backend *backend)
+/* Who answers names on this node lives. A function of its own so that the verifier goes through it once. */
+__noinline int responder_alive(void)
+{
+	const struct settings *settings = settings_get();
+	__u64 beat = settings ? *(volatile const __u64 *)&settings->responder : 0;
+
+	return beat && bpf_ktime_get_ns() - beat < responder_silence;
+}
+
+/* Whatever the time is: what the fast path asks of a backend before it lets a datagram go there. */
+static __always_inline bool backend_serves_always(const struct backend *backend)
 {
 	__u8 state = *(volatile const __u8 *)&backend->state;
 
 	return state == BACKEND_ACTIVE || state == BACKEND_DRAINING;
+}
+
+/* For new flows, and for every packet of UDP. */
+static __always_inline bool backend_serving(const struct backend *backend)
+{
+	if (*(volatile const __u8 *)&backend->state == BACKEND_RESPONDER)
+		return responder_alive();
+	return backend_serves_always(backend);
 }
 
 /* Its packets need no way over the network. */

@@ -57,11 +57,12 @@ enum note {
 };
 
 enum backend_state {
-	BACKEND_FREE = 0, /* nobody's */
-	BACKEND_ACTIVE,   /* new flows and old ones */
-	BACKEND_DRAINING, /* terminating, still serving: old flows; new ones only where a tier lists it */
-	BACKEND_QUIET,    /* an endpoint that is not serving: established TCP stays, UDP and SYN go elsewhere */
-	BACKEND_GONE,     /* no endpoint any more; kept while flows name it. Treated as BACKEND_QUIET */
+	BACKEND_FREE = 0,  /* nobody's */
+	BACKEND_ACTIVE,    /* new flows and old ones */
+	BACKEND_DRAINING,  /* terminating, still serving: old flows; new ones only where a tier lists it */
+	BACKEND_QUIET,     /* an endpoint that is not serving: established TCP stays, UDP and SYN go elsewhere */
+	BACKEND_GONE,      /* no endpoint any more; kept while flows name it. Treated as BACKEND_QUIET */
+	BACKEND_RESPONDER, /* this node's answers to names: BACKEND_ACTIVE while its heart beats, else BACKEND_QUIET */
 };
 
 enum tier_name {
@@ -308,10 +309,11 @@ struct settings {
 	__u8 yield; /* enum yield, or-ed: whether the kernel's NAT may have connections to frontends */
 	__u8 pad;
 	__u32 cidr_count;
-	__u16 snat_first;         /* first port, in the machine's byte order, that SNAT may use */
-	__u16 snat_count;         /* of ports; 0: no SNAT */
-	__u64 seed;               /* of the flow table's and the filter's hash; drawn once, kept over restarts */
-	__u64 netns;              /* cookie of the host's network namespace, as its sockets tell it; 0: not known */
+	__u16 snat_first; /* first port, in the machine's byte order, that SNAT may use */
+	__u16 snat_count; /* of ports; 0: no SNAT */
+	__u64 seed;       /* of the flow table's and the filter's hash; drawn once, kept over restarts */
+	__u64 responder;  /* bpf_ktime_get_ns of the last heartbeat of who answers names on this node; 0: nobody does */
+	__u64 netns;      /* cookie of the host's network namespace, as its sockets tell it; 0: not known */
 	struct address loopback4; /* source of hairpin flows */
 	struct address loopback6;
 	struct address node4; /* the node's first address of the family; zero: none */

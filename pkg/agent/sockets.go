@@ -156,7 +156,7 @@ func (r *running) abort() (int, error) {
 func servingUDP(d *lb.Decision) (keys []lb.BackendKey) {
 	for i := range d.Backends {
 		b := &d.Backends[i]
-		if b.Key.Port.Protocol == lb.UDP && (b.State == lb.Active || b.State == lb.Draining) {
+		if b.Key.Port.Protocol == lb.UDP && b.State != lb.Quiet {
 			keys = append(keys, b.Key)
 		}
 	}

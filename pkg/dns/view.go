@@ -73,6 +73,15 @@ func (v *View) Set(s lb.NamedService) {
 	v.replace(s.Name, newEntry(s, v.options)) // the options change with the Node
 }
 
+// Narrow takes those endpoints of a Service out that its next state has not: before the tables of packets lose them. Set follows.
+func (v *View) Narrow(next lb.NamedService) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if old := v.services[next.Name]; old != nil {
+		v.replace(next.Name, newEntry(old.service.Within(next), v.options))
+	}
+}
+
 // Remove takes a Service out. An unknown one is no error.
 func (v *View) Remove(name lb.ServiceName) {
 	v.mu.Lock()

@@ -165,10 +165,11 @@ type State string
 
 // The states, as in BPF's enum backend_state.
 const (
-	Active   State = "active"   // new flows and old ones
-	Draining State = "draining" // terminating and serving: old flows; new ones where a tier lists it
-	Quiet    State = "quiet"    // not serving: established TCP stays, UDP and SYN go elsewhere
-	Gone     State = "gone"     // no endpoint any more; only the tables know it, never a decision
+	Active    State = "active"    // new flows and old ones
+	Draining  State = "draining"  // terminating and serving: old flows; new ones where a tier lists it
+	Quiet     State = "quiet"     // not serving: established TCP stays, UDP and SYN go elsewhere
+	Responder State = "responder" // this node's answers to names: Active while they are given, else Quiet
+	Gone      State = "gone"      // no endpoint any more; only the tables know it, never a decision
 )
 
 // EndpointReason says of one endpoint of one slice whether traffic may reach it from this node, and why.

@@ -2,7 +2,10 @@
 
 package lb
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // NamedService is what the names of one Service are made of (kubernetes/dns specification 1.1.0): the Service and the EndpointSlices
 // whose label names it.
@@ -15,6 +18,30 @@ type NamedService struct {
 	Selection    NameSelection
 	Slices       []NamedSlice // in the order of their names
 	Unserved     bool         // there is no Service: the slices' addresses have reverse names alone
+}
+
+// Within is the Service without the ready endpoints that another state of it has not, or has not ready.
+func (s NamedService) Within(other NamedService) NamedService {
+	ready := map[netip.Addr]bool{}
+	for _, slice := range other.Slices {
+		for _, e := range slice.Endpoints {
+			for _, a := range e.Addresses {
+				ready[a] = ready[a] || e.Ready
+			}
+		}
+	}
+	gone := func(e NamedEndpoint) bool {
+		return e.Ready && slices.ContainsFunc(e.Addresses, func(a netip.Addr) bool { return !ready[a] })
+	}
+	all := s.Slices
+	s.Slices = nil
+	for _, slice := range all {
+		if slices.ContainsFunc(slice.Endpoints, gone) {
+			slice.Endpoints = slices.DeleteFunc(slices.Clone(slice.Endpoints), gone)
+		}
+		s.Slices = append(s.Slices, slice)
+	}
+	return s
 }
 
 // NamedPort is a port as names know it.

@@ -102,12 +102,13 @@ type Node struct {
 
 // Input is all that decides about one Service on this node.
 type Input struct {
-	Service   Service
-	Held      bool // the API server lists it no more, and it is served for a while nevertheless
-	Endpoints []Endpoint
-	Taken     Taken     // external IPs that are somebody else's
-	Problems  []Problem // found while the objects were read
-	Triggered time.Time // oldest endpoints.kubernetes.io/last-change-trigger-time not yet programmed; zero if unknown
+	Service    Service
+	Held       bool // the API server lists it no more, and it is served for a while nevertheless
+	Endpoints  []Endpoint
+	Responders []netip.AddrPort // who answers names on this node, where the Service is that of the cluster's DNS: at most one a family
+	Taken      Taken            // external IPs that are somebody else's
+	Problems   []Problem        // found while the objects were read
+	Triggered  time.Time        // oldest endpoints.kubernetes.io/last-change-trigger-time not yet programmed; zero if unknown
 }
 
 // Problem is something in an object that was understood and cannot be served as written.

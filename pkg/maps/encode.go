@@ -11,11 +11,12 @@ import (
 
 // The numbers of the backend states, as in C.
 const (
-	stateFree     = uint8(bpf.NearlbBackendStateBACKEND_FREE)
-	stateActive   = uint8(bpf.NearlbBackendStateBACKEND_ACTIVE)
-	stateDraining = uint8(bpf.NearlbBackendStateBACKEND_DRAINING)
-	stateQuiet    = uint8(bpf.NearlbBackendStateBACKEND_QUIET)
-	stateGone     = uint8(bpf.NearlbBackendStateBACKEND_GONE)
+	stateFree      = uint8(bpf.NearlbBackendStateBACKEND_FREE)
+	stateActive    = uint8(bpf.NearlbBackendStateBACKEND_ACTIVE)
+	stateDraining  = uint8(bpf.NearlbBackendStateBACKEND_DRAINING)
+	stateQuiet     = uint8(bpf.NearlbBackendStateBACKEND_QUIET)
+	stateGone      = uint8(bpf.NearlbBackendStateBACKEND_GONE)
+	stateResponder = uint8(bpf.NearlbBackendStateBACKEND_RESPONDER)
 )
 
 func stateOf(s lb.State) uint8 {
@@ -24,12 +25,16 @@ func stateOf(s lb.State) uint8 {
 		return stateActive
 	case lb.Draining:
 		return stateDraining
+	case lb.Responder:
+		return stateResponder
 	}
 	return stateQuiet
 }
 
 // usable says whether new connections may go to a backend of this state.
-func usable(state uint8) bool { return state == stateActive || state == stateDraining }
+func usable(state uint8) bool {
+	return state == stateActive || state == stateDraining || state == stateResponder
+}
 
 func tierOf(t lb.TierName) uint8 {
 	switch t {

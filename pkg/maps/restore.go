@@ -127,7 +127,7 @@ func (r *restorer) backends() error {
 		taken.add(id)
 		row := read[backendRow](t.store.backends, id)
 		t.restored(t.store.backendKnown(AddrPortOf(row))) // a stray's connections need their replies translated, too
-		if p := r.ports[row.Service]; p != nil && row.State <= stateGone {
+		if p := r.ports[row.Service]; p != nil && row.State <= stateResponder {
 			p.backends = append(p.backends, backend{id: id, row: row})
 		} else {
 			r.stray(id, row)

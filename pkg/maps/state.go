@@ -21,6 +21,9 @@ type Tables struct {
 	store *store
 	now   func() time.Time
 
+	beating sync.Mutex // closed and the heartbeat in the settings; after mu
+	closed  bool
+
 	tableSize func(backends int) int // decide.TableSize
 
 	services  map[lb.ServiceName]*service

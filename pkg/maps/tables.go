@@ -50,6 +50,9 @@ func (t *Tables) Watch(wrote func()) {
 func (t *Tables) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.beating.Lock()
+	defer t.beating.Unlock()
+	t.closed = true
 	if s := t.searching; s != nil && s.stop != nil {
 		s.stop()
 	}

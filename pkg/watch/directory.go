@@ -33,7 +33,11 @@ func Manifests(dir string, cfg NodeConfig, log *slog.Logger) Source {
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs
 	}
-	return &directory{store: newStore(cfg), reader: newReader(), dir: dir, log: log, files: map[string]*manifest{}}
+	read := newReader()
+	if cfg.Names != nil {
+		read = newNameReader()
+	}
+	return &directory{store: newStore(cfg), reader: read, dir: dir, log: log, files: map[string]*manifest{}}
 }
 
 // directory is a source. Run's goroutine alone has the fields that are not the store's.

@@ -36,7 +36,10 @@ func Kubernetes(client kubernetes.Interface, cfg NodeConfig, log *slog.Logger) S
 	s := newStore(cfg)
 	return &cluster{
 		store: s, client: client, log: log, outage: newOutage(log), guard: newGuard(s), announcer: newAnnouncer(s, client, log), others: newOthers(),
-		waiting: map[kind]bool{kindService: true, kindSlice: true, kindNode: true, kindServiceCIDR: len(cfg.ServiceCIDRs) == 0},
+		waiting: map[kind]bool{
+			kindService: true, kindSlice: true, kindNode: true, kindServiceCIDR: len(cfg.ServiceCIDRs) == 0,
+			kindNamespace: cfg.Names != nil, kindPod: cfg.Names != nil && cfg.NamedPods,
+		},
 	}
 }
 
@@ -150,12 +153,17 @@ func pause(ctx context.Context, d time.Duration) {
 func (c *cluster) resources() []resource {
 	core, discovery, networking := c.client.CoreV1(), c.client.DiscoveryV1(), c.client.NetworkingV1()
 	all := metav1.NamespaceAll
-	return []resource{
-		newResource(kindService, &corev1.Service{}, core.Services(all), metav1.ListOptions{LabelSelector: c.cfg.servicesOurs(), FieldSelector: notHeadless}),
-		newResource(kindSlice, &discoveryv1.EndpointSlice{}, discovery.EndpointSlices(all), metav1.ListOptions{LabelSelector: slicesNotOurs}),
+	services := metav1.ListOptions{LabelSelector: c.cfg.servicesOurs(), FieldSelector: notHeadless}
+	endpoints := metav1.ListOptions{LabelSelector: slicesNotOurs}
+	if c.names != nil { // headless ones, and those of other proxies, have names
+		services, endpoints = metav1.ListOptions{}, metav1.ListOptions{}
+	}
+	return append(c.nameResources(),
+		newResource(kindService, &corev1.Service{}, core.Services(all), services),
+		newResource(kindSlice, &discoveryv1.EndpointSlice{}, discovery.EndpointSlices(all), endpoints),
 		newResource(kindNode, &corev1.Node{}, core.Nodes(), metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, c.cfg.Name).String()}),
 		newResource(kindServiceCIDR, &networkingv1.ServiceCIDR{}, networking.ServiceCIDRs(), metav1.ListOptions{}),
-	}
+	)
 }
 
 // update changes the store and tells of it, unless not everything was listed yet.

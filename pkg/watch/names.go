@@ -5,114 +5,121 @@ package watch
 import (
 	"cmp"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// NameEvents is who wants to know what names are made of: a dns.View. The methods are called one at a time.
-type NameEvents interface {
-	// Set tells of a Service that is new or another one now, with all of its slices.
-	Set(lb.NamedService)
-	// Remove tells that a Service is gone, and that no slice names it.
-	Remove(lb.ServiceName)
+// NamePlaces is who wants to know what names are made of besides Services. The methods are called one at a time.
+type NamePlaces interface {
 	// SetNamespace tells whether there is an object of a Namespace.
 	SetNamespace(name string, exists bool)
-	// SetNode tells of a Node's labels; all empty: it is gone or has none.
+	// SetNode tells of a Node's labels; all empty: it is gone or has none. A source of a cluster tells of the own Node alone.
 	SetNode(name, zone, region string)
 	// SetPod tells of a Pod that is new or another one now.
 	SetPod(lb.NamedPod)
 	// RemovePod tells that a Pod is gone.
 	RemovePod(lb.PodName)
+}
+
+// NameEvents is who wants to know all that names are made of: a dns.View.
+type NameEvents interface {
+	NamePlaces
+	// Set tells of a Service that is new or another one now, with all of its slices.
+	Set(lb.NamedService)
+	// Remove tells that a Service is gone, and that no slice names it.
+	Remove(lb.ServiceName)
 	// Synced tells that everything was read once, and afterwards again after every reading.
 	Synced()
 }
 
-// nameStore holds what names are made of, by object, and tells of what changes. It is its reader's alone.
+// NameSource is a Source that reads what names are made of as well (NodeConfig.Names). Its Events tell of Services whose names may be
+// others, in force for packets or not.
+type NameSource interface {
+	// Named is what the names of a Service are made of; false: there is neither a Service nor a slice of it.
+	Named(name lb.ServiceName) (lb.NamedService, bool)
+	// NamedServices are all that Named has an answer for, sorted.
+	NamedServices() []lb.ServiceName
+}
+
+// nameStore holds what names are made of, by object. Its owner guards it.
 type nameStore struct {
-	to       NameEvents
-	objects  map[objectKey]object
+	to       NamePlaces
+	objects  map[objectKey]*naming
 	slices   map[lb.ServiceName]map[string]*lb.NamedSlice
 	services map[lb.ServiceName]*lb.NamedService
 }
 
-func newNameStore(to NameEvents) *nameStore {
-	return &nameStore{to: to, objects: map[objectKey]object{}, slices: map[lb.ServiceName]map[string]*lb.NamedSlice{}, services: map[lb.ServiceName]*lb.NamedService{}}
+func newNameStore(to NamePlaces) *nameStore {
+	return &nameStore{to: to, objects: map[objectKey]*naming{}, slices: map[lb.ServiceName]map[string]*lb.NamedSlice{}, services: map[lb.ServiceName]*lb.NamedService{}}
 }
 
-// replace puts a complete set of objects in the place of the one before.
-func (s *nameStore) replace(objects map[objectKey]object) {
-	dirty := map[lb.ServiceName]bool{}
-	for key, old := range s.objects {
-		if _, stays := objects[key]; !stays {
-			s.drop(old, dirty)
-		}
-	}
-	for key, o := range objects {
-		s.put(s.objects[key], o, dirty)
-	}
-	s.objects = objects
-	for _, name := range slices.SortedFunc(maps.Keys(dirty), lb.ServiceName.Compare) {
-		s.tell(name)
-	}
-	s.to.Synced()
-}
-
-func (s *nameStore) drop(old object, dirty map[lb.ServiceName]bool) {
-	switch n := old.naming; {
-	case old.key.kind == kindNamespace:
-		s.to.SetNamespace(old.key.name, false)
-	case old.key.kind == kindNode:
-		s.to.SetNode(old.key.name, "", "")
-	case n == nil:
-	case n.pod != nil:
-		s.to.RemovePod(n.pod.Name)
-	case n.service != nil:
-		delete(s.services, n.service.Name)
-		dirty[n.service.Name] = true
-	case n.slice != nil:
-		delete(s.slices[n.owner], n.slice.Name)
-		if len(s.slices[n.owner]) == 0 {
-			delete(s.slices, n.owner)
-		}
-		dirty[n.owner] = true
-	}
-}
-
-// put takes an object that is new or another one: a file that was not read again still has the same one.
-func (s *nameStore) put(old, now object, dirty map[lb.ServiceName]bool) {
-	if old.naming != nil && old.naming == now.naming {
+// set puts what an object means for names in the place of what it meant; nil: nothing any more. It calls dirty for each Service that is
+// another one now.
+func (s *nameStore) set(key objectKey, now *naming, dirty func(lb.ServiceName)) {
+	old := s.objects[key]
+	if old == now || old != nil && now != nil && reflect.DeepEqual(old, now) {
 		return
 	}
-	if old.naming != nil && old.naming.slice != nil {
-		s.drop(old, dirty)
+	if old != nil && (now == nil || old.slice != nil) {
+		s.drop(key, old, dirty)
 	}
-	switch n := now.naming; {
-	case now.key.kind == kindNamespace:
-		s.to.SetNamespace(now.key.name, true)
-	case now.node != nil:
-		s.to.SetNode(now.key.name, now.node.zone, now.node.region)
-	case n == nil:
-	case n.pod != nil:
-		s.to.SetPod(*n.pod)
-	case n.service != nil:
-		s.services[n.service.Name] = n.service
-		dirty[n.service.Name] = true
-	case n.slice != nil:
-		if s.slices[n.owner] == nil {
-			s.slices[n.owner] = map[string]*lb.NamedSlice{}
+	if now == nil {
+		delete(s.objects, key)
+		return
+	}
+	s.objects[key] = now
+	switch {
+	case key.kind == kindNamespace:
+		s.to.SetNamespace(key.name, true)
+	case now.pod != nil:
+		s.to.SetPod(*now.pod)
+	case now.service != nil:
+		s.services[now.service.Name] = now.service
+		dirty(now.service.Name)
+	case now.slice != nil:
+		if s.slices[now.owner] == nil {
+			s.slices[now.owner] = map[string]*lb.NamedSlice{}
 		}
-		s.slices[n.owner][n.slice.Name] = n.slice
-		dirty[n.owner] = true
+		s.slices[now.owner][now.slice.Name] = now.slice
+		dirty(now.owner)
 	}
 }
 
-// tell tells of a Service as it is now. Slices without a Service have reverse names.
-func (s *nameStore) tell(name lb.ServiceName) {
+func (s *nameStore) drop(key objectKey, old *naming, dirty func(lb.ServiceName)) {
+	switch {
+	case key.kind == kindNamespace:
+		s.to.SetNamespace(key.name, false)
+	case old.pod != nil:
+		s.to.RemovePod(old.pod.Name)
+	case old.service != nil:
+		delete(s.services, old.service.Name)
+		dirty(old.service.Name)
+	case old.slice != nil:
+		delete(s.slices[old.owner], old.slice.Name)
+		if len(s.slices[old.owner]) == 0 {
+			delete(s.slices, old.owner)
+		}
+		dirty(old.owner)
+	}
+}
+
+// keys names the objects of a kind.
+func (s *nameStore) keys(k kind) (out []objectKey) {
+	for key := range s.objects {
+		if key.kind == k {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+// named is a Service as it is now. Slices without a Service have reverse names.
+func (s *nameStore) named(name lb.ServiceName) (lb.NamedService, bool) {
 	service, owned := s.services[name], s.slices[name]
 	if service == nil && len(owned) == 0 {
-		s.to.Remove(name)
-		return
+		return lb.NamedService{}, false
 	}
 	out := lb.NamedService{Name: name, Unserved: true}
 	if service != nil {
@@ -121,5 +128,45 @@ func (s *nameStore) tell(name lb.ServiceName) {
 	for _, slice := range slices.SortedFunc(maps.Values(owned), func(a, b *lb.NamedSlice) int { return cmp.Compare(a.Name, b.Name) }) {
 		out.Slices = append(out.Slices, *slice)
 	}
-	s.to.Set(out)
+	return out, true
+}
+
+func (s *nameStore) names() []lb.ServiceName {
+	all := slices.AppendSeq(slices.Collect(maps.Keys(s.services)), maps.Keys(s.slices))
+	slices.SortFunc(all, lb.ServiceName.Compare)
+	return slices.Compact(all)
+}
+
+// Named is NameSource's.
+func (s *store) Named(name lb.ServiceName) (lb.NamedService, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.names == nil {
+		return lb.NamedService{}, false
+	}
+	return s.names.named(name)
+}
+
+// NamedServices is NameSource's.
+func (s *store) NamedServices() []lb.ServiceName {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.names == nil {
+		return nil
+	}
+	return s.names.names()
+}
+
+// setNames is set for names. What the own Node says of them is told by tellPlace, and no other Node says anything.
+func (s *store) setNames(o object, c *changes) {
+	if s.names != nil && o.key.kind != kindNode {
+		s.names.set(o.key, o.naming, c.service)
+	}
+}
+
+// tellPlace tells where this node is.
+func (s *store) tellPlace() {
+	if s.names != nil {
+		s.names.to.SetNode(s.self.Name, s.self.Zone, s.self.Region)
+	}
 }

@@ -106,9 +106,9 @@ func namedEndpoint(kind discoveryv1.AddressType, in *discoveryv1.Endpoint) lb.Na
 	out := lb.NamedEndpoint{
 		Ready:    in.Conditions.Ready == nil || *in.Conditions.Ready,
 		Hostname: deref(in.Hostname),
-		Node:     cmp.Or(deref(in.NodeName), in.DeprecatedTopology[corev1.LabelHostname]),
-		Zone:     cmp.Or(deref(in.Zone), in.DeprecatedTopology[corev1.LabelTopologyZone]),
-		Region:   in.DeprecatedTopology[corev1.LabelTopologyRegion],
+		Node:     shared(cmp.Or(deref(in.NodeName), in.DeprecatedTopology[corev1.LabelHostname])),
+		Zone:     shared(cmp.Or(deref(in.Zone), in.DeprecatedTopology[corev1.LabelTopologyZone])),
+		Region:   shared(in.DeprecatedTopology[corev1.LabelTopologyRegion]),
 	}
 	if in.TargetRef != nil && len(in.TargetRef.Name) <= maxLabel {
 		out.Pod = in.TargetRef.Name

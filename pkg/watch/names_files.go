@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // NameFiles reads from files and directories what names are made of, and follows them as they change. A file that cannot be read or
@@ -23,7 +25,9 @@ type NameFiles struct {
 	stdin []byte // what standardInput said, until it is read; nil: nothing
 
 	reader    *reader
+	to        NameEvents
 	store     *nameStore
+	nodes     map[objectKey]bool   // that were told of
 	files     map[string]*manifest // by path
 	following bool                 // the first reading is over
 	watcher   *fsnotify.Watcher    // nil: the kernel has none to give; the files are looked at from time to time
@@ -31,7 +35,7 @@ type NameFiles struct {
 
 // FollowNames reads everything once and tells to of it, Synced at last. Run follows what comes later.
 func FollowNames(args []string, stdin io.Reader, log *slog.Logger, to NameEvents) (*NameFiles, error) {
-	n := &NameFiles{args: slices.Clone(args), log: log, reader: newNameReader(), store: newNameStore(to), files: map[string]*manifest{}}
+	n := &NameFiles{args: slices.Clone(args), log: log, reader: newNameReader(), to: to, store: newNameStore(to), nodes: map[objectKey]bool{}, files: map[string]*manifest{}}
 	if slices.Contains(args, standardInput) {
 		data, err := io.ReadAll(stdin)
 		if err != nil {
@@ -102,11 +106,44 @@ func (n *NameFiles) look() (again bool, err error) {
 		}
 		n.say(path, m, refused[path])
 	}
-	n.store.replace(objects)
+	n.replace(objects)
 	if len(errs) > 0 {
 		err = errs[0]
 	}
 	return len(errs) > 0, err
+}
+
+// replace puts a complete set of objects in the place of the one before, and tells of what is another one.
+func (n *NameFiles) replace(objects map[objectKey]object) {
+	changed := map[lb.ServiceName]bool{}
+	dirty := func(name lb.ServiceName) { changed[name] = true }
+	for key := range n.nodes {
+		if _, stays := objects[key]; !stays {
+			delete(n.nodes, key)
+			n.to.SetNode(key.name, "", "")
+		}
+	}
+	for key := range n.store.objects {
+		if _, stays := objects[key]; !stays {
+			n.store.set(key, nil, dirty)
+		}
+	}
+	for key, o := range objects {
+		if o.node != nil {
+			n.nodes[key] = true
+			n.to.SetNode(key.name, o.node.zone, o.node.region)
+			continue
+		}
+		n.store.set(key, o.naming, dirty)
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(changed), lb.ServiceName.Compare) {
+		if named, exists := n.store.named(name); exists {
+			n.to.Set(named)
+		} else {
+			n.to.Remove(name)
+		}
+	}
+	n.to.Synced()
 }
 
 // paths are the files that the arguments name now. Each directory is watched before it is read.

@@ -105,7 +105,7 @@ func (s *sink) arrive(in any) (*arrival, bool) {
 		return nil, false
 	}
 	a := &arrival{}
-	if a.object, a.err = convert(typed); a.err != nil {
+	if a.object, a.err = s.convert(typed); a.err != nil {
 		a.key, a.uid = s.keyOf(o), o.GetUID()
 	}
 	return a, true

@@ -46,6 +46,7 @@ type store struct {
 	picky    map[lb.ServiceName]bool         // Services whose decision may depend on other Nodes
 	regions  map[string]string               // of zones, as far as they were asked for; "" for one that has none
 	zones    map[string]bool                 // that endpoints are, or were, in
+	names    *nameStore                      // nil: nobody answers names
 }
 
 func newStore(cfg NodeConfig) *store {
@@ -67,6 +68,10 @@ func newStore(cfg NodeConfig) *store {
 		zones:    map[string]bool{},
 	}
 	s.self, s.ranges = s.selfNow(), s.rangesNow()
+	if cfg.Names != nil {
+		s.names = newNameStore(cfg.Names)
+		s.tellPlace()
+	}
 	return s
 }
 
@@ -170,6 +175,9 @@ func (s *store) keys(k kind) []objectKey {
 			out = append(out, objectKey{k, "", name})
 		}
 	}
+	if s.names != nil {
+		out = append(out, s.names.keys(k)...)
+	}
 	for key := range s.refusals {
 		if s.resourceOf(key) == k {
 			out = append(out, key)
@@ -187,6 +195,7 @@ func (s *store) resourceOf(key objectKey) kind {
 }
 
 func (s *store) set(o object, c *changes) {
+	s.setNames(o, c)
 	switch o.key.kind {
 	case kindService:
 		name := lb.ServiceName{Namespace: o.key.namespace, Name: o.key.name}

@@ -33,6 +33,7 @@ func (s *store) setNode(name string, now *node, c *changes) {
 	if name == s.cfg.Name {
 		before := s.self
 		s.self = s.selfNow()
+		s.tellPlace()
 		c.place = c.place || before.Zone != s.self.Zone || before.Region != s.self.Region
 		c.addresses = c.addresses || !slices.Equal(before.Addresses, s.self.Addresses)
 		c.node = c.node || old == nil || old.leaving != now.leaving

@@ -93,4 +93,9 @@ type NodeConfig struct {
 	ProxyName         string         // serve only Services with this value of the label service-proxy-name; "": those without it
 	ExternalIPs       lb.ExternalIPPolicy
 	KeepNodeless      bool // endpoints without nodeName are on no node, not on the Node that has their address
+
+	// Names has what names are made of read as well, and is told of Namespaces, Pods and where this node is; nil: nobody answers names.
+	// Its methods must not ask the source.
+	Names     NamePlaces
+	NamedPods bool // Pods are read, for their addresses' names
 }

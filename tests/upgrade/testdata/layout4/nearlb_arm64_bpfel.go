@@ -70,11 +70,12 @@ type NearlbBackendCounter struct {
 type NearlbBackendState uint32
 
 const (
-	NearlbBackendStateBACKEND_FREE     NearlbBackendState = 0
-	NearlbBackendStateBACKEND_ACTIVE   NearlbBackendState = 1
-	NearlbBackendStateBACKEND_DRAINING NearlbBackendState = 2
-	NearlbBackendStateBACKEND_QUIET    NearlbBackendState = 3
-	NearlbBackendStateBACKEND_GONE     NearlbBackendState = 4
+	NearlbBackendStateBACKEND_FREE      NearlbBackendState = 0
+	NearlbBackendStateBACKEND_ACTIVE    NearlbBackendState = 1
+	NearlbBackendStateBACKEND_DRAINING  NearlbBackendState = 2
+	NearlbBackendStateBACKEND_QUIET     NearlbBackendState = 3
+	NearlbBackendStateBACKEND_GONE      NearlbBackendState = 4
+	NearlbBackendStateBACKEND_RESPONDER NearlbBackendState = 5
 )
 
 type NearlbDevice struct {
@@ -370,6 +371,7 @@ type NearlbSettings struct {
 	SnatFirst uint16
 	SnatCount uint16
 	Seed      uint64
+	Responder uint64
 	Netns     uint64
 	Loopback4 NearlbAddress
 	Loopback6 NearlbAddress
@@ -608,6 +610,7 @@ const (
 	NearlbVarIcmpErrorsPerSecond   = "icmp_errors_per_second"
 	NearlbVarJiffiesPerSecond      = "jiffies_per_second"
 	NearlbVarLinkHeader            = "link_header"
+	NearlbVarResponderSilence      = "responder_silence"
 	NearlbVarRouteLookup           = "route_lookup"
 	NearlbVarTcpClosedTimeout      = "tcp_closed_timeout"
 	NearlbVarTcpEstablishedTimeout = "tcp_established_timeout"
@@ -753,6 +756,7 @@ type NearlbVariableSpecs struct {
 	IcmpErrorsPerSecond   *ebpf.VariableSpec `ebpf:"icmp_errors_per_second"`
 	JiffiesPerSecond      *ebpf.VariableSpec `ebpf:"jiffies_per_second"`
 	LinkHeader            *ebpf.VariableSpec `ebpf:"link_header"`
+	ResponderSilence      *ebpf.VariableSpec `ebpf:"responder_silence"`
 	RouteLookup           *ebpf.VariableSpec `ebpf:"route_lookup"`
 	TcpClosedTimeout      *ebpf.VariableSpec `ebpf:"tcp_closed_timeout"`
 	TcpEstablishedTimeout *ebpf.VariableSpec `ebpf:"tcp_established_timeout"`
@@ -870,6 +874,7 @@ type NearlbVariables struct {
 	IcmpErrorsPerSecond   *ebpf.Variable `ebpf:"icmp_errors_per_second"`
 	JiffiesPerSecond      *ebpf.Variable `ebpf:"jiffies_per_second"`
 	LinkHeader            *ebpf.Variable `ebpf:"link_header"`
+	ResponderSilence      *ebpf.Variable `ebpf:"responder_silence"`
 	RouteLookup           *ebpf.Variable `ebpf:"route_lookup"`
 	TcpClosedTimeout      *ebpf.Variable `ebpf:"tcp_closed_timeout"`
 	TcpEstablishedTimeout *ebpf.Variable `ebpf:"tcp_established_timeout"`

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package decide
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// namesPort is where names are asked for (RFC 1035 4.2).
+const namesPort = 53
+
+// respond lets this node's responder answer names for its own clients: before the endpoints, which have their turn when it does not
+// live. It answers where there are no endpoints, too.
+func respond(d *lb.Decision, responders []netip.AddrPort, node lb.Node) {
+	for _, at := range responders {
+		for i := range d.Frontends {
+			f := &d.Frontends[i]
+			asked := f.Key.Address.Port() == namesPort && (f.Key.Protocol == lb.TCP || f.Key.Protocol == lb.UDP)
+			if !asked || f.Key.Address.Addr().Is4() != at.Addr().Is4() {
+				continue
+			}
+			key := lb.BackendKey{Port: f.Port.Key(), Address: at}
+			known := slices.IndexFunc(d.Backends, func(b lb.Backend) bool { return b.Key == key })
+			if known >= 0 && d.Backends[known].State != lb.Responder {
+				continue // it is an endpoint of the Service
+			}
+			if known < 0 {
+				known = len(d.Backends)
+				d.Backends = append(d.Backends, lb.Backend{Key: key, Node: node.Name, Zone: node.Zone, State: lb.Responder, Near: lb.TierNode})
+			}
+			f.Internal = first(key, f.Internal)
+			if b := &d.Backends[known]; !slices.Contains(b.Lists, f.Internal.List) {
+				b.Lists = append(b.Lists, f.Internal.List)
+				slices.Sort(b.Lists)
+			}
+		}
+	}
+}
+
+// first is a side that tries a backend before its own.
+func first(key lb.BackendKey, s lb.Side) lb.Side {
+	if s.Action != lb.Balance {
+		s = lb.Side{Action: lb.Balance, Reason: lb.ReasonSameNode, List: s.List}
+	}
+	s.Tiers = append([]lb.Tier{{Name: lb.TierNode, Backends: []lb.BackendKey{key}}}, s.Tiers...)
+	return s
+}

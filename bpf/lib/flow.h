@@ -170,6 +170,12 @@ static __always_inline bool flow_matches_snat_reply(const struct flow *flow, con
 	       flow_leads_to(flow, &packet->source, packet->source_port);
 }
 
+/* Whoever closed first has the last word: the other one forgets the connection with it. */
+static __always_inline __u32 seen_last(const struct packet *packet, __u32 seen)
+{
+	return (seen & FLOW_CLOSED) == FLOW_CLOSED && !(packet->tcp_flags & TCP_FIN) ? SEEN_CLIENT_WAITS : 0;
+}
+
 /* What a packet of the client adds to what the flow has seen. */
 static __always_inline __u32 seen_from_client(const struct packet *packet, __u32 seen)
 {
@@ -182,7 +188,7 @@ static __always_inline __u32 seen_from_client(const struct packet *packet, __u32
 	if (packet->tcp_flags & TCP_RST)
 		add |= SEEN_RESET;
 	if ((packet->tcp_flags & (TCP_ACK | TCP_SYN | TCP_RST)) == TCP_ACK && seen & SEEN_REPLY)
-		add |= SEEN_ESTABLISHED;
+		add |= SEEN_ESTABLISHED | seen_last(packet, seen);
 	return add;
 }
 

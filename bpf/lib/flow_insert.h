@@ -34,7 +34,7 @@ struct insertion {
 	struct flow flow;
 	struct rewrite to; /* where its packets go: of the writer, destination and its port alone are asked for here */
 	__be16 wire_port;  /* source port that the server sees under this entry, 0 none */
-	bool held;         /* takes that port from an entry that only holds it */
+	bool over;         /* takes that port from an entry whose connection has ended */
 	__u32 set;         /* index of the set */
 	__u32 start;       /* of the search in it */
 	__u32 replace;     /* way to take over; FLOW_WAYS: choose one */
@@ -209,6 +209,12 @@ static __always_inline bool flow_is_orphan(const struct flow *flow, const struct
 	       flow->other_port == other->other_port && flow_same_ends(flow, other);
 }
 
+/* The entry has a port of SNAT, and its connection has ended. */
+static __always_inline bool flow_leaves_port(const struct flow *flow)
+{
+	return (flow->flags & FLOW_WIRE) == FLOW_WIRE && seen_closed(flow->seen);
+}
+
 static __always_inline enum insert flow_clash(struct flow *flow, const struct insertion *in, __u32 now)
 {
 	__u32 word = flow_word(flow);
@@ -224,7 +230,7 @@ static __always_inline enum insert flow_clash(struct flow *flow, const struct in
 	if (phase == FLOW_CLAIMED && !flow_abandoned(flow, word, now))
 		return INSERT_AGAIN;
 	if (phase == FLOW_CLAIMED || flow_is_dead(flow, now) || flow_is_orphan(flow, &in->flow) ||
-	    (in->held && flow_holds_port(flow, flow->seen)))
+	    (in->over && flow_leaves_port(flow)))
 		return flow_swap_word(flow, word, flow_next_word(word, FLOW_FREE)) ? INSERT_DONE : INSERT_AGAIN;
 	flow_barrier();
 	if (flow_word(flow) != word)

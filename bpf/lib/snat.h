@@ -101,11 +101,17 @@ static const __u32 snat_strides[SNAT_STRIDES] = { 65537, 72019, 79031, 86501, 95
  * that is held for longest serves, and a client whose clock is behind that of the one before waits for a second SYN. */
 #define SNAT_PORTS_STRICT 256
 
+/* How long a reset is to be the last that is seen of a connection, in seconds: one outside the window ends nothing, and who is amid
+ * talking goes on. */
+#define SNAT_RESET_SECONDS 1
+
 /* Worst first. */
 enum snat_port {
 	SNAT_PORT_TAKEN = 0,
-	SNAT_PORT_HELD, /* by a connection that ended, which the server may remember */
-	SNAT_PORT_USED, /* once; nobody remembers */
+	SNAT_PORT_HELD,  /* by a connection that ended, which the server may remember */
+	SNAT_PORT_RESET, /* by one that was reset: the server has none, if that was in its window */
+	SNAT_PORT_ENDED, /* by one that the server closed last, and has forgotten */
+	SNAT_PORT_USED,  /* once; nobody remembers */
 	SNAT_PORT_FREE,
 	SNAT_PORT_OWN, /* an earlier life of the connection left its second entry there */
 };
@@ -120,13 +126,26 @@ static __always_inline bool snat_has_port(const struct flow *flow, const struct 
 	       flow_leads_to(flow, &in->to.destination, in->to.destination_port);
 }
 
+/* Of a connection that has not expired. */
+static __always_inline enum snat_port snat_port_ended(const struct flow *flow, __u32 now)
+{
+	__u32 seen = flow->seen;
+
+	if (flow_holds_port(flow, seen))
+		return SNAT_PORT_HELD;
+	if ((seen & (FLOW_CLOSED | SEEN_CLIENT_WAITS)) == (FLOW_CLOSED | SEEN_CLIENT_WAITS))
+		return SNAT_PORT_ENDED;
+	return seen & SEEN_RESET && flow_age(flow, now) >= SNAT_RESET_SECONDS * jiffies_per_second ? SNAT_PORT_RESET
+												   : SNAT_PORT_TAKEN;
+}
+
 static __always_inline enum snat_port snat_port_left(const struct flow *flow, const struct insertion *in, __u32 now)
 {
 	if (flow_expired(flow, now))
 		return SNAT_PORT_USED;
 	if (flow->other_port == in->flow.port && flow_same_ends(flow, &in->flow))
 		return SNAT_PORT_OWN;
-	return flow_holds_port(flow, flow->seen) ? SNAT_PORT_HELD : SNAT_PORT_TAKEN;
+	return snat_port_ended(flow, now);
 }
 
 /* How good a port is, as far as can be seen before it is claimed: the larger the better. A function of its own so that the verifier
@@ -180,7 +199,7 @@ static __always_inline bool snat_prefer(struct insertion *in, __be16 port, __u32
 	in->worth = worth;
 	in->candidate = candidate;
 	in->flow.other_port = port;
-	in->held = worth >> SNAT_PORT_SHIFT == SNAT_PORT_HELD;
+	in->over = worth >> SNAT_PORT_SHIFT >= SNAT_PORT_HELD && worth >> SNAT_PORT_SHIFT < SNAT_PORT_USED;
 	return worth >> SNAT_PORT_SHIFT >= (least == SNAT_PORT_OWN ? SNAT_PORT_OWN : SNAT_PORT_FREE);
 }
 
@@ -197,7 +216,7 @@ __noinline int snat_find_port(struct insertion *in, __u32 candidate, int least)
 	if (!in || !settings || !settings->snat_count)
 		return -1;
 	hash = snat_hash(&in->flow, settings->seed);
-	in->held = false;
+	in->over = false;
 	in->worth = 0; /* in is memory that the verifier does not follow: it goes through each round once */
 	for (int i = 0; i < SNAT_PORTS_TRIED && candidate < end; i++, candidate++) {
 		if (candidate >= settings->snat_count) {
@@ -236,7 +255,7 @@ static __always_inline enum insert create_snat_port(struct __sk_buff *skb, struc
 	next &= ~SNAT_HELD_TOO;
 	next = next ? next - 1 : 0;
 	candidate =
-		snat_find_port(&work->in, next, again || next >= SNAT_PORTS_STRICT ? SNAT_PORT_HELD : SNAT_PORT_USED);
+		snat_find_port(&work->in, next, again || next >= SNAT_PORTS_STRICT ? SNAT_PORT_HELD : SNAT_PORT_RESET);
 	if (candidate >= 0)
 		handed(skb)->slow.snat_next = again | (candidate + 1);
 	else if (candidate == -2)

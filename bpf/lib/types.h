@@ -183,6 +183,7 @@ enum flow_seen {
 	SEEN_ESTABLISHED =
 		16, /* TCP: the client went on after the reply (ACK, no SYN), or the server did (neither SYN nor RST) */
 	SEEN_SERVER_WAITS = 32, /* TCP: the server closed first, or both did at once: it keeps TIME_WAIT */
+	SEEN_CLIENT_WAITS = 64, /* TCP: the client went on after both had closed: a server that closed last has forgotten it */
 };
 
 /* One connection: one cache line. Found by hash of client address, port and protocol; a forward packet matches the

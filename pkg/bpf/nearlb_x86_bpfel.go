@@ -163,6 +163,7 @@ const (
 	NearlbFlowSeenSEEN_RESET        NearlbFlowSeen = 8
 	NearlbFlowSeenSEEN_ESTABLISHED  NearlbFlowSeen = 16
 	NearlbFlowSeenSEEN_SERVER_WAITS NearlbFlowSeen = 32
+	NearlbFlowSeenSEEN_CLIENT_WAITS NearlbFlowSeen = 64
 )
 
 type NearlbFlowSet struct {

@@ -4,7 +4,10 @@ package hosts
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -110,6 +113,32 @@ func TestPortsThatRunOutTowardsOneBackendHarmNobodyElse(t *testing.T) {
 		}
 	}
 	s.awaitVerdict(0, "drop_ports_full")
+}
+
+// A connection that its client closed leaves nothing with the backend but a port that serves the next one: a few ports are enough for as
+// many connections as there are, one after the other. None is refused one, as the cluster sees at the end.
+func TestAFewPortsServeConnectionsThatTheirClientsClose(t *testing.T) {
+	s := newStage(t, options{agent: []string{"--snat-ports", "61000-61003"}})
+	of := s.next()
+	s.serve(of, ready(s.far)...)
+	for _, six := range []bool{false, true} {
+		for n := range 200 {
+			conn, err := s.outside.Dial(context.Background(), "tcp", s.by(of, nodePort).address(six), lab.DialOptions{})
+			if err != nil {
+				t.Fatalf("connection %d: %v", n, err)
+			}
+			answer, err := conn.Who()
+			if err == nil {
+				err = conn.Conn.(*net.TCPConn).CloseWrite()
+			}
+			if err == nil {
+				_, err = io.Copy(io.Discard, conn) // until the server has closed as well
+			}
+			if err := errors.Join(err, conn.Close()); err != nil || answer.Server != s.far.Name {
+				t.Fatalf("connection %d is answered by %q, %v", n, answer.Server, err)
+			}
+		}
+	}
 }
 
 // Two clients off the node with the same port, and one client with the same port towards two frontends of one backend:

@@ -42,6 +42,18 @@ func (e entry) held() bool {
 	return e.flow.Seen&ended == ended && e.flow.Flags&wire == wire
 }
 
+// mayLosePort: the connection has ended, whatever its server remembers, and another may get its port at any time.
+func (e entry) mayLosePort() bool {
+	const wire = uint8(bpf.NearlbFlowFlagsFLOW_SNAT | bpf.NearlbFlowFlagsFLOW_ALIAS)
+	return e.closed() && e.flow.Flags&wire == wire
+}
+
+// mustServe: the connection has ended, and its port is another's where there is no better one.
+func (e entry) mustServe() bool {
+	const forgotten = uint32(bpf.NearlbFlowSeenSEEN_CLIENT_FIN | bpf.NearlbFlowSeenSEEN_SERVER_FIN | bpf.NearlbFlowSeenSEEN_CLIENT_WAITS)
+	return e.held() || e.mayLosePort() && e.flow.Seen&forgotten == forgotten
+}
+
 // isOf: it is an entry of the client's connection to what it takes for the server.
 func (e entry) isOf(in packet) bool { return e.client == in.src && e.front == in.dst }
 
@@ -92,13 +104,13 @@ func (r *rig) judge(e *entry) {
 	e.serving = e.active || b.State == uint8(bpf.NearlbBackendStateBACKEND_DRAINING)
 }
 
-// lifeOf leaves a few seconds to the clock. A held port may be taken at any time.
+// lifeOf leaves a few seconds to the clock.
 func lifeOf(f bpf.NearlbFlow) life {
 	const slack = 3
 	age := int64(int32(bpf.Jiffies()-f.Touched)) / int64(bpf.JiffiesPerSecond())
 	left := int64(timeout(f)) - age
 	switch {
-	case left > slack && (entry{flow: f}).held():
+	case left > slack && (entry{flow: f}).mayLosePort():
 		return perhaps
 	case left > slack:
 		return alive

@@ -133,6 +133,79 @@ func TestThePortThatIsFreeForLongestServesFirst(t *testing.T) {
 	}, lb.TCP, lb.UDP)
 }
 
+// Where the server closed last, it has forgotten the connection with the client's last word, and its port serves at once; before that it
+// would take a SYN for a stranger's. Of several the one that ended longest ago serves first.
+func TestAPortThatItsServerHasForgottenServesAtOnce(t *testing.T) {
+	forEachSite(t, withSets(4096), func(s site, w world) {
+		s.seed(1)
+		s.publish(far(w, 2))
+		s.evict()
+		s.configure(ports(3))
+		alive, first, second := s.connect(w, 1), s.connect(w, 2), s.connect(w, 3)
+		full := func(n int) {
+			s.Helper()
+			s.expectPlain(w.packet(at(w.outside(n), 41000), at(w.outside(10), 80)), "drop_ports_full")
+		}
+		s.sends(first.in.with("FA", ""), first.out.with("FA", ""), "translate_established")
+		s.answersWith(first, "FA")
+		full(4)
+		s.sends(first.in.with("A", ""), first.out.with("A", ""), "translate_established")
+		s.pass(2)
+		s.clientCloses(second)
+		for n, ended := range []talk{first, second} {
+			next := s.connect(w, 4+n)
+			if next.out.src != ended.out.src {
+				s.Errorf("%d: %s left from %s; longest free was %s", n, next.in.src, next.out.src, ended.out.src)
+			}
+		}
+		full(6)
+		s.goesOn(alive, "translate_established")
+		s.configure(snatPorts())
+	}, lb.TCP)
+}
+
+// After a reset neither side has anything, whoever sent it; where it was outside the window, the connection goes on, and keeps its port.
+func TestAPortOfAResetConnectionServesUnlessThatGoesOn(t *testing.T) {
+	resets := map[string]func(site, talk){
+		"the client's": func(s site, c talk) { s.sends(c.in.with("R", ""), c.out.with("R", ""), "translate_established") },
+		"the server's": func(s site, c talk) { s.answersWith(c, "R") },
+	}
+	forEachSite(t, withSets(4096), func(s site, w world) {
+		s.seed(1)
+		s.publish(far(w, 2))
+		for name, reset := range resets {
+			s.evict()
+			s.configure(ports(2))
+			alive, ended := s.connect(w, 1), s.connect(w, 2)
+			reset(s, alive)
+			reset(s, ended)
+			s.expectPlain(w.packet(at(w.outside(3), 41000), at(w.outside(10), 80)), "drop_ports_full") // who is amid talking goes on now
+			s.goesOn(alive, "translate_established")
+			s.pass(2)
+			if next := s.connect(w, 4); next.out.src != ended.out.src {
+				s.Errorf("%s: %s left from %s, free was %s", name, next.in.src, next.out.src, ended.out.src)
+			}
+			s.goesOn(alive, "translate_established")
+		}
+		s.configure(snatPorts())
+	}, lb.TCP)
+}
+
+// A thousand connections, one after the other, need one port.
+func TestOnePortServesConnectionsThatTheirClientsClose(t *testing.T) {
+	forEachSite(t, withSets(4096), func(s site, w world) {
+		s.publish(far(w, 2))
+		s.evict()
+		s.configure(ports(1))
+		for n := range 1000 {
+			c := s.remote(w.packet(at(w.outside(1), uint16(20000+n)), at(w.outside(10), 80)), "translate_balance")
+			s.goesOn(c, "translate_established")
+			s.clientCloses(c)
+		}
+		s.configure(snatPorts())
+	}, lb.TCP)
+}
+
 // A connection that has ended keeps its port, but not what a server says to a masquerade of the host's that took the port since: its
 // SYN-ACK was translated and sent to the client of before, for a minute.
 func TestAPortOfAnEndedConnectionSwallowsNoMasquerade(t *testing.T) {

@@ -134,7 +134,7 @@ func (c *crossing) becomes(t *rapid.T, in, want packet, got outcome) {
 func (c *crossing) checkFull(t *rapid.T, in packet, before []entry) {
 	used := map[netip.AddrPort]map[uint16]bool{}
 	for _, e := range before {
-		if !e.alias || e.life == dead || e.held() || e.isOf(in) {
+		if !e.alias || e.life == dead || e.mustServe() || e.isOf(in) {
 			continue
 		}
 		if used[e.server] == nil {

@@ -24,7 +24,10 @@ MODULES := tests/oracle tests/cluster tests/manifests tests/monitoring
 # What booting other kernels wants beside: the kernels themselves are downloaded, not installed.
 KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 
-.PHONY: help build demo gate test test-kernels oracle cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
+# A cluster on this machine runs these, where it has no others.
+KUBE_PACKAGES := containerd runc containernetworking-plugins
+
+.PHONY: help build demo image kube-up kube-down kube-packages gate test test-kernels oracle cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +37,21 @@ build: ## build bin/nearlb (needs Go alone: BPF objects are committed)
 
 demo: build root ## a small cluster on this machine: watch traffic follow the endpoints (about 40 s)
 	./$(BIN) demo $(DEMOFLAGS)
+
+image: build ## make bin/nearlb.tar, the image that manifests/Dockerfile makes, without an engine
+	cd tests/cluster && $(GO) run ./image/nearlb -dockerfile ../../manifests/Dockerfile -program ../../$(BIN) -version $(VERSION) -out ../../$(BIN).tar
+
+kube-up: root kube-packages image ## a real Kubernetes cluster on this machine: three nodes with kubelet and containerd, which have the image (the first time builds Kubernetes, minutes)
+	cd tests/cluster && $(GO) build -o ../../bin/kubecluster ./kubecluster
+	bin/kubecluster up $(BIN).tar
+
+kube-down: root ## end it; nothing of it is left
+	cd tests/cluster && $(GO) build -o ../../bin/kubecluster ./kubecluster
+	bin/kubecluster down
+
+# Who has containerd from elsewhere keeps it.
+kube-packages:
+	@{ command -v containerd && command -v runc && test -x /usr/lib/cni/ptp; } >/dev/null || ! command -v apt-get >/dev/null || tests/packages.sh $(KUBE_PACKAGES)
 
 test: root packages ## install what is missing, then run every test, the privileged ones included (SEED=0: other random worlds); says how long it takes
 	$(GO) run ./tests/gate -behaviour

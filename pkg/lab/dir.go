@@ -41,6 +41,9 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
+// RemoveStale removes what labs left that were killed, as New does.
+func RemoveStale() { removeStale(os.TempDir()) }
+
 // removeStale removes directories of labs whose process is gone. Nothing is mounted in them: their mounts were in a mount
 // namespace that went with the process.
 func removeStale(parent string) {

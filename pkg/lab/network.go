@@ -92,7 +92,7 @@ func (n *Node) connect() error {
 	if n.lab.options.Network == Tunneled {
 		return n.addTunnel(others)
 	}
-	for _, pods := range n.podSubnets() {
+	for _, pods := range n.PodSubnets() {
 		err := n.lab.Router.addRoute(n.routerDevice(), pods, n.Address(pods.Addr().Is6()))
 		if err != nil {
 			return err
@@ -117,13 +117,14 @@ func eachPair(n *Node, others []*Node, f func(from, to *Node) error) error {
 // routeTo sends packets for another node's pods to that node directly.
 func (n *Node) routeTo(o *Node) error {
 	var errs []error
-	for _, pods := range o.podSubnets() {
+	for _, pods := range o.PodSubnets() {
 		errs = append(errs, n.addRoute(Uplink, pods, o.Address(pods.Addr().Is6())))
 	}
 	return errors.Join(errs...)
 }
 
-func (n *Node) podSubnets() []netip.Prefix {
+// PodSubnets are those of the addresses of the node's pods, one of each family.
+func (n *Node) PodSubnets() []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(pod4(n.number, 0), 24), netip.PrefixFrom(pod6(n.number, 0), 64)}
 }
 

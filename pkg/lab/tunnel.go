@@ -35,7 +35,7 @@ func (n *Node) addTunnel(others []*Node) error {
 		return fmt.Errorf("add VXLAN device: %w", err)
 	}
 	err = n.up(Tunnel)
-	for _, pods := range n.podSubnets() {
+	for _, pods := range n.PodSubnets() {
 		err = errors.Join(err, n.addAddress(Tunnel, single(pods.Addr())))
 	}
 	return errors.Join(err, eachPair(n, others, (*Node).tunnelTo))
@@ -55,7 +55,7 @@ func (n *Node) tunnelTo(o *Node) error {
 	where := entry
 	where.Family, where.Flags, where.IP = unix.AF_BRIDGE, netlink.NTF_SELF, o.V4.AsSlice()
 	errs := []error{n.link.NeighAppend(&where)}
-	for _, pods := range o.podSubnets() {
+	for _, pods := range o.PodSubnets() {
 		gateway := entry
 		gateway.IP = pods.Addr().AsSlice()
 		errs = append(errs, n.link.NeighSet(&gateway), n.addRoute(Tunnel, pods, pods.Addr()))

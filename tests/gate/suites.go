@@ -63,7 +63,7 @@ var suites = []suite{
 
 	{name: "compile-libraries", about: "what nearlb and its tests import", fresh: 180, command: compile(imported)},
 	{name: "compile", about: "nearlb, its tests and tools", after: []string{"fresh", "compile-libraries"}, fresh: 80, command: compile("-test", "./...", "tool")},
-	{name: "compile-modules", about: "with Kubernetes, etcd, Helm and Prometheus", after: []string{"compile"}, fresh: 300, command: modules},
+	{name: "compile-modules", about: "with Kubernetes, etcd, Helm and Prometheus", after: []string{"compile"}, fresh: 400, command: modules},
 	{name: "compile-race", about: "with the race detector", after: []string{"compile"}, env: []string{cgo}, fresh: 230,
 		command: compile(append([]string{"-race", "-test"}, concurrent...)...)},
 	{name: "compile-arm64", about: "the program for arm64", after: []string{"compile"}, env: []string{"GOARCH=arm64"}, fresh: 200,

@@ -69,7 +69,7 @@ func (p *Plane) wasStarting(at time.Time) bool {
 // Audited are all requests of a ServiceAccount so far, named as system:serviceaccount:NAMESPACE:NAME. Watches are there twice:
 // as they began and as they ended.
 func (p *Plane) Audited(user string) ([]Request, error) {
-	file, err := os.Open(p.file("audit.log"))
+	file, err := os.Open(p.File("audit.log"))
 	if err != nil {
 		return nil, err
 	}

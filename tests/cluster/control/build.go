@@ -13,12 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Program is the file of the control plane's programs, whose first argument says which one: etcd, kube-apiserver,
-// kube-controller-manager or kube-proxy. It is built once and kept in the user's cache directory: the first time takes minutes,
-// and Go finds in a second or two that nothing changed.
+// Program is the file of Kubernetes' programs, whose first argument says which one: etcd, kube-apiserver, kube-controller-manager,
+// kube-scheduler, kubelet, kube-proxy or kubectl. The first build takes minutes.
 func Program() (string, error) { return program() }
 
-var program = sync.OnceValues(func() (string, error) {
+var program = sync.OnceValues(func() (string, error) { return Build("kubernetes") })
+
+// Build gives the file of a program of this module. It is built once and kept in the user's cache directory: Go finds in a second or
+// two that nothing changed.
+func Build(name string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
@@ -35,20 +38,20 @@ var program = sync.OnceValues(func() (string, error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return "", err
 	}
-	return build(dir)
-})
+	return build(dir, name)
+}
 
 // build replaces the file if it is of another version. Who runs the old one goes on with it.
-func build(dir string) (string, error) {
+func build(dir, name string) (string, error) {
 	root, err := repository.Root()
 	if err != nil {
 		return "", err
 	}
-	file := filepath.Join(dir, "kubernetes")
-	command := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", file, "./kubernetes")
+	file := filepath.Join(dir, name)
+	command := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", file, "./"+name)
 	command.Dir = filepath.Join(root, "tests", "cluster")
 	if out, err := command.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build Kubernetes: %w: %s", err, out)
+		return "", fmt.Errorf("build %s: %w: %s", name, err, out)
 	}
 	return file, nil
 }

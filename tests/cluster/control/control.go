@@ -49,6 +49,9 @@ const patience = 3 * time.Minute
 type Options struct {
 	Controllers    []string // of kube-controller-manager, besides those of EndpointSlices
 	APIServerFlags []string // further ones
+	// Kubelets has it be a whole one: pods are scheduled, have ServiceAccounts and log in, every controller works, and the API server reaches
+	// the nodes. Node ports are the usual ones.
+	Kubelets bool
 }
 
 // Plane is a control plane that runs. It ends with its lab.
@@ -58,6 +61,7 @@ type Plane struct {
 	Dir   string               // certificates, kubeconfigs, audit log
 
 	APIServer, Controllers, Etcd *lab.Process
+	Scheduler                    *lab.Process // with Kubelets alone
 
 	lab     *lab.Lab
 	options Options
@@ -83,7 +87,11 @@ func Start(ctx context.Context, l *lab.Lab, options Options) (*Plane, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for _, start := range []func(context.Context) error{p.StartEtcd, p.StartAPIServer, p.StartControllers} {
+	parts := []func(context.Context) error{p.StartEtcd, p.StartAPIServer, p.StartControllers}
+	if options.Kubelets {
+		parts = append(parts, p.startScheduler)
+	}
+	for _, start := range parts {
 		if err := start(ctx); err != nil {
 			return nil, err
 		}
@@ -117,7 +125,7 @@ func (p *Plane) makeFiles() error {
 		p.ca.writeKey("tokens.key", tokens),
 		p.ca.server("apiserver", p.Host.V4, p.Host.V6, loopback, netip.MustParseAddr("10.96.0.1")),
 		p.ca.client("admin", "admin", "system:masters"),
-		os.WriteFile(p.file("audit.yaml"), []byte(auditPolicy), 0o600),
+		os.WriteFile(p.File("audit.yaml"), []byte(auditPolicy), 0o600),
 		p.writeKubeconfig("admin.kubeconfig", login{certificate: "admin"}),
 		p.lab.MountMemory(etcd),
 	)
@@ -138,7 +146,7 @@ func (p *Plane) Config() *rest.Config {
 		// Tests write v1 Endpoints on purpose, as old programs do.
 		WarningHandler: rest.NoWarnings{},
 		TLSClientConfig: rest.TLSClientConfig{
-			CAFile: p.file("ca.crt"), CertFile: p.file("admin.crt"), KeyFile: p.file("admin.key"),
+			CAFile: p.File("ca.crt"), CertFile: p.File("admin.crt"), KeyFile: p.File("admin.key"),
 		},
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			var conn net.Conn
@@ -151,7 +159,8 @@ func (p *Plane) Config() *rest.Config {
 	}
 }
 
-func (p *Plane) file(name string) string { return filepath.Join(p.Dir, name) }
+// File is one of the directory.
+func (p *Plane) File(name string) string { return filepath.Join(p.Dir, name) }
 
 // AwaitReady waits until the API server says that it is ready, and has made the namespaces of the system, which it does by the way.
 func (p *Plane) AwaitReady(ctx context.Context) error {

@@ -19,14 +19,14 @@ type login struct{ certificate, token string }
 func (p *Plane) writeKubeconfig(name string, as login) error {
 	user := &api.AuthInfo{Token: as.token}
 	if as.certificate != "" {
-		user.ClientCertificate, user.ClientKey = p.file(as.certificate+".crt"), p.file(as.certificate+".key")
+		user.ClientCertificate, user.ClientKey = p.File(as.certificate+".crt"), p.File(as.certificate+".key")
 	}
 	return clientcmd.WriteToFile(api.Config{
-		Clusters:       map[string]*api.Cluster{"test": {Server: p.URL(), CertificateAuthority: p.file("ca.crt")}},
+		Clusters:       map[string]*api.Cluster{"test": {Server: p.URL(), CertificateAuthority: p.File("ca.crt")}},
 		AuthInfos:      map[string]*api.AuthInfo{"user": user},
 		Contexts:       map[string]*api.Context{"test": {Cluster: "test", AuthInfo: "user"}},
 		CurrentContext: "test",
-	}, p.file(name))
+	}, p.File(name))
 }
 
 // Login makes a kubeconfig with a token of a ServiceAccount, signed by the API server, and nothing else. It gives its file.
@@ -39,7 +39,7 @@ func (p *Plane) Login(ctx context.Context, namespace, account string) (string, e
 		return "", fmt.Errorf("ask for a token of ServiceAccount %s/%s: %w", namespace, account, err)
 	}
 	name := fmt.Sprintf("%s.%s.kubeconfig", namespace, account)
-	return p.file(name), p.writeKubeconfig(name, login{token: token.Status.Token})
+	return p.File(name), p.writeKubeconfig(name, login{token: token.Status.Token})
 }
 
 // Certify makes a kubeconfig for a user of groups with a client certificate, as kubelets and kube-proxy have. It gives its file.
@@ -47,5 +47,5 @@ func (p *Plane) Certify(user string, groups ...string) (string, error) {
 	if err := p.ca.client(user, user, groups...); err != nil {
 		return "", err
 	}
-	return p.file(user + ".kubeconfig"), p.writeKubeconfig(user+".kubeconfig", login{certificate: user})
+	return p.File(user + ".kubeconfig"), p.writeKubeconfig(user+".kubeconfig", login{certificate: user})
 }

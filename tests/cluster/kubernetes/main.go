@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubernetes is the control plane's real programs in one, etcd among them: its first argument names the one to be. They
+// Command kubernetes is the real programs of a cluster in one, etcd and kubectl among them: its first argument names the one to be. They
 // share nearly all of their code, so that all together take hardly longer to link than one of them.
 package main
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
@@ -14,26 +18,33 @@ import (
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
+	"k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
+// programs are what the first argument may name, beside etcd.
+var programs = map[string]func() *cobra.Command{
+	"kube-apiserver":          apiserver.NewAPIServerCommand,
+	"kube-controller-manager": controllers.NewControllerManagerCommand,
+	"kube-proxy":              proxy.NewProxyCommand,
+	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
+	"kubectl":                 cmd.NewDefaultKubectlCommand,
+	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+}
+
 func main() {
-	programs := map[string]func() *cobra.Command{
-		"kube-apiserver":          apiserver.NewAPIServerCommand,
-		"kube-controller-manager": controllers.NewControllerManagerCommand,
-		"kube-proxy":              proxy.NewProxyCommand,
-	}
 	if len(os.Args) > 1 && os.Args[1] == "etcd" {
 		etcdmain.Main(os.Args[1:])
 		return
 	}
 	if len(os.Args) < 2 || programs[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: kubernetes etcd|kube-apiserver|kube-controller-manager|kube-proxy [FLAGS]")
+		fmt.Fprintf(os.Stderr, "usage: kubernetes etcd|%s [FLAGS]\n", strings.Join(slices.Sorted(maps.Keys(programs)), "|"))
 		os.Exit(2)
 	}
-	command := programs[os.Args[1]]()
 	os.Args = os.Args[1:]
-	os.Exit(cli.Run(command))
+	os.Exit(cli.Run(programs[os.Args[0]]()))
 }

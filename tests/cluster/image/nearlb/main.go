@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command nearlb makes the tarball of nearlb's image, with the files and the configuration that manifests/Dockerfile gives it.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/nearlb/nearlb/tests/cluster/image"
+)
+
+func main() {
+	dockerfile := flag.String("dockerfile", "manifests/Dockerfile", "what the image is to be like")
+	program := flag.String("program", "bin/nearlb", "the program, as make build built it")
+	name := flag.String("name", "nearlb:latest", "of the image")
+	version := flag.String("version", "unknown", "of the program")
+	out := flag.String("out", "bin/nearlb.tar", "the tarball")
+	flag.Parse()
+	made, err := image.FromDockerfile(*dockerfile, *name, *program, *version)
+	if err == nil {
+		err = made.Write(*out)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "image:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearlb/nearlb/pkg/lab"
+)
+
+// cgroupParent is the directory of every hierarchy that holds the clusters' cgroups and nothing else.
+const cgroupParent = "nearlb-kube"
+
+// hierarchy is one mount of cgroups on this machine: version 2, or controllers of version 1.
+type hierarchy struct {
+	Mount   string   // where this machine has it
+	Path    string   // where a node has it: below /sys/fs/cgroup
+	Options []string // of a mount of version 1: its controllers, or none and its name; nil: version 2
+}
+
+// hierarchies are those that this machine has mounted below /sys/fs/cgroup.
+func hierarchies() ([]hierarchy, error) {
+	file, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var all []hierarchy
+	for in := bufio.NewScanner(file); in.Scan(); {
+		before, after, _ := strings.Cut(in.Text(), " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		if len(left) < 5 || len(right) < 3 || !strings.HasPrefix(left[4], "/sys/fs/cgroup") {
+			continue
+		}
+		h := hierarchy{Mount: left[4], Path: left[4]}
+		switch right[0] {
+		case "cgroup2":
+			all = append(all, h)
+		case "cgroup":
+			h.Options = slices.DeleteFunc(strings.Split(right[2], ","), func(o string) bool { return o == "rw" || o == "ro" })
+			if slices.ContainsFunc(h.Options, func(o string) bool { return strings.HasPrefix(o, "name=") }) {
+				h.Options = append(h.Options, "none")
+			}
+			all = append(all, h)
+		}
+	}
+	return all, nil
+}
+
+// controllers are the names of the controllers that some hierarchy has.
+func controllers(all []hierarchy) (names []string) {
+	for _, h := range all {
+		names = append(names, h.Options...)
+		if h.Options == nil {
+			text, _ := os.ReadFile(filepath.Join(h.Mount, "cgroup.controllers"))
+			names = append(names, strings.Fields(string(text))...)
+		}
+	}
+	return names
+}
+
+// makeCgroups makes a cgroup of this name in every hierarchy.
+func makeCgroups(all []hierarchy, name string) error {
+	for _, h := range all {
+		dir := h.Mount
+		for _, part := range []string{cgroupParent, name} {
+			parent := dir
+			dir = filepath.Join(dir, part)
+			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("make cgroup: %w", err)
+			}
+			if err := h.delegate(parent, dir); err != nil {
+				return fmt.Errorf("prepare cgroup %s: %w", dir, err)
+			}
+		}
+	}
+	return nil
+}
+
+// delegate lets a new cgroup have processes and controllers: version 1 gives it no processors, version 2 no controllers.
+func (h hierarchy) delegate(parent, dir string) error {
+	if h.Options == nil {
+		return enableControllers(parent)
+	}
+	if !slices.Contains(h.Options, "cpuset") {
+		return nil
+	}
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		value, err := os.ReadFile(filepath.Join(parent, file))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, file), value, 0)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// enableControllers has the children of a cgroup of version 2 have the controllers that it has itself.
+func enableControllers(dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil || strings.TrimSpace(string(text)) == "" {
+		return err
+	}
+	enable := "+" + strings.Join(strings.Fields(string(text)), " +")
+	return os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(enable), 0)
+}
+
+// joinCgroups moves the calling process.
+func joinCgroups(all []hierarchy, name string) error {
+	for _, h := range all {
+		file := filepath.Join(h.Mount, cgroupParent, name, "cgroup.procs")
+		if err := os.WriteFile(file, []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+			return fmt.Errorf("join cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// mountCgroups mounts the hierarchies below a root directory. The caller is in a cgroup namespace, of which they show the part.
+func mountCgroups(all []hierarchy, root string) error {
+	top := filepath.Join(root, "sys/fs/cgroup")
+	if !slices.ContainsFunc(all, func(h hierarchy) bool { return h.Path == "/sys/fs/cgroup" }) {
+		if err := unix.Mount("tmpfs", top, "tmpfs", 0, "mode=755"); err != nil {
+			return fmt.Errorf("mount %s: %w", top, err)
+		}
+	}
+	for _, h := range all {
+		path, kind, options := filepath.Join(root, h.Path), "cgroup", strings.Join(h.Options, ",")
+		if h.Options == nil {
+			kind = "cgroup2"
+		}
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(kind, path, kind, 0, options); err != nil {
+			return fmt.Errorf("mount %s on %s: %w", kind, path, err)
+		}
+		if h.Options == nil && h.Path == "/sys/fs/cgroup" {
+			if err := leaveRoot(path); err != nil {
+				return fmt.Errorf("delegate %s: %w", path, err)
+			}
+		}
+	}
+	return nil
+}
+
+// leaveRoot moves the calling process out of the root of its cgroup namespace, which may have no process where it has controllers to
+// give (version 2).
+func leaveRoot(root string) error {
+	leaf := filepath.Join(root, "init")
+	if err := os.Mkdir(leaf, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(leaf, "cgroup.procs"), []byte("0"), 0); err != nil {
+		return err
+	}
+	return enableControllers(root)
+}
+
+// removeCgroups removes a cgroup and all below it from every hierarchy. It waits for processes that are about to end.
+func removeCgroups(all []hierarchy, name string) error {
+	var errs []error
+	for _, h := range all {
+		dir := filepath.Join(h.Mount, cgroupParent, name)
+		var err error
+		_ = lab.Await(30*time.Second, func() bool {
+			err = removeTree(dir)
+			return err == nil
+		})
+		errs = append(errs, err)
+		_ = os.Remove(filepath.Dir(dir)) // unless other clusters have it
+	}
+	return errors.Join(errs...)
+}
+
+// removeTree removes a cgroup's directory with those below it: files in them are no obstacle.
+func removeTree(dir string) error {
+	var dirs []string
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			dirs = append(dirs, path)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+	for _, path := range slices.Backward(dirs) {
+		if remove := os.Remove(path); remove != nil && !errors.Is(remove, fs.ErrNotExist) {
+			err = errors.Join(err, remove)
+		}
+	}
+	return err
+}
+
+// removeStaleCgroups removes those of clusters that were killed: the directory of their lab is gone, as lab.New removes it.
+func removeStaleCgroups(all []hierarchy) {
+	for _, h := range all {
+		found, _ := filepath.Glob(filepath.Join(h.Mount, cgroupParent, "*"))
+		for _, dir := range found {
+			of, _, _ := strings.Cut(filepath.Base(dir), ".")
+			if _, err := os.Lstat(filepath.Join(os.TempDir(), of)); errors.Is(err, fs.ErrNotExist) {
+				_ = removeTree(dir)
+			}
+		}
+		_ = os.Remove(filepath.Join(h.Mount, cgroupParent)) // unless clusters have it
+	}
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command workload is what runs in the pods of a test: a server that says which pod it is, a client that tells whether connections live,
+// and the process that holds a pod's namespaces.
+package main
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const usage = `usage: workload pause
+       workload serve PORT               answer each line over TCP, and each datagram, with this pod's name
+       workload ask [-times N] URL...    ask each N times over new connections, and print the answers: tcp://HOST:PORT, udp://...
+       workload hold URL...              ask each every 100 ms over one connection for ever, and say when one is lost`
+
+func main() {
+	if len(os.Args) < 2 {
+		fail(usage)
+	}
+	var err error
+	switch os.Args[1] {
+	case "pause":
+		pause()
+	case "serve":
+		err = serve(os.Args[2:])
+	case "ask":
+		err = askAll(os.Args[2:])
+	case "hold":
+		err = holdAll(os.Args[2:])
+	default:
+		fail(usage)
+	}
+	if err != nil {
+		fail(err)
+	}
+}
+
+func fail(why any) {
+	fmt.Fprintln(os.Stderr, why)
+	os.Exit(1)
+}
+
+// pause waits for the end. As the first process of a pod it takes notice of others that end.
+func pause() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCHLD)
+	for s := range signals {
+		if s != syscall.SIGCHLD {
+			return
+		}
+		for {
+			if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err != nil || pid <= 0 {
+				break
+			}
+		}
+	}
+}
+
+// serve answers until the pod is told to end.
+func serve(args []string) error {
+	if len(args) != 1 {
+		return errors.New(usage)
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", ":"+args[0])
+	if err != nil {
+		return err
+	}
+	datagrams, err := net.ListenPacket("udp", ":"+args[0])
+	if err != nil {
+		return err
+	}
+	go answerDatagrams(datagrams, name)
+	go accept(listener, name)
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGTERM)
+	<-ended
+	return nil
+}
+
+func accept(listener net.Listener, name string) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			for in := bufio.NewScanner(conn); in.Scan(); {
+				if _, err := fmt.Fprintf(conn, "%s %s\n", name, conn.RemoteAddr()); err != nil {
+					return
+				}
+			}
+		}()
+	}
+}
+
+func answerDatagrams(conn net.PacketConn, name string) {
+	buffer := make([]byte, 2048)
+	for {
+		_, from, err := conn.ReadFrom(buffer)
+		if err != nil {
+			return
+		}
+		_, _ = conn.WriteTo(fmt.Appendf(nil, "%s %s\n", name, from), from)
+	}
+}
+
+// patience is how long an answer may take: nodes of a test share few processors.
+const patience = 20 * time.Second
+
+// connection is one to a server, over TCP or UDP.
+type connection struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func dial(url string) (*connection, error) {
+	network, address, found := strings.Cut(url, "://")
+	if !found {
+		return nil, errors.New(usage)
+	}
+	conn, err := net.DialTimeout(network, address, patience)
+	if err != nil {
+		return nil, err
+	}
+	return &connection{conn, bufio.NewReader(conn)}, nil
+}
+
+// ask gives the name of who answers, and the address that it sees.
+func (c *connection) ask() (string, error) {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return "", err
+	}
+	if _, err := fmt.Fprintln(c, "who"); err != nil {
+		return "", err
+	}
+	line, err := c.in.ReadString('\n')
+	return strings.TrimSpace(line), err
+}
+
+func askAll(args []string) error {
+	flags := flag.NewFlagSet("ask", flag.ExitOnError)
+	times := flags.Int("times", 1, "how often each")
+	_ = flags.Parse(args)
+	for _, url := range flags.Args() {
+		for range *times {
+			answer, err := askOnce(url)
+			if err != nil {
+				return fmt.Errorf("%s: %w", url, err)
+			}
+			fmt.Println(url, answer)
+		}
+	}
+	return nil
+}
+
+func askOnce(url string) (string, error) {
+	conn, err := dial(url)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	return conn.ask()
+}
+
+// holdAll never returns but with an error. It says "held" when all connections have answered once, and "lost" when one has not.
+func holdAll(urls []string) error {
+	var all []*connection
+	for _, url := range urls {
+		conn, err := dial(url)
+		if err != nil {
+			return fmt.Errorf("%s: %w", url, err)
+		}
+		all = append(all, conn)
+	}
+	who := make([]string, len(all))
+	for round := 0; ; round++ {
+		for i, conn := range all {
+			answer, err := conn.ask()
+			switch {
+			case err != nil:
+				return fmt.Errorf("lost %s after %d answers: %w", urls[i], round, err)
+			case round == 0:
+				who[i] = answer
+			case who[i] != answer:
+				return fmt.Errorf("lost %s after %d answers: it was %s and is %s", urls[i], round, who[i], answer)
+			}
+		}
+		if round == 0 {
+			fmt.Println("held", len(all))
+		} else if round%10 == 0 {
+			fmt.Println("answers", round)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}

@@ -97,8 +97,9 @@ func (d *daemon) start(ctx context.Context, p plan) (_ *running, err error) {
 		loopback4: o.Loopback4, loopback6: o.Loopback6,
 		auditEvery: o.AuditEvery, reclaimEvery: o.ReclaimEvery, debounce: o.Debounce,
 		namespace: namespace, snatPorts: o.SNATPorts, nodeConfig: o.nodeConfig(),
-		nodeChanged: func() { r.devices.Changed(); r.checks.Look(); r.hostChanged() },
+		nodeChanged: func() { r.devices.Changed(); r.checks.Look(); r.hostChanged(); d.lookAtNames() },
 		checks:      r.checks,
+		names:       d.nameTables(),
 	})
 	if before := d.now.Load(); before != nil {
 		r.progress.goOn(before.progress)
@@ -147,7 +148,7 @@ func (r *running) attachOptions(ctx context.Context) attach.Options {
 	return attach.Options{
 		Pods:          r.options.PodDevices,
 		Networks:      r.options.NetDevices,
-		Network:       func(n attach.Network) { r.networkChanged(n); r.checks.Look(); r.hostChanged() },
+		Network:       func(n attach.Network) { r.networkChanged(n); r.checks.Look(); r.hostChanged(); r.daemon.lookAtNames() },
 		NodeAddresses: func() []netip.Addr { return r.source.Node().Addresses },
 		LinkDir:       bpf.LinkDirectory(r.options.PinPath),
 		Programs:      r.programs(ctx),

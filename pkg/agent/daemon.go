@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/dns"
 	"github.com/nearlb/nearlb/pkg/health"
 	tables "github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/metrics"
@@ -34,6 +35,7 @@ type daemon struct {
 	metrics     *metrics.Metrics
 	reader      *reader
 	checks      *health.Servers
+	names       *names // nil: nobody answers names
 	room        bpf.Room
 	started     time.Time
 	loader      *loader  // nil: the agent loads programs by itself
@@ -60,7 +62,12 @@ func newDaemon(o Options) (*daemon, error) {
 	d := &daemon{options: o, log: o.Log, metrics: metrics.New(o.Version), reader: &reader{}, started: time.Now(), listen: map[string]string{},
 		attached: make(chan struct{}), room: bpf.NewRoom(bpf.Limits{Sizes: o.Sizes}, bpf.NodeMemory())}
 	var err error
-	if d.source, d.origin, err = source(o); err != nil {
+	config := o.nodeConfig()
+	if o.Names.On {
+		d.names = newNames(o.Names, o.NodeName, d)
+		config.Names, config.NamedPods = d.names.view, o.Names.Pods == dns.PodsVerified
+	}
+	if d.source, d.origin, err = source(o, config); err != nil {
 		return nil, err
 	}
 	d.checks = health.New(health.Options{
@@ -93,6 +100,9 @@ func (d *daemon) run(ctx context.Context) error {
 	group.Go(func() error { return d.answerChecks(ctx) })
 	for _, s := range d.servers() {
 		group.Go(func() error { return s.run(ctx) })
+	}
+	if d.names != nil {
+		group.Go(func() error { return d.names.run(ctx) })
 	}
 	group.Go(func() error { return d.work(ctx, r) })
 	return group.Wait()
@@ -153,7 +163,9 @@ func (d *daemon) trouble(what string, err error) bool { return d.now.Load().trou
 // listens notes where a server can be reached.
 func (d *daemon) listens(server, address string) {
 	d.mu.Lock()
-	d.listen[server] = address
+	if d.listen[server] = address; address == "" {
+		delete(d.listen, server)
+	}
 	d.mu.Unlock()
 	d.now.Load().tell()
 }

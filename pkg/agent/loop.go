@@ -51,6 +51,7 @@ type loopOptions struct {
 	nodeConfig                         watch.NodeConfig
 	nodeChanged                        func() // told when the node's addresses may have changed; may be nil
 	checks                             checks
+	names                              nameTables // nil: nobody answers names
 }
 
 // checks are the health check node ports: *health.Servers.
@@ -65,6 +66,7 @@ type checks interface {
 type loop struct {
 	loopOptions
 	source  watch.Source
+	named   watch.NameSource // nil: nobody answers names
 	tables  publisher
 	metrics *metrics.Metrics
 	log     *slog.Logger
@@ -111,6 +113,9 @@ func newLoop(source watch.Source, tables publisher, m *metrics.Metrics, log *slo
 		full:        make(chan string, 1),
 		triggered:   map[lb.ServiceName]time.Time{},
 		network:     network{minds: map[lb.ServiceName]bool{}},
+	}
+	if l.names != nil {
+		l.named, _ = source.(watch.NameSource)
 	}
 	l.queue = newQueue(l.isLater)
 	return l
@@ -267,6 +272,9 @@ const piece = 256
 func (l *loop) enqueueAll() {
 	if l.rest == nil {
 		l.rest = append(l.source.Services(), l.tables.Published()...)
+		if l.named != nil {
+			l.rest = append(l.rest, l.named.NamedServices()...)
+		}
 		if l.begin(l.rest) {
 			l.firstDone()
 		}
@@ -289,6 +297,9 @@ func (l *loop) firstDone() {
 	l.log.Info("published all services", "services", len(l.tables.Published()))
 	l.queue.Add(task{kind: configure})
 	l.queue.Add(task{kind: audit})
+	if l.names != nil {
+		l.names.Synced()
+	}
 	l.leave() // while no agent ran, backends may have stopped serving
 	l.reclaimLater()
 }

@@ -69,6 +69,8 @@ type Options struct {
 	// do not grow.
 	Loader []string
 
+	Names NameOptions // --dns: answer names for the node's pods
+
 	MassDeletion watch.Guard // --mass-deletion-grace, --mass-deletion-percent: how long objects that an API server suddenly lacks stay in force
 
 	Version string
@@ -95,6 +97,7 @@ func DefaultOptions() Options {
 		ReclaimEvery:   5 * time.Second,
 		Debounce:       100 * time.Millisecond,
 		MassDeletion:   watch.Guard{Grace: 5 * time.Minute, Percent: 50},
+		Names:          DefaultNameOptions(),
 		Version:        "unknown",
 	}
 }
@@ -125,7 +128,7 @@ func (o Options) Check() error {
 	case o.Debounce < 0:
 		return errors.New("--debounce: want a time of zero or more")
 	}
-	return errors.Join(o.MassDeletion.Check(), checkAddress("--health-address", o.HealthAddress), checkAddress("--metrics-address", o.MetricsAddress),
+	return errors.Join(o.MassDeletion.Check(), o.Names.check(), checkAddress("--health-address", o.HealthAddress), checkAddress("--metrics-address", o.MetricsAddress),
 		checkPatterns("--pod-devices", "veth*,lxc*", o.PodDevices), checkPatterns("--net-devices", "eth*,vxlan*", o.NetDevices), checkKubeconfig(o.Kubeconfig), checkServers(o.APIServers), o.nodeConfig().Validate())
 }
 

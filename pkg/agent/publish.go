@@ -83,20 +83,26 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	if l.source.Holds(name) {
 		return outcome{held: true, stats: l.tables.Hold(name)}, nil
 	}
+	names := l.namesOf(name)
 	in, exists := l.source.Input(name)
+	names.narrow()
 	if !exists {
 		delete(l.triggered, name)
 		l.checks.Remove(name)
 		l.noteMinding(name, false)
 		stats, err := l.tables.Remove(name)
+		names.settle(err)
 		return outcome{stats: stats}, err
 	}
 	l.pending(name, in.Triggered)
 	l.noteMinding(name, mindsHost(in.Service))
 	node := l.node()
+	in.Responders = names.responders()
 	decision := decide.Serve(in, node)
 	decision.Problems = append(decision.Problems, l.portProblems(in.Service)...)
 	stats, err := l.tables.Apply(decision)
+	names.settle(err)
+	names.learn(&decision)
 	l.check(in, node, err == nil)
 	return outcome{exists: true, decision: decision, stats: stats}, err
 }

@@ -11,13 +11,13 @@ import (
 )
 
 // source opens where the objects come from, and names it for people.
-func source(o Options) (watch.Source, string, error) {
+func source(o Options, config watch.NodeConfig) (watch.Source, string, error) {
 	klog.SetLogger(watch.ClientLogger(o.Log)) // client-go has no other place for its log
 	switch {
 	case o.Source != nil:
 		return o.Source, "given", nil
 	case o.Manifests != "":
-		return watch.Manifests(o.Manifests, o.nodeConfig(), o.Log), "manifests " + o.Manifests, nil
+		return watch.Manifests(o.Manifests, config, o.Log), "manifests " + o.Manifests, nil
 	}
 	login := watch.Login{Kubeconfig: o.Kubeconfig, Servers: o.APIServers, Node: o.NodeName, UserAgent: "nearlb/" + o.Version, Log: o.Log}
 	client, err := login.Client()
@@ -28,5 +28,5 @@ func source(o Options) (watch.Source, string, error) {
 	if len(o.APIServers) > 0 {
 		origin += " at " + strings.Join(o.APIServers, ", ")
 	}
-	return watch.Kubernetes(client, o.nodeConfig(), o.Log), origin, nil
+	return watch.Kubernetes(client, config, o.Log), origin, nil
 }

@@ -33,6 +33,7 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 	}
 	flags := cmd.Flags()
 	addAgentFlags(flags, &options)
+	names := addNameFlags(cmd, &options.Names)
 	addSizeFlags(flags, &options)
 	node.add(flags)
 	logs.add(flags)
@@ -56,6 +57,9 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 		options.NodePortAddresses, options.ServiceCIDRs, options.KeepNodeless = cfg.NodePortAddresses, cfg.ServiceCIDRs, cfg.KeepNodeless
 		options.ProxyName = cfg.ProxyName
 		options.ExternalIPs = cfg.ExternalIPs
+		if err := names.read(); err != nil {
+			return err
+		}
 		options.Version, options.DropPrivileges, options.Loader = versionText(), true, []string{"/proc/self/exe", loaderCommand}
 		options.Log = logs.logger(cmd.ErrOrStderr())
 		if err := options.Check(); err != nil {

@@ -118,7 +118,7 @@ func (f *dnsFlags) options() (o dns.Options, err error) {
 		}
 		o.OwnAddresses = append(o.OwnAddresses, ip.Unmap())
 	}
-	servers, err := upstreams(f.upstream)
+	servers, err := upstreams("upstream", f.upstream)
 	if len(servers) > 0 {
 		o.Upstream = dns.NewUpstreams(servers)
 	}
@@ -150,14 +150,14 @@ func zones(flag string, texts []string) (out []string, err error) {
 }
 
 // upstreams reads IP:PORT, and IP alone for port 53.
-func upstreams(texts []string) (out []netip.AddrPort, err error) {
+func upstreams(flag string, texts []string) (out []netip.AddrPort, err error) {
 	for _, text := range texts {
 		server, err := netip.ParseAddrPort(text)
 		if ip, plain := netip.ParseAddr(text); plain == nil {
 			server, err = netip.AddrPortFrom(ip, 53), nil
 		}
 		if err != nil || server.Port() == 0 {
-			return nil, usagef("--upstream %q: want IP:PORT, as 192.0.2.53:53", text)
+			return nil, usagef("--%s %q: want IP:PORT, as 192.0.2.53:53", flag, text)
 		}
 		out = append(out, server)
 	}

@@ -55,6 +55,13 @@ func NewResponder(v *View, o Options) *Responder {
 	return &Responder{view: v, options: o, shuffle: rand.Shuffle}
 }
 
+// Lives returns once the view can be read, and tells whether it was told of everything.
+func (r *Responder) Lives() bool {
+	r.view.mu.RLock()
+	defer r.view.mu.RUnlock()
+	return r.view.synced
+}
+
 // IsZone tells whether a text can be the name of a zone of ours: one or more labels, with or without the last dot.
 func IsZone(text string) bool {
 	labels, ok := wire.IsDomainName(text)

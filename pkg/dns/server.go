@@ -31,6 +31,7 @@ type Server struct {
 	Address   string       // ADDR:PORT; port 0: one that is free for both
 	Log       *slog.Logger // nil: silent
 	Ready     func(address string)
+	NotFrom   []int // ifindexes of devices whose packets the sockets do not get
 }
 
 // Run answers until ctx ends, which is no error. Each processor has a UDP socket of its own.
@@ -125,24 +126,25 @@ func (s *Server) listen(ctx context.Context) (*sockets, error) {
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		all, err := listenOn(ctx, host, port)
+		all, err := s.listenOn(ctx, host, port)
 		if err == nil || port != "0" || try == listenTries {
 			return all, err
 		}
 	}
 }
 
-func listenOn(ctx context.Context, host, port string) (*sockets, error) {
+func (s *Server) listenOn(ctx context.Context, host, port string) (*sockets, error) {
 	all := &sockets{}
 	var err error
-	var stream net.ListenConfig // not shared: who starts a second server on the port is told
+	stream := net.ListenConfig{Control: s.control(false)} // not shared: who starts a second server on the port is told
 	stream.SetMultipathTCP(false)
 	if all.stream, err = stream.Listen(ctx, "tcp", net.JoinHostPort(host, port)); err != nil {
 		return nil, err
 	}
 	port = strconv.Itoa(all.stream.Addr().(*net.TCPAddr).Port)
+	datagrams := net.ListenConfig{Control: s.control(true)}
 	for range runtime.GOMAXPROCS(0) {
-		p, err := reusePort.ListenPacket(ctx, "udp", net.JoinHostPort(host, port))
+		p, err := datagrams.ListenPacket(ctx, "udp", net.JoinHostPort(host, port))
 		if err != nil {
 			all.close()
 			return nil, err

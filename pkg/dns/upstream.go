@@ -25,6 +25,7 @@ const (
 
 // Upstreams asks name servers one after the other until one answers: by UDP, and by TCP what does not fit.
 type Upstreams struct {
+	mu      sync.Mutex
 	servers []*upstream
 }
 
@@ -35,14 +36,31 @@ type upstream struct {
 	failed time.Time // last; zero: it has answered since
 }
 
-// NewUpstreams is for at least one server.
+// NewUpstreams may be without servers as long as Set names none: every question fails then.
 func NewUpstreams(servers []netip.AddrPort) *Upstreams {
 	u := &Upstreams{}
-	for _, s := range servers {
-		u.servers = append(u.servers, &upstream{address: s.String()})
-	}
+	u.Set(servers)
 	return u
 }
+
+// Set puts other servers in the place of those before. What is known of one that stays is kept.
+func (u *Upstreams) Set(servers []netip.AddrPort) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var next []*upstream
+	for _, s := range servers {
+		at := slices.IndexFunc(u.servers, func(old *upstream) bool { return old.address == s.String() })
+		if at >= 0 {
+			next = append(next, u.servers[at])
+		} else {
+			next = append(next, &upstream{address: s.String()})
+		}
+	}
+	u.servers = next
+}
+
+// errNoUpstream says that nobody is known who could be asked.
+var errNoUpstream = errors.New("ask upstream: none is known")
 
 // Exchange passes a question on, with an id, a source port and a spelling that nobody else can know, and returns what the first server
 // says that knows an answer. SERVFAIL and REFUSED of one are another's chance.
@@ -62,6 +80,9 @@ func (u *Upstreams) Exchange(ctx context.Context, query *wire.Msg) (*wire.Msg, e
 			break
 		}
 	}
+	if last == nil && len(errs) == 0 {
+		return nil, errNoUpstream
+	}
 	if last == nil {
 		return nil, errors.Join(errs...)
 	}
@@ -80,6 +101,8 @@ func (u *Upstreams) order(now time.Time) []*upstream {
 		failed int64
 	}
 	var all []choice
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	for _, s := range u.servers {
 		s.mu.Lock()
 		c := choice{upstream: s}

@@ -19,8 +19,12 @@ func (t *Tables) Beat(at uint64) {
 	t.beating.Lock()
 	defer t.beating.Unlock()
 	if !t.closed {
-		atomic.StoreUint64((*uint64)(unsafe.Pointer(t.store.settings.word(0, wordResponder))), at)
+		t.store.beat(at)
 	}
+}
+
+func (s *store) beat(at uint64) {
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(s.settings.word(0, wordResponder))), at)
 }
 
 // LastBeat is what Beat was told last; 0 where nobody answers.

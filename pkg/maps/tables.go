@@ -46,12 +46,15 @@ func (t *Tables) Watch(wrote func()) {
 	t.store.watch(wrote)
 }
 
-// Close gives the mapped memory back. The tables stay as they are.
+// Close gives the mapped memory back. The tables stay as they are, but that names are answered no more (Beat).
 func (t *Tables) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.beating.Lock()
 	defer t.beating.Unlock()
+	if !t.closed && read[bpf.NearlbSettings](t.store.settings, 0).Responder != 0 {
+		t.store.beat(0)
+	}
 	t.closed = true
 	if s := t.searching; s != nil && s.stop != nil {
 		s.stop()

@@ -24,6 +24,7 @@ func TestTheChartAndTheKustomizationsSayTheSame(t *testing.T) {
 		"base":                        {},
 		"overlays/replace-kube-proxy": {"replaceKubeProxy": true},
 		"overlays/trial":              {"trial": values{"enabled": true}},
+		"overlays/dns":                {"dns": values{"enabled": true}},
 	} {
 		if diff := cmp.Diff(plain(kustomized(t, overlay)), plain(charted(t, v))); diff != "" {
 			t.Errorf("%s and the chart with %v (-kustomize +helm):\n%s", overlay, v, diff)

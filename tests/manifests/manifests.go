@@ -32,7 +32,7 @@ func Directory() string {
 
 // Overlays are the kustomizations that users apply, by their directory.
 func Overlays() []string {
-	return []string{"base", "overlays/replace-kube-proxy", "overlays/trial"}
+	return []string{"base", "overlays/replace-kube-proxy", "overlays/trial", "overlays/dns"}
 }
 
 // Kustomize is `kubectl kustomize` of a directory, in manifests/ unless its path is absolute.

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearlb/nearlb/pkg/dns"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// NameOptions are what `nearlb agent` answers names with. Zero: it answers none.
+type NameOptions struct {
+	On        bool             // --dns
+	Service   lb.ServiceName   // --dns-service: of the cluster's DNS, whose questions are answered here
+	Port      uint16           // --dns-port, on the node's addresses
+	Zones     []string         // --dns-zone: of the cluster; the first is that of reverse names
+	Pods      dns.PodRecords   // --dns-pods
+	TTL       uint32           // --dns-ttl, seconds
+	Upstreams []netip.AddrPort // --dns-upstream: who knows all other names; empty: the endpoints of Service
+}
+
+// DefaultNameOptions are those of the flags: off.
+func DefaultNameOptions() NameOptions {
+	return NameOptions{
+		Service: lb.ServiceName{Namespace: "kube-system", Name: "kube-dns"}, Port: 10053,
+		Zones: []string{"cluster.local"}, Pods: dns.PodsInsecure, TTL: 5,
+	}
+}
+
+func (o NameOptions) check() error {
+	switch {
+	case !o.On:
+		return nil
+	case o.Service.Name == "" || o.Service.Namespace == "":
+		return errors.New("--dns-service: want NAMESPACE/NAME, as kube-system/kube-dns")
+	case o.Port == 0:
+		return errors.New("--dns-port: want a port above zero")
+	case len(o.Zones) == 0 || slices.ContainsFunc(o.Zones, func(z string) bool { return !dns.IsZone(z) }):
+		return fmt.Errorf("--dns-zone %q: want domain names, as cluster.local", o.Zones)
+	case !slices.Contains([]dns.PodRecords{dns.PodsDisabled, dns.PodsInsecure, dns.PodsVerified}, o.Pods):
+		return fmt.Errorf("--dns-pods %q: want disabled, insecure or verified", o.Pods)
+	case o.TTL > 3600:
+		return fmt.Errorf("--dns-ttl %d: want seconds from 0 to 3600", o.TTL)
+	}
+	return nil
+}
+
+// names is the agent's responder: what the loop puts into the view is answered on the node's own addresses, and the programs hand it
+// the questions of this node's pods and of the node itself while the heart beats.
+type names struct {
+	options NameOptions
+	view    *dns.View
+	agent   *daemon
+	forward *dns.Upstreams
+	news    chan struct{} // gets something when the node's addresses or devices may be others
+
+	mu        sync.Mutex
+	listening []netip.AddrPort
+	synced    bool
+}
+
+func newNames(o NameOptions, node string, agent *daemon) *names {
+	n := &names{options: o, agent: agent, news: make(chan struct{}, 1), forward: dns.NewUpstreams(nil)}
+	n.view = dns.NewView(dns.ViewOptions{Node: lb.Node{Name: node}, Reverse: true})
+	return n
+}
+
+func (n *names) service() lb.ServiceName { return n.options.Service }
+
+// Narrow, Set and Remove are the view's.
+func (n *names) Narrow(next lb.NamedService) { n.view.Narrow(next) }
+func (n *names) Set(s lb.NamedService)       { n.view.Set(s) }
+func (n *names) Remove(name lb.ServiceName)  { n.view.Remove(name) }
+
+// Synced says that all names are in force.
+func (n *names) Synced() {
+	n.view.Synced()
+	n.mu.Lock()
+	n.synced = true
+	n.mu.Unlock()
+	n.look()
+}
+
+// look has the addresses looked at.
+func (n *names) look() {
+	select {
+	case n.news <- struct{}{}:
+	default:
+	}
+}
+
+// responders are where questions are answered, for the decision about the cluster's DNS.
+func (n *names) responders() []netip.AddrPort {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.listening)
+}
+
+// learn takes the servers of all other names from what the packets of the cluster's DNS are decided by, unless they are named. None of
+// them is the Service itself or this responder: a question that is handed on must not come back.
+func (n *names) learn(d *lb.Decision) {
+	var servers []netip.AddrPort
+	own := n.responders()
+	for i := range d.Frontends {
+		f := &d.Frontends[i]
+		own = append(own, f.Key.Address)
+		if f.Key.Protocol != lb.UDP || f.Key.Address.Port() != namesPort || f.Kind != lb.KindClusterIP {
+			continue
+		}
+		for _, tier := range f.Internal.Tiers {
+			for _, b := range tier.Backends {
+				servers = append(servers, b.Address)
+			}
+		}
+	}
+	if len(n.options.Upstreams) > 0 {
+		servers = slices.Clone(n.options.Upstreams)
+	}
+	slices.SortFunc(servers, netip.AddrPort.Compare)
+	servers = slices.DeleteFunc(slices.Compact(servers), func(s netip.AddrPort) bool { return slices.Contains(own, s) })
+	n.forward.Set(servers)
+}
+
+// namesPort is where names are asked for (RFC 1035 4.2).
+const namesPort = 53
+
+// place is where questions are answered, and from where they are not.
+type place struct {
+	addresses []netip.AddrPort // the node's own, the first of each family
+	outside   []int            // devices that lead off the node
+}
+
+func (p place) equal(o place) bool {
+	return slices.Equal(p.addresses, o.addresses) && slices.Equal(p.outside, o.outside)
+}
+
+func (n *names) place() (p place) {
+	r := n.agent.now.Load()
+	network := r.lastNetwork()
+	for _, v4 := range []bool{true, false} {
+		for _, a := range r.source.Node().Addresses {
+			if a.Is4() == v4 && slices.Contains(network.Local, a) {
+				p.addresses = append(p.addresses, netip.AddrPortFrom(a, n.options.Port))
+				break
+			}
+		}
+	}
+	for _, d := range network.Devices {
+		p.outside = append(p.outside, d.Ifindex)
+	}
+	return p
+}
+
+// run answers until ctx ends: on other addresses when the node has others. What fails is tried again.
+func (n *names) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		at := n.place()
+		if len(at.addresses) == 0 || !n.ready() {
+			n.await(ctx, 0)
+			continue
+		}
+		err := n.serve(ctx, at)
+		if n.agent.trouble("answer names", err) {
+			n.agent.log.Error("answer names", "error", err)
+		}
+		if err != nil {
+			n.await(ctx, listenAgain)
+		}
+	}
+	return nil
+}
+
+func (n *names) ready() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.synced
+}
+
+// await waits for news, or for a time if there is one.
+func (n *names) await(ctx context.Context, longest time.Duration) {
+	var over <-chan time.Time
+	if longest > 0 {
+		over = time.After(longest)
+	}
+	select {
+	case <-ctx.Done():
+	case <-n.news:
+	case <-over:
+	}
+}
+
+// serve answers until ctx ends or the place is another one. While it ends nobody is sent here any more: questions that are
+// under way are answered first.
+func (n *names) serve(ctx context.Context, at place) error {
+	options := dns.Options{Zones: n.options.Zones, ReverseZones: []string{"in-addr.arpa", "ip6.arpa"}, Pods: n.options.Pods, TTL: n.options.TTL,
+		Zonal: true, Upstream: n.forward}
+	for _, a := range at.addresses {
+		options.OwnAddresses = append(options.OwnAddresses, a.Addr())
+	}
+	responder := dns.NewResponder(n.view, options)
+	sockets, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, ended := errgroup.WithContext(sockets)
+	var up sync.WaitGroup
+	for _, a := range at.addresses {
+		up.Add(1)
+		ready := sync.OnceFunc(up.Done)
+		server := &dns.Server{Responder: responder, Address: a.String(), Log: n.agent.log, Ready: func(string) { ready() }, NotFrom: at.outside}
+		group.Go(func() error {
+			defer ready()
+			return server.Run(ended)
+		})
+	}
+	up.Wait()
+	if ended.Err() == nil {
+		n.listens(at.addresses)
+		n.beat(ctx, ended, responder, at)
+		n.listens(nil)
+	}
+	stop()
+	return group.Wait()
+}
+
+// listens tells where questions are answered now: the cluster's DNS is decided again.
+func (n *names) listens(addresses []netip.AddrPort) {
+	var texts []string
+	for _, a := range addresses {
+		texts = append(texts, a.String())
+	}
+	n.mu.Lock()
+	n.listening = addresses
+	n.mu.Unlock()
+	n.agent.listens("dns", strings.Join(texts, ","))
+	n.agent.now.Load().ServiceChanged(n.options.Service)
+}
+
+const (
+	beatEvery = 200 * time.Millisecond // five in the time after which the programs take a responder for dead
+	lastWords = 500 * time.Millisecond // that questions under way have when the responder ends
+)
+
+// beat tells the programs that questions are answered, until they are not or the node has other addresses. Each beat has asked a
+// question. It stops where something is missing that an API server may have lost: the cluster's DNS knows no less.
+func (n *names) beat(ctx, ended context.Context, r *dns.Responder, where place) {
+	ticker := time.NewTicker(beatEvery)
+	defer ticker.Stop()
+	for {
+		at := uint64(0)
+		if r.Lives() && !n.agent.source.Health().Held.Any() {
+			at = monotonic()
+		}
+		n.agent.now.Load().tables.Beat(at)
+		select {
+		case <-ended.Done():
+			n.agent.now.Load().tables.Beat(0)
+			return
+		case <-ctx.Done():
+		case <-ticker.C:
+			continue
+		case <-n.news:
+			if n.place().equal(where) {
+				continue
+			}
+		}
+		n.agent.now.Load().tables.Beat(0)
+		pause(context.WithoutCancel(ctx), lastWords)
+		return
+	}
+}
+
+// monotonic is bpf_ktime_get_ns.
+func monotonic() uint64 {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+		return 0 // never
+	}
+	return uint64(now.Nano())
+}
+
+// ParseServiceName reads NAMESPACE/NAME.
+func ParseServiceName(text string) (lb.ServiceName, error) {
+	namespace, name, found := strings.Cut(text, "/")
+	if !found || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return lb.ServiceName{}, fmt.Errorf("%q: want NAMESPACE/NAME, as kube-system/kube-dns", text)
+	}
+	return lb.ServiceName{Namespace: namespace, Name: name}, nil
+}

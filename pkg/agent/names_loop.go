@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/netip"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// nameTables is what the loop keeps in step with the tables of packets: *names.
+type nameTables interface {
+	Narrow(next lb.NamedService)
+	Set(lb.NamedService)
+	Remove(lb.ServiceName)
+	Synced()
+	service() lb.ServiceName      // of the cluster's DNS
+	responders() []netip.AddrPort // that answer in its place, on this node
+	learn(d *lb.Decision)         // what its packets are decided by
+}
+
+// serviceNames are the names of one Service while it is published. A name is in force when the tables are: of endpoints that go the
+// names go first, of those that come they come last.
+type serviceNames struct {
+	*loop
+	name   lb.ServiceName
+	before lb.NamedService // read before what the tables are made of
+	exists bool
+}
+
+// namesOf is to be called before the source is asked for the Service's Input.
+func (l *loop) namesOf(name lb.ServiceName) *serviceNames {
+	s := &serviceNames{loop: l, name: name}
+	if l.named != nil {
+		s.before, s.exists = l.named.Named(name)
+	}
+	return s
+}
+
+// narrow comes after Input was read and before the tables are written. What changed meanwhile will be told of again: until then the
+// names are those that were there before and after. A headless Service has no packets here.
+func (s *serviceNames) narrow() {
+	if s.named == nil {
+		return
+	}
+	after, exists := s.named.Named(s.name)
+	switch s.exists = s.exists && exists; {
+	case !s.exists:
+		s.names.Remove(s.name)
+	case !after.Headless && after.ExternalName == "":
+		s.before = after.Within(s.before)
+		s.names.Narrow(s.before)
+	default:
+		s.before = after
+	}
+}
+
+// settle puts the names in force that the tables have now. If these could not be written, what is new waits.
+func (s *serviceNames) settle(err error) {
+	if s.named != nil && s.exists && err == nil {
+		s.names.Set(s.before)
+	}
+}
+
+func (s *serviceNames) responders() []netip.AddrPort {
+	if s.named == nil || s.name != s.names.service() {
+		return nil
+	}
+	return s.names.responders()
+}
+
+func (s *serviceNames) learn(d *lb.Decision) {
+	if s.named != nil && s.name == s.names.service() {
+		s.names.learn(d)
+	}
+}
+
+// nameTables is nil where nobody answers names.
+func (d *daemon) nameTables() nameTables {
+	if d.names == nil {
+		return nil
+	}
+	return d.names
+}
+
+// lookAtNames has the responder look where it is to answer.
+func (d *daemon) lookAtNames() {
+	if d.names != nil {
+		d.names.look()
+	}
+}

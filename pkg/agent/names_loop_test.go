@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/metrics"
+)
+
+// namedScripted is a source whose Services have names.
+type namedScripted struct{ *scripted }
+
+func (s namedScripted) Named(name lb.ServiceName) (lb.NamedService, bool) {
+	in, found := s.Input(name)
+	out := lb.NamedService{Name: name, Slices: []lb.NamedSlice{{Name: "s"}}}
+	for _, e := range in.Endpoints {
+		out.Slices[0].Endpoints = append(out.Slices[0].Endpoints, lb.NamedEndpoint{Addresses: []netip.Addr{e.Address.Addr()}, Ready: true})
+	}
+	return out, found
+}
+
+func (s namedScripted) NamedServices() []lb.ServiceName { return s.Services() }
+
+// notedNames notes, between what the tables are told, what names are told.
+type notedNames struct {
+	*witnessed
+	dns  lb.ServiceName
+	last *lb.Decision
+}
+
+func (n *notedNames) Narrow(s lb.NamedService)   { n.note("narrow " + s.Name.Name) }
+func (n *notedNames) Set(s lb.NamedService)      { n.note("set " + s.Name.Name) }
+func (n *notedNames) Remove(name lb.ServiceName) { n.note("unname " + name.Name) }
+func (n *notedNames) Synced()                    { n.note("synced") }
+func (n *notedNames) service() lb.ServiceName    { return n.dns }
+func (n *notedNames) learn(d *lb.Decision)       { n.last = d }
+func (n *notedNames) responders() []netip.AddrPort {
+	return []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:10053")}
+}
+
+func TestNamesComeAfterPacketsAndGoBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, tables := newScripted(), newWitnessed()
+		names := &notedNames{witnessed: tables, dns: serviceName(2)}
+		l := newLoop(namedScripted{source}, tables, metrics.New("test"), slog.New(slog.DiscardHandler),
+			loopOptions{auditEvery: time.Hour, reclaimEvery: time.Hour, debounce: testDebounce, checks: asked{}, names: names})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- l.run(ctx) }()
+		want := func(calls ...string) {
+			t.Helper()
+			synctest.Wait()
+			if got := tables.taken(); !slices.Equal(got, calls) {
+				t.Errorf("got %q, want %q", got, calls)
+			}
+		}
+		name := source.set(1, 2)
+		l.Synced()
+		want("narrow s1", "apply s1", "set s1", "synced", "configure", "audit")
+		tables.setFailure(name, errors.New("full"))
+		source.set(1, 1)
+		l.ServiceChanged(name)
+		want("narrow s1", "apply s1") // what is new has no name yet
+		tables.setFailure(name, nil)
+		time.Sleep(retryFirst)
+		want("narrow s1", "apply s1", "set s1")
+		source.remove(name)
+		l.ServiceChanged(name)
+		want("unname s1", "remove s1")
+
+		in := input(2, 1)
+		in.Service.Ports[0].Port = 53
+		source.put(in)
+		l.ServiceChanged(names.dns)
+		want("narrow s2", "apply s2", "set s2")
+		if tiers := names.last.Frontends[0].Internal.Tiers; len(tiers) != 2 || tiers[0].Backends[0].Address != names.responders()[0] {
+			t.Errorf("the cluster's DNS: %+v, want the responder first", tiers)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}

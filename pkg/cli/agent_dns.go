@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/dns"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// agentNames are the flags of the agent's responder, as far as they are read by more than pflag.
+type agentNames struct {
+	to       *agent.NameOptions
+	pods     string
+	upstream []string
+}
+
+// addNameFlags adds the flags of the agent's responder.
+func addNameFlags(cmd *cobra.Command, o *agent.NameOptions) *agentNames {
+	n := &agentNames{to: o}
+	flags := cmd.Flags()
+	flags.BoolVar(&o.On, "dns", false, "answer names of Services and Pods for the pods of this node and the node itself")
+	flags.Var(serviceFlag{&o.Service}, "dns-service", "`NAMESPACE/NAME` of the cluster's DNS, in whose place names are answered")
+	flags.Uint16Var(&o.Port, "dns-port", o.Port, "`port` of the node's addresses to answer on")
+	flags.StringSliceVar(&o.Zones, "dns-zone", o.Zones, "`zone` of the cluster")
+	flags.StringVar(&n.pods, "dns-pods", string(o.Pods), "names of pods' addresses: `disabled|insecure|verified`")
+	flags.Uint32Var(&o.TTL, "dns-ttl", o.TTL, "`seconds` that answers may be kept, 0 to 3600")
+	flags.StringSliceVar(&n.upstream, "dns-upstream", nil, "`IP:PORT,...` of name servers for all other names (default: the endpoints of the cluster's DNS)")
+	complete(cmd, "dns-pods", podModes)
+	return n
+}
+
+// read puts what the flags say into the options.
+func (n *agentNames) read() (err error) {
+	n.to.Pods = dns.PodRecords(n.pods)
+	n.to.Upstreams, err = upstreams("dns-upstream", n.upstream)
+	return err
+}
+
+// serviceFlag reads NAMESPACE/NAME.
+type serviceFlag struct{ name *lb.ServiceName }
+
+func (f serviceFlag) Type() string   { return "service" }
+func (f serviceFlag) String() string { return f.name.String() }
+
+func (f serviceFlag) Set(text string) error {
+	name, err := agent.ParseServiceName(text)
+	if err != nil {
+		return usageError{err}
+	}
+	*f.name = name
+	return nil
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	wire "github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/lab"
+)
+
+// The lifetimes of answers say whose they are.
+const (
+	nodesTTL    = 5
+	clustersTTL = 7
+)
+
+// resolverTime is how long a resolver waits before it asks again (resolv.conf(5), timeout).
+const resolverTime = 5 * time.Second
+
+// clusterDNS is a pod with a server of names and its Service, which is in the manifests.
+func (c *cluster) clusterDNS(n *lab.Node) service {
+	c.t.Helper()
+	pod := c.pod(n, "coredns")
+	_, err := pod.Start("dns", []string{"/proc/self/exe", "dns", "serve", "-f", c.Manifests.Dir, "--listen", ":53", "--ttl", fmt.Sprint(clustersTTL),
+		"--zone", "cluster.local,example.test"}, runAsCLI+"=1")
+	c.must(err)
+	s := web(53, pod)
+	s.Name, s.Ports = "kube-dns", ports(53)
+	slices := lab.Slices{Service: s.Name, Ports: s.Ports, Endpoints: []lab.Endpoint{{Pod: pod}}}
+	c.must(c.Manifests.Write("dns.yaml", append(slices.Objects(), s.Service)...))
+	return s
+}
+
+// lookUp asks once, from a new socket, for the address of a Service in a zone.
+func lookUp(from client, w way, to netip.AddrPort, name string, patience time.Duration) (*wire.Msg, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := from.Dial(ctx, w.network, to, lab.DialOptions{Patience: patience})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	query := new(wire.Msg)
+	query.SetQuestion(name, wire.TypeA)
+	over := &wire.Conn{Conn: conn.Conn}
+	if err := over.SetDeadline(time.Now().Add(patience)); err != nil {
+		return nil, err
+	}
+	if err := over.WriteMsg(query); err != nil {
+		return nil, err
+	}
+	return over.ReadMsg()
+}
+
+// resolve is a resolver's way: it asks a second time when the first question was not answered, and no third time. What is refused, as
+// for a second after an agent was killed, is asked again.
+func resolve(from client, w way, to netip.AddrPort, name string) (ttl int, err error) {
+	m, err := lookUp(from, w, to, name, resolverTime)
+	for late := time.Now().Add(patience); refusedOrReset(err) && time.Now().Before(late); time.Sleep(pace) {
+		m, err = lookUp(from, w, to, name, resolverTime)
+	}
+	if err != nil {
+		if m, err = lookUp(from, w, to, name, patience); err != nil {
+			return 0, err
+		}
+	}
+	if m.Rcode != wire.RcodeSuccess || len(m.Answer) != 1 {
+		return 0, fmt.Errorf("%s: %v", name, m)
+	}
+	return int(m.Answer[0].Header().Ttl), nil
+}
+
+// refusedOrReset tells of a server whose process is gone.
+func refusedOrReset(err error) bool {
+	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNABORTED)
+}
+
+const webName = "web-1.default.svc.cluster.local."
+
+func TestAPodsQuestionsAreAnsweredWhateverBecomesOfTheAgent(t *testing.T) {
+	c, n, pod, _ := oneNode(t)
+	other := c.node()
+	dns := c.clusterDNS(n)
+	at := func(six bool) netip.AddrPort { return netip.AddrPortFrom(dns.address(six).Addr(), 53) }
+	start := func() *running {
+		a := c.agent(n, "--dns", "--dns-service=default/kube-dns")
+		a.serving()
+		a.await("a responder", func(s agent.Status) bool { return s.Listen["dns"] != "" })
+		return a
+	}
+	answered := func(who string, ttl int) {
+		t.Helper()
+		for _, from := range []client{pod, n} {
+			for _, w := range ways() {
+				c.await(fmt.Sprintf("%s answers %s by %s", who, from, w), func() bool {
+					got, err := resolve(from, w, at(w.six), webName)
+					return err == nil && got == ttl
+				})
+			}
+		}
+	}
+	a := start()
+	answered("the node", nodesTTL)
+	for _, w := range ways() { // what is not ours is asked of the cluster's DNS
+		if got, err := resolve(pod, w, at(w.six), "web-1.default.svc.example.test."); err != nil || got != clustersTTL {
+			t.Errorf("%s: a name of another zone: lifetime %d, %v", w, got, err)
+		}
+		own := netip.AddrPortFrom(n.Address(w.six), 10053)
+		if m, err := lookUp(other, w, own, webName, time.Second); err == nil {
+			t.Errorf("%s: another node was answered: %v", w, m)
+		}
+	}
+
+	load := c.traffic()
+	for _, w := range ways() {
+		load.repeat("questions by "+w.String(), func() error {
+			_, err := resolve(pod, w, at(w.six), webName)
+			return err
+		})
+	}
+	load.more(100)
+	c.must(syscall.Kill(a.PID(), syscall.SIGSTOP))
+	c.await("all of the agent's threads stop", a.stopped)
+	answered("the cluster's DNS", clustersTTL)
+	load.more(100)
+	c.must(syscall.Kill(a.PID(), syscall.SIGCONT))
+	answered("the node", nodesTTL)
+
+	c.must(syscall.Kill(a.PID(), syscall.SIGKILL))
+	<-a.Ended()
+	load.more(100)
+	answered("the cluster's DNS", clustersTTL)
+	a = start()
+	answered("the node", nodesTTL)
+
+	c.must(syscall.Kill(a.PID(), syscall.SIGTERM))
+	<-a.Ended()
+	answered("the cluster's DNS", clustersTTL)
+	load.more(100)
+	load.end(t)
+}
+
+// A name is in force when the tables are: of a Service that comes and goes packets and names know at the same time.
+func TestNamesFollowTheTables(t *testing.T) {
+	c, n, pod, backend := oneNode(t)
+	dns := c.clusterDNS(n)
+	a := c.agent(n, "--dns", "--dns-service=default/kube-dns")
+	a.serving()
+	at := netip.AddrPortFrom(dns.address(false).Addr(), 53)
+	w := way{"udp", false}
+	c.await("the node answers", func() bool {
+		ttl, err := resolve(pod, w, at, webName)
+		return err == nil && ttl == nodesTTL
+	})
+	for number := 2; number < 12; number++ {
+		c.publish(fmt.Sprintf("web-%d.yaml", number), web(number, backend))
+		name := fmt.Sprintf("web-%d.default.svc.cluster.local.", number)
+		c.await(name, func() bool {
+			m, err := lookUp(pod, w, at, name, patience)
+			return err == nil && len(m.Answer) == 1 && m.Answer[0].Header().Ttl == nodesTTL
+		})
+		if got, err := answer(pod, way{"tcp", false}, web(number).address(false)); err != nil || got != backend.Name {
+			t.Errorf("%s has a name, and packets to it are answered by %q, %v", name, got, err)
+		}
+		c.must(c.Manifests.Remove(fmt.Sprintf("web-%d.yaml", number)))
+		c.await(name+" goes", func() bool {
+			m, err := lookUp(pod, w, at, name, patience)
+			return err == nil && m.Rcode == wire.RcodeNameError
+		})
+	}
+}

@@ -85,7 +85,7 @@ func newDaemon(o Options) (*daemon, error) {
 
 // run works until ctx ends, or something fails that the agent cannot do without.
 func (d *daemon) run(ctx context.Context) error {
-	d.garbage.begin()
+	d.garbage.begin(d.room.Memory)
 	defer d.garbage.end()
 	first, err := d.firstPlan()
 	if err != nil {

@@ -15,8 +15,9 @@ import (
 // quarter of the start's processor time.
 const (
 	// garbageAtStart is how much garbage there may be until everything listed at first is published, in bytes, where garbagePercent
-	// allows less.
-	garbageAtStart = 96 << 20
+	// allows less; and no more than this share of the node's memory.
+	garbageAtStart = 192 << 20
+	garbageShare   = 64
 	// startLongest ends that, however far the start has come: an API server may stay away for days.
 	startLongest = 2 * time.Minute
 )
@@ -25,11 +26,13 @@ const (
 // stays.
 type garbage struct {
 	mu   sync.Mutex
+	most uint64 // bytes
 	over bool
 }
 
-// begin begins a start.
-func (g *garbage) begin() {
+// begin begins a start, on a node with so many bytes of memory.
+func (g *garbage) begin(memory uint64) {
+	g.most = min(garbageAtStart, memory/garbageShare)
 	g.over = os.Getenv("GOGC") != ""
 	time.AfterFunc(startLongest, g.end)
 	g.allow()
@@ -52,16 +55,16 @@ func (g *garbage) allow() {
 	if g.over {
 		return
 	}
-	debug.SetGCPercent(garbagePercentAt(inUse()))
+	debug.SetGCPercent(garbagePercentAt(inUse(), g.most))
 	runtime.AddCleanup(&collected{g}, (*garbage).allow, g)
 }
 
 // collected is what each collection finds.
 type collected struct{ _ *garbage }
 
-// garbagePercentAt is GOGC for a heap of which so many bytes are in use.
-func garbagePercentAt(inUse uint64) int {
-	return int(max(garbagePercent, garbageAtStart*100/max(inUse, 1<<20)))
+// garbagePercentAt is GOGC for a heap of which so many bytes are in use, and where so many may be garbage.
+func garbagePercentAt(inUse, most uint64) int {
+	return int(max(garbagePercent, most*100/max(inUse, 1<<20)))
 }
 
 // inUse is what the last collection left, in bytes.

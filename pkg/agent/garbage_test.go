@@ -22,7 +22,7 @@ func TestGarbageMayPileUpUntilTheStartIsOver(t *testing.T) {
 	before := debug.SetGCPercent(garbagePercent)
 	defer debug.SetGCPercent(before)
 	var g garbage
-	g.begin()
+	g.begin(garbageAtStart * garbageShare)
 	defer g.end()
 	used := make([]byte, 2*garbageAtStart)
 	for deadline := time.Now().Add(patience); garbagePercentNow() != garbagePercent; runtime.GC() { // GOGC is set after a collection, not by it
@@ -47,9 +47,11 @@ func TestGarbageMayPileUpUntilTheStartIsOver(t *testing.T) {
 
 func TestGarbageOfAStartIsBounded(t *testing.T) {
 	for _, inUse := range []uint64{0, 1 << 20, 20 << 20, 100 << 20, 1 << 30, math.MaxUint64} {
-		percent := uint64(garbagePercentAt(inUse))
-		if may := inUse / 100 * percent; percent < garbagePercent || may > max(garbageAtStart, inUse/2+1) {
-			t.Errorf("with %d in use there may be %d bytes of garbage (%d percent)", inUse, may, percent)
+		for _, most := range []uint64{0, 1 << 20, garbageAtStart} {
+			percent := uint64(garbagePercentAt(inUse, most))
+			if may := inUse / 100 * percent; percent < garbagePercent || may > max(most, inUse/2+1) {
+				t.Errorf("with %d in use there may be %d bytes of garbage (%d percent), want %d at the most", inUse, may, percent, most)
+			}
 		}
 	}
 }

@@ -63,7 +63,8 @@ type gatherer struct {
 	*store
 	keys   []string             // of labels that endpoints are to have
 	labels map[string]lb.Labels // by Node
-	names  map[string][]string  // by what a place says of hints
+	nodes  lastHints
+	zones  lastHints
 }
 
 // append makes one lb.Endpoint for each port of each endpoint.
@@ -74,7 +75,7 @@ func (g *gatherer) append(out []lb.Endpoint, in *slice) []lb.Endpoint {
 		made := lb.Endpoint{
 			Ready: e.is&isReady != 0, Serving: e.is&isServing != 0, Terminating: e.is&isTerminating != 0,
 			Node: at.node, Zone: at.zone, Region: at.region,
-			NodeHints: g.hintNames(at.nodeHints), ZoneHints: g.hintNames(at.zoneHints),
+			NodeHints: g.nodes.split(at.nodeHints), ZoneHints: g.zones.split(at.zoneHints),
 			Slice: in.name, Labels: g.labelsAt(at.node),
 		}
 		for _, port := range in.ports {
@@ -85,20 +86,18 @@ func (g *gatherer) append(out []lb.Endpoint, in *slice) []lb.Endpoint {
 	return out
 }
 
-// hintNames are shared by the endpoints that have the same.
-func (g *gatherer) hintNames(hints string) []string {
-	if hints == "" {
-		return nil
+// lastHints are the hints of one kind of the endpoint before, which the next one mostly shares: those for zones do, and those for
+// nodes are single names.
+type lastHints struct {
+	text  string
+	names []string
+}
+
+func (l *lastHints) split(text string) []string {
+	if text != l.text {
+		l.text, l.names = text, split(text)
 	}
-	names, known := g.names[hints]
-	if !known {
-		if g.names == nil {
-			g.names = map[string][]string{}
-		}
-		names = split(hints)
-		g.names[hints] = names
-	}
-	return names
+	return l.names
 }
 
 // labelsAt are those labels of a Node that the keys name. Without keys there are none.

@@ -58,6 +58,7 @@ func (l Login) Client() (kubernetes.Interface, error) {
 func clientFor(config *rest.Config) (kubernetes.Interface, error) {
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return readAhead{next} })
 	over, err := rest.HTTPClientFor(config) // one connection for both
 	if err != nil {
 		return nil, fmt.Errorf("make Kubernetes client: %w", err)

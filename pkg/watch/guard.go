@@ -125,8 +125,8 @@ func countable(namespace, name string) int {
 	return 1
 }
 
-// relieve forgets what comes or goes by itself, and names the held slices that are replaced: their Service has ready endpoints of
-// their family again.
+// relieve drops from the held objects every one that puts or drops name, and gives the held slices that are replaced: their Service has
+// ready endpoints of their family again.
 func (g *guard) relieve(puts []object, drops []objectKey) (replaced []objectKey) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -128,8 +128,10 @@ func noSlices(name lb.ServiceName) lb.Problem {
 // Services names what Input has an answer for, sorted.
 func (s *store) Services() []lb.ServiceName {
 	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return slices.SortedFunc(maps.Keys(s.services), lb.ServiceName.Compare)
+	names := slices.AppendSeq(make([]lb.ServiceName, 0, len(s.services)), maps.Keys(s.services))
+	s.mu.RUnlock()
+	slices.SortFunc(names, lb.ServiceName.Compare)
+	return names
 }
 
 // ServiceCIDRs are those of the configuration, else of the ServiceCIDR objects, sorted.

@@ -50,13 +50,28 @@ func (s *service) picky(cfg NodeConfig) bool {
 }
 
 // extent is what the Services of now ask for.
-func (s *store) extent() (out extent) {
+func (s *store) extent() extent {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for name := range s.picky {
-		out = max(out, s.extentOf(name))
+	for e := allOfOthers; e > nothingOfOthers; e-- {
+		if s.asking[e] > 0 {
+			return e
+		}
 	}
-	return out
+	return nothingOfOthers
+}
+
+// notePicky notes what a Service asks for, when it or its slices have changed.
+func (s *store) notePicky(name lb.ServiceName) {
+	if before, was := s.picky[name]; was {
+		s.asking[before]--
+		delete(s.picky, name)
+	}
+	if svc := s.services[name]; svc != nil && svc.picky(s.cfg) {
+		e := s.extentOf(name)
+		s.picky[name] = e
+		s.asking[e]++
+	}
 }
 
 func (s *store) extentOf(name lb.ServiceName) (out extent) {
@@ -151,11 +166,16 @@ func (c *cluster) readOthers(ctx context.Context, e extent) (stop func()) {
 	}
 }
 
-// noteZones remembers the zones of endpoints.
-func (s *store) noteZones(in *slice) {
-	for _, e := range in.endpoints {
-		if zone := e.at.Value().zone; zone != "" && !s.zones[zone] {
-			s.zones[zone] = true
+// countZones counts a slice's endpoints to their zones, or with -1 away from them. With the last one the zone's region is forgotten.
+func (s *store) countZones(of *slice, by int) {
+	for _, e := range of.endpoints {
+		zone := e.at.Value().zone
+		if zone == "" {
+			continue
+		}
+		if s.zones[zone] += by; s.zones[zone] == 0 {
+			delete(s.zones, zone)
+			delete(s.regions, zone)
 		}
 	}
 }
@@ -203,7 +223,9 @@ func (c *cluster) setRegion(zone, region string) {
 	defer c.mu.Unlock()
 	var changed changes
 	c.store.mu.Lock()
-	c.regions[zone] = region
+	if c.zones[zone] > 0 {
+		c.regions[zone] = region
+	}
 	for _, slice := range c.slices {
 		if region != "" && slices.ContainsFunc(slice.endpoints, func(e endpoint) bool { return e.at.Value().zone == zone }) {
 			c.touch(slice.owner, &changed)

@@ -3,12 +3,14 @@
 package watch
 
 import (
+	"fmt"
 	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -143,4 +145,61 @@ func TestRegionsAreKnownThoughOtherNodesAreNotRead(t *testing.T) {
 		same(t, "regions, with a new zone", regions(), []string{"r-a", "r-b", "r-c", ""})
 	}, region("a1", "n1"), region("a2", "n2"), region("b1", "n3"), apiService("api"), apiService("dns"), apiService("web"),
 		inZone("api", "a2"), inZone("dns", "b1"), inZone("web", "nowhere"))
+}
+
+func TestZonesAreForgottenWithTheirLastEndpoint(t *testing.T) {
+	s := newStore(NodeConfig{Name: "n1"})
+	for i := range 100 {
+		slice := apiSlice("web-a", "web", "10.1.0.1")
+		zone := fmt.Sprint("zone-", i)
+		slice.Endpoints[0].Zone = &zone
+		o, refused := convert(slice)
+		if refused != nil {
+			t.Fatal(refused)
+		}
+		s.apply([]object{o}, nil, &changes{})
+		s.regions[zone] = "somewhere"
+	}
+	same(t, "zones", s.zones, map[string]int{"zone-99": 1})
+	same(t, "regions", s.regions, map[string]string{"zone-99": "somewhere"})
+	s.apply(nil, []objectKey{{kindSlice, "default", "web-a"}}, &changes{})
+	same(t, "zones without slices", len(s.zones)+len(s.regions), 0)
+}
+
+// What a Service asks for changes with its slices, with the own Node's addresses, and ends with it.
+func TestHowMuchIsAskedOfOtherNodesFollowsEveryChange(t *testing.T) {
+	s := newStore(NodeConfig{Name: "n1"})
+	put := func(in runtime.Object) {
+		t.Helper()
+		o, refused := convert(in)
+		if refused != nil {
+			t.Fatal(refused)
+		}
+		s.apply([]object{o}, nil, &changes{})
+	}
+	node := func(name, zone string) *discoveryv1.EndpointSlice {
+		slice := apiSlice("near-a", "near", "10.1.0.1")
+		slice.Endpoints[0].NodeName, slice.Endpoints[0].Zone = &name, &zone
+		if name == "" {
+			slice.Endpoints[0].NodeName = nil
+		}
+		return slice
+	}
+	same(t, "nothing", s.extent(), nothingOfOthers)
+	put(apiService("near", func(in *corev1.Service) { in.Annotations = map[string]string{annotationDistribution: "PreferSameNode"} }))
+	put(node("n2", "a"))
+	same(t, "endpoints with node and zone", s.extent(), nothingOfOthers)
+	put(node("n2", ""))
+	same(t, "without zone", s.extent(), metadataOfOthers)
+	put(node("", ""))
+	same(t, "without node", s.extent(), allOfOthers)
+	own := apiNode("n1", "a")
+	own.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.1.0.1"}}
+	put(own)
+	same(t, "without node, at the own Node's address", s.extent(), nothingOfOthers)
+	put(apiService("external", func(in *corev1.Service) { in.Spec.ExternalIPs = []string{"198.51.100.7"} }))
+	same(t, "an external IP", s.extent(), allOfOthers)
+	s.apply(nil, []objectKey{{kindService, "default", "external"}, {kindService, "default", "near"}}, &changes{})
+	same(t, "after the last of them", s.extent(), nothingOfOthers)
+	same(t, "Services noted", len(s.picky), 0)
 }

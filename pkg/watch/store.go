@@ -43,9 +43,10 @@ type store struct {
 	unserved map[lb.ServiceName][]lb.Problem // of Services without frontends, where there are any
 	self     lb.Node                         // as Node gives it
 	ranges   []netip.Prefix                  // as ServiceCIDRs gives them
-	picky    map[lb.ServiceName]bool         // Services whose decision may depend on other Nodes
+	picky    map[lb.ServiceName]extent       // Services whose decision may depend on other Nodes, and how much of these it asks for
+	asking   [allOfOthers + 1]int            // how many of picky ask for so much
 	regions  map[string]string               // of zones, as far as they were asked for; "" for one that has none
-	zones    map[string]bool                 // that endpoints are, or were, in
+	zones    map[string]int                  // how many endpoints are in each
 	names    *nameStore                      // nil: nobody answers names
 }
 
@@ -63,9 +64,9 @@ func newStore(cfg NodeConfig) *store {
 		triggers: map[lb.ServiceName]time.Time{},
 		troubled: map[objectKey]bool{},
 		unserved: map[lb.ServiceName][]lb.Problem{},
-		picky:    map[lb.ServiceName]bool{},
+		picky:    map[lb.ServiceName]extent{},
 		regions:  map[string]string{},
-		zones:    map[string]bool{},
+		zones:    map[string]int{},
 	}
 	s.self, s.ranges = s.selfNow(), s.rangesNow()
 	if cfg.Names != nil {
@@ -220,11 +221,7 @@ func (s *store) setService(name lb.ServiceName, now *service, c *changes) {
 		name = now.name // the same text, held once
 	}
 	replace(s.services, name, now)
-	if now != nil && now.picky(s.cfg) {
-		s.picky[name] = true
-	} else {
-		delete(s.picky, name)
-	}
+	s.notePicky(name)
 	if now == nil {
 		delete(s.triggers, name)
 	}
@@ -249,7 +246,6 @@ func (s *store) setSlice(name sliceName, now *slice, c *changes) {
 	}
 	if now != nil {
 		s.own(now)
-		s.noteZones(now)
 		s.trigger(old, now)
 		s.touch(now.owner, c)
 	}
@@ -259,11 +255,13 @@ func (s *store) own(in *slice) {
 	owned := s.owned[in.owner]
 	at, _ := slices.BinarySearchFunc(owned, in.name, (*slice).compareName)
 	s.owned[in.owner] = slices.Insert(owned, at, in)
+	s.countZones(in, 1)
 }
 
 func (s *slice) compareName(name string) int { return strings.Compare(s.name, name) }
 
 func (s *store) disown(out *slice) {
+	s.countZones(out, -1)
 	owned := slices.DeleteFunc(s.owned[out.owner], func(other *slice) bool { return other == out })
 	if len(owned) > 0 {
 		s.owned[out.owner] = owned
@@ -287,6 +285,7 @@ func sameSlice(a, b *slice) bool {
 // touch marks a Service, if it is served: a slice may be there before its Service, which is marked when it comes.
 func (s *store) touch(name lb.ServiceName, c *changes) {
 	if s.services[name] != nil {
+		s.notePicky(name)
 		c.service(name)
 	}
 }

@@ -4,6 +4,7 @@ package watch
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -24,16 +25,19 @@ func (s *store) setNode(name string, now *node, c *changes) {
 	replace(s.nodes, name, now)
 	s.trouble(objectKey{kindNode, "", name}, now != nil && len(now.problems) > 0)
 	if old != nil {
-		s.release(name, old.addresses)
+		s.removeHolder(name, old.addresses)
 	}
 	if now != nil {
-		s.hold(name, now.addresses)
+		s.addHolder(name, now.addresses)
 	}
 	c.noteNode(name, old, now)
 	if name == s.cfg.Name {
 		before := s.self
 		s.self = s.selfNow()
 		s.tellPlace()
+		for _, name := range slices.Collect(maps.Keys(s.picky)) {
+			s.notePicky(name)
+		}
 		c.place = c.place || before.Zone != s.self.Zone || before.Region != s.self.Region
 		c.addresses = c.addresses || !slices.Equal(before.Addresses, s.self.Addresses)
 		c.node = c.node || old == nil || old.leaving != now.leaving
@@ -54,14 +58,14 @@ func (s *store) touchOwn(c *changes) {
 	}
 }
 
-func (s *store) hold(name string, addresses []netip.Addr) {
+func (s *store) addHolder(name string, addresses []netip.Addr) {
 	for _, addr := range addresses {
 		at, _ := slices.BinarySearch(s.holders[addr], name)
 		s.holders[addr] = slices.Insert(s.holders[addr], at, name)
 	}
 }
 
-func (s *store) release(name string, addresses []netip.Addr) {
+func (s *store) removeHolder(name string, addresses []netip.Addr) {
 	for _, addr := range addresses {
 		left := slices.DeleteFunc(s.holders[addr], func(other string) bool { return other == name })
 		if len(left) == 0 {

@@ -30,6 +30,7 @@ type publisher interface {
 	Published() []lb.ServiceName
 	Problems() []lb.Problem
 	Reclaim(now time.Time) int
+	Again() []lb.ServiceName
 	Waiting() bool
 	Searching() bool
 	AuditSteps(repair bool) iter.Seq2[[]maps.Drift, error]
@@ -246,6 +247,9 @@ func (l *loop) reclaim() {
 	l.reclaiming.Store(false)
 	if l.tables.Reclaim(time.Now()) > 0 {
 		l.retry()
+	}
+	for _, name := range l.tables.Again() {
+		l.ServiceChanged(name)
 	}
 	switch {
 	case l.tables.Searching():

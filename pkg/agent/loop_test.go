@@ -545,3 +545,19 @@ func TestProblemsOfObjectsAreShown(t *testing.T) {
 		}
 	})
 }
+
+func TestServicesThatAReclaimFindsAreDecidedAgain(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		name := b.source.set(1, 1)
+		b.Synced()
+		b.settle()
+		b.want("apply s1", "configure", "audit")
+		b.tables.mu.Lock()
+		b.tables.again = []lb.ServiceName{name}
+		b.tables.mu.Unlock()
+		b.reclaimLater()
+		b.after(b.reclaimEvery)
+		b.settle()
+		b.want("apply s1")
+	})
+}

@@ -136,6 +136,16 @@ type witnessed struct {
 	drift   []maps.Drift
 	between atomic.Pointer[func()] // called between two tables of an audit
 	config  []maps.Config
+	again   []lb.ServiceName // that the next Reclaim finds
+}
+
+// Again is Tables', and what the test wants found.
+func (w *witnessed) Again() []lb.ServiceName {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	found := append(w.again, w.Tables.Again()...)
+	w.again = nil
+	return found
 }
 
 var testSizes = bpf.Sizes{Frontends: 1024, Records: 1024, Slots: 1 << 16, Backends: 4096, FlowSets: 8, Affinity: 64,

@@ -54,6 +54,15 @@ func (t *Tables) Hold(name lb.ServiceName) Stats {
 	return all
 }
 
+// Again hands out the Services that are to be decided and applied again, of those that no call told of: Reclaim may find some.
+func (t *Tables) Again() []lb.ServiceName {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var stats Stats
+	t.tellAgain(&stats)
+	return stats.Again
+}
+
 // tellAgain hands out the Services that are to be decided again.
 func (t *Tables) tellAgain(stats *Stats) {
 	if len(t.again) > 0 {

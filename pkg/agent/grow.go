@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -133,7 +134,8 @@ func (r *running) followRoom(ctx context.Context) error {
 			continue
 		}
 		have := r.objects.NearlbMaps.Sizes()
-		next := r.wanted(have, full)
+		next, need := r.wanted(have, full)
+		r.tellShort(full, next, have, need)
 		full = ""
 		if next == have {
 			pause(ctx, roomEvery)
@@ -164,17 +166,33 @@ func (r *running) prepare(ctx context.Context, p *plan) error {
 	return err
 }
 
-// wanted are the sizes that the tables should have now. full is the one that had no room for a Service, "" none.
-func (r *running) wanted(have bpf.Sizes, full string) bpf.Sizes {
+// tellShort notes, where a table has no room for a Service and has all that its flag allows, which flag that is and what is needed; and
+// when everything fits, that it does.
+func (r *running) tellShort(full string, next, have, need bpf.Sizes) {
+	var short error
+	if full == "" && len(r.short(1)) > 0 {
+		return // it is told of already, or soon
+	}
+	if full != "" && next == have && need.Of(full) != nil {
+		short = fmt.Errorf("table %s is full: %s=%d is the most that it may have, and what is listed needs %d, with room for changes more",
+			full, bpf.SizeFlag(full), r.daemon.room.Most(full), *need.Of(full))
+	}
+	if r.trouble("room in tables", short) {
+		r.log.Error("room in tables", "error", short)
+	}
+}
+
+// wanted are the sizes that the tables should have now, and what they need. full is the table that had no room for a Service, "" none.
+func (r *running) wanted(have bpf.Sizes, full string) (next, need bpf.Sizes) {
 	room, used, flows := r.daemon.room, r.tables.Used(), r.tables.FlowFill()
 	if full == "" && room.Grow(have, used, flows) == have {
-		return have
+		return have, used
 	}
-	need := used.Max(needOf(r.source, r.node())) // all at once, rather than step by step
+	need = used.Max(needOf(r.source, r.node())) // all at once, rather than step by step
 	if field := need.Of(full); field != nil {
 		*field = max(*field, *have.Of(full))
 	}
-	return room.Grow(have, need, flows)
+	return room.Grow(have, need, flows), need
 }
 
 // leavesFormer tells whether other tables are still being left.

@@ -73,7 +73,7 @@ func TestTablesAreMadeAsLargeAsTheFirstListWants(t *testing.T) {
 		if diff := cmp.Diff(sizes, m.sizes()); diff != "" {
 			m.Errorf("another start with a larger table of flows (-want +got):\n%s", diff)
 		}
-		if told := strings.Join(status.Trouble, "\n"); !strings.Contains(told, "table backends keeps its 8192 entries, its flag says 64") {
+		if told := strings.Join(status.Trouble, "\n"); !strings.Contains(told, "table backends keeps its 8192 entries, its flag says 64 (--size-backends)") {
 			m.Errorf("a table that is larger than its flag is not told of: %q", told)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -49,6 +50,11 @@ func TestServicesThatDoNotFitAtTheBoundAreNoReasonToLookAtAllOfThemEachTime(t *t
 		}
 		if looks, most := source.looks.Load(), int32(time.Minute/roomEvery); looks == 0 || looks > most {
 			t.Errorf("%d looks in a minute, want %d at the most", looks, most)
+		}
+		var said Status
+		r.describe(&said)
+		if told := strings.Join(said.Trouble, "\n"); !strings.Contains(told, "table slots is full: --size-slots=0 is the most") {
+			t.Errorf("the status names no flag: %q", told)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -151,6 +152,19 @@ func (r Room) Most(table string) uint32 {
 	return 0
 }
 
+// SizeFlag is the flag of the agent that bounds a table.
+func SizeFlag(table string) string {
+	switch table {
+	case NearlbMapFlows:
+		table = "flow_sets"
+	case NearlbMapBackendCounters:
+		table = NearlbMapBackends
+	case NearlbMapServiceCounters:
+		table = "services"
+	}
+	return "--size-" + strings.ReplaceAll(table, "_", "-")
+}
+
 // Follow are the sizes that pinned tables should have by the flags that are sizes, and no bounds; never less than they have.
 func (r Room) Follow(have Sizes) Sizes {
 	limits := r.Limits.Sizes
@@ -166,7 +180,7 @@ func (r Room) Over(have Sizes) []string {
 	limits := r.Limits.sized()
 	for name, field := range have.sized() {
 		if most := *limits[name]; most != 0 && *field > most {
-			all = append(all, fmt.Sprintf("table %s keeps its %d entries, its flag says %d: `nearlb cleanup` makes room for a smaller one", name, *field, most))
+			all = append(all, fmt.Sprintf("table %s keeps its %d entries, its flag says %d (%s): `nearlb cleanup` makes room for a smaller one", name, *field, most, SizeFlag(name)))
 		}
 	}
 	slices.Sort(all)

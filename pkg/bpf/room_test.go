@@ -77,7 +77,7 @@ func TestTablesThatAreLargerThanTheirFlagsAreTold(t *testing.T) {
 	have := bpf.NewRoom(bpf.Limits{}, gib).For(bpf.Sizes{})
 	have.FlowSets, have.Fragments = 64, 5
 	told := strings.Join(room.Over(have), "\n")
-	if !strings.Contains(told, "table backends keeps its 8192 entries, its flag says 64") || !strings.Contains(told, "table flows keeps its 64 ") || strings.Contains(told, "fragments") {
+	if !strings.Contains(told, "table backends keeps its 8192 entries, its flag says 64 (--size-backends)") || !strings.Contains(told, "table flows keeps its 64 ") || strings.Contains(told, "fragments") {
 		t.Errorf("told:\n%s", told)
 	}
 	if followed := room.Follow(have); followed.FlowSets != 64 || followed.Fragments != bpf.DefaultSizes().Fragments || followed.Backends != 8192 {

@@ -6,8 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
 )
 
@@ -36,5 +38,17 @@ func TestAKernelThatEndsNoSocketsIsAWarningThatSaysWhatFollows(t *testing.T) {
 	row := checkEnding(func() error { return unix.EOPNOTSUPP })
 	if row.Result != warning || !strings.Contains(row.Detail, "CONFIG_INET_DIAG_DESTROY") || !strings.Contains(row.Detail, unix.EOPNOTSUPP.Error()) {
 		t.Errorf("got %v", row)
+	}
+}
+
+func TestEveryTableOfASizeHasItsFlag(t *testing.T) {
+	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	addSizeFlags(flags, &agent.Options{})
+	sizes := bpf.Sizes{}
+	for _, table := range []string{bpf.NearlbMapFrontends, bpf.NearlbMapRecords, bpf.NearlbMapSlots, bpf.NearlbMapBackends, bpf.NearlbMapBackendCounters, bpf.NearlbMapFlows,
+		bpf.NearlbMapAffinity, bpf.NearlbMapFragments, bpf.NearlbMapSourceRanges, bpf.NearlbMapServiceCounters, bpf.NearlbMapNames} {
+		if name := strings.TrimPrefix(bpf.SizeFlag(table), "--"); sizes.Of(table) == nil || flags.Lookup(name) == nil {
+			t.Errorf("table %s has no flag --%s, or no size", table, name)
+		}
 	}
 }

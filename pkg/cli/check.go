@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -159,4 +160,44 @@ func checkForwarding() []checkRow {
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// checkEnding asks whether the kernel ends the sockets of UDP clients whose backend is gone.
+func checkEnding(probe func() error) checkRow {
+	if err := probe(); err != nil {
+		return checkRow{"end of UDP sockets", warning,
+			"connected UDP sockets of the node's own clients go on sending to a backend that is gone (CONFIG_INET_UDP_DIAG, CONFIG_INET_DIAG_DESTROY): " + err.Error()}
+	}
+	return checkRow{"end of UDP sockets", good, "clients learn that their backend is gone"}
+}
+
+// checkPins says whether an agent of this version could use what is pinned.
+func checkPins(pinPath string) checkRow {
+	tables, err := bpf.OpenMaps(pinPath, true)
+	if err == nil {
+		err = tables.Close()
+	}
+	switch {
+	case err == nil:
+		return checkRow{"pinned tables", good, "under " + pinPath}
+	case errors.Is(err, bpf.ErrNoAgent):
+		return checkRow{"pinned tables", good, "none yet under " + pinPath}
+	case errors.Is(err, bpf.ErrIncompatible):
+		return checkRow{"pinned tables", missing, err.Error()}
+	}
+	return checkRow{"pinned tables", warning, err.Error()}
+}
+
+// checkAgent says whether an agent follows changes. None yet is no fault of the machine.
+func checkAgent(lockDir, pinPath string, now time.Time) checkRow {
+	status, err := agent.ReadStatus(lockDir, pinPath)
+	switch {
+	case errors.Is(err, agent.ErrNoStatus):
+		return checkRow{"agent", good, "none yet for " + pinPath}
+	case err != nil:
+		return checkRow{"agent", warning, err.Error()}
+	case works(status):
+		return checkRow{"agent", good, agentText(status, now)}
+	}
+	return checkRow{"agent", warning, agentText(status, now)}
 }

@@ -16,7 +16,7 @@ import (
 const (
 	// garbageAtStart is how much garbage there may be until everything listed at first is published, in bytes, where garbagePercent
 	// allows less; and no more than this share of the node's memory.
-	garbageAtStart = 192 << 20
+	garbageAtStart = 96 << 20
 	garbageShare   = 64
 	// startLongest ends that, however far the start has come: an API server may stay away for days.
 	startLongest = 2 * time.Minute

@@ -98,7 +98,7 @@ func TestTheChartKnowsEveryFlag(t *testing.T) {
 	if err := json.Unmarshal(text, &schema); err != nil {
 		t.Fatal(err)
 	}
-	elsewhere := []string{"node-name", "kubeconfig", "manifests", "pin-path", "lock-dir", "api-server", "health-address", "metrics-address", "service-proxy-name", "help"}
+	elsewhere := []string{"node-name", "kubeconfig", "manifests", "pin-path", "lock-dir", "api-server", "health-address", "metrics-address", "service-proxy-name", "dns", "help"}
 	known := schema.Properties.Flags.Properties
 	agentFlags(t).VisitAll(func(f *pflag.Flag) {
 		if (known[f.Name] == nil) != slices.Contains(elsewhere, f.Name) {

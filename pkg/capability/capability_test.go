@@ -68,7 +68,7 @@ func TestWhatIsNotKeptIsGoneFromEveryThreadAndFromWhatTheProcessStarts(t *testin
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if string(out) == "cgo true\n" {
-		t.Log("built with cgo: nothing can be dropped, and Keep says so; make test runs it without, too")
+		t.Log("built with cgo: nothing can be dropped, and Keep says so; the gate runs this without, too")
 		return
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")

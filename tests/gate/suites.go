@@ -75,6 +75,8 @@ var suites = []suite{
 		command: test("./...")},
 	{name: "race", about: "packages with goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 120,
 		command: append(test("-race"), concurrent...)},
+	{name: "privileges", about: "what agents give away: programs with cgo, as the race detector is, cannot", after: []string{"compile"}, env: []string{privileged}, warm: 20,
+		command: test("./pkg/capability", "./pkg/agent", "-run=Loader|Privileges|WhatIsNotKept")},
 	{name: "hosts", about: "real agents and sockets in network namespaces", after: []string{"compile"}, env: []string{privileged}, warm: 120,
 		command: test("./tests/hosts")},
 	{name: "packets", about: "packets through the real programs", after: []string{"compile"}, env: []string{privileged}, warm: 120,

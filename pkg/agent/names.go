@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/dns"
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch"
 )
 
 // NameOptions are what `nearlb agent` answers names with. Zero: it answers none.
@@ -110,26 +112,36 @@ func (n *names) responders() []netip.AddrPort {
 // learn takes the servers of all other names from what the packets of the cluster's DNS are decided by, unless they are named. None of
 // them is the Service itself or this responder: a question that is handed on must not come back.
 func (n *names) learn(d *lb.Decision) {
-	var servers []netip.AddrPort
+	servers := serversOf(d)
+	if len(n.options.Upstreams) > 0 {
+		servers = slices.Clone(n.options.Upstreams)
+	}
 	own := n.responders()
 	for i := range d.Frontends {
+		own = append(own, d.Frontends[i].Key.Address)
+	}
+	n.forward.Set(slices.DeleteFunc(servers, func(s netip.AddrPort) bool { return slices.Contains(own, s) }))
+}
+
+// serversOf are the endpoints that answer for the cluster's DNS, each once, in any order: not every node asks the same one first. The
+// node's responder is none of them, though it may have ended since the decision.
+func serversOf(d *lb.Decision) (servers []netip.AddrPort) {
+	for i := range d.Frontends {
 		f := &d.Frontends[i]
-		own = append(own, f.Key.Address)
 		if f.Key.Protocol != lb.UDP || f.Key.Address.Port() != namesPort || f.Kind != lb.KindClusterIP {
 			continue
 		}
 		for _, tier := range f.Internal.Tiers {
-			for _, b := range tier.Backends {
-				servers = append(servers, b.Address)
+			for _, key := range tier.Backends {
+				responds := slices.ContainsFunc(d.Backends, func(b lb.Backend) bool { return b.Key == key && b.State == lb.Responder })
+				if !responds && !slices.Contains(servers, key.Address) {
+					servers = append(servers, key.Address)
+				}
 			}
 		}
 	}
-	if len(n.options.Upstreams) > 0 {
-		servers = slices.Clone(n.options.Upstreams)
-	}
-	slices.SortFunc(servers, netip.AddrPort.Compare)
-	servers = slices.DeleteFunc(slices.Compact(servers), func(s netip.AddrPort) bool { return slices.Contains(own, s) })
-	n.forward.Set(servers)
+	rand.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
+	return servers
 }
 
 // namesPort is where names are asked for (RFC 1035 4.2).
@@ -167,7 +179,7 @@ func (n *names) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		at := n.place()
 		if len(at.addresses) == 0 || !n.ready() {
-			n.await(ctx, 0)
+			n.await(ctx, lookAgain)
 			continue
 		}
 		err := n.serve(ctx, at)
@@ -181,22 +193,24 @@ func (n *names) run(ctx context.Context) error {
 	return nil
 }
 
+// lookAgain is how often it is looked whether Namespaces and Pods were read, of which no event tells.
+const lookAgain = time.Second
+
+// ready tells whether all names are in force, those of Namespaces and Pods included.
 func (n *names) ready() bool {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.synced
+	synced := n.synced
+	n.mu.Unlock()
+	source, named := n.agent.source.(watch.NameSource)
+	return synced && named && source.NamesKnown()
 }
 
-// await waits for news, or for a time if there is one.
+// await waits for news, and no longer than a time.
 func (n *names) await(ctx context.Context, longest time.Duration) {
-	var over <-chan time.Time
-	if longest > 0 {
-		over = time.After(longest)
-	}
 	select {
 	case <-ctx.Done():
 	case <-n.news:
-	case <-over:
+	case <-time.After(longest):
 	}
 }
 
@@ -204,7 +218,7 @@ func (n *names) await(ctx context.Context, longest time.Duration) {
 // under way are answered first.
 func (n *names) serve(ctx context.Context, at place) error {
 	options := dns.Options{Zones: n.options.Zones, ReverseZones: []string{"in-addr.arpa", "ip6.arpa"}, Pods: n.options.Pods, TTL: n.options.TTL,
-		Zonal: true, Upstream: n.forward}
+		Zonal: true, Upstream: n.forward, Service: n.options.Service}
 	for _, a := range at.addresses {
 		options.OwnAddresses = append(options.OwnAddresses, a.Addr())
 	}
@@ -250,8 +264,8 @@ const (
 	lastWords = 500 * time.Millisecond // that questions under way have when the responder ends
 )
 
-// beat tells the programs that questions are answered, until they are not or the node has other addresses. Each beat has asked a
-// question. It stops where something is missing that an API server may have lost: the cluster's DNS knows no less.
+// beat tells the programs that questions are answered, until they are not or the node has other addresses. Before each beat the view
+// is read, as a question would. While objects are held that an API server may have lost there is none: the cluster's DNS knows no less.
 func (n *names) beat(ctx, ended context.Context, r *dns.Responder, where place) {
 	ticker := time.NewTicker(beatEvery)
 	defer ticker.Stop()

@@ -29,6 +29,7 @@ func (s namedScripted) Named(name lb.ServiceName) (lb.NamedService, bool) {
 }
 
 func (s namedScripted) NamedServices() []lb.ServiceName { return s.Services() }
+func (s namedScripted) NamesKnown() bool                { return true }
 
 // notedNames notes, between what the tables are told, what names are told.
 type notedNames struct {

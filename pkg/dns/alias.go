@@ -14,7 +14,7 @@ const maxAliases = 10
 
 // chase follows an ExternalName to addresses: through names of ours, then by the upstream. A CNAME is told even where it leads nowhere,
 // which CoreDNS hides. An upstream that does not answer or says that it cannot makes the answer SERVFAIL, so that clients ask again.
-func (r *Responder) chase(ctx context.Context, query *wire.Msg, from *answer, out *wire.Msg) {
+func (r *Responder) chase(ctx context.Context, query *wire.Msg, client Client, from *answer, out *wire.Msg) {
 	a := *from
 	told := []string{}
 	for a.alias != "" {
@@ -22,7 +22,7 @@ func (r *Responder) chase(ctx context.Context, query *wire.Msg, from *answer, ou
 		told = append(told, wire.CanonicalName(a.name))
 		zone, reverse, ours := r.Zone(a.alias)
 		if !ours || reverse {
-			r.chaseOutside(ctx, query, a.alias, out)
+			r.chaseOutside(ctx, query, client, a.alias, out)
 			return
 		}
 		if slices.Contains(told, wire.CanonicalName(a.alias)) || len(told) > maxAliases {
@@ -37,14 +37,14 @@ func (r *Responder) chase(ctx context.Context, query *wire.Msg, from *answer, ou
 }
 
 // chaseOutside asks the upstream for a name that is not ours.
-func (r *Responder) chaseOutside(ctx context.Context, query *wire.Msg, name string, out *wire.Msg) {
+func (r *Responder) chaseOutside(ctx context.Context, query *wire.Msg, client Client, name string, out *wire.Msg) {
 	if r.options.Upstream == nil {
 		return
 	}
 	ask := new(wire.Msg)
 	ask.SetQuestion(name, query.Question[0].Qtype)
 	ask.RecursionDesired = true
-	reply, err := r.options.Upstream.Exchange(ctx, ask)
+	reply, err := r.exchange(ctx, ask, client)
 	if err != nil || failed(reply) {
 		out.Answer, out.Rcode = nil, wire.RcodeServerFailure
 		return

@@ -164,33 +164,44 @@ func (a *answer) nameServers() {
 	}
 }
 
-// servers are the addresses of the Services that have this server as an endpoint, each with its name as target; where there is none
-// the server's own addresses, under ns.dns.
+// servers are the addresses of the Services that this server answers for, each with its name as target; where there is none the
+// server's own addresses, under ns.dns.
 func (a *answer) servers() (all []candidate) {
-	behind := false
-	for _, own := range a.options.OwnAddresses {
-		for _, name := range a.view.endpoints[own] {
-			behind = true
-			e := a.view.services[name]
-			if e.service.Unserved {
-				continue
-			}
-			for _, ip := range e.clusterIPs {
-				all = append(all, candidate{address: ip, target: a.target(name, "")})
-			}
-			for _, c := range e.backends {
-				if e.service.Headless && c.address.IsValid() {
-					all = append(all, candidate{address: c.address, target: a.target(name, c.host)})
-				}
+	services := a.answersFor()
+	for _, name := range services {
+		e := a.view.services[name]
+		if e.service.Unserved {
+			continue
+		}
+		for _, ip := range e.clusterIPs {
+			all = append(all, candidate{address: ip, target: a.target(name, "")})
+		}
+		for _, c := range e.backends {
+			if e.service.Headless && c.address.IsValid() {
+				all = append(all, candidate{address: c.address, target: a.target(name, c.host)})
 			}
 		}
 	}
 	for _, own := range a.options.OwnAddresses {
-		if !behind {
+		if len(services) == 0 {
 			all = append(all, candidate{address: own, target: "ns.dns." + a.zone})
 		}
 	}
 	return unique(all)
+}
+
+// answersFor names the Services whose clients ask this server. A node's own address is an endpoint of many others.
+func (a *answer) answersFor() (all []lb.ServiceName) {
+	if a.options.Service != (lb.ServiceName{}) {
+		if a.view.services[a.options.Service] != nil {
+			all = append(all, a.options.Service)
+		}
+		return all
+	}
+	for _, own := range a.options.OwnAddresses {
+		all = append(all, a.view.endpoints[own]...)
+	}
+	return all
 }
 
 // unique leaves out what was there before: an endpoint has a candidate for each of its ports.

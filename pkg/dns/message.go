@@ -4,6 +4,7 @@ package dns
 
 import (
 	"context"
+	"net/netip"
 
 	wire "github.com/miekg/dns"
 )
@@ -19,13 +20,14 @@ const maxDatagram = 65535 - 20 - 8
 
 // Client says how a query came.
 type Client struct {
-	TCP bool
-	IP6 bool
+	Address netip.Addr // its own; it has a share of the questions that wait for the upstream
+	TCP     bool
+	IP6     bool
 }
 
 // Serve answers any query that could be parsed, in the form that its client can take: EDNS (RFC 6891), truncation in whole records.
 func (r *Responder) Serve(ctx context.Context, query *wire.Msg, from Client) *wire.Msg {
-	out := r.checked(ctx, query)
+	out := r.checked(ctx, query, from)
 	if edns := query.IsEdns0(); edns != nil && out.IsEdns0() == nil {
 		out.SetEdns0(edns.UDPSize(), edns.Do())
 	}
@@ -34,7 +36,7 @@ func (r *Responder) Serve(ctx context.Context, query *wire.Msg, from Client) *wi
 }
 
 // checked refuses what is not asked as Kubernetes' clients ask.
-func (r *Responder) checked(ctx context.Context, query *wire.Msg) *wire.Msg {
+func (r *Responder) checked(ctx context.Context, query *wire.Msg, from Client) *wire.Msg {
 	edns := query.IsEdns0()
 	switch {
 	case len(query.Question) == 0:
@@ -47,7 +49,7 @@ func (r *Responder) checked(ctx context.Context, query *wire.Msg) *wire.Msg {
 		out.IsEdns0().SetExtendedRcode(wire.RcodeBadVers)
 		return out
 	}
-	return r.Answer(ctx, query)
+	return r.Answer(ctx, query, from)
 }
 
 // fit truncates to what the client takes: 512 bytes without EDNS, never less with it, 64 KiB over TCP. Records are in order of nearness:

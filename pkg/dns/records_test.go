@@ -219,6 +219,8 @@ func TestRecordsFollowTheSpecification(t *testing.T) {
 		{"37", "other.cluster.local", "A", none, r},
 		{"39", "cluster.local", "NS", "NOERROR NS ns.dns.cluster.local. + A 192.0.2.53", responder(dns.Options{OwnAddresses: addrs("192.0.2.53")}, dns.ViewOptions{}, cluster()...)},
 		{"39", "ns.dns.cluster.local", "A", "NOERROR A 192.0.2.53", responder(dns.Options{OwnAddresses: addrs("192.0.2.53")}, dns.ViewOptions{}, cluster()...)},
+		{"39", "cluster.local", "NS", "NOERROR NS plain.prod.svc.cluster.local. + A 10.96.0.11", responder(dns.Options{OwnAddresses: addrs("10.244.1.10"), Service: named("prod", "plain").Name}, dns.ViewOptions{}, cluster()...)},
+		{"39", "cluster.local", "NS", "NOERROR NS ns.dns.cluster.local. + A 10.244.1.10", responder(dns.Options{OwnAddresses: addrs("10.244.1.10"), Service: named("prod", "nobody").Name}, dns.ViewOptions{}, cluster()...)},
 		{"39", "cluster.local", "NS", "NOERROR NS web.prod.svc.cluster.local. + A 10.96.0.10 AAAA fd00:96::10", responder(dns.Options{OwnAddresses: addrs("10.244.1.10")}, dns.ViewOptions{}, cluster()...)},
 		{"40", "cluster.local", "AXFR", "REFUSED", r},
 		{"41", "*.prod.svc.cluster.local", "A", none, r},

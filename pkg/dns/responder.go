@@ -4,11 +4,14 @@ package dns
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
 
 	wire "github.com/miekg/dns"
+
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // PodRecords says which names of pods' addresses are answered: a-b-c-d.namespace.pod.zone.
@@ -31,6 +34,9 @@ type Options struct {
 	IgnoreEmpty  bool         // a Service with ClusterIPs and without ready endpoints does not exist
 	OwnAddresses []netip.Addr // of this server: whose name NS is
 	Upstream     Upstream     // nil: none
+
+	// Service is what clients ask, and whose name NS is; zero: every Service that has one of OwnAddresses as an endpoint.
+	Service lb.ServiceName
 }
 
 // Upstream asks somebody else.
@@ -44,7 +50,11 @@ type Responder struct {
 	view    *View
 	options Options
 	shuffle func(n int, swap func(i, j int))
+	waiting share // questions that wait for the upstream
 }
+
+// maxWaiting is how many questions may wait for the upstream. Each has a goroutine and a socket, for up to exchangeTime.
+const maxWaiting = 1024
 
 // NewResponder takes zones with or without their last dot.
 func NewResponder(v *View, o Options) *Responder {
@@ -52,7 +62,7 @@ func NewResponder(v *View, o Options) *Responder {
 		o.Pods = PodsDisabled
 	}
 	o.Zones, o.ReverseZones = absolute(o.Zones), absolute(o.ReverseZones)
-	return &Responder{view: v, options: o, shuffle: rand.Shuffle}
+	return &Responder{view: v, options: o, shuffle: rand.Shuffle, waiting: share{most: maxWaiting}}
 }
 
 // Lives returns once the view can be read, and tells whether it was told of everything.
@@ -90,11 +100,11 @@ func (r *Responder) Zone(name string) (zone string, reverse, ok bool) {
 }
 
 // Answer answers a well-formed query of class IN. It never fails: what cannot be known is SERVFAIL.
-func (r *Responder) Answer(ctx context.Context, query *wire.Msg) *wire.Msg {
+func (r *Responder) Answer(ctx context.Context, query *wire.Msg, from Client) *wire.Msg {
 	q := query.Question[0]
 	zone, reverse, ours := r.Zone(q.Name)
 	if !ours {
-		return r.forward(ctx, query)
+		return r.forward(ctx, query, from)
 	}
 	out := new(wire.Msg)
 	out.SetReply(query)
@@ -117,10 +127,10 @@ func (r *Responder) Answer(ctx context.Context, query *wire.Msg) *wire.Msg {
 	soa := a.soa()
 	r.view.mu.RUnlock()
 	if !a.exists && reverse && r.options.Upstream != nil {
-		return r.forward(ctx, query)
+		return r.forward(ctx, query, from)
 	}
 	if a.alias != "" {
-		r.chase(ctx, query, &a, out)
+		r.chase(ctx, query, from, &a, out)
 	}
 	switch {
 	case !a.exists && !synced:
@@ -137,15 +147,27 @@ func (r *Responder) Answer(ctx context.Context, query *wire.Msg) *wire.Msg {
 }
 
 // forward asks the upstream; without one, or where it does not answer, the question is refused or fails.
-func (r *Responder) forward(ctx context.Context, query *wire.Msg) *wire.Msg {
+func (r *Responder) forward(ctx context.Context, query *wire.Msg, from Client) *wire.Msg {
 	if r.options.Upstream == nil {
 		return refusal(query, wire.RcodeRefused)
 	}
-	out, err := r.options.Upstream.Exchange(ctx, query)
+	out, err := r.exchange(ctx, query, from)
 	if err != nil {
 		return refusal(query, wire.RcodeServerFailure)
 	}
 	return out
+}
+
+// errTooMany says that a client has its share of the questions that may wait.
+var errTooMany = errors.New("ask upstream: too many questions wait for it")
+
+// exchange asks the upstream for a client.
+func (r *Responder) exchange(ctx context.Context, query *wire.Msg, from Client) (*wire.Msg, error) {
+	if !r.waiting.take(from.Address) {
+		return nil, errTooMany
+	}
+	defer r.waiting.give(from.Address)
+	return r.options.Upstream.Exchange(ctx, query)
 }
 
 // refusal answers a query with a code alone.

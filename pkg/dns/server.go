@@ -13,11 +13,11 @@ import (
 	"time"
 
 	wire "github.com/miekg/dns"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 )
 
-// What clients may hold of the server: connections at a time, how long one may be idle, and how many queries it may have answered on one.
+// What clients may hold of the server: connections at a time (share), how long one may be idle, and how many queries it may have
+// answered on one.
 const (
 	maxConnections = 1024
 	idleTime       = 10 * time.Second
@@ -45,7 +45,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	handler := wire.HandlerFunc(func(w wire.ResponseWriter, query *wire.Msg) { s.handle(ctx, w, query) })
-	servers := []*wire.Server{{Listener: netutil.LimitListener(sockets.stream, maxConnections)}}
+	servers := []*wire.Server{{Listener: &streams{Listener: sockets.stream, share: &share{most: maxConnections}}}}
 	for _, p := range sockets.packets {
 		servers = append(servers, &wire.Server{PacketConn: p})
 	}
@@ -63,6 +63,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	group.Go(func() error {
 		<-ctx.Done()
+		for _, server := range servers {
+			_ = server.ShutdownContext(ctx) // connections end with the answer under way; the error of one that has not begun says nothing
+		}
 		sockets.close()
 		return nil
 	})
@@ -83,14 +86,7 @@ func accept(h wire.Header) wire.MsgAcceptAction {
 func (s *Server) handle(ctx context.Context, w wire.ResponseWriter, query *wire.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 	defer cancel()
-	from := Client{}
-	switch a := w.RemoteAddr().(type) {
-	case *net.UDPAddr:
-		from.IP6 = a.IP.To4() == nil
-	case *net.TCPAddr:
-		from.TCP, from.IP6 = true, a.IP.To4() == nil
-	}
-	data, err := s.Responder.Serve(ctx, query, from).Pack()
+	data, err := s.Responder.Serve(ctx, query, clientOf(w.RemoteAddr())).Pack()
 	if err != nil { // an object or an upstream says what no message can
 		s.Log.Debug("answer that is no message", "error", err)
 		if data, err = new(wire.Msg).SetRcode(query, wire.RcodeServerFailure).Pack(); err != nil {
@@ -100,6 +96,20 @@ func (s *Server) handle(ctx context.Context, w wire.ResponseWriter, query *wire.
 	if _, err := w.Write(data); err != nil {
 		s.Log.Debug("answer a query", "address", w.RemoteAddr().String(), "error", err)
 	}
+}
+
+// clientOf takes the other end of a socket.
+func clientOf(end net.Addr) Client {
+	var from Client
+	switch end := end.(type) {
+	case *net.UDPAddr:
+		from.Address = end.AddrPort().Addr()
+	case *net.TCPAddr:
+		from.Address, from.TCP = end.AddrPort().Addr(), true
+	}
+	from.Address = from.Address.Unmap()
+	from.IP6 = from.Address.Is6()
+	return from
 }
 
 // sockets are what a server listens on: all have one port.

@@ -87,6 +87,48 @@ func TestQueriesOnOneConnectionAreAllAnswered(t *testing.T) {
 	}
 }
 
+func TestAServerEndsThoughAClientGoesOnAsking(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	at, ended := make(chan string, 1), make(chan error, 1)
+	s := &dns.Server{Responder: responder(dns.Options{}, dns.ViewOptions{}, cluster()...), Address: "127.0.0.1:0", Ready: func(a string) { at <- a }}
+	go func() { ended <- s.Run(ctx) }()
+	address := <-at
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := &wire.Conn{Conn: conn}
+	ask := func() error {
+		err := c.WriteMsg(query("web.prod.svc.cluster.local", "A"))
+		if err == nil {
+			_, err = c.ReadMsg()
+		}
+		return err
+	}
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	for refused := false; !refused; {
+		another, err := net.Dial("tcp", address)
+		if refused = err != nil; !refused {
+			_ = another.Close()
+		}
+	}
+	answered := 0
+	for ask() == nil {
+		answered++
+	}
+	if answered > 100 {
+		t.Errorf("%d queries were answered after the end", answered)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // An API server takes an externalName whose labels no message can carry.
 func TestANameThatNoMessageCanCarryIsAFailure(t *testing.T) {
 	at := serve(t, responder(dns.Options{}, dns.ViewOptions{}, cluster()...), "127.0.0.1:0")

@@ -106,8 +106,12 @@ func (u *Upstreams) order(now time.Time) []*upstream {
 	for _, s := range u.servers {
 		s.mu.Lock()
 		c := choice{upstream: s}
-		if now.Sub(s.failed) < avoidTime {
+		switch {
+		case s.failed.IsZero():
+		case now.Sub(s.failed) < avoidTime:
 			c.failed = s.failed.UnixNano()
+		default:
+			s.failed = now // this question tries it; the others avoid it until it has answered
 		}
 		s.mu.Unlock()
 		all = append(all, c)

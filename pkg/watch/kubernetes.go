@@ -31,15 +31,15 @@ const (
 )
 
 // Kubernetes reads the API server that the client talks to. Services, EndpointSlices and Nodes must all have been listed
-// before Synced; ServiceCIDRs, which old servers lack, must have been asked for.
+// before Synced; ServiceCIDRs, which old servers lack, must have been asked for. What names alone are made of may come later.
 func Kubernetes(client kubernetes.Interface, cfg NodeConfig, log *slog.Logger) Source {
 	s := newStore(cfg)
 	return &cluster{
 		store: s, client: client, log: log, outage: newOutage(log), guard: newGuard(s), announcer: newAnnouncer(s, client, log), others: newOthers(),
 		waiting: map[kind]bool{
 			kindService: true, kindSlice: true, kindNode: true, kindServiceCIDR: len(cfg.ServiceCIDRs) == 0,
-			kindNamespace: cfg.Names != nil, kindPod: cfg.Names != nil && cfg.NamedPods,
 		},
+		unnamed: map[kind]bool{kindNamespace: cfg.Names != nil, kindPod: cfg.Names != nil && cfg.NamedPods},
 	}
 }
 
@@ -57,6 +57,7 @@ type cluster struct {
 	mu      sync.Mutex // orders the events; held while ev is told
 	ev      Events
 	waiting map[kind]bool // kinds that are to be listed before Synced
+	unnamed map[kind]bool // kinds that are to be listed before names are known
 	synced  bool
 	expiry  *time.Timer // of what the guard holds; nil: nothing yet
 }
@@ -200,7 +201,7 @@ func (c *cluster) listed(k kind, puts []object, drops []objectKey) {
 }
 
 func (c *cluster) arrived(k kind) {
-	c.waiting[k] = false
+	c.waiting[k], c.unnamed[k] = false, false
 	if c.synced || slices.Contains(slices.Collect(maps.Values(c.waiting)), true) {
 		return
 	}
@@ -211,6 +212,13 @@ func (c *cluster) arrived(k kind) {
 	c.synced = true
 	c.ev.Synced()
 	c.announcer.look(c.Services())
+}
+
+// NamesKnown is NameSource's.
+func (c *cluster) NamesKnown() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !slices.Contains(slices.Collect(maps.Values(c.unnamed)), true)
 }
 
 // Announce makes Events.

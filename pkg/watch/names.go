@@ -41,6 +41,8 @@ type NameSource interface {
 	Named(name lb.ServiceName) (lb.NamedService, bool)
 	// NamedServices are all that Named has an answer for, sorted.
 	NamedServices() []lb.ServiceName
+	// NamesKnown tells whether all that NamePlaces are told of was read once, which may be after Events' Synced. Events must not ask.
+	NamesKnown() bool
 }
 
 // nameStore holds what names are made of, by object. Its owner guards it.
@@ -156,6 +158,9 @@ func (s *store) NamedServices() []lb.ServiceName {
 	}
 	return s.names.names()
 }
+
+// NamesKnown is NameSource's: files of all kinds are read together.
+func (s *store) NamesKnown() bool { return true }
 
 // setNames is set for names. What the own Node says of them is told by tellPlace, and no other Node says anything.
 func (s *store) setNames(o object, c *changes) {

@@ -5,13 +5,17 @@ package watch
 import (
 	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 )
@@ -63,6 +67,27 @@ func TestNamesAreReadFromTheAPIServerWhereTheyAreWanted(t *testing.T) {
 		got, _ = names.Named(lb.ServiceName{Namespace: "default", Name: "db"})
 		same(t, "slices without a Service", got.Unserved, true)
 	}, apiService("web"), apiService("db", headless), db, apiNode("n1", "a"), namespace, pod)
+}
+
+// An agent that may not read what names alone are made of serves packets all the same, and answers no names.
+func TestPacketsDoNotWaitForNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{t: t, client: fake.NewClientset(apiService("web"), apiNode("n1", "a")), recorder: newRecorder()}
+		var allowed atomic.Bool
+		a.client.PrependReactor("list", "namespaces", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return !allowed.Load(), nil, apierrors.NewForbidden(corev1.Resource("namespaces"), "", nil)
+		})
+		a.source = Kubernetes(a.client, NodeConfig{Name: "n1", Names: newTold()}, slog.New(a.recorder))
+		a.run(t, a.source)
+		synctest.Wait()
+		names := a.source.(NameSource)
+		same(t, "syncs", a.synced(), 1)
+		same(t, "names are known", names.NamesKnown(), false)
+		allowed.Store(true)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		same(t, "names are known in the end", names.NamesKnown(), true)
+	})
 }
 
 func TestPodsAreNotReadForNamesThatNobodyWants(t *testing.T) {

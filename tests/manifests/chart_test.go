@@ -73,6 +73,26 @@ func TestEveryValueOfTheChartReachesTheAgent(t *testing.T) {
 	}
 }
 
+func TestTheAgentMayReadPodsOnlyToVerifyTheirAddresses(t *testing.T) {
+	for _, row := range []struct {
+		values values
+		may    bool
+	}{
+		{values{}, false},
+		{values{"dns": values{"enabled": true}}, false},
+		{values{"flags": values{"dns-pods": "verified"}}, false},
+		{values{"dns": values{"enabled": true}, "flags": values{"dns-pods": "verified"}}, true},
+	} {
+		text, _, err := Chart(row.values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if may := strings.Contains(string(text), "resources: [pods]"); may != row.may {
+			t.Errorf("%v: pods may be read: %v", row.values, may)
+		}
+	}
+}
+
 func TestServingTheSocketsOfPodsTakesWhatItNeeds(t *testing.T) {
 	set, c := daemonSet(t, charted(t, values{"flags": values{"socket-lb": "all"}}))
 	caps := c.SecurityContext.Capabilities.Add

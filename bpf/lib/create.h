@@ -174,16 +174,31 @@ static __always_inline struct step create_to_backend(struct __sk_buff *skb, stru
 }
 
 /* The flow is there but for its second entry: it stays with its backend. */
-static __always_inline bool create_keep(struct choice *choice, const struct work *work)
+static __always_inline bool create_keep(struct __sk_buff *skb, struct choice *choice, const struct work *work)
 {
 	struct flow *flow = found_flow(&work->found);
 	const struct backend *backend;
 
 	if (!work->found.port || !flow || flow_word(flow) != work->found.word ||
-	    !forward_backend_usable(flow, &work->packet))
+	    !forward_backend_usable(skb, flow, &work->packet))
 		return false;
 	backend = flow_backend(flow);
 	return backend && backend_choose(choice, flow->backend, backend);
+}
+
+/* The choice is no responder, or one that listens. */
+static __always_inline bool create_listens(struct __sk_buff *skb, const struct choice *choice, __u8 protocol)
+{
+	return !choice_is_responder(choice) || responder_listens(skb, &choice->address, choice->port, protocol);
+}
+
+static __always_inline bool create_pick(struct __sk_buff *skb, struct choice *choice, const struct side *side,
+					const struct work *work, __u32 hash)
+{
+	if (!backend_pick(choice, side, work->service, hash, true))
+		return false;
+	return create_listens(skb, choice, work->packet.protocol) ||
+	       backend_pick(choice, side, work->service, hash, false);
 }
 
 static __always_inline struct step create_balance(struct __sk_buff *skb, struct work *work, const struct record *record,
@@ -194,13 +209,14 @@ static __always_inline struct step create_balance(struct __sk_buff *skb, struct 
 	bool affine;
 	__u32 hash;
 
-	if (create_keep(&choice, work))
+	if (create_keep(skb, &choice, work))
 		return create_to_backend(skb, work, record, side_index, &choice, create_verdict(work, false));
-	affine = record->affinity && affinity_find(&choice, record, side, &work->packet.source);
+	affine = record->affinity && affinity_find(&choice, record, side, &work->packet.source) &&
+		 create_listens(skb, &choice, work->packet.protocol);
 	if (!affine) {
 		hash = record->affinity ? maglev_hash_client(&work->packet.source)
 					: maglev_hash(&work->packet.source, work->packet.source_port, &record->key);
-		if (!backend_pick(&choice, side, record->service, hash)) {
+		if (!create_pick(skb, &choice, side, work, hash)) {
 			/* Its last backend may have gone since the record was found: the one in force has others. */
 			return handed(skb)->slow.tries ? step_finish(VERDICT_DROP_NO_BACKEND)
 						       : step_again(VERDICT_DROP_NO_BACKEND);

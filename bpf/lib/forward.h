@@ -38,17 +38,19 @@ static __always_inline bool backend_takes_new(const struct backend *backend, con
 }
 
 /* TCP stays with its backend whatever becomes of it; a new connection and UDP do not. */
-static __always_inline bool forward_backend_usable(const struct flow *flow, const struct packet *packet)
+static __always_inline bool forward_backend_usable(struct __sk_buff *skb, const struct flow *flow,
+						   const struct packet *packet)
 {
 	const struct backend *backend = flow_backend(flow);
 
 	if (!backend)
 		return false;
-	if (packet->protocol == IPPROTO_UDP)
-		return backend_serving(backend);
-	if ((packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
-		return backend_takes_new(backend, packet);
-	return true;
+	if (!opens_connection(packet))
+		return true;
+	if (!(packet->protocol == IPPROTO_UDP ? backend_serving(backend) : backend_takes_new(backend, packet)))
+		return false;
+	return backend->state != BACKEND_RESPONDER ||
+	       responder_listens(skb, &backend->address, backend->port, packet->protocol);
 }
 
 /* Without its second entry no reply finds a flow: it is made again. */
@@ -57,8 +59,8 @@ static __always_inline bool forward_complete(const struct settings *settings, co
 	return !flow_has_twin(flow) || flow_twin(settings, flow);
 }
 
-static __always_inline void forward_judge(struct found *found, const struct settings *settings, const struct flow *flow,
-					  const struct packet *packet)
+static __always_inline void forward_judge(struct __sk_buff *skb, struct found *found, const struct settings *settings,
+					  const struct flow *flow, const struct packet *packet)
 {
 	bool opens = (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 
@@ -68,13 +70,13 @@ static __always_inline void forward_judge(struct found *found, const struct sett
 		found->port = flow->other_port;
 		return;
 	}
-	if (flow->flags & FLOW_DIRECT || forward_backend_usable(flow, packet))
+	if (flow->flags & FLOW_DIRECT || forward_backend_usable(skb, flow, packet))
 		found->usable = 1;
 	else
 		found->lost = 1;
 }
 
-static __always_inline void forward_search(struct found *found, const struct settings *settings,
+static __always_inline void forward_search(struct __sk_buff *skb, struct found *found, const struct settings *settings,
 					   const struct flow_place *place, const struct packet *packet)
 {
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
@@ -87,13 +89,13 @@ static __always_inline void forward_search(struct found *found, const struct set
 			continue;
 		found->way = way;
 		found->word = word;
-		forward_judge(found, settings, flow, packet);
+		forward_judge(skb, found, settings, flow, packet);
 		return;
 	}
 }
 
 /* Not 0: found tells. A function of its own so that the verifier goes through it once. */
-__noinline int forward_find(struct found *found, const struct packet *packet)
+__noinline int forward_find(struct __sk_buff *skb, struct found *found, const struct packet *packet)
 {
 	const struct settings *settings = settings_get();
 	struct flow_place place;
@@ -107,7 +109,7 @@ __noinline int forward_find(struct found *found, const struct packet *packet)
 	found->usable = 0;
 	found->lost = 0;
 	found->port = 0;
-	forward_search(found, settings, &place, packet);
+	forward_search(skb, found, settings, &place, packet);
 	return true;
 }
 

@@ -182,13 +182,13 @@ __noinline int icmp_rewrite(struct __sk_buff *skb, const struct icmp *icmp)
 
 /* The quoted packet came from a server, as the client saw it; the error goes to that server. Of an entry that has expired, or has
  * lost the other one, the server may know the port as another connection's. */
-static __always_inline bool icmp_find_forward(struct icmp *icmp, const struct settings *settings)
+static __always_inline bool icmp_find_forward(struct __sk_buff *skb, struct icmp *icmp, const struct settings *settings)
 {
 	const struct packet *answer = &icmp->answer;
 	struct found found = {};
 	struct flow *live;
 
-	if (!forward_find(&found, answer) || !(found.usable | found.lost))
+	if (!forward_find(skb, &found, answer) || !(found.usable | found.lost))
 		return false;
 	live = found_flow(&found);
 	if (!live)

@@ -5,6 +5,7 @@
 #include "hash.h"
 #include "maps.h"
 #include "packet.h"
+#include "responder.h"
 #include "settings.h"
 
 #define FRONTEND_TRIES 4
@@ -132,15 +133,6 @@ static __always_inline const struct backend *backend_get(__u32 id)
 	return bpf_map_lookup_elem(&backends, &id);
 }
 
-/* Who answers names on this node lives. A function of its own so that the verifier goes through it once. */
-__noinline int responder_alive(void)
-{
-	const struct settings *settings = settings_get();
-	__u64 beat = settings ? *(volatile const __u64 *)&settings->responder : 0;
-
-	return beat && bpf_ktime_get_ns() - beat < responder_silence;
-}
-
 /* Whatever the time is: what the fast path asks of a backend before it lets a datagram go there. */
 static __always_inline bool backend_serves_always(const struct backend *backend)
 {
@@ -174,6 +166,14 @@ static __always_inline bool backend_choose(struct choice *choice, __u32 id, cons
 	return true;
 }
 
+/* The choice is this node's responder: the caller asks whether it listens. */
+static __always_inline bool choice_is_responder(const struct choice *choice)
+{
+	const struct backend *backend = backend_get(choice->backend);
+
+	return backend && backend->state == BACKEND_RESPONDER;
+}
+
 /* Backend id in a slot; 0, nobody's, past the end of the table. */
 static __always_inline __u32 slot_backend(__u32 slot)
 {
@@ -183,7 +183,8 @@ static __always_inline __u32 slot_backend(__u32 slot)
 	return line ? line->ids[slot % SLOTS_PER_LINE] : 0;
 }
 
-static __always_inline bool backend_pick_tier(struct choice *choice, const struct tier *tier, __u32 service, __u32 hash)
+static __always_inline bool backend_pick_tier(struct choice *choice, const struct tier *tier, __u32 service, __u32 hash,
+					      bool responder)
 {
 	__u32 count = tier->count;
 
@@ -193,20 +194,22 @@ static __always_inline bool backend_pick_tier(struct choice *choice, const struc
 		__u32 id = slot_backend(tier->first + hash % count);
 		const struct backend *backend = backend_get(id);
 
-		if (backend && backend->service == service && backend_serving(backend))
+		if (backend && backend->service == service &&
+		    (responder ? backend_serving(backend) : backend_serves_always(backend)))
 			return backend_choose(choice, id, backend);
 		hash = hash_next(hash);
 	}
 	return false;
 }
 
-/* Not 0: choice has the backend. A function of its own so that the verifier goes through it once. */
-__noinline int backend_pick(struct choice *choice, const struct side *side, __u32 service, __u32 hash)
+/* Not 0: choice has the backend. responder: 0 if it must not be this node's. A function of its own so that the verifier goes through it
+ * once. */
+__noinline int backend_pick(struct choice *choice, const struct side *side, __u32 service, __u32 hash, int responder)
 {
 	if (!choice || !side)
 		return false;
 	for (int i = 0; i < TIERS_MAX; i++) {
-		if (backend_pick_tier(choice, &side->tiers[i], service, hash))
+		if (backend_pick_tier(choice, &side->tiers[i], service, hash, responder))
 			return true;
 	}
 	return false;

@@ -61,7 +61,7 @@ static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work 
 	struct packet *packet = &work->packet;
 	enum verdict verdict;
 
-	if (!forward_find(&work->found, packet))
+	if (!forward_find(skb, &work->found, packet))
 		return step_finish(VERDICT_PASS_NOT_SERVICE);
 	if (work->found.usable) {
 		verdict = forward_established(skb, work->settings, packet, &work->found, &work->in.flow, &work->in.to);
@@ -189,7 +189,7 @@ static __always_inline enum verdict icmp_error_forward(struct __sk_buff *skb, st
 	if (hook == HOOK_FROM_NET && in_snat_range(settings, icmp->answer.destination_port) &&
 	    icmp_find_snat(icmp, settings))
 		return icmp_translate(skb, icmp);
-	if (!(hairpin ? icmp_find_reply(icmp, settings) : icmp_find_forward(icmp, settings)))
+	if (!(hairpin ? icmp_find_reply(icmp, settings) : icmp_find_forward(skb, icmp, settings)))
 		return VERDICT_PASS_ICMP;
 	return icmp_translate(skb, icmp);
 }

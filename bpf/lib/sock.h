@@ -146,30 +146,49 @@ static __always_inline bool is_loopback(const struct address *address)
 	return address->longs[0] == 0 && (address->longs[1] == 0 || address->longs[1] == 1ULL << 56);
 }
 
-static __always_inline bool sock_remembered(const struct sock_request *request, struct sock_answer *answer, bool *lost)
+/* ctx, here and below: the program's. The choice is no responder, or one that listens. */
+static __always_inline bool sock_listens(void *ctx, const struct sock_request *request, const struct choice *choice)
 {
-	return request->keeps && sock_recall(request->cookie, &request->key, &answer->choice, &answer->service, lost);
+	return !choice_is_responder(choice) ||
+	       responder_hears(ctx, &choice->address, choice->port, request->key.protocol);
 }
 
-static __always_inline enum verdict sock_balance(const struct sock_request *request, const struct record *record,
-						 struct sock_answer *answer)
+static __always_inline bool sock_remembered(void *ctx, const struct sock_request *request, struct sock_answer *answer,
+					    bool *lost)
+{
+	if (!request->keeps || !sock_recall(request->cookie, &request->key, &answer->choice, &answer->service, lost))
+		return false;
+	*lost = !sock_listens(ctx, request, &answer->choice);
+	return !*lost;
+}
+
+static __always_inline enum verdict sock_balance(void *ctx, const struct sock_request *request,
+						 const struct record *record, struct sock_answer *answer)
 {
 	const struct side *side = &record->sides[SIDE_INTERNAL];
+	struct choice *choice = &answer->choice;
 	struct address socket = { .longs = { 0, request->cookie } };
-	__u32 hash;
+	bool affine = record->affinity && affinity_find(choice, record, side, &request->client);
+	__u32 hash = record->affinity ? maglev_hash_client(&request->client) : maglev_hash(&socket, 0, &record->key);
 
-	if (record->affinity && affinity_find(&answer->choice, record, side, &request->client))
-		return VERDICT_TRANSLATE_AFFINITY;
-	hash = record->affinity ? maglev_hash_client(&request->client) : maglev_hash(&socket, 0, &record->key);
-	if (!backend_pick(&answer->choice, side, record->service, hash))
+	if (!affine && !backend_pick(choice, side, record->service, hash, true))
 		return VERDICT_DROP_NO_BACKEND;
+	if (!request->host && choice_is_responder(choice))
+		return VERDICT_PASS_NOT_SERVICE; /* it is in another network namespace: the pod's device will know whether it listens */
+	if (!sock_listens(ctx, request, choice)) {
+		affine = false;
+		if (!backend_pick(choice, side, record->service, hash, false))
+			return VERDICT_DROP_NO_BACKEND;
+	}
+	if (affine)
+		return VERDICT_TRANSLATE_AFFINITY;
 	if (record->affinity)
-		affinity_remember(&answer->choice, &request->client, record->service);
+		affinity_remember(choice, &request->client, record->service);
 	return VERDICT_TRANSLATE_BALANCE;
 }
 
-static __always_inline enum verdict sock_by_record(const struct sock_request *request, const struct record *record,
-						   struct sock_answer *answer)
+static __always_inline enum verdict sock_by_record(void *ctx, const struct sock_request *request,
+						   const struct record *record, struct sock_answer *answer)
 {
 	const struct side *side = &record->sides[SIDE_INTERNAL];
 
@@ -185,7 +204,7 @@ static __always_inline enum verdict sock_by_record(const struct sock_request *re
 		return reject_verdict(side->reason);
 	if (side->action == ACTION_DROP)
 		return VERDICT_DROP_NO_LOCAL_ENDPOINTS;
-	return sock_balance(request, record, answer);
+	return sock_balance(ctx, request, record, answer);
 }
 
 static __always_inline bool sock_may_serve(const struct address *address, __be16 port)
@@ -194,18 +213,19 @@ static __always_inline bool sock_may_serve(const struct address *address, __be16
 }
 
 /* By the record in force. What stands for loopback is there for NodePorts alone. */
-static __always_inline enum verdict sock_look_up(const struct sock_request *request, const struct frontend_key *key,
-						 bool loopback, struct sock_answer *answer)
+static __always_inline enum verdict sock_look_up(void *ctx, const struct sock_request *request,
+						 const struct frontend_key *key, bool loopback,
+						 struct sock_answer *answer)
 {
 	const struct record *record = frontend_find(key);
 
 	if (record && !(record->flags & RECORD_ADDRESS) && (!loopback || record->kind == KIND_NODE_PORT))
-		return sock_by_record(request, record, answer);
+		return sock_by_record(ctx, request, record, answer);
 	return loopback ? VERDICT_CONTINUE : refuse_unknown(&key->address);
 }
 
-static __always_inline enum verdict sock_new(const struct sock_request *request, const struct settings *settings,
-					     struct sock_answer *answer)
+static __always_inline enum verdict sock_new(void *ctx, const struct sock_request *request,
+					     const struct settings *settings, struct sock_answer *answer)
 {
 	struct frontend_key key = request->key;
 	bool loopback = is_loopback(&key.address);
@@ -220,14 +240,15 @@ static __always_inline enum verdict sock_new(const struct sock_request *request,
 	}
 	if (!sock_may_serve(&key.address, key.port))
 		return VERDICT_PASS_NOT_SERVICE;
-	verdict = sock_look_up(request, &key, loopback, answer);
+	verdict = sock_look_up(ctx, request, &key, loopback, answer);
 	if (verdict == VERDICT_DROP_NO_BACKEND) /* its last backend may have gone since the record was found */
-		verdict = sock_look_up(request, &key, loopback, answer);
+		verdict = sock_look_up(ctx, request, &key, loopback, answer);
 	return verdict == VERDICT_CONTINUE ? VERDICT_PASS_NOT_SERVICE : verdict;
 }
 
 /* Writes what it decides into the counters of the service, and nothing else but session affinity. */
-static __always_inline enum verdict sock_decide(const struct sock_request *request, struct sock_answer *answer)
+static __always_inline enum verdict sock_decide(void *ctx, const struct sock_request *request,
+						struct sock_answer *answer)
 {
 	const struct settings *settings = settings_get();
 	enum verdict verdict;
@@ -237,9 +258,9 @@ static __always_inline enum verdict sock_decide(const struct sock_request *reque
 		return VERDICT_PASS_DISABLED;
 	if (request->key.protocol != IPPROTO_TCP && request->key.protocol != IPPROTO_UDP)
 		return VERDICT_PASS_PROTOCOL;
-	if (sock_remembered(request, answer, &lost))
+	if (sock_remembered(ctx, request, answer, &lost))
 		return VERDICT_TRANSLATE_ESTABLISHED;
-	verdict = sock_new(request, settings, answer);
+	verdict = sock_new(ctx, request, settings, answer);
 	if (verdict == VERDICT_TRANSLATE_BALANCE && lost)
 		verdict = VERDICT_TRANSLATE_REHOME;
 	if (verdict_is_translate(verdict))

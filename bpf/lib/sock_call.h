@@ -142,7 +142,7 @@ static __always_inline int sock_connect(struct bpf_sock_addr *ctx, bool six)
 
 	if (!sk || !sock_ask(ctx, six, &request))
 		return SOCK_CALL_GOES_ON;
-	verdict = sock_decide(&request, &answer);
+	verdict = sock_decide(ctx, &request, &answer);
 	if (verdict_is_translate(verdict)) {
 		peer_remember(sk, &request.key, &answer.choice, answer.service);
 		sock_name_write(ctx, six, &answer.choice.address, answer.choice.port);
@@ -170,7 +170,7 @@ static __always_inline int sock_send(struct bpf_sock_addr *ctx, bool six)
 
 	if (!sock_ask(ctx, six, &request))
 		return SOCK_CALL_GOES_ON;
-	verdict = sock_decide(&request, &answer);
+	verdict = sock_decide(ctx, &request, &answer);
 	if (verdict_is_translate(verdict)) {
 		if (verdict != VERDICT_TRANSLATE_ESTABLISHED || !sock_answers(&request, choice))
 			sock_remember(request.cookie, &request.key, choice, answer.service);
@@ -247,7 +247,7 @@ static __always_inline enum verdict sock_explain_packet(struct __sk_buff *skb)
 	request.client = packet.family == 4 ? settings->node4 : settings->node6;
 	if (address_zero(&request.client))
 		request.client = packet.source;
-	verdict = sock_decide(&request, &answer);
+	verdict = sock_decide(skb, &request, &answer);
 	if (verdict_is_translate(verdict))
 		sock_trace(&request, &answer);
 	return verdict;

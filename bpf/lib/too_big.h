@@ -14,7 +14,8 @@ struct too_big {
 };
 
 /* Where the translated packet came from: the connection is looked for as a packet that answers it. */
-static __always_inline bool too_big_original(struct icmp *icmp, const struct settings *settings, bool back)
+static __always_inline bool too_big_original(struct __sk_buff *skb, struct icmp *icmp, const struct settings *settings,
+					     bool back)
 {
 	const struct packet *packet = &icmp->outer;
 
@@ -23,7 +24,7 @@ static __always_inline bool too_big_original(struct icmp *icmp, const struct set
 	icmp->answer.source_port = packet->destination_port;
 	icmp->answer.destination = packet->source;
 	icmp->answer.destination_port = packet->source_port;
-	return back ? icmp_find_forward(icmp, settings) : icmp_find_snat(icmp, settings);
+	return back ? icmp_find_forward(skb, icmp, settings) : icmp_find_snat(icmp, settings);
 }
 
 /* Gives the packet back the addresses and ports that its sender wrote. */
@@ -184,7 +185,7 @@ static __always_inline bool too_big_answer(struct __sk_buff *skb, enum verdict v
 	if (!settings || parse_full(skb, &icmp.outer) != VERDICT_CONTINUE || icmp.outer.malformed ||
 	    !has_ports(icmp.outer.protocol) || icmp.outer.fragment == FRAGMENT_LATER)
 		return false;
-	if (!too_big_original(&icmp, settings, back) || !too_big_restore(skb, &icmp) ||
+	if (!too_big_original(skb, &icmp, settings, back) || !too_big_restore(skb, &icmp) ||
 	    !answer_allowed(skb, &icmp.outer))
 		return false;
 	return too_big_build(skb, &icmp.outer, verdict, mtu);

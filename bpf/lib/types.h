@@ -62,7 +62,7 @@ enum backend_state {
 	BACKEND_DRAINING,  /* terminating, still serving: old flows; new ones only where a tier lists it */
 	BACKEND_QUIET,     /* an endpoint that is not serving: established TCP stays, UDP and SYN go elsewhere */
 	BACKEND_GONE,      /* no endpoint any more; kept while flows name it. Treated as BACKEND_QUIET */
-	BACKEND_RESPONDER, /* this node's answers to names: BACKEND_ACTIVE while its heart beats, else BACKEND_QUIET */
+	BACKEND_RESPONDER, /* this node's answers to names: BACKEND_ACTIVE while its heart beats and it listens, else BACKEND_QUIET */
 };
 
 enum tier_name {

@@ -63,12 +63,12 @@ func lookUp(from client, w way, to netip.AddrPort, name string, patience time.Du
 	return over.ReadMsg()
 }
 
-// resolve is a resolver's way: it asks a second time when the first question was not answered, and no third time. What is refused, as
-// for a second after an agent was killed, is asked again.
+// resolve is a resolver's way: it asks a second time when the first question was not answered or was refused, and no third time. A process
+// that ends closes its sockets one after the other.
 func resolve(from client, w way, to netip.AddrPort, name string) (ttl int, err error) {
 	m, err := lookUp(from, w, to, name, resolverTime)
-	for late := time.Now().Add(patience); refusedOrReset(err) && time.Now().Before(late); time.Sleep(pace) {
-		m, err = lookUp(from, w, to, name, resolverTime)
+	if refusedOrReset(err) {
+		time.Sleep(pace)
 	}
 	if err != nil {
 		if m, err = lookUp(from, w, to, name, patience); err != nil {

@@ -105,6 +105,7 @@ func newLoader(in io.WriteCloser, out io.ReadCloser) *loader {
 // startLoader starts it; it ends with this process, however that ends. When it ends, tell is called.
 func startLoader(command []string, tell func()) (*loader, error) {
 	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Args[0] = os.Args[0] // the same program by the same name
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("start loader: %w", err)

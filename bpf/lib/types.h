@@ -57,11 +57,11 @@ enum note {
 };
 
 enum backend_state {
-	BACKEND_FREE = 0,  /* nobody's */
-	BACKEND_ACTIVE,    /* new flows and old ones */
-	BACKEND_DRAINING,  /* terminating, still serving: old flows; new ones only where a tier lists it */
-	BACKEND_QUIET,     /* an endpoint that is not serving: established TCP stays, UDP and SYN go elsewhere */
-	BACKEND_GONE,      /* no endpoint any more; kept while flows name it. Treated as BACKEND_QUIET */
+	BACKEND_FREE = 0, /* nobody's */
+	BACKEND_ACTIVE,   /* new flows and old ones */
+	BACKEND_DRAINING, /* terminating, still serving: old flows; new ones only where a tier lists it */
+	BACKEND_QUIET,    /* an endpoint that is not serving: established TCP stays, UDP and SYN go elsewhere */
+	BACKEND_GONE,     /* no endpoint any more; kept while flows name it. Treated as BACKEND_QUIET */
 	BACKEND_RESPONDER, /* this node's answers to names: BACKEND_ACTIVE while its heart beats and it listens, else BACKEND_QUIET */
 };
 
@@ -183,7 +183,8 @@ enum flow_seen {
 	SEEN_ESTABLISHED =
 		16, /* TCP: the client went on after the reply (ACK, no SYN), or the server did (neither SYN nor RST) */
 	SEEN_SERVER_WAITS = 32, /* TCP: the server closed first, or both did at once: it keeps TIME_WAIT */
-	SEEN_CLIENT_WAITS = 64, /* TCP: the client went on after both had closed: a server that closed last has forgotten it */
+	SEEN_CLIENT_WAITS =
+		64, /* TCP: the client went on after both had closed: a server that closed last has forgotten it */
 };
 
 /* One connection: one cache line. Found by hash of client address, port and protocol; a forward packet matches the

@@ -24,8 +24,8 @@ MODULES := tests/oracle tests/cluster tests/manifests tests/monitoring
 # What booting other kernels wants beside: the kernels themselves are downloaded, not installed.
 KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 
-# A cluster on this machine runs these, where it has no others.
-KUBE_PACKAGES := containerd runc containernetworking-plugins
+# Where Debian has the CNI plugins.
+CNI := /usr/lib/cni
 
 .PHONY: help build demo image kube-up kube-down kube-packages gate test test-kernels oracle cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
 
@@ -49,9 +49,13 @@ kube-down: root ## end it; nothing of it is left
 	cd tests/cluster && $(GO) build -o ../../bin/kubecluster ./kubecluster
 	bin/kubecluster down
 
-# Who has containerd from elsewhere keeps it.
+# What a machine has from elsewhere, it keeps: Debian's containerd would have apt remove Docker's.
 kube-packages:
-	@{ command -v containerd && command -v runc && test -x /usr/lib/cni/ptp; } >/dev/null || ! command -v apt-get >/dev/null || tests/packages.sh $(KUBE_PACKAGES)
+	@command -v apt-get >/dev/null || exit 0; \
+	command -v containerd >/dev/null || set -- containerd; \
+	command -v runc >/dev/null || set -- "$$@" runc; \
+	test -x $(CNI)/ptp || set -- "$$@" containernetworking-plugins; \
+	tests/packages.sh "$$@"
 
 test: root packages ## install what is missing, then run every test, the privileged ones included (SEED=0: other random worlds); says how long it takes
 	$(GO) run ./tests/gate -behaviour

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages named as arguments that are missing; does nothing when none is.
+# Installs the Debian packages named as arguments that are missing; does nothing when none is. No package is removed for them: apt fails instead.
 set -eu
 missing=
 for package in "$@"; do
@@ -16,4 +16,4 @@ echo "installing:$missing"
 set -- -qq -oAcquire::Retries=5 -oDPkg::Lock::Timeout=600
 apt-get update "$@"
 # shellcheck disable=SC2086 # a list of words
-DEBIAN_FRONTEND=noninteractive apt-get install -y "$@" --no-install-recommends $missing >/dev/null
+DEBIAN_FRONTEND=noninteractive apt-get install -y "$@" --no-install-recommends --no-remove $missing >/dev/null

@@ -162,6 +162,15 @@ func TestZonesAreForgottenWithTheirLastEndpoint(t *testing.T) {
 	}
 	same(t, "zones", s.zones, map[string]int{"zone-99": 1})
 	same(t, "regions", s.regions, map[string]string{"zone-99": "somewhere"})
+	other := apiSlice("web-a", "web", "10.1.0.2")
+	zone := "zone-99"
+	other.Endpoints[0].Zone = &zone
+	o, refused := convert(other)
+	if refused != nil {
+		t.Fatal(refused)
+	}
+	s.apply([]object{o}, nil, &changes{})
+	same(t, "regions, with another endpoint in the zone", s.regions, map[string]string{"zone-99": "somewhere"})
 	s.apply(nil, []objectKey{{kindSlice, "default", "web-a"}}, &changes{})
 	same(t, "zones without slices", len(s.zones)+len(s.regions), 0)
 }

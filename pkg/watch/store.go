@@ -240,7 +240,11 @@ func (s *store) setSlice(name sliceName, now *slice, c *changes) {
 	}
 	replace(s.slices, name, now)
 	s.trouble(name.key(), now != nil && len(now.problems) > 0)
+	if now != nil {
+		s.countZones(now, 1) // before those of old, so that a zone that both have keeps its region
+	}
 	if old != nil {
+		s.countZones(old, -1)
 		s.disown(old)
 		s.touch(old.owner, c)
 	}
@@ -255,13 +259,11 @@ func (s *store) own(in *slice) {
 	owned := s.owned[in.owner]
 	at, _ := slices.BinarySearchFunc(owned, in.name, (*slice).compareName)
 	s.owned[in.owner] = slices.Insert(owned, at, in)
-	s.countZones(in, 1)
 }
 
 func (s *slice) compareName(name string) int { return strings.Compare(s.name, name) }
 
 func (s *store) disown(out *slice) {
-	s.countZones(out, -1)
 	owned := slices.DeleteFunc(s.owned[out.owner], func(other *slice) bool { return other == out })
 	if len(owned) > 0 {
 		s.owned[out.owner] = owned

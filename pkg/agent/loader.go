@@ -10,9 +10,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -143,8 +145,10 @@ func (l *loader) load(ctx context.Context, q loadRequest) (bpf.Loaded, error) {
 	return a.Loaded, nil
 }
 
-// ServeLoader is the loader: it answers requests until there are no more.
+// ServeLoader is the loader: it answers requests until there are no more. A signal that is to end the agent may reach all of its group or
+// cgroup; the loader ends with the agent, which would tell people otherwise that it is gone.
 func ServeLoader(in io.Reader, out io.Writer) error {
+	signal.Ignore(os.Interrupt, syscall.SIGTERM)
 	had, err := capability.Effective()
 	if err != nil {
 		return err

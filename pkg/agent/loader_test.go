@@ -87,6 +87,7 @@ func TestALoaderLoadsTheFirstTablesLargerOnesAndProgramsOfATunnel(t *testing.T) 
 		m.must(netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tun1"}, Mode: netlink.TUNTAP_MODE_TUN, Flags: netlink.TUNTAP_NO_PI, NonPersist: false}))
 		m.up("tun1")
 		agent.serving(4)
+		m.must(syscall.Kill(agent.loader(), syscall.SIGTERM)) // as systemd sends it to all of a unit: the loader ends with the agent
 		m.manifest("many.yaml", manyServices(2100))
 		agent.await("larger tables", func(s Status) bool {
 			return s.State == Serving && s.Services == 2101 && s.Dirty == 0 && s.Growth.Times == 1 && len(m.generations()) == 1 && onDevices(s) == 4

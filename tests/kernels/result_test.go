@@ -78,6 +78,11 @@ func TestWhatIsLongIsQuickOnTheOldestKernelAlone(t *testing.T) {
 			t.Errorf("quick %v on %s: %d suites, want %d", test.quick, test.kernel, got, test.want)
 		}
 	}
+	o = options{quick: true, kernels: []string{"6.1"}, suites: []suite{{pkg: "a", only: "X|Y", quick: "X"}}}
+	if got := o.of("6.1"); len(got) != 1 || got[0].only != "X" || o.suites[0].only != "X|Y" {
+		t.Errorf("-quick runs %+v", got)
+	}
+	o = options{quick: true, kernels: []string{"6.12", "6.1"}, suites: []suite{{pkg: "a"}, {pkg: "b", oldest: true}}}
 	if got := runs(o.of("6.12"), time.Minute); len(got) != 1 || got[0].Dir != source+"/a" {
 		t.Errorf("runs %+v", got)
 	}

@@ -2,7 +2,10 @@
 
 package main
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // suite is a package whose tests run in the guests.
 type suite struct {
@@ -10,6 +13,7 @@ type suite struct {
 	only    string // tests to run; "": all
 	without string // tests left out, of those
 	why     string // they are left out
+	quick   string // tests to run with -quick; "": all of them
 	oldest  bool   // -quick runs it on the oldest kernel alone: it takes long, and newer ones differ less from this machine's
 }
 
@@ -22,17 +26,25 @@ var suites = []suite{
 	{pkg: "pkg/maps", only: "Kernel"},
 	{pkg: "tests/sockets", without: "TestSocketsOfOtherNamespacesAreServedOnlyWhenAllAre/all", why: "the same programs by a flag: the default is run"},
 	{pkg: "tests/packet", without: "TestConnectionsThroughSNATAreNeverTakenForOneAnother|TestPacketsCutAtEveryByte|TestProcessors|" +
-		"TestSharesAreWithinOnePercentOfEqual|TestRepliesGiveBackExactly|TestTheFlowTableNeverHoldsTwo|TestPacketsWithChangedBytes|TestAFlood",
+		"TestSharesAreWithinOnePercentOfEqual|TestRepliesGiveBackExactly|TestTheFlowTableNeverHoldsTwo|TestPacketsWithChangedBytes|TestAFlood|" +
+		"TestOnePortServesConnections|TestICMPErrorsAreLimited|TestWhatICMPsLimit|TestAClashingConnectionLasts|TestFramesShorterThan",
 		why: "properties, stress, floods and shares: long", oldest: true},
-	{pkg: "tests/hosts", only: "TestSCTP|TestEveryStepOfTheDemoComesOutAsItShould/line_by_line", oldest: true},
+	{pkg: "tests/hosts", only: "TestSCTP|TestEveryStepOfTheDemoComesOutAsItShould/line_by_line", quick: "TestSCTP", oldest: true},
 }
 
 // of gives the suites that one of several kernels runs.
 func (o options) of(kernel string) []suite {
-	if !o.quick || kernel == slices.MinFunc(o.kernels, compareVersions) {
+	if !o.quick {
 		return o.suites
 	}
-	return slices.DeleteFunc(slices.Clone(o.suites), func(s suite) bool { return s.oldest })
+	all := slices.Clone(o.suites)
+	for i, s := range all {
+		all[i].only = cmp.Or(s.quick, s.only)
+	}
+	if kernel == slices.MinFunc(o.kernels, compareVersions) {
+		return all
+	}
+	return slices.DeleteFunc(all, func(s suite) bool { return s.oldest })
 }
 
 // skip is a test that a kernel cannot run.

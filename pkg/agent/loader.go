@@ -32,13 +32,14 @@ type loadRequest struct {
 	Layer3   *bpf.Loaded // load the programs for devices without an Ethernet header for these; nil: load everything else
 	Sizes    bpf.Sizes
 	Grow     bool // see bpf.Options.Exchange
+	Reload   bool
 	PinPath  string
 	SocketLB attach.SocketMode
 }
 
 func (q loadRequest) options() bpf.Options {
 	o := Options{SocketLB: q.SocketLB}
-	return bpf.Options{Sizes: q.Sizes, Exchange: q.Grow, PinPath: q.PinPath, Knobs: o.knobs(), NoSockets: q.SocketLB == attach.NoSockets}
+	return bpf.Options{Sizes: q.Sizes, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSockets: q.SocketLB == attach.NoSockets}
 }
 
 type loadAnswer struct {
@@ -48,7 +49,7 @@ type loadAnswer struct {
 
 // request is what a plan asks for.
 func (o Options) request(p plan) loadRequest {
-	return loadRequest{Sizes: p.sizes, Grow: p.grow, PinPath: o.PinPath, SocketLB: o.SocketLB}
+	return loadRequest{Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB}
 }
 
 // answer does what is asked.

@@ -79,6 +79,7 @@ type Options struct {
 	// For tests.
 	Source watch.Source                            // read instead of an API server or a directory
 	Load   func(bpf.Options) (*bpf.Objects, error) `json:"-"` // instead of bpf.Load
+	Reload bool                                    // load programs, though those that an earlier agent pinned would do
 	Wrote  func()                                  `json:"-"` // see maps.Tables.Watch
 }
 

@@ -76,13 +76,22 @@ func (m *machine) restart(signal syscall.Signal, method attach.Method) {
 	if diff := cmp.Diff(dump, m.dump()); diff != "" {
 		m.Errorf("the restart changed the tables (-before +after):\n%s", diff)
 	}
+	if diff := cmp.Diff(devices, m.devices()); diff != "" || len(m.loads()) != 1 {
+		m.Errorf("of the same programs %d loads are pinned; the restart changed what is attached (-before +after):\n%s", len(m.loads()), diff)
+	}
+	_ = second.end(signal)
+	third := m.agent(func(o *Options) { forced(o); o.Reload = true })
+	third.serving(2)
+	if diff := cmp.Diff(dump, m.dump()); diff != "" {
+		m.Errorf("a restart with other programs changed the tables (-before +after):\n%s", diff)
+	}
 	for i, row := range m.devices() {
 		if row.Link != devices[i].Link || row.ID == devices[i].ID {
 			m.Errorf("%s: was %+v, is %+v; want the new program under the old link", row.Program, devices[i], row)
 		}
 	}
-	second.await("the end of the first one's programs", func(Status) bool { return len(m.loads()) == 1 })
-	m.must(second.end(syscall.SIGTERM))
+	third.await("the end of the first one's programs", func(Status) bool { return len(m.loads()) == 1 })
+	m.must(third.end(syscall.SIGTERM))
 }
 
 func TestASecondAgentIsRefused(t *testing.T) {

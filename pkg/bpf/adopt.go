@@ -168,9 +168,6 @@ func openPrograms(dir string) (map[string]*ebpf.Program, error) {
 
 // HandLayer3 loads the programs of Layer3 for objects of another process, and pins them, unless that was done before.
 func HandLayer3(options Options, l Loaded) error {
-	if _, err := os.Stat(filepath.Join(generationOf(options.PinPath, l).programs(), l.Load+layer3Suffix)); err == nil {
-		return nil
-	}
 	o, err := Adopt(options, l)
 	if err != nil {
 		return err
@@ -189,7 +186,7 @@ func (o *Objects) AdoptLayer3(hand func(Loaded) error) error {
 	if err := hand(o.Loaded()); err != nil {
 		return fmt.Errorf("load programs for devices without an Ethernet header: %w", err)
 	}
-	dir := filepath.Join(o.generation.programs(), o.loaded+layer3Suffix)
+	dir := o.layer3Dir()
 	programs, err := openPrograms(dir)
 	if err != nil {
 		return err

@@ -5,6 +5,8 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -44,6 +46,14 @@ func (o *Objects) loadLayer3() (*ebpf.Collection, error) {
 			shared[name] = m
 		}
 	}
+	if o.loaded != "" {
+		if programs, calls := openLoad(spec, o.layer3Dir()); programs != nil {
+			return &ebpf.Collection{Programs: programs, Maps: map[string]*ebpf.Map{NearlbMapPrograms: calls}}, nil
+		}
+		if err := os.RemoveAll(o.layer3Dir()); err != nil { // somebody damaged them
+			return nil, fmt.Errorf("remove pinned programs: %w", err)
+		}
+	}
 	if err := errors.Join(fitReplacements(spec, shared), setDerived(spec), o.askConntrack(spec)); err != nil {
 		return nil, err
 	}
@@ -56,6 +66,11 @@ func (o *Objects) loadLayer3() (*ebpf.Collection, error) {
 		return nil, err
 	}
 	return collection, nil
+}
+
+// layer3Dir is where these programs are pinned.
+func (o *Objects) layer3Dir() string {
+	return filepath.Join(o.generation.programs(), o.loaded+layer3Suffix)
 }
 
 // keepNetwork leaves out what no network device runs, as each program takes the verifier's time.

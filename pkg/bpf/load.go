@@ -24,6 +24,8 @@ type Options struct {
 	Knobs    map[string]any // values of the object's `volatile const` variables, by name (bpf/lib/config.h)
 
 	NoSockets bool // leave out the programs of the node's own clients
+	// Reuse has programs that an earlier load pinned used again, where they are what would be loaded.
+	Reuse bool
 }
 
 // Objects are loaded programs and tables.
@@ -45,8 +47,8 @@ type Objects struct {
 }
 
 // Load brings programs and tables into the kernel. With a PinPath, tables found there are used again with all they hold,
-// new ones are pinned, and the programs are always new ones, pinned under a directory of their own; they serve once they are
-// attached. Tables of another layout stay as they are and serve on: see Former and TakeOver. Errors of the kernel say what is
+// new ones are pinned, and the programs are new ones, pinned under a directory of their own, unless they are to be used again; they serve
+// once they are attached. Tables of another layout stay as they are and serve on: see Former and TakeOver. Errors of the kernel say what is
 // missing.
 func Load(o Options) (*Objects, error) {
 	spec, err := configured(o)
@@ -58,6 +60,9 @@ func Load(o Options) (*Objects, error) {
 	}
 	objects := &Objects{options: o, pinPath: o.PinPath}
 	if o.PinPath == "" {
+		if err := objects.settleSpec(spec, o.Replace); err != nil {
+			return nil, err
+		}
 		if err := objects.load(spec, o.Replace); err != nil {
 			return nil, err
 		}
@@ -67,23 +72,56 @@ func Load(o Options) (*Objects, error) {
 		return nil, err
 	}
 	pinned, err := objects.open(spec)
-	defer closeAll(pinned)
+	if err != nil {
+		closeAll(pinned)
+		return nil, err
+	}
+	reused, err := objects.loadOver(spec, pinned)
 	if err != nil {
 		return nil, err
 	}
-	replace := maps.Clone(pinned)
-	if replace == nil {
-		replace = map[string]*ebpf.Map{}
-	}
-	maps.Copy(replace, o.Replace)
-	if err := objects.load(spec, replace); err != nil {
-		objects.closeFormer()
-		return nil, err
+	if reused {
+		return objects, nil
 	}
 	if err := errors.Join(objects.pin(spec), objects.askFormer(objects.NearlbMaps.Programs, "")); err != nil {
 		return nil, errors.Join(err, objects.Close())
 	}
 	return objects, nil
+}
+
+// loadOver loads over tables that are pinned, or uses programs of an earlier load again, and tells which.
+func (o *Objects) loadOver(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Map) (reused bool, err error) {
+	defer func() {
+		if !reused {
+			closeAll(pinned)
+		}
+		if err != nil {
+			o.closeFormer()
+		}
+	}()
+	reusable := o.reusable(spec, pinned)
+	if reusable {
+		likely, err := o.likely(spec, pinned)
+		if err != nil {
+			return false, err
+		}
+		if reused, err := o.reuse(likely, pinned); reused || err != nil {
+			o.asked = reused
+			return reused, err
+		}
+	}
+	replace := map[string]*ebpf.Map{}
+	maps.Copy(replace, pinned)
+	maps.Copy(replace, o.options.Replace)
+	if err := o.settleSpec(spec, replace); err != nil {
+		return false, err
+	}
+	if reusable {
+		if reused, err := o.reuse(spec, pinned); reused || err != nil {
+			return reused, err
+		}
+	}
+	return false, o.load(spec, replace)
 }
 
 // Ready finds what would keep Load from working, as far as that shows before anything is made. The pin path is made.
@@ -118,13 +156,6 @@ func configured(o Options) (*ebpf.CollectionSpec, error) {
 }
 
 func (o *Objects) load(spec *ebpf.CollectionSpec, replace map[string]*ebpf.Map) error {
-	if err := fitReplacements(spec, replace); err != nil {
-		return err
-	}
-	if err := errors.Join(setDerived(spec), o.askConntrack(spec)); err != nil {
-		return err
-	}
-	o.leaveOutSockets(spec)
 	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Programs: o.programOptions()})
 	if err != nil {
 		return explain("load the BPF programs", err)
@@ -139,6 +170,18 @@ func (o *Objects) load(spec *ebpf.CollectionSpec, replace map[string]*ebpf.Map) 
 	if err := initialise(o.Config); err != nil {
 		return errors.Join(err, o.Close())
 	}
+	return nil
+}
+
+// settleSpec gives the object what this machine and its tables decide.
+func (o *Objects) settleSpec(spec *ebpf.CollectionSpec, replace map[string]*ebpf.Map) error {
+	if err := fitReplacements(spec, replace); err != nil {
+		return err
+	}
+	if err := errors.Join(setDerived(spec), o.askConntrack(spec)); err != nil {
+		return err
+	}
+	o.leaveOutSockets(spec)
 	return nil
 }
 

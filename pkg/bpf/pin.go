@@ -193,17 +193,21 @@ func (o *Objects) pin(spec *ebpf.CollectionSpec) error {
 			return explain("pin table "+name, err)
 		}
 	}
-	return o.pinPrograms()
+	return o.pinPrograms(spec)
 }
 
-func (o *Objects) pinPrograms() error {
+func (o *Objects) pinPrograms(spec *ebpf.CollectionSpec) error {
 	arrays := map[string]*ebpf.Map{}
 	for name, m := range o.NearlbMaps.ByName() {
 		if m.Type() == ebpf.ProgramArray {
 			arrays[name] = m
 		}
 	}
-	id := strconv.FormatInt(time.Now().UnixNano(), 10)
+	digest, err := digestOf(spec, o.NearlbMaps.ByName())
+	if err != nil {
+		return err
+	}
+	id := strconv.FormatInt(time.Now().UnixNano(), 10) + "_" + digest
 	if err := pinLoad(id, o.generation.programs(), o.NearlbPrograms.ByName(), arrays); err != nil {
 		return err
 	}

@@ -40,6 +40,10 @@ func (o *Objects) leaveOutSockets(spec *ebpf.CollectionSpec) {
 	if !o.options.NoSockets && o.Sockets == nil {
 		return
 	}
+	dropSockets(spec)
+}
+
+func dropSockets(spec *ebpf.CollectionSpec) {
 	for name, p := range spec.Programs {
 		if p.Type == ebpf.CGroupSockAddr || p.Type == ebpf.Tracing {
 			delete(spec.Programs, name)

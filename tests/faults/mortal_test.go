@@ -40,7 +40,7 @@ func mortalMain(text string) int {
 	err := json.Unmarshal([]byte(text), &m)
 	if err == nil {
 		m.Options.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-		m.Options.Wrote = m.wrote()
+		m.Options.Wrote, m.Options.Reload = m.wrote(), m.Reload
 		switch {
 		case m.Lacking:
 			m.Options.Load = withoutSockets

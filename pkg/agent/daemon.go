@@ -147,7 +147,9 @@ func (d *daemon) servers() []server {
 	var all []server
 	if d.options.HealthAddress != "" {
 		health := http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-			answers{progress: d.now.Load().progress, eligible: d.source.NodeEligible, answered: d.metrics.Answered, now: time.Now}.handler().ServeHTTP(w, q)
+			r := d.now.Load()
+			serving := func() bool { return r.stage().state == Serving }
+			answers{progress: r.progress, eligible: d.source.NodeEligible, serving: serving, answered: d.metrics.Answered, now: time.Now}.handler().ServeHTTP(w, q)
 		})
 		all = append(all, server{"health", d.options.HealthAddress, health, d})
 	}

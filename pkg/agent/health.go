@@ -8,11 +8,13 @@ import (
 	"time"
 )
 
-// answers are those of /healthz and /livez, kube-proxy's: 503 when a change has waited for a minute. An agent that starts is
-// healthy. A Service that fails again and again is not the node's ill health: it is in the status and in the metrics.
+// answers are those of /healthz and /livez, kube-proxy's, and of /readyz: 503 when a change has waited for a minute. An agent that starts is
+// healthy, and not ready (/readyz) before it serves what was listed at first. A Service that fails again and again is not the
+// node's ill health: it is in the status and in the metrics.
 type answers struct {
 	progress *progress
 	eligible func() bool
+	serving  func() bool // everything listed at first was published, and programs serve it
 	answered func(endpoint string, code int)
 	now      func() time.Time
 }
@@ -32,13 +34,17 @@ type familyHealth struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// handler serves /healthz, which load balancers ask whether to send traffic here, and /livez, which the kubelet asks
-// whether to restart the agent. Whether the node is eligible counts for the first only.
+// handler serves /healthz, which load balancers ask whether to send traffic here, and two that the kubelet asks: /livez, whether to
+// restart the agent, and /readyz, whether a rollout may go on. Whether the node is eligible does not count for /livez.
 func (a answers) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		eligible := a.eligible()
 		a.answer(w, "healthz", eligible, &eligible)
+	})
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		eligible := a.eligible()
+		a.answer(w, "readyz", eligible && a.serving(), &eligible)
 	})
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, "livez", true, nil) })
 	return mux

@@ -54,7 +54,7 @@ type Options struct {
 	Loopback4 netip.Addr // --loopback4: source of hairpin connections; zero: the default of package maps
 	Loopback6 netip.Addr // --loopback6, likewise
 
-	HealthAddress  string // --health-address: /healthz and /livez; "": none
+	HealthAddress  string // --health-address: /healthz, /livez and /readyz; "": none
 	MetricsAddress string // --metrics-address: /metrics; "": none
 
 	SeriesLimits metrics.Limits // --metrics-services, --metrics-backends: how many of them have series of their own

@@ -146,10 +146,17 @@ func TestAColdStartAttachesAfterTheFirstPublication(t *testing.T) {
 		if got := get(m, "http://"+s.Listen["health"]+"/healthz"); !strings.Contains(got, "200 OK") {
 			m.Errorf("an agent that starts is ill: %s", got)
 		}
+		if got := get(m, "http://"+s.Listen["health"]+"/readyz"); !strings.Contains(got, "503 ") {
+			m.Errorf("an agent that serves nothing yet is ready: %s", got)
+		}
 		m.must(agent.end(syscall.SIGTERM))
 		m.manifest("web.yaml", web)
 		agent = m.agent(nil)
 		agent.serving(2)
+		s = agent.await("health", func(s Status) bool { return s.Listen["health"] != "" })
+		if got := get(m, "http://"+s.Listen["health"]+"/readyz"); !strings.Contains(got, "200 OK") {
+			m.Errorf("an agent that serves is not ready: %s", got)
+		}
 		m.must(agent.end(syscall.SIGTERM))
 	})
 }

@@ -51,7 +51,7 @@ func New(version string) *Metrics {
 		audits: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "nearlb_audits_total", Help: "Comparisons of the live tables with what was published."}),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "nearlb_health_answers_total",
-			Help: "Answers of /healthz, /livez and health check node ports (service), by HTTP status."}, []string{"endpoint", "code"}),
+			Help: "Answers of /healthz, /livez, /readyz and health check node ports (service), by HTTP status."}, []string{"endpoint", "code"}),
 		lastAudit: gauge("nearlb_last_audit_timestamp_seconds", "When the tables were last compared."),
 		lastSync:  gauge("nearlb_last_sync_timestamp_seconds", "When everything that changed was last published."),
 	}
@@ -113,7 +113,7 @@ func (m *Metrics) Audited(at time.Time, found []maps.Drift) {
 	}
 }
 
-// Answered notes one answer of a health server: healthz, livez or service.
+// Answered notes one answer of a health server: healthz, livez, readyz or service.
 func (m *Metrics) Answered(endpoint string, code int) {
 	m.answers.WithLabelValues(endpoint, strconv.Itoa(code)).Inc()
 }

@@ -71,7 +71,7 @@ func TestProbesAskWhereTheAgentAnswers(t *testing.T) {
 		if own := set.Flag("health-address"); own != "" {
 			address = own
 		}
-		for path, probe := range map[string]*corev1.Probe{"/livez": c.LivenessProbe, "/livez ": c.StartupProbe, "/healthz": c.ReadinessProbe} {
+		for path, probe := range map[string]*corev1.Probe{"/livez": c.LivenessProbe, "/livez ": c.StartupProbe, "/readyz": c.ReadinessProbe} {
 			get := probe.HTTPGet
 			if got := net.JoinHostPort(get.Host, fmt.Sprint(get.Port.IntValue())); got != address || get.Path != filepath.Clean(path[:len(get.Path)]) {
 				t.Errorf("%s: %s is asked of %s, want %s of %s", overlay, get.Path, got, path, address)

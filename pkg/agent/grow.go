@@ -174,7 +174,7 @@ func (r *running) tellShort(full string, next, have, need bpf.Sizes) {
 		return // it is told of already, or soon
 	}
 	if full != "" && next == have && need.Of(full) != nil {
-		short = fmt.Errorf("table %s is full: %s=%d is the most that it may have, and what is listed needs %d, with room for changes more",
+		short = fmt.Errorf("table %s is full: %s=%d is the most that it may have, and what is listed needs %d, and some more for changes",
 			full, bpf.SizeFlag(full), r.daemon.room.Most(full), *need.Of(full))
 	}
 	if r.trouble("room in tables", short) {

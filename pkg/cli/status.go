@@ -59,7 +59,7 @@ and can publish every Service.`,
 	return cmd
 }
 
-// readStatus fails where no agent ever ran. A status file that is missing or cannot be read is shown, beside the kernel's part.
+// readStatus fails where no agent ever ran. One that waits for the first list of objects has no tables yet. A status file that is missing or cannot be read is shown, beside the kernel's part.
 func readStatus(pins *pinFlags, lockDir string) (statusDocument, error) {
 	var doc statusDocument
 	status, err := agent.ReadStatus(lockDir, pins.pinPath)
@@ -76,6 +76,10 @@ func readStatus(pins *pinFlags, lockDir string) (statusDocument, error) {
 		doc.Tables, err = collect(reader.Fill(), func(maps.FillRow) bool { return true })
 		return err
 	})
+	if errors.Is(err, bpf.ErrNoAgent) && doc.Agent != nil && works(*doc.Agent) {
+		doc.Tables, doc.Devices = []maps.FillRow{}, []attach.DeviceRow{}
+		return doc, nil
+	}
 	if err != nil {
 		return doc, err
 	}

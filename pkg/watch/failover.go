@@ -55,7 +55,7 @@ func (f *failover) RoundTrip(request *http.Request) (response *http.Response, er
 		at := f.asked(request)
 		response, err = f.ask(at, request)
 		switch {
-		case err == nil && serves(response.StatusCode):
+		case err == nil && f.serves(request.Context(), at, response.StatusCode):
 			f.answered(at)
 			return response, nil
 		case request.Context().Err() != nil: // nobody waits for the answer
@@ -69,10 +69,17 @@ func (f *failover) RoundTrip(request *http.Request) (response *http.Response, er
 	return response, err
 }
 
-// serves tells whether a status is an answer, an error of the request included (500 among them: another server would say the same),
-// rather than that this server, or what stands before it, cannot serve now.
-func serves(status int) bool {
-	return status != http.StatusBadGateway && status != http.StatusServiceUnavailable && status != http.StatusGatewayTimeout
+// serves tells whether a status is an answer, an error of the request included, rather than that this server, or what stands before it,
+// cannot serve now. 500 may be either: the same from every server, or of one whose own etcd is ill, which says at /readyz that it is not
+// ready.
+func (f *failover) serves(ctx context.Context, at, status int) bool {
+	switch status {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return false
+	case http.StatusInternalServerError:
+		return f.ready(ctx, at) || ctx.Err() != nil
+	}
+	return true
 }
 
 // ask sends a request to one server. If the header of the answer does not come in time, and the server does not say either that it is

@@ -23,6 +23,7 @@ type servers struct {
 	mute  map[string]bool          // accepts, and says nothing
 	slow  map[string]time.Duration // takes so long for a list
 	code  map[string]int           // the status of its answers; 0: 200
+	etcd  map[string]int           // the status of its answers to all but /readyz; 0: that of code
 	asked []string                 // hosts of requests other than for /readyz
 }
 
@@ -32,7 +33,7 @@ func (s *servers) RoundTrip(r *http.Request) (*http.Response, error) {
 	ill, mute, slow, code := s.ill[host], s.mute[host], time.Duration(0), cmp.Or(s.code[host], http.StatusOK)
 	if list {
 		s.asked = append(s.asked, host)
-		slow = s.slow[host]
+		slow, code = s.slow[host], cmp.Or(s.etcd[host], code)
 	}
 	s.mu.Unlock()
 	switch {
@@ -59,7 +60,7 @@ func (s *servers) set(change func()) {
 func withServers(t *testing.T, test func(s *servers, r *recorder, ask func() string)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &servers{ill: map[string]error{}, mute: map[string]bool{}, slow: map[string]time.Duration{}, code: map[string]int{}}
+		s := &servers{ill: map[string]error{}, mute: map[string]bool{}, slow: map[string]time.Duration{}, code: map[string]int{}, etcd: map[string]int{}}
 		r := newRecorder()
 		f := &failover{next: s, log: slog.New(r)}
 		for _, host := range []string{"a", "b", "c"} {
@@ -77,7 +78,7 @@ func withServers(t *testing.T, test func(s *servers, r *recorder, ask func() str
 			must(t, err)
 			return string(host)
 		})
-		s.set(func() { clear(s.ill); clear(s.mute); clear(s.code) })
+		s.set(func() { clear(s.ill); clear(s.mute); clear(s.code); clear(s.etcd) })
 		time.Sleep(time.Hour) // it goes back, and looks no more
 	})
 }
@@ -104,12 +105,22 @@ func TestAServerIsLeftForSayingThatItCannotServeAndForNoOtherError(t *testing.T)
 	} {
 		t.Run(http.StatusText(code), func(t *testing.T) {
 			withServers(t, func(s *servers, _ *recorder, ask func() string) {
-				s.set(func() { s.code["a"] = code })
+				s.set(func() { s.etcd["a"] = code })
 				same(t, "asked", ask(), "a") // who asked is told what it said
 				same(t, "asked again", ask(), want)
 			})
 		})
 	}
+}
+
+// Each API server of a stacked control plane has an etcd of its own.
+func TestAServerThatAnswers500AndIsNotReadyIsLeft(t *testing.T) {
+	withServers(t, func(s *servers, r *recorder, ask func() string) {
+		s.set(func() { s.code["a"] = http.StatusInternalServerError })
+		same(t, "asked", ask(), "a")
+		same(t, "asked again", ask(), "b")
+		same(t, "said", r.logged("asking another API server server=b left=a error=Internal Server Error"), 1)
+	})
 }
 
 // A long list takes a while; the server says meanwhile that it is ready.

@@ -22,10 +22,11 @@ type tally struct {
 	shown     []metrics.Answer                    // the notable ones in order; nil: not made yet
 	whys      map[metrics.Why]uint16              // numbers of reasons in summaries
 	byNumber  []metrics.Why
+	answers   []metrics.Answer // of the last decision, for its memory
 }
 
 // backendStates are those that decisions have.
-var backendStates = [...]lb.State{lb.Active, lb.Draining, lb.Quiet}
+var backendStates = [...]lb.State{lb.Active, lb.Draining, lb.Quiet, lb.Responder}
 
 // trafficPolicies name the sides of summary.refusing.
 var trafficPolicies = [...]string{metrics.Internal, metrics.External}
@@ -79,7 +80,8 @@ func (t *tally) sum(d *lb.Decision) (s summary, notables []metrics.Answer) {
 			s.backends[state]++
 		}
 	}
-	for a := range answersOf(d) {
+	t.answers = appendAnswers(t.answers[:0], d)
+	for _, a := range t.answers {
 		s.add(t.number(a.Why))
 		if notable(a.Why) {
 			notables = append(notables, a)

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -47,11 +48,29 @@ func TestTheTallyIsThatOfTheServicesThereAre(t *testing.T) {
 			t.Fatalf("answers (-want +got):\n%s", diff)
 		}
 		running.notable, fresh.notable = nil, nil
-		fresh.whys, fresh.byNumber = running.whys, running.byNumber
+		fresh.whys, fresh.byNumber, fresh.answers = running.whys, running.byNumber, running.answers
 		if diff := cmp.Diff(fresh, running, cmp.AllowUnexported(tally{})); diff != "" {
 			t.Fatalf("tally (-want +got):\n%s", diff)
 		}
 		running.notable = answersBy(got)
+	}
+}
+
+// The responder is a backend of the DNS Service, beside its endpoints.
+func TestTheTallyCountsBackendsOfEveryState(t *testing.T) {
+	in := hinted(1)
+	in.Service.Ports[0].Port = 53
+	in.Responders = []netip.AddrPort{netip.MustParseAddrPort("169.254.20.10:53")}
+	d := decide.Serve(in, newScripted().Node())
+	counted, states := newTally(), map[string]int{}
+	counted.replace(in.Service.Name, summary{}, &d)
+	var s metrics.State
+	counted.fill(&s)
+	for _, b := range d.Backends {
+		states[string(b.State)]++
+	}
+	if diff := cmp.Diff(states, s.Backends); diff != "" || states[string(lb.Responder)] != 1 {
+		t.Errorf("backends by state (-want +got):\n%s", diff)
 	}
 }
 

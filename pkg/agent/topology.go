@@ -4,6 +4,7 @@ package agent
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/metrics"
@@ -12,21 +13,21 @@ import (
 // topologyLimit is how many answers of service ports have a metric of their own.
 const topologyLimit = 1000
 
-// answersOf are those of a decision, each once: several addresses of a port have the same. Clients off the node are thought to
-// come by the addresses that are made for them, so cluster IPs count for the node's own alone.
-func answersOf(d *lb.Decision) map[metrics.Answer]struct{} {
-	all := map[metrics.Answer]struct{}{}
+// appendAnswers appends those of a decision to nothing, each once: several addresses of a port have the same. Clients off the node are
+// thought to come by the addresses that are made for them, so cluster IPs count for the node's own alone.
+func appendAnswers(all []metrics.Answer, d *lb.Decision) []metrics.Answer {
 	for i := range d.Frontends {
 		f := &d.Frontends[i]
 		a := metrics.Answer{Port: f.Port, V4: f.Key.Address.Addr().Is4()}
 		a.Why = metrics.Why{Side: metrics.Internal, Reason: f.Internal.Reason, Note: f.Internal.Note}
-		all[a] = struct{}{}
+		all = append(all, a)
 		if f.Kind != lb.KindClusterIP {
 			a.Why = metrics.Why{Side: metrics.External, Reason: f.External.Reason, Note: f.External.Note}
-			all[a] = struct{}{}
+			all = append(all, a)
 		}
 	}
-	return all
+	slices.SortFunc(all, compareAnswers)
+	return slices.Compact(all)
 }
 
 // notable tells that somebody asked for more than just any endpoint, whether that is in force or not.

@@ -13,8 +13,8 @@ import (
 const wordResponder = int(unsafe.Offsetof(bpf.NearlbSettings{}.Responder) / 4)
 
 // Beat tells the programs that names are answered on this node, at a time of CLOCK_MONOTONIC in nanoseconds: backends of state
-// lb.Responder serve for a second from then on, as long as a socket takes what comes for them. 0: nobody answers any more. It waits for no publication, and does nothing once the
-// tables are closed.
+// lb.Responder serve for a second from then on, as long as a socket takes what comes for them. 0: nobody answers any more. It waits for no
+// publication, and does nothing once the tables are closed.
 func (t *Tables) Beat(at uint64) {
 	t.beating.Lock()
 	defer t.beating.Unlock()

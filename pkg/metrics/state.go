@@ -8,7 +8,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type State struct {
 	Services  int            // published
 	Frontends int            // published
-	Backends  map[string]int // by state: active, draining, quiet
+	Backends  map[string]int // by state: active, draining, quiet, responder
 	Dirty     int            // Services that wait to be published
 	Failing   int            // Services whose last publication failed
 	Devices   map[string]int // attached programs, by method

@@ -12,7 +12,7 @@ import (
 // needOf is what the listed Services take of the tables, at the most: an estimate that leaves out clashes, refused addresses
 // and what Services share. Deciding about all of them would take as long as publishing them.
 func needOf(source watch.Source, node lb.Node) bpf.Sizes {
-	n := need{node: node, places: map[string]bool{}}
+	n := need{node: node, places: map[string]bool{}, pools: map[endpointPool]count{}}
 	for _, name := range source.Services() {
 		if in, exists := source.Input(name); exists {
 			n.add(in)
@@ -28,7 +28,16 @@ type need struct {
 	node   lb.Node
 	sizes  bpf.Sizes
 	places map[string]bool // nodes and zones
+	pools  map[endpointPool]count
 }
+
+// endpointPool are the endpoints of one Service that share a Maglev table.
+type endpointPool struct {
+	port lb.PortKey
+	v4   bool
+}
+
+type count struct{ all, local int }
 
 func (n *need) add(in lb.Input) {
 	s := in.Service
@@ -49,28 +58,31 @@ func (n *need) add(in lb.Input) {
 
 // endpoints adds the slots: one Maglev table for each port and family, more where endpoints are told apart by where they are.
 func (n *need) endpoints(in lb.Input) {
-	type pool struct {
-		port lb.PortKey
-		v4   bool
-	}
-	all, local := map[pool]int{}, map[pool]int{}
-	for _, e := range in.Endpoints {
-		at := pool{e.Port, e.Address.Addr().Is4()}
-		all[at]++
+	clear(n.pools)
+	last := &lb.Endpoint{}
+	for i := range in.Endpoints {
+		e := &in.Endpoints[i]
+		at := endpointPool{e.Port, e.Address.Addr().Is4()}
+		pool := n.pools[at]
+		pool.all++
 		if e.Node == n.node.Name {
-			local[at]++
+			pool.local++
 		}
-		n.places[e.Node], n.places[e.Zone] = true, true
+		n.pools[at] = pool
+		if e.Node != last.Node || e.Zone != last.Zone || i == 0 {
+			n.places[e.Node], n.places[e.Zone] = true, true
+		}
+		last = e
 	}
 	s := in.Service
 	tiers := 1
 	if s.Distribution != "" || len(s.TopologyKeys) > 0 {
 		tiers = len(bpf.NearlbRecord{}.Sides[0].Tiers)
 	}
-	for at, backends := range all {
-		n.sizes.Slots += uint32(tiers * decide.TableSize(backends))
+	for _, pool := range n.pools {
+		n.sizes.Slots += uint32(tiers * decide.TableSize(pool.all))
 		if s.Internal == lb.PolicyLocal || s.External == lb.PolicyLocal {
-			n.sizes.Slots += uint32(decide.TableSize(local[at]))
+			n.sizes.Slots += uint32(decide.TableSize(pool.local))
 		}
 	}
 }

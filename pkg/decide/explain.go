@@ -73,7 +73,7 @@ func (p *pool) appendReasons(out []lb.EndpointReason, service lb.ServiceName, po
 			row.Reason = lb.ReasonNoServicePort
 		case p.inUse == (use{}):
 			row.Reason = lb.ReasonOtherFamily
-		case !sameAnswer(&c.Endpoint, &winner.Endpoint):
+		case !sameAnswer(c.Endpoint, winner.Endpoint):
 			row.Reason = lb.ReasonDuplicate
 		default:
 			row.Selected, row.Reason = p.why(winner)
@@ -85,8 +85,8 @@ func (p *pool) appendReasons(out []lb.EndpointReason, service lb.ServiceName, po
 
 // appendUnservable explains the endpoints that gather left out.
 func appendUnservable(out []lb.EndpointReason, in lb.Input) []lb.EndpointReason {
-	for _, e := range in.Endpoints {
-		if !servable(e) {
+	for i := range in.Endpoints {
+		if e := &in.Endpoints[i]; !servable(e) {
 			row := explained(e, in.Service.Name)
 			row.Reason = lb.ReasonNoAddress
 			out = append(out, row)
@@ -95,7 +95,7 @@ func appendUnservable(out []lb.EndpointReason, in lb.Input) []lb.EndpointReason 
 	return out
 }
 
-func explained(e lb.Endpoint, service lb.ServiceName) lb.EndpointReason {
+func explained(e *lb.Endpoint, service lb.ServiceName) lb.EndpointReason {
 	return lb.EndpointReason{
 		Port:    lb.PortName{Service: service, Port: e.Port.Name, Protocol: e.Port.Protocol},
 		Address: canonicalPort(e.Address),

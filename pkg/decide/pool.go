@@ -4,6 +4,7 @@ package decide
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -34,7 +35,8 @@ type pool struct {
 
 // candidate is one copy of an endpoint, and the lists it is in; only winners are in any.
 type candidate struct {
-	lb.Endpoint
+	*lb.Endpoint
+	Address            netip.AddrPort // as it is compared, and published
 	inCluster, inLocal bool
 }
 
@@ -43,35 +45,47 @@ type candidate struct {
 func gather(endpoints []lb.Endpoint) []pool {
 	store := make([]candidate, len(endpoints)) // one allocation for all
 	all := make([]*candidate, 0, len(endpoints))
-	for i, e := range endpoints {
-		if servable(e) {
-			e.Address = canonicalPort(e.Address)
-			store[i].Endpoint = e
+	for i := range endpoints {
+		if e := &endpoints[i]; servable(e) {
+			store[i] = candidate{Endpoint: e, Address: canonicalPort(e.Address)}
 			all = append(all, &store[i])
 		}
 	}
 	slices.SortFunc(all, compareCandidates)
 	var pools []pool
-	for _, c := range all {
-		key := poolKey{port: c.Port, v4: c.Address.Addr().Is4()}
-		if n := len(pools); n == 0 || pools[n-1].poolKey != key {
-			pools = append(pools, pool{poolKey: key})
+	for begin, end := 0, 0; begin < len(all); begin = end {
+		key := all[begin].key()
+		for end = begin + 1; end < len(all) && all[end].key() == key; end++ {
 		}
-		pools[len(pools)-1].add(c)
+		copies := all[begin:end:end]
+		pools = append(pools, pool{poolKey: key, copies: copies, winners: best(copies)})
 	}
 	return pools
 }
 
+func (c *candidate) key() poolKey { return poolKey{port: c.Port, v4: c.Address.Addr().Is4()} }
+
+// best are the first copies of each address.
+func best(copies []*candidate) []*candidate {
+	again := func(i int) bool { return copies[i].Address == copies[i-1].Address }
+	for i := 1; i < len(copies); i++ {
+		if !again(i) {
+			continue
+		}
+		winners := slices.Clone(copies[:i])
+		for ; i < len(copies); i++ {
+			if !again(i) {
+				winners = append(winners, copies[i])
+			}
+		}
+		return winners
+	}
+	return copies // mostly there is one of each
+}
+
 // servable tells that there is something to send packets to. A slice port without a number means all ports, which
 // nobody implements.
-func servable(e lb.Endpoint) bool { return e.Address.IsValid() && e.Address.Port() != 0 }
-
-func (p *pool) add(c *candidate) {
-	p.copies = append(p.copies, c)
-	if n := len(p.winners); n == 0 || p.winners[n-1].Address != c.Address {
-		p.winners = append(p.winners, c)
-	}
-}
+func servable(e *lb.Endpoint) bool { return e.Address.IsValid() && e.Address.Port() != 0 }
 
 func compareCandidates(a, b *candidate) int {
 	if c := a.Port.Compare(b.Port); c != 0 {
@@ -80,7 +94,7 @@ func compareCandidates(a, b *candidate) int {
 	if c := a.Address.Compare(b.Address); c != 0 {
 		return c
 	}
-	return compareCopies(&a.Endpoint, &b.Endpoint)
+	return compareCopies(a.Endpoint, b.Endpoint)
 }
 
 // compareCopies orders copies of one endpoint, the one that counts first: the better condition; node known; zone known;

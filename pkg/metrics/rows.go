@@ -6,9 +6,12 @@ import "iter"
 
 // rows keep what a table said at the last look, by id.
 type rows[T any] struct {
-	held []held[T]
-	now  uint32 // number of the look
+	blocks []*[rowBlock]held[T]
+	now    uint32 // number of the look
 }
+
+// rowBlock is how many rows are made room for at once: rows are many, and to move them as they grow takes several times their memory.
+const rowBlock = 1024
 
 type held[T any] struct {
 	row  T
@@ -20,41 +23,56 @@ func (r *rows[T]) turn() { r.now++ }
 
 // before is what the id had at the last look; nothing: the zero value.
 func (r *rows[T]) before(id uint32) (row T) {
-	if int(id) < len(r.held) && r.held[id].look == r.now-1 {
-		return r.held[id].row
+	if h := r.at(id); h != nil && h.look == r.now-1 {
+		return h.row
 	}
 	return row
 }
 
-func (r *rows[T]) set(id uint32, row T) {
-	for int(id) >= len(r.held) {
-		r.held = append(r.held, held[T]{})
+// at is where a row is; nil: there is no room for it yet.
+func (r *rows[T]) at(id uint32) *held[T] {
+	if block := id / rowBlock; int(block) < len(r.blocks) {
+		return &r.blocks[block][id%rowBlock]
 	}
-	r.held[id] = held[T]{row, r.now}
+	return nil
+}
+
+func (r *rows[T]) set(id uint32, row T) {
+	for r.at(id) == nil {
+		r.blocks = append(r.blocks, new([rowBlock]held[T]))
+	}
+	*r.at(id) = held[T]{row, r.now}
 }
 
 // turned ends a look. If not everything could be read, what was not is not new the next time.
 func (r *rows[T]) turned(failed error) {
-	for id := range r.held {
-		if h := &r.held[id]; failed != nil && h.look == r.now-1 && h.look > 0 {
-			h.look = r.now
+	if failed == nil {
+		return
+	}
+	for _, block := range r.blocks {
+		for i := range block {
+			if h := &block[i]; h.look == r.now-1 && h.look > 0 {
+				h.look = r.now
+			}
 		}
 	}
 }
 
 // get is what the id has.
 func (r *rows[T]) get(id uint32) (row T, found bool) {
-	if int(id) < len(r.held) && r.held[id].look == r.now {
-		return r.held[id].row, true
+	if h := r.at(id); h != nil && h.look == r.now {
+		return h.row, true
 	}
 	return row, false
 }
 
 func (r *rows[T]) all() iter.Seq[T] {
 	return func(yield func(T) bool) {
-		for i := range r.held {
-			if r.held[i].look == r.now && !yield(r.held[i].row) {
-				return
+		for _, block := range r.blocks {
+			for i := range block {
+				if block[i].look == r.now && !yield(block[i].row) {
+					return
+				}
 			}
 		}
 	}

@@ -56,42 +56,67 @@ func Run(ctx context.Context, o Options) (err error) {
 	return err
 }
 
-// start opens everything that works with one set of tables.
+// start opens everything that works with one set of tables, in steps of which each wants those before it.
 func (d *daemon) start(ctx context.Context, p plan) (_ *running, err error) {
-	o := d.options
-	r := &running{options: o, log: d.log, metrics: d.metrics, source: d.source, origin: d.origin, reader: d.reader, checks: d.checks, daemon: d, plan: p, hostNews: make(chan struct{}, 1)}
+	r := &running{options: d.options, log: d.log, metrics: d.metrics, source: d.source, origin: d.origin, reader: d.reader, checks: d.checks, daemon: d, plan: p,
+		hostNews: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
 		}
 	}()
-	if err := r.load(ctx); err != nil {
+	for _, open := range []func(context.Context) error{r.openTables, r.openPlaces, r.openLoop, r.lookAround} {
+		if err := open(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.dropPrivileges(r); err != nil {
 		return nil, err
+	}
+	if !p.waiting && !d.saidStarted {
+		d.saidStarted = true
+		d.sayStarted(r)
+	}
+	d.relay.turn(r.loop)
+	return r, nil
+}
+
+// openTables brings programs and tables into the kernel and reads what these hold.
+func (r *running) openTables(ctx context.Context) (err error) {
+	if err := r.load(ctx); err != nil {
+		return err
 	}
 	r.boundMemory()
 	r.removeUnattachedPrograms()
 	if r.tables, err = tables.Open(&r.objects.NearlbMaps); err != nil {
-		return nil, err
+		return err
 	}
-	if o.Wrote != nil && !p.waiting {
-		r.tables.Watch(o.Wrote)
+	if r.options.Wrote != nil && !r.plan.waiting {
+		r.tables.Watch(r.options.Wrote)
 	}
 	serving := r.tables.Serving()
-	d.guard(serving)
+	r.daemon.guard(serving)
 	if r.warm = len(serving) > 0; r.warm {
-		if err := r.takeOver(); err != nil {
-			return nil, err
-		}
+		return r.takeOver()
 	}
+	return nil
+}
+
+// openPlaces readies what attaches programs. Nothing is attached yet.
+func (r *running) openPlaces(ctx context.Context) (err error) {
 	if r.devices, err = attach.New(r.attachOptions(ctx)); err != nil {
-		return nil, err
+		return err
 	}
-	if r.sockets, err = attach.NewSockets(r.socketOptions()); err != nil {
-		return nil, err
-	}
+	r.sockets, err = attach.NewSockets(r.socketOptions())
+	return err
+}
+
+// openLoop readies what publishes, and has everybody ask this agent from now on.
+func (r *running) openLoop(context.Context) error {
+	o, d := r.options, r.daemon
 	namespace, err := bpf.NamespaceCookie()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r.loop = newLoop(r.source, r.tables, r.metrics, r.log, loopOptions{
 		loopback4: o.Loopback4, loopback6: o.Loopback6,
@@ -105,31 +130,28 @@ func (d *daemon) start(ctx context.Context, p plan) (_ *running, err error) {
 		r.progress.goOn(before.progress)
 	}
 	if err := r.reader.open(&r.objects.NearlbMaps); err != nil {
-		return nil, err
+		return err
 	}
 	d.now.Store(r)
+	return nil
+}
+
+// lookAround learns what the host is like, for the first publication.
+func (r *running) lookAround(context.Context) error {
 	r.tellOfSockets()
 	told, err := r.tables.Config()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r.setYield(told.Yield) // as long as nothing else is known
 	if err := r.devices.Look(); err != nil {
-		return nil, err
+		return err
 	}
 	r.lookAtRules()
 	r.lookAtHost()
 	r.looked(r.metrics.Look())
 	r.tables.TellEnds(r.metrics)
-	if err := d.dropPrivileges(r); err != nil {
-		return nil, err
-	}
-	if !p.waiting && !d.saidStarted {
-		d.saidStarted = true
-		d.sayStarted(r)
-	}
-	d.relay.turn(r.loop)
-	return r, nil
+	return nil
 }
 
 // guard tells the source, before it runs, what is served from the tables that the agent found.

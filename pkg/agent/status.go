@@ -3,8 +3,6 @@
 package agent
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/health"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/watch"
@@ -96,12 +95,7 @@ var ErrNoStatus = errors.New("no agent status")
 
 // StatusPath is the status file of the agent of a pin path.
 func StatusPath(lockDir, pinPath string) string {
-	absolute, err := filepath.Abs(pinPath)
-	if err != nil {
-		absolute = filepath.Clean(pinPath)
-	}
-	sum := sha256.Sum256([]byte(absolute))
-	return filepath.Join(lockDir, hex.EncodeToString(sum[:8])+".status.json")
+	return filepath.Join(lockDir, bpf.LockName(lockDir, pinPath)+".status.json")
 }
 
 // ReadStatus reads what the agent of a pin path last wrote, and whether it still runs. Without any it is ErrNoStatus.

@@ -113,14 +113,24 @@ func (h *Held) Remove() error {
 	return errors.Join(err, h.Close())
 }
 
-// lockFile is the same for all spellings of one path.
-func lockFile(dir, pinPath string) string {
-	absolute, err := filepath.Abs(pinPath)
-	if err != nil {
-		absolute = filepath.Clean(pinPath)
+func lockFile(dir, pinPath string) string { return filepath.Join(dir, LockName(dir, pinPath)+".lock") }
+
+// LockName is what the names of a pin path's files in the lock directory begin with. It is the same for all spellings of one path, and for
+// who has the node's files below another directory, as `kubectl debug` has: there both paths are below the same one.
+func LockName(dir, pinPath string) string {
+	pins := absolute(pinPath)
+	if root, found := strings.CutSuffix(absolute(dir), DefaultLockDir); found && strings.HasPrefix(pins, root+"/") {
+		pins = pins[len(root):]
 	}
-	sum := sha256.Sum256([]byte(absolute))
-	return filepath.Join(dir, hex.EncodeToString(sum[:8])+".lock")
+	sum := sha256.Sum256([]byte(pins))
+	return hex.EncodeToString(sum[:8])
+}
+
+func absolute(path string) string {
+	if absolute, err := filepath.Abs(path); err == nil {
+		return absolute
+	}
+	return filepath.Clean(path)
 }
 
 func readPid(file *os.File) string {

@@ -27,7 +27,7 @@ KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 # Where Debian has the CNI plugins.
 CNI := /usr/lib/cni
 
-.PHONY: help build demo image kube-up kube-down kube-packages gate test test-kernels oracle cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
+.PHONY: help build demo image kube-up kube-down kube-smoke kube-packages gate test test-kernels oracle cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ kube-down: root ## end it; nothing of it is left
 	cd tests/cluster && $(GO) build -o ../../bin/kubecluster ./kubecluster
 	bin/kubecluster down
 
+kube-smoke: root kube-packages ## install nearlb on such a cluster, hold connections while it is updated and kubelets restart, remove it (three minutes)
+	cd tests/cluster && NEARLB_KUBE=1 NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) ./kube
+
 # What a machine has from elsewhere, it keeps: Debian's containerd would have apt remove Docker's.
 kube-packages:
 	@command -v apt-get >/dev/null || exit 0; \
@@ -57,10 +60,10 @@ kube-packages:
 	test -x $(CNI)/ptp || set -- "$$@" containernetworking-plugins; \
 	tests/packages.sh "$$@"
 
-test: root packages ## install what is missing, then run every test, the privileged ones included (SEED=0: other random worlds); says how long it takes
+test: root packages kube-packages ## install what is missing, then run every test, the privileged ones included (SEED=0: other random worlds); says how long it takes
 	$(GO) run ./tests/gate -behaviour
 
-gate: root ## what a change has to pass: test, verify, lint and test-kernels, side by side, with a budget for each suite
+gate: root kube-packages ## what a change has to pass: test, verify, lint and test-kernels, side by side, with a budget for each suite
 	@tests/packages.sh $(PACKAGES) $(KERNEL_PACKAGES)
 	$(GO) run ./tests/gate
 

@@ -73,6 +73,8 @@ var suites = []suite{
 		command: []string{"go", "run", "./tests/kernels", "-quick"}},
 	{name: "cluster", about: "agents on a real control plane", after: []string{"compile-modules"}, dir: "tests/cluster", env: []string{privileged}, warm: 90,
 		command: test("./...")},
+	{name: "kube", about: "installed on a whole cluster with kubelets, updated and removed, under traffic", after: []string{"compile-modules"}, dir: "tests/cluster",
+		env: []string{privileged, "NEARLB_KUBE=1"}, warm: 50, command: test("-v", "./kube")},
 	{name: "race", about: "packages with goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 120,
 		command: append(test("-race"), concurrent...)},
 	{name: "privileges", about: "what agents give away: programs with cgo, as the race detector is, cannot", after: []string{"compile"}, env: []string{privileged}, warm: 20,

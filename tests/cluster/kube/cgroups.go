@@ -70,31 +70,51 @@ func controllers(all []hierarchy) (names []string) {
 	return names
 }
 
-// makeCgroups makes a cgroup of this name in every hierarchy.
-func makeCgroups(all []hierarchy, name string) error {
+// loan are controllers that a cgroup of this machine (version 2) did not give its children before.
+type loan struct {
+	dir         string
+	controllers []string
+}
+
+// giveBack undoes loans. What others use by now stays.
+func giveBack(loans []loan) {
+	for _, l := range loans {
+		for _, controller := range l.controllers {
+			_ = os.WriteFile(filepath.Join(l.dir, subtreeControl), []byte("-"+controller), 0)
+		}
+	}
+}
+
+// makeCgroups makes a cgroup of this name in every hierarchy. What it changed above these is to be given back when they are gone.
+func makeCgroups(all []hierarchy, name string) (loans []loan, err error) {
 	for _, h := range all {
 		dir := h.Mount
 		for _, part := range []string{cgroupParent, name} {
 			parent := dir
 			dir = filepath.Join(dir, part)
 			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-				return fmt.Errorf("make cgroup: %w", err)
+				return loans, fmt.Errorf("make cgroup: %w", err)
 			}
-			if err := h.delegate(parent, dir); err != nil {
-				return fmt.Errorf("prepare cgroup %s: %w", dir, err)
+			enabled, err := h.delegate(parent, dir)
+			if len(enabled) > 0 && parent == h.Mount {
+				loans = append(loans, loan{parent, enabled})
+			}
+			if err != nil {
+				return loans, fmt.Errorf("prepare cgroup %s: %w", dir, err)
 			}
 		}
 	}
-	return nil
+	return loans, nil
 }
 
-// delegate lets a new cgroup have processes and controllers: version 1 gives it no processors, version 2 no controllers.
-func (h hierarchy) delegate(parent, dir string) error {
+// delegate lets a new cgroup have processes and controllers: version 1 gives it no processors, version 2 no controllers. It gives those
+// that the parent did not give before.
+func (h hierarchy) delegate(parent, dir string) (enabled []string, err error) {
 	if h.Options == nil {
 		return enableControllers(parent)
 	}
 	if !slices.Contains(h.Options, "cpuset") {
-		return nil
+		return nil, nil
 	}
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		value, err := os.ReadFile(filepath.Join(parent, file))
@@ -102,20 +122,30 @@ func (h hierarchy) delegate(parent, dir string) error {
 			err = os.WriteFile(filepath.Join(dir, file), value, 0)
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return nil, nil
 }
 
-// enableControllers has the children of a cgroup of version 2 have the controllers that it has itself.
-func enableControllers(dir string) error {
-	text, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
-	if err != nil || strings.TrimSpace(string(text)) == "" {
-		return err
+const subtreeControl = "cgroup.subtree_control"
+
+// enableControllers has the children of a cgroup of version 2 have the controllers that it has itself. It gives those that they had not.
+func enableControllers(dir string) (enabled []string, err error) {
+	has, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return nil, err
 	}
-	enable := "+" + strings.Join(strings.Fields(string(text)), " +")
-	return os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(enable), 0)
+	gives, err := os.ReadFile(filepath.Join(dir, subtreeControl))
+	if err != nil {
+		return nil, err
+	}
+	before := strings.Fields(string(gives))
+	enabled = slices.DeleteFunc(strings.Fields(string(has)), func(c string) bool { return slices.Contains(before, c) })
+	if len(enabled) == 0 {
+		return nil, nil
+	}
+	return enabled, os.WriteFile(filepath.Join(dir, subtreeControl), []byte("+"+strings.Join(enabled, " +")), 0)
 }
 
 // joinCgroups moves the calling process.
@@ -167,7 +197,8 @@ func leaveRoot(root string) error {
 	if err := os.WriteFile(filepath.Join(leaf, "cgroup.procs"), []byte("0"), 0); err != nil {
 		return err
 	}
-	return enableControllers(root)
+	_, err := enableControllers(root)
+	return err
 }
 
 // removeCgroups removes a cgroup and all below it from every hierarchy. It waits for processes that are about to end.

@@ -45,7 +45,8 @@ runtime_type = "io.containerd.runc.v2"
 SystemdCgroup = false
 `
 
-// kubeletConfig: the node's cgroups are below its own, of either version; its disk is memory, and nobody else's.
+// kubeletConfig: the node's cgroups are below its own, of either version; its disk is memory, and nobody else's. At the address of the
+// cluster's DNS is one if somebody installs it.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication:
@@ -55,6 +56,7 @@ authentication:
 authorization: {mode: Webhook}
 containerRuntimeEndpoint: unix://` + containerdSocket + `
 clusterDomain: cluster.local
+clusterDNS: [10.96.0.10]
 resolvConf: /etc/resolv.conf
 failSwapOn: false
 failCgroupV1: false

@@ -5,8 +5,9 @@
 //
 // A node is a set of namespaces (network, mounts, processes, cgroups) with a file system in memory: its containers, images, pins and
 // processes are the node's own. Nothing of this machine is changed but directories of the cluster's own: one in the directory of
-// temporary files, and one in each hierarchy of cgroups. When the process that started the cluster ends, in whatever way, the kernel ends
-// all nodes and forgets their files; the two directories are removed by Close, or by the next cluster.
+// temporary files, and one in each hierarchy of cgroups, whose root (version 2) gives its children all controllers as long as the cluster
+// lives. When the process that started the cluster ends, in whatever way, the kernel ends all nodes and forgets their files; the two
+// directories are removed by Close, or by the next cluster.
 //
 //	c, err := kube.Start(ctx, kube.Options{Nodes: kube.ThreeNodes})
 //	defer c.Close()
@@ -53,6 +54,7 @@ type Cluster struct {
 
 	log         io.Writer
 	hierarchies []hierarchy
+	loans       []loan // of the cgroups above the cluster's
 	program     string // Kubernetes'
 	access      *access
 }
@@ -202,7 +204,17 @@ func (c *Cluster) Close() error {
 	for _, n := range c.Nodes {
 		errs = append(errs, removeCgroups(c.hierarchies, c.cgroup(n.Name)))
 	}
+	giveBack(c.loans)
+	c.loans = nil
 	return errors.Join(errs...)
+}
+
+// borrow says what is changed outside of the cluster's own directories, for the end to undo.
+func (c *Cluster) borrow(loans []loan) {
+	for _, l := range loans {
+		c.say("%s has its cgroups get %s until the cluster ends (after a kill it stays so)", l.dir, strings.Join(l.controllers, ", "))
+	}
+	c.loans = append(c.loans, loans...)
 }
 
 // RemoveStale removes what clusters left that were killed.

@@ -13,7 +13,10 @@ import (
 )
 
 // Missing names what this machine lacks to be a cluster; nothing: it can.
-func Missing() (lacks []string) {
+func Missing() []string { return append(MissingOfKernel(), MissingPrograms()...) }
+
+// MissingOfKernel names what no package adds.
+func MissingOfKernel() (lacks []string) {
 	if os.Geteuid() != 0 {
 		return []string{"root"}
 	}
@@ -21,6 +24,11 @@ func Missing() (lacks []string) {
 	if !slices.ContainsFunc(bytes.Split(text, []byte("\n")), func(line []byte) bool { return bytes.HasSuffix(line, []byte("\toverlay")) }) {
 		lacks = append(lacks, "overlayfs in the kernel (modprobe overlay)")
 	}
+	return append(lacks, missingCgroups()...)
+}
+
+// MissingPrograms names what packages have.
+func MissingPrograms() (lacks []string) {
 	for _, program := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc", "nsenter"} {
 		if _, err := exec.LookPath(program); err != nil {
 			lacks = append(lacks, "the program "+program+" (Debian: containerd, runc, util-linux)")
@@ -31,7 +39,7 @@ func Missing() (lacks []string) {
 			lacks = append(lacks, fmt.Sprintf("the CNI plugin %s in %s (Debian: containernetworking-plugins)", plugin, pluginDir))
 		}
 	}
-	return append(lacks, missingCgroups()...)
+	return lacks
 }
 
 func missingCgroups() (lacks []string) {
@@ -49,7 +57,9 @@ func missingCgroups() (lacks []string) {
 		}
 	}
 	name := fmt.Sprintf("check.%d", os.Getpid())
-	if err := makeCgroups(all, name); err != nil {
+	loans, err := makeCgroups(all, name)
+	defer func() { giveBack(loans) }()
+	if err != nil {
 		lacks = append(lacks, err.Error())
 	}
 	for _, h := range all {

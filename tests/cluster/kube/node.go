@@ -42,7 +42,9 @@ func (c *Cluster) startNode(of *lab.Node) (*Node, error) {
 		Name: of.Name, Root: root, Logs: filepath.Join(c.Lab.Dir, "log"), Cgroup: c.cgroup(of.Name), Hierarchies: c.hierarchies,
 		Binds: map[string]string{kubernetesFile: c.program}, Files: files, Services: services(of),
 	}
-	if err := makeCgroups(m.Hierarchies, m.Cgroup); err != nil {
+	loans, err := makeCgroups(m.Hierarchies, m.Cgroup)
+	c.borrow(loans)
+	if err != nil {
 		return nil, err
 	}
 	text, err := marshal(m)

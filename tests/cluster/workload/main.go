@@ -176,13 +176,14 @@ func askOnce(url string) (string, error) {
 	return conn.ask()
 }
 
-// holdAll never returns but with an error. It says "held" when all connections have answered once, and "lost" when one has not.
+// holdAll never returns but with an error. It says "held" when all connections have answered once, and "lost" when one does not any more.
+// An address that does not answer yet is asked again.
 func holdAll(urls []string) error {
 	var all []*connection
 	for _, url := range urls {
-		conn, err := dial(url)
+		conn, err := awaitAnswer(url)
 		if err != nil {
-			return fmt.Errorf("%s: %w", url, err)
+			return fmt.Errorf("lost %s before the first answer: %w", url, err)
 		}
 		all = append(all, conn)
 	}
@@ -205,5 +206,21 @@ func holdAll(urls []string) error {
 			fmt.Println("answers", round)
 		}
 		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// awaitAnswer gives a connection that has answered.
+func awaitAnswer(url string) (*connection, error) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
+		conn, err := dial(url)
+		if err == nil {
+			if _, err = conn.ask(); err == nil {
+				return conn, nil
+			}
+			_ = conn.Close()
+		}
+		if time.Now().After(deadline) {
+			return nil, err
+		}
 	}
 }

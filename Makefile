@@ -27,10 +27,10 @@ KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 # Where Debian has the CNI plugins.
 CNI := /usr/lib/cni
 
-.PHONY: help build demo image kube-up kube-down kube-smoke kube-packages gate test test-kernels oracle cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
+.PHONY: help build demo image kube-up kube-down kube-smoke kube-packages e2e gate test test-kernels oracle cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
 
 help: ## print these targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/nearlb (needs Go alone: BPF objects are committed)
 	$(GO) build -ldflags "-s -w -X github.com/nearlb/nearlb/pkg/cli.version=$(VERSION)" -o $(BIN) ./cmd/nearlb
@@ -51,6 +51,14 @@ kube-down: root ## end it; nothing of it is left
 
 kube-smoke: root kube-packages ## install nearlb on such a cluster, hold connections while it is updated and kubelets restart, remove it (three minutes)
 	cd tests/cluster && NEARLB_KUBE=1 NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) ./kube
+
+# Which of Kubernetes' own tests run: E2E is an expression for their names.
+E2E_PACKAGES := curl wget netcat-openbsd bind9-dnsutils iproute2 nftables conntrack
+
+e2e: root kube-packages ## Kubernetes' own network tests, unmodified, with kube-proxy and with nearlb (an hour or two; E2E='Services should serve', TIMES=3, PROXIES=nearlb): writes docs/conformance.md
+	@tests/packages.sh $(E2E_PACKAGES); command -v busybox >/dev/null || tests/packages.sh busybox-static
+	cd tests/cluster/e2e && $(GO) run ./run -dir ../../../bin/e2e -out ../../../docs/conformance.md -version $(VERSION) \
+		$(if $(E2E),-focus '$(E2E)') $(if $(TIMES),-times $(TIMES)) $(if $(PROXIES),-proxies $(PROXIES))
 
 # What a machine has from elsewhere, it keeps: Debian's containerd would have apt remove Docker's.
 kube-packages:

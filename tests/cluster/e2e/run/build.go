@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// module is the path of this module.
+const module = "github.com/nearlb/nearlb/tests/cluster/e2e"
+
+// packages are what is built of Kubernetes' and CoreDNS' modules, by the name of the program.
+var packages = map[string]string{
+	"e2e.test":               "k8s.io/kubernetes/test/e2e",
+	"ginkgo":                 "github.com/onsi/ginkgo/v2/ginkgo",
+	"kubectl":                "k8s.io/kubernetes/cmd/kubectl",
+	"agnhost":                "k8s.io/kubernetes/test/images/agnhost",
+	"regression-issue-74839": "k8s.io/kubernetes/test/images/regression-issue-74839",
+	"coredns":                module + "/coredns",
+}
+
+// build gives the file of a program, which is kept in the user's cache directory. The first time takes minutes.
+func build(name string) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "nearlb-test", "e2e")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, name)
+	arguments := []string{"build"}
+	if filepath.Ext(name) == ".test" {
+		arguments = []string{"test", "-c"}
+	}
+	command := exec.Command("go", append(arguments, "-buildvcs=false", "-ldflags=-s -w", "-o", file, packages[name])...)
+	if out, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w: %s", name, err, out)
+	}
+	return file, nil
+}
+
+// library finds the files in what ldd prints.
+var library = regexp.MustCompile(`(?m)(/\S+) \(0x`)
+
+// tools are programs of this machine as files of an image, with the libraries that they need, by their path there.
+func tools(names ...string) (map[string]string, error) {
+	files := map[string]string{}
+	for _, name := range names {
+		program, err := exec.LookPath(name)
+		if err != nil {
+			return nil, fmt.Errorf("make e2e-packages installs what is missing: %w", err)
+		}
+		if program, err = filepath.EvalSymlinks(program); err != nil {
+			return nil, err
+		}
+		files["/usr/bin/"+name] = program
+		out, err := exec.Command("ldd", program).CombinedOutput()
+		if err != nil && !strings.Contains(string(out), "not a dynamic executable") {
+			return nil, fmt.Errorf("ldd %s: %w: %s", program, err, out)
+		}
+		for _, match := range library.FindAllStringSubmatch(string(out), -1) {
+			files[match[1]] = match[1]
+		}
+	}
+	return files, nil
+}

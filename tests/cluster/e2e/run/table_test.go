@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onsi/ginkgo/v2/types"
+)
+
+// spec is a test of a report.
+func spec(name string, state types.SpecState, message string) types.SpecReport {
+	return types.SpecReport{ContainerHierarchyTexts: []string{"[sig-network] Services"}, LeafNodeText: name, LeafNodeType: types.NodeTypeIt, State: state,
+		Failure: types.Failure{Message: message}}
+}
+
+func TestTheTableTellsWhatPassesWithWhomAndWhyNot(t *testing.T) {
+	const passed, failed, skipped = types.SpecStatePassed, types.SpecStateFailed, types.SpecStateSkipped
+	of := table{Date: "2026-01-02", Version: "v9", Focus: "serve|pass"}
+	of.add("kube-proxy", []types.SpecReport{spec("serve", passed, ""), spec("both fail", failed, "x"), spec("flaky", passed, ""), spec("other", skipped, "")})
+	of.add("nearlb", []types.SpecReport{spec("serve", passed, ""), spec("both fail", failed, "x"), spec("cloud", skipped, "wants a | cloud"),
+		spec("flaky", types.SpecStateTimedout, "10.244.1.17:80 was silent\nfor 30s at 0xc000 <*errors>")})
+	of.add("nearlb", []types.SpecReport{spec("serve", passed, ""), spec("both fail", failed, "x"), spec("flaky", passed, ""), spec("other", skipped, "")})
+	text := of.String()
+	for _, want := range []string{
+		"| Services serve | passed | passed |  |\n",
+		"| Services both fail | **failed** | **failed** | x |\n",
+		"| Services flaky | passed | **passed 1 of 2** | ...:80 was silent for ... at ... ... |\n",
+		"| Services cloud | - | does not run | wants a / cloud |\n",
+		"| passed | 2 | 1 |\n| failed, once at least | 1 | 2 |\n| do not run here | 0 | 1 |\n",
+		"2026-01-02, nearlb v9", "Of the 4 tests of sig-network, these are 4: those whose names match `serve|pass`", "Kubernetes v",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the table lacks %q", want)
+		}
+	}
+	if strings.Contains(text, "other") && strings.Contains(text, "Services other") {
+		t.Error("a test that was not chosen has a row")
+	}
+	if got := of.worse(); !slices.Equal(got, []string{"Services flaky"}) {
+		t.Errorf("worse than with kube-proxy: %q", got)
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+}

@@ -73,10 +73,14 @@ func runs(suites []suite, each time.Duration) []job.Run {
 	for _, s := range suites {
 		command := []string{"/bin/" + fileName(s.pkg), "-test.v=test2json", "-test.count=1",
 			fmt.Sprintf("-test.timeout=%s", each), "-test.run=" + s.only, "-test.skip=" + s.without}
+		env := []string{"NEARLB_REQUIRE_PRIVILEGED=1"}
+		if s.worlds > 0 {
+			env = append(env, fmt.Sprintf("RAPID_CHECKS=%d", s.worlds))
+		}
 		all = append(all, job.Run{
 			Dir:     filepath.Join(source, s.pkg),
 			Command: command,
-			Env:     []string{"NEARLB_REQUIRE_PRIVILEGED=1"},
+			Env:     env,
 			Seconds: int(each.Seconds()) + 30, // the test program itself comes first, and says where it hangs
 		})
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +82,13 @@ func TestWhatIsLongIsQuickOnTheOldestKernelAlone(t *testing.T) {
 	o = options{quick: true, kernels: []string{"6.1"}, suites: []suite{{pkg: "a", only: "X|Y", quick: "X"}}}
 	if got := o.of("6.1"); len(got) != 1 || got[0].only != "X" || o.suites[0].only != "X|Y" {
 		t.Errorf("-quick runs %+v", got)
+	}
+	o = options{kernels: []string{"6.1"}, suites: []suite{{pkg: "a", worlds: 5}}}
+	for quick, want := range map[bool]bool{false: false, true: true} {
+		o.quick = quick
+		if got := slices.Contains(runs(o.of("6.1"), time.Minute)[0].Env, "RAPID_CHECKS=5"); got != want {
+			t.Errorf("quick %v: properties of five worlds %v", quick, got)
+		}
 	}
 	o = options{quick: true, kernels: []string{"6.12", "6.1"}, suites: []suite{{pkg: "a"}, {pkg: "b", oldest: true}}}
 	if got := runs(o.of("6.12"), time.Minute); len(got) != 1 || got[0].Dir != source+"/a" {

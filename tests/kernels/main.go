@@ -125,7 +125,7 @@ func (o options) test(ctx context.Context) (ok bool, err error) {
 			fmt.Printf("Linux %s: %v\n", name, wrong[i])
 		}
 	}
-	ok = report(os.Stdout, slices.Concat(results...), o.suites) && ok
+	ok = report(os.Stdout, slices.Concat(results...), o.of(o.oldest())) && ok
 	if !ok {
 		fmt.Println("logs:", dir)
 		return false, nil

@@ -83,6 +83,10 @@ func TestWhatIsLongIsQuickOnTheOldestKernelAlone(t *testing.T) {
 	if got := o.of("6.1"); len(got) != 1 || got[0].only != "X" || o.suites[0].only != "X|Y" {
 		t.Errorf("-quick runs %+v", got)
 	}
+	o = options{quick: true, kernels: []string{"6.1"}, suites: []suite{{pkg: "a", without: "X", loads: "Y"}}}
+	if got := o.of("6.1"); got[0].without != "X|Y" {
+		t.Errorf("-quick leaves out %q", got[0].without)
+	}
 	o = options{kernels: []string{"6.1"}, suites: []suite{{pkg: "a", worlds: 5}}}
 	for quick, want := range map[bool]bool{false: false, true: true} {
 		o.quick = quick

@@ -14,6 +14,7 @@ type suite struct {
 	without string // tests left out, of those
 	why     string // they are left out
 	quick   string // tests to run with -quick; "": all of them
+	loads   string // tests that load programs of their own, which takes a minute each: -quick leaves them out
 	worlds  int    // of each property, with -quick; 0: as many as elsewhere
 	oldest  bool   // -quick runs it on the oldest kernel alone: it takes long, and newer ones differ less from this machine's
 }
@@ -30,6 +31,9 @@ var suites = []suite{
 	{pkg: "tests/packet", without: "TestConnectionsThroughSNATAreNeverTakenForOneAnother|TestPacketsCutAtEveryByte|TestProcessors|" +
 		"TestSharesAreWithinOnePercentOfEqual|TestRepliesGiveBackExactly|TestTheFlowTableNeverHoldsTwo|TestPacketsWithChangedBytes|TestAFlood|" +
 		"TestOnePortServesConnections|TestICMPErrorsAreLimited|TestWhatICMPsLimit|TestAClashingConnectionLasts|TestFramesShorterThan",
+		loads: "TestASumOfTheWholePacket|TestRepliesThatNoFlowHasPass|TestDirectTraffic|TestEntriesWhoseWriter|TestAFullSet|TestQuestionsGoTo|" +
+			"TestNobodyAsksAResponder|TestSessionAffinityKeepsNobody|TestAResponderAnswers|TestTheNodesOwnQuestions|TestAForgottenConnection|" +
+			"TestAPortIsHeld|TestHeldPortsServe|TestThePortThatIsFree|TestAPortThatItsServer|TestAPortOfA|TestAFloodLeavesHeld|TestEveryPortOfTheRange",
 		why: "properties, stress, floods and shares: long", oldest: true},
 	{pkg: "tests/hosts", only: "TestSCTP|TestEveryStepOfTheDemoComesOutAsItShould/line_by_line", quick: "TestSCTP", oldest: true},
 }
@@ -45,12 +49,17 @@ func (o options) of(kernel string) []suite {
 	}
 	for i, s := range all {
 		all[i].only = cmp.Or(s.quick, s.only)
+		if s.loads != "" {
+			all[i].without += "|" + s.loads
+		}
 	}
-	if kernel == slices.MinFunc(o.kernels, compareVersions) {
+	if kernel == o.oldest() {
 		return all
 	}
 	return slices.DeleteFunc(all, func(s suite) bool { return s.oldest })
 }
+
+func (o options) oldest() string { return slices.MinFunc(o.kernels, compareVersions) }
 
 // skip is a test that a kernel cannot run.
 type skip struct {

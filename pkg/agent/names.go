@@ -80,9 +80,10 @@ func newNames(o NameOptions, node string, agent *daemon) *names {
 
 func (n *names) service() lb.ServiceName { return n.options.Service }
 
-// Narrow, Set and Remove are the view's.
+// Narrow, Set, Doubt and Remove are the view's.
 func (n *names) Narrow(next lb.NamedService) { n.view.Narrow(next) }
 func (n *names) Set(s lb.NamedService)       { n.view.Set(s) }
+func (n *names) Doubt(name lb.ServiceName)   { n.view.Doubt(name) }
 func (n *names) Remove(name lb.ServiceName)  { n.view.Remove(name) }
 
 // Synced says that all names are in force.
@@ -128,7 +129,7 @@ func (n *names) learn(d *lb.Decision) {
 func serversOf(d *lb.Decision) (servers []netip.AddrPort) {
 	for i := range d.Frontends {
 		f := &d.Frontends[i]
-		if f.Key.Protocol != lb.UDP || f.Key.Address.Port() != namesPort || f.Kind != lb.KindClusterIP {
+		if f.Key.Protocol != lb.UDP || f.Key.Address.Port() != lb.NamesPort || f.Kind != lb.KindClusterIP {
 			continue
 		}
 		for _, tier := range f.Internal.Tiers {
@@ -143,9 +144,6 @@ func serversOf(d *lb.Decision) (servers []netip.AddrPort) {
 	rand.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
 	return servers
 }
-
-// namesPort is where names are asked for (RFC 1035 4.2).
-const namesPort = 53
 
 // place is where questions are answered, and from where they are not.
 type place struct {

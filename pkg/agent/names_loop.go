@@ -12,6 +12,7 @@ import (
 type nameTables interface {
 	Narrow(next lb.NamedService)
 	Set(lb.NamedService)
+	Doubt(lb.ServiceName)
 	Remove(lb.ServiceName)
 	Synced()
 	service() lb.ServiceName      // of the cluster's DNS
@@ -55,10 +56,15 @@ func (s *serviceNames) narrow() {
 	}
 }
 
-// settle puts the names in force that the tables have now. If these could not be written, what is new waits.
+// settle puts the names in force that the tables have now. If these could not be written, what is new waits; a Service that has no
+// names yet is one that exists all the same.
 func (s *serviceNames) settle(err error) {
-	if s.named != nil && s.exists && err == nil {
+	switch {
+	case s.named == nil || !s.exists:
+	case err == nil:
 		s.names.Set(s.before)
+	default:
+		s.names.Doubt(s.name)
 	}
 }
 

@@ -38,6 +38,7 @@ type notedNames struct {
 	last *lb.Decision
 }
 
+func (n *notedNames) Doubt(s lb.ServiceName)     { n.note("doubt " + s.Name) }
 func (n *notedNames) Narrow(s lb.NamedService)   { n.note("narrow " + s.Name.Name) }
 func (n *notedNames) Set(s lb.NamedService)      { n.note("set " + s.Name.Name) }
 func (n *notedNames) Remove(name lb.ServiceName) { n.note("unname " + name.Name) }
@@ -70,7 +71,7 @@ func TestNamesComeAfterPacketsAndGoBefore(t *testing.T) {
 		tables.setFailure(name, errors.New("full"))
 		source.set(1, 1)
 		l.ServiceChanged(name)
-		want("narrow s1", "apply s1") // what is new has no name yet
+		want("narrow s1", "apply s1", "doubt s1") // what is new has no name yet
 		tables.setFailure(name, nil)
 		time.Sleep(retryFirst)
 		want("narrow s1", "apply s1", "set s1")

@@ -13,6 +13,6 @@ func dnsCommand() *cobra.Command {
 		Args:  noSuchCommand,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(dnsServeCommand())
+	cmd.AddCommand(dnsServeCommand(), dnsQueryCommand(), dnsNamesCommand(), dnsResolvConfCommand())
 	return cmd
 }

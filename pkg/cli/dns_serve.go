@@ -154,7 +154,7 @@ func upstreams(flag string, texts []string) (out []netip.AddrPort, err error) {
 	for _, text := range texts {
 		server, err := netip.ParseAddrPort(text)
 		if ip, plain := netip.ParseAddr(text); plain == nil {
-			server, err = netip.AddrPortFrom(ip, 53), nil
+			server, err = netip.AddrPortFrom(ip, lb.NamesPort), nil
 		}
 		if err != nil || server.Port() == 0 {
 			return nil, usagef("--%s %q: want IP:PORT, as 192.0.2.53:53", flag, text)

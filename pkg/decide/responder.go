@@ -9,16 +9,13 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// namesPort is where names are asked for (RFC 1035 4.2).
-const namesPort = 53
-
 // respond lets this node's responder answer names for its own clients: before the endpoints, which have their turn when it does not
 // live. It answers where there are no endpoints, too.
 func respond(d *lb.Decision, responders []netip.AddrPort, node lb.Node) {
 	for _, at := range responders {
 		for i := range d.Frontends {
 			f := &d.Frontends[i]
-			asked := f.Key.Address.Port() == namesPort && (f.Key.Protocol == lb.TCP || f.Key.Protocol == lb.UDP)
+			asked := f.Key.Address.Port() == lb.NamesPort && (f.Key.Protocol == lb.TCP || f.Key.Protocol == lb.UDP)
 			if !asked || f.Key.Address.Addr().Is4() != at.Addr().Is4() {
 				continue
 			}

@@ -30,6 +30,7 @@ type answer struct {
 	qtype uint16
 
 	exists  bool
+	doubt   bool // no answer is right
 	records []wire.RR
 	glue    []wire.RR
 	alias   string // to be chased: the name is an ExternalName
@@ -43,7 +44,7 @@ func (a *answer) forward() {
 			m.candidates = append(m.candidates, candidate{address: s.address})
 		}
 	}
-	a.exists = m.exists
+	a.exists, a.doubt = m.exists, m.doubt
 	switch a.qtype {
 	case wire.TypeA, wire.TypeAAAA:
 		a.alias = m.alias

@@ -29,6 +29,7 @@ const versionTTL = 28800
 
 // match is what there is under a name.
 type match struct {
+	doubt      bool        // nothing is known: it is a name of a Service that is not in force
 	exists     bool        // there is such a name, whatever it answers with
 	candidates []candidate // its addresses
 	ordered    bool        // the candidates are in the order of the answer, nearest first
@@ -122,7 +123,7 @@ func (r *Responder) findService(q question) match {
 	name := lb.ServiceName{Namespace: q.namespace, Name: q.service}
 	e := r.view.services[name]
 	if e == nil || e.service.Unserved {
-		return match{}
+		return match{doubt: r.view.doubtful[name]}
 	}
 	m := match{owner: name, ordered: e.service.Selection != lb.NamesShuffled}
 	switch {

@@ -133,7 +133,7 @@ func (r *Responder) Answer(ctx context.Context, query *wire.Msg, from Client) *w
 		r.chase(ctx, query, from, &a, out)
 	}
 	switch {
-	case !a.exists && !synced:
+	case a.doubt, !a.exists && !synced:
 		out.Rcode = wire.RcodeServerFailure
 	case !a.exists:
 		out.Rcode = wire.RcodeNameError

@@ -5,6 +5,7 @@
 package dns
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,7 +30,8 @@ type View struct {
 	endpoints  map[netip.Addr][]lb.ServiceName // Services that have a ready endpoint of the address, in order
 	pods       map[netip.Addr]map[lb.PodName]bool
 	podsByName map[lb.PodName][]netip.Addr
-	parents    map[netip.Prefix]int // addresses with reverse names below each name of the reverse trees; nil: not wanted
+	doubtful   map[lb.ServiceName]bool // exist, and are not in force
+	parents    map[netip.Prefix]int    // addresses with reverse names below each name of the reverse trees; nil: not wanted
 }
 
 // ViewOptions are what a View needs to know of its node and of how names are made.
@@ -82,6 +84,22 @@ func (v *View) Narrow(next lb.NamedService) {
 	}
 }
 
+// Doubt says that there is a Service whose packets cannot be served yet, until Set or Remove. Its names are answered with SERVFAIL, not
+// with NXDOMAIN: that would be kept by clients, and lead them on along their search list. One that has names keeps those.
+func (v *View) Doubt(name lb.ServiceName) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.services[name] != nil || v.doubtful[name] {
+		return
+	}
+	v.modified()
+	if v.doubtful == nil {
+		v.doubtful = map[lb.ServiceName]bool{}
+	}
+	v.doubtful[name] = true
+	v.count(name.Namespace, 1)
+}
+
 // Remove takes a Service out. An unknown one is no error.
 func (v *View) Remove(name lb.ServiceName) {
 	v.mu.Lock()
@@ -91,6 +109,10 @@ func (v *View) Remove(name lb.ServiceName) {
 
 func (v *View) replace(name lb.ServiceName, next *entry) {
 	v.modified()
+	if v.doubtful[name] {
+		v.count(name.Namespace, -1)
+		delete(v.doubtful, name)
+	}
 	if old := v.services[name]; old != nil {
 		v.count(name.Namespace, -1)
 		v.unindex(v.clusterIPs, old.clusterIPs, name)
@@ -103,6 +125,26 @@ func (v *View) replace(name lb.ServiceName, next *entry) {
 		v.index(v.endpoints, next.addresses, name)
 		v.services[name] = next
 	}
+}
+
+// Names are the names of all Services and of their endpoints in a zone, in order.
+func (v *View) Names(zone string) (all []string) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	zone = absolute([]string{zone})[0]
+	for _, service := range slices.SortedFunc(maps.Keys(v.services), lb.ServiceName.Compare) {
+		e := v.services[service]
+		if e.service.Unserved {
+			continue
+		}
+		own := []string{serviceName(service, "", zone)}
+		for _, c := range e.backends {
+			own = append(own, serviceName(service, c.host, zone))
+		}
+		slices.Sort(own[1:])
+		all = append(all, slices.Compact(own)...)
+	}
+	return all
 }
 
 // SetNamespace says that a Namespace exists as an object of its own, or that it does not any more.

@@ -37,3 +37,34 @@ func TestAViewThatIsNarrowedHasWhatBothStatesHave(t *testing.T) {
 	v.Set(after)
 	want("after", "23")
 }
+
+func TestAServiceThatIsNotInForceIsNotDenied(t *testing.T) {
+	v := dns.NewView(dns.ViewOptions{})
+	r := dns.NewResponder(v, dns.Options{Zones: []string{"cluster.local"}})
+	v.Synced()
+	web := named("prod", "web")
+	web.ClusterIPs = addrs("10.96.0.10")
+	v.Doubt(web.Name)
+	for _, row := range []struct{ name, want string }{
+		{"web.prod.svc.cluster.local", "SERVFAIL"}, {"db-0.web.prod.svc.cluster.local", "SERVFAIL"},
+		{"web.prod.svc.cluster.local.prod.svc.cluster.local", "NXDOMAIN"}, {"db.prod.svc.cluster.local", "NXDOMAIN"},
+	} {
+		if got := ask(r, row.name, "A"); !strings.HasPrefix(got, row.want) {
+			t.Errorf("%s: %s, want %s", row.name, got, row.want)
+		}
+	}
+	v.Set(web)
+	if got := ask(r, "web.prod.svc.cluster.local", "A"); got != "NOERROR A 10.96.0.10" {
+		t.Errorf("in force: %s", got)
+	}
+	v.Doubt(web.Name) // the next state of it does not fit: it keeps its names
+	if got := ask(r, "web.prod.svc.cluster.local", "A"); got != "NOERROR A 10.96.0.10" {
+		t.Errorf("in force before: %s", got)
+	}
+	v.Remove(web.Name)
+	v.Doubt(web.Name)
+	v.Remove(web.Name)
+	if got := ask(r, "prod.svc.cluster.local", "A"); !strings.HasPrefix(got, "NXDOMAIN") {
+		t.Errorf("its Namespace, when it is gone: %s", got)
+	}
+}

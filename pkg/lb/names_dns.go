@@ -44,6 +44,9 @@ func (s NamedService) Within(other NamedService) NamedService {
 	return s
 }
 
+// NamesPort is where names are asked for (RFC 1035 4.2).
+const NamesPort = 53
+
 // NamedPort is a port as names know it.
 type NamedPort struct {
 	Name     string // may be empty
@@ -86,4 +89,16 @@ type PodName struct{ Namespace, Name string }
 type NamedPod struct {
 	Name      PodName
 	Addresses []netip.Addr // status.podIPs
+	Wishes    *PodWishes   // of Pods in files; nil: not read
+}
+
+// PodWishes is what a Pod's spec says of its name and of how it looks names up. The kubelet makes its files of that.
+type PodWishes struct {
+	Hostname, Subdomain string
+	HostnameAsFQDN      bool     // spec.setHostnameAsFQDN
+	HostNetwork         bool     // spec.hostNetwork
+	Policy              string   // spec.dnsPolicy; "" is ClusterFirst
+	Nameservers         []string // spec.dnsConfig
+	Searches            []string
+	Options             []string // NAME or NAME:VALUE
 }

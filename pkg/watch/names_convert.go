@@ -38,7 +38,9 @@ func convertNaming(in runtime.Object) (object, *ObjectError) {
 		o := object{key: objectKey{kindNamespace, "", in.Name}, naming: &naming{}}
 		return o, refused(o.key, validateMeta(&in.ObjectMeta, false, apivalidation.NameIsDNSLabel))
 	case *corev1.Pod:
-		return convertNamedPod(in)
+		o, err := convertNamedPod(in)
+		o.naming.pod.Wishes = podWishes(in)
+		return o, err
 	}
 	o, err := convertFile(in)
 	if err != nil {
@@ -123,7 +125,7 @@ func namedEndpoint(kind discoveryv1.AddressType, in *discoveryv1.Endpoint) lb.Na
 	return out
 }
 
-// convertNamedPod leaves out the addresses of Pods that are terminating: they have no names any more.
+// convertNamedPod leaves out the addresses of Pods that are terminating or over (notOver): they have no names any more.
 func convertNamedPod(in *corev1.Pod) (object, *ObjectError) {
 	o := object{key: objectKey{kindPod, in.Namespace, in.Name}}
 	path := field.NewPath("status", "podIPs")
@@ -140,9 +142,29 @@ func convertNamedPod(in *corev1.Pod) (object, *ObjectError) {
 		}
 		ips = append(ips, ip)
 	}
-	if in.DeletionTimestamp != nil {
+	switch phase := in.Status.Phase; {
+	case in.DeletionTimestamp != nil, phase == corev1.PodSucceeded, phase == corev1.PodFailed, phase == corev1.PodUnknown:
 		ips = nil
 	}
 	o.naming = &naming{pod: &lb.NamedPod{Name: lb.PodName{Namespace: in.Namespace, Name: in.Name}, Addresses: ips}}
 	return o, refused(o.key, errs)
+}
+
+// podWishes are what the kubelet makes a Pod's resolv.conf and hostname of.
+func podWishes(in *corev1.Pod) *lb.PodWishes {
+	out := &lb.PodWishes{
+		Hostname: in.Spec.Hostname, Subdomain: in.Spec.Subdomain, HostnameAsFQDN: deref(in.Spec.SetHostnameAsFQDN),
+		HostNetwork: in.Spec.HostNetwork, Policy: string(in.Spec.DNSPolicy),
+	}
+	if c := in.Spec.DNSConfig; c != nil {
+		out.Nameservers, out.Searches = c.Nameservers, c.Searches
+		for _, o := range c.Options {
+			text := o.Name
+			if value := deref(o.Value); value != "" {
+				text += ":" + value
+			}
+			out.Options = append(out.Options, text)
+		}
+	}
+	return out
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 )
@@ -164,6 +166,16 @@ func TestNamesFollowTheirFiles(t *testing.T) {
 		}
 	}
 	await(strings.TrimPrefix(changed, "\n"))
+}
+
+func TestPodsThatAreOverHaveNoNames(t *testing.T) {
+	for _, phase := range []corev1.PodPhase{corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "p"}, Status: corev1.PodStatus{Phase: phase, PodIP: "10.1.9.9"}}
+		o, err := convertNamedPod(pod)
+		if err != nil || len(o.naming.pod.Addresses) > 0 != (phase == corev1.PodRunning) {
+			t.Errorf("%s: %v, %v", phase, o.naming.pod.Addresses, err)
+		}
+	}
 }
 
 func TestNamesOfBadFilesAreRefusedAtTheStart(t *testing.T) {

@@ -162,7 +162,7 @@ static __always_inline struct step create_to_backend(struct __sk_buff *skb, stru
 		in->flow.flags = FLOW_HAIRPIN;
 	in->to.destination = choice->address;
 	in->to.destination_port = choice->port;
-	external = side == SIDE_EXTERNAL ? create_external(skb, work, choice) : VERDICT_CONTINUE;
+	external = side == SIDE_EXTERNAL ? create_external(skb, work, record, choice) : VERDICT_CONTINUE;
 	if (external != VERDICT_CONTINUE)
 		return step_finish(external);
 	result = create_flow(skb, work);
@@ -247,8 +247,8 @@ static __always_inline struct step create_by_record(struct __sk_buff *skb, struc
 	return create_balance(skb, work, record, side_index);
 }
 
-/* Straight to a server. Remembered where the destination may be a backend, so that a service flow from the same port to the
- * same backend gets another one, and the other way round. */
+/* Straight to a server. Remembered where the destination may be a backend that the client has a frontend for, so that a service flow
+ * from the same port to the same backend gets another one, and the other way round. */
 static __always_inline struct step create_direct(struct __sk_buff *skb, struct work *work)
 {
 	struct packet *packet = &work->packet;
@@ -256,7 +256,7 @@ static __always_inline struct step create_direct(struct __sk_buff *skb, struct w
 	enum insert result;
 
 	if (!known_backend(&packet->destination, packet->destination_port, work->settings->seed) ||
-	    !opens_connection(packet))
+	    !opens_connection(packet) || !direct_may_clash(work->settings, packet))
 		return step_finish(VERDICT_PASS_NOT_SERVICE);
 	create_describe(in, packet);
 	in->flow.flags = FLOW_DIRECT;

@@ -41,12 +41,16 @@ static __always_inline enum verdict fast_unknown(const struct settings *settings
 	return VERDICT_PASS_NOT_SERVICE;
 }
 
-/* No flow, destination known. Mid-connection packets between pods and replies of servers end here. */
-static __always_inline enum verdict fast_without_flow(const struct packet *packet, __u32 known)
+/* No flow, destination known. Mid-connection packets between pods and replies of servers end here, and on the server's node what
+ * began at another node's doors. */
+static __always_inline enum verdict fast_without_flow(const struct settings *settings, const struct packet *packet,
+						      __u32 known)
 {
-	if (known & KNOWN_FRONTEND || packet->protocol != IPPROTO_TCP)
+	if (known & KNOWN_FRONTEND)
 		return VERDICT_CONTINUE;
-	return VERDICT_PASS_NOT_SERVICE;
+	if (packet->protocol == IPPROTO_TCP && (packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
+		return VERDICT_PASS_NOT_SERVICE;
+	return direct_may_clash(settings, packet) ? VERDICT_CONTINUE : fast_unknown(settings, packet);
 }
 
 static __always_inline enum verdict fast_forward_flow(struct __sk_buff *skb, const struct packet *packet,
@@ -85,6 +89,7 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 	const struct settings *settings = settings_get();
 	struct flow_place place;
 	__u32 known;
+	bool opens;
 
 	if (!settings || settings->disabled || trace_on)
 		return VERDICT_CONTINUE;
@@ -93,7 +98,8 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 	known = known_destination(&packet->destination, packet->destination_port, settings->seed);
 	if (!known)
 		return fast_unknown(settings, packet);
-	if ((packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+	opens = (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+	if (opens && (known & KNOWN_FRONTEND || direct_may_clash(settings, packet)))
 		return VERDICT_CONTINUE;
 	if (!flow_find_place(&place, &packet->source, packet->source_port, packet->protocol, settings->seed))
 		return VERDICT_CONTINUE;
@@ -103,9 +109,9 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 
 		flow_barrier();
 		if ((word & FLOW_PHASE_MASK) == FLOW_LIVE && flow_matches_forward(flow, packet))
-			return fast_forward_match(skb, packet, headers, flow, word);
+			return opens ? VERDICT_CONTINUE : fast_forward_match(skb, packet, headers, flow, word);
 	}
-	return fast_without_flow(packet, known);
+	return fast_without_flow(settings, packet, known);
 }
 
 static __always_inline enum verdict fast_reply_flow(struct __sk_buff *skb, const struct packet *packet,

@@ -104,6 +104,13 @@ static __always_inline __u32 known_backend(const struct address *address, __be16
 	return bits && filter_has(bits->backends, hash) ? KNOWN_BACKEND : 0;
 }
 
+/* A backend that frontends other than ClusterIPs lead to, as clients off the node have them; surely none with 0. It has two bits more
+ * among those of the backends, by the hash of the inverted seed. */
+static __always_inline __u32 known_exposed(const struct address *address, __be16 port, __u64 seed)
+{
+	return known_backend(address, port, ~seed);
+}
+
 /* Addresses of the node itself serve with ports of services alone: such frontends are known by address and port. */
 static __always_inline __u32 known_endpoint(const struct address *address, __be16 port, __u64 seed)
 {

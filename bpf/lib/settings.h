@@ -66,6 +66,14 @@ static __always_inline bool is_hairpin_address(const struct settings *settings, 
 	return address_equal(hairpin_address(settings, family), address);
 }
 
+/* Straight to a backend: its client may also come to it by a frontend, from the same port. A client off the node does so where the
+ * backend has other frontends than ClusterIPs, or where the network routes ClusterIPs to this node. */
+static __always_inline bool direct_may_clash(const struct settings *settings, const struct packet *packet)
+{
+	return packet->hook != HOOK_FROM_NET || *(volatile const __u8 *)&settings->routed ||
+	       known_exposed(&packet->destination, packet->destination_port, settings->seed);
+}
+
 /* Which packets from the network are replies to SNAT: they come from a backend to a port that is ours. */
 
 static __always_inline bool in_snat_range(const struct settings *settings, __be16 port)

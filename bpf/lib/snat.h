@@ -283,18 +283,30 @@ __noinline int create_snat_taken(struct __sk_buff *skb, const struct insertion *
 	return conntrack_replies(skb, &ends);
 }
 
+/* A client off the node has come by a ClusterIP to a server that knows its address: from now on any direct connection may clash. */
+static __always_inline void create_routed(const struct settings *settings, const struct record *record)
+{
+	__u32 zero = 0;
+	struct settings *own;
+
+	if (record->kind != KIND_CLUSTER_IP || settings->routed)
+		return;
+	own = bpf_map_lookup_elem(&config, &zero);
+	if (own)
+		*(volatile __u8 *)&own->routed = 1;
+}
+
 /* A client off the node: a backend on another one sees an address of this node, one that is here the client's own. */
 static __always_inline enum verdict create_external(struct __sk_buff *skb, struct work *work,
-						    const struct choice *choice)
+						    const struct record *record, const struct choice *choice)
 {
 	struct flow *flow = &work->in.flow;
-	int source;
+	int source = backend_is_local(choice->backend) ? 0 : snat_source(skb, &work->packet, &choice->address);
 
-	if (backend_is_local(choice->backend))
-		return VERDICT_CONTINUE;
-	source = snat_source(skb, &work->packet, &choice->address);
 	if (source < 0)
 		return -source;
+	if (!source)
+		create_routed(work->settings, record);
 	if (source > 0 && flow->protocol == IPPROTO_SCTP)
 		return VERDICT_DROP_SCTP_PORT;
 	flow->source = source;

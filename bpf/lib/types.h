@@ -147,14 +147,14 @@ _Static_assert(sizeof(struct slot_line) == 64, "one cache line");
 struct backend {
 	struct address address;
 	__be16 port;
-	__u8 state;       /* enum backend_state */
-	__u8 tier;        /* enum tier_name: how near it is to this node */
-	__u16 zone;       /* id in names, 0 unknown */
-	__u16 node;       /* id in names, 0 unknown */
-	__u16 generation; /* grows each time the id is handed to another endpoint; a flow remembers it */
-	__u8 member;      /* enum member, or-ed */
-	__u8 pad;
-	__u32 service; /* id of the service port */
+	__u8 state;        /* enum backend_state */
+	__u8 tier;         /* enum tier_name: how near it is to this node */
+	__u16 zone;        /* id in names, 0 unknown */
+	__u16 node;        /* id in names, 0 unknown */
+	__u16 generation;  /* grows each time the id is handed to another endpoint; a flow remembers it */
+	__u8 member;       /* enum member, or-ed */
+	__u8 cluster_only; /* not 0: no frontend but ClusterIPs has led to it since it has the id */
+	__u32 service;     /* id of the service port */
 };
 _Static_assert(sizeof(struct backend) == 32, "layout is shared");
 
@@ -256,7 +256,7 @@ struct fragment_value {
 /* One word of each of the two filters: hash >> 12, hash as in hash.h. An address has two bits there: hash >> 6 & 63 and hash & 63. */
 struct known_bits {
 	__u64 frontends; /* addresses of frontends, with a port where the node has the address itself */
-	__u64 backends;  /* addresses of backends with their ports */
+	__u64 backends; /* addresses of backends with their ports; those that are not cluster_only once more, by another hash */
 };
 
 struct verdict_counter {
@@ -309,7 +309,7 @@ struct settings {
 	__u8 disabled; /* not 0: pass everything */
 	__u8 draining; /* not 0: new connections are left to kube-proxy; those that have a flow go on. Written by nearlb handover */
 	__u8 yield; /* enum yield, or-ed: whether the kernel's NAT may have connections to frontends */
-	__u8 pad;
+	__u8 routed; /* not 0: a client off the node has come to a server of this node by a ClusterIP. Written by the programs */
 	__u32 cidr_count;
 	__u16 snat_first; /* first port, in the machine's byte order, that SNAT may use */
 	__u16 snat_count; /* of ports; 0: no SNAT */
@@ -330,7 +330,7 @@ struct settings {
 /* Raised when an agent that does not know of the change would misread the tables. The next agent carries them over by the names of
  * fields (pkg/bpf conversion): so a field whose meaning changes gets another name, and zero means "nothing of the kind". */
 enum schema {
-	SCHEMA_VERSION = 3,
+	SCHEMA_VERSION = 4,
 };
 
 /* What SNAT uses towards a network device whose route names no source; key: ifindex. */

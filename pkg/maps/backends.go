@@ -92,7 +92,9 @@ func (t *Tables) freeBackend(id uint32, g *goneBackend) {
 	row.State = stateFree
 	write(t.store.backends, id, row, wordState)
 	delete(t.gone, id)
-	t.release(t.store.backendKnown(AddrPortOf(row)))
+	for _, k := range t.store.ofBackend(&row) {
+		t.release(k)
+	}
 	if p := g.port; p != nil {
 		if at, found := p.find(wire(&row)); found {
 			t.names.unref(&p.backends[at].row)

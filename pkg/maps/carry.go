@@ -122,9 +122,16 @@ func (c *Carrier) filter(f *bpf.Former) error {
 	if err != nil {
 		return err
 	}
+	return c.fillFilter()
+}
+
+// fillFilter sets the bits of every entry that was carried over.
+func (c *Carrier) fillFilter() error {
 	for id := uint32(1); id < c.store.backends.size; id++ {
 		if b := read[backendRow](c.store.backends, id); b.State != stateFree {
-			c.store.backendKnown(AddrPortOf(b)).put(c.store.filter)
+			for _, k := range c.store.ofBackend(&b) {
+				k.put(c.store.filter)
+			}
 		}
 	}
 	for key, number := range c.store.frontends.all() {
@@ -169,9 +176,20 @@ func (c *Carrier) Connections() (done Carried, err error) {
 			}
 			c.known[i] = known
 		}
-		err = errors.Join(err, c.flows(f, c.known[i], &done), c.affinity(f, c.known[i], &done), c.sockets(f, c.known[i], &done))
+		err = errors.Join(err, c.flows(f, c.known[i], &done), c.affinity(f, c.known[i], &done), c.sockets(f, c.known[i], &done), c.routed(f))
 	}
 	return done, err
+}
+
+// routed brings over that clients off the node come by ClusterIPs. A layout that does not tell marked no backend as one of ClusterIPs only,
+// either: direct connections to any that its connections name are remembered.
+func (c *Carrier) routed(f *bpf.Former) error {
+	return bpf.Rows(f, "config", func(_ uint32, s bpf.NearlbSettings) error {
+		if s.Routed != 0 {
+			writeModes(c.store.settings, func(m *modes) { m.routed = 1 })
+		}
+		return nil
+	})
 }
 
 func (c *Carrier) affinity(f *bpf.Former, known *identities, done *Carried) error {

@@ -22,9 +22,10 @@ type backendChange struct {
 
 // portMembers are the backends of one port that a decision has, by address.
 type portMembers struct {
-	port *port
-	next int // where the port's next backend is likely to be found
-	all  []member
+	port    *port
+	exposed bool // the decision has a frontend of the port that is no ClusterIP
+	next    int  // where the port's next backend is likely to be found
+	all     []member
 }
 
 type member struct {
@@ -76,8 +77,13 @@ func (c *change) membersOf(key lb.PortKey) (*portMembers, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.members = append(c.members, portMembers{port: p, all: make([]member, 0, max(len(p.backends), 8))})
+	c.members = append(c.members, portMembers{port: p, exposed: exposes(c.decision, key), all: make([]member, 0, max(len(p.backends), 8))})
 	return &c.members[len(c.members)-1], nil
+}
+
+// exposes says whether clients off the node have a frontend of the port, other than by ClusterIPs that are routed to them.
+func exposes(d *lb.Decision, port lb.PortKey) bool {
+	return slices.ContainsFunc(d.Frontends, func(f lb.Frontend) bool { return f.Kind != lb.KindClusterIP && f.Port.Key() == port })
 }
 
 func (c *change) prepareBackend(m *portMembers, d *lb.Backend) error {
@@ -95,6 +101,9 @@ func (c *change) prepareBackend(m *portMembers, d *lb.Backend) error {
 		return err
 	}
 	to := backendValue(d, m.port.id, node, zone)
+	if !m.exposed {
+		to.ClusterOnly = 1
+	}
 	b := m.published(&where)
 	var id uint32
 	if b == nil {
@@ -103,6 +112,7 @@ func (c *change) prepareBackend(m *portMembers, d *lb.Backend) error {
 		}
 	} else {
 		id, b.round, to.Generation = b.id, c.t.round, b.row.Generation
+		to.ClusterOnly &= b.row.ClusterOnly // a connection by a frontend that has gone may go on
 		if to != b.row {
 			c.backends = append(c.backends, backendChange{port: m.port, id: id, from: b.row, to: to})
 		}
@@ -153,7 +163,7 @@ const (
 	wordAddress    = int(unsafe.Offsetof(backendRow{}.Address) / 4)
 	wordState      = int(unsafe.Offsetof(backendRow{}.Port) / 4)       // port, state, tier
 	wordPlace      = int(unsafe.Offsetof(backendRow{}.Zone) / 4)       // zone, node
-	wordMembership = int(unsafe.Offsetof(backendRow{}.Generation) / 4) // generation, member
+	wordMembership = int(unsafe.Offsetof(backendRow{}.Generation) / 4) // generation, member, cluster_only
 	wordService    = int(unsafe.Offsetof(backendRow{}.Service) / 4)
 )
 

@@ -100,6 +100,8 @@ func (c *change) writeBackends() error {
 			if err := c.introduce(w); err != nil {
 				return err
 			}
+		} else if w.from.ClusterOnly != w.to.ClusterOnly {
+			c.needKnown(c.t.store.exposedKnown(AddrPortOf(w.to)))
 		}
 		row, order := w.before()
 		w.wrote = write(c.t.store.backends, w.id, row, order...)
@@ -108,14 +110,16 @@ func (c *change) writeBackends() error {
 	return nil
 }
 
-// introduce readies what belongs to a fresh backend id: its address's bit and, when another had the id, its counters.
+// introduce readies what belongs to a fresh backend id: its address's bits and, when another had the id, its counters.
 func (c *change) introduce(w *backendChange) error {
 	if w.to.Generation > 1 {
 		if err := c.zero(c.t.store.backendCounters.zero, w.id); err != nil {
 			return err
 		}
 	}
-	c.needKnown(c.t.store.backendKnown(AddrPortOf(w.to)))
+	for _, k := range c.t.store.ofBackend(&w.to) {
+		c.needKnown(k)
+	}
 	return nil
 }
 

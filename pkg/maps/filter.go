@@ -53,6 +53,20 @@ func (s *store) backendKnown(a netip.AddrPort) known {
 	return s.known(backendPlane, address16(a.Addr()), bits.ReverseBytes16(a.Port()))
 }
 
+// exposedKnown is how the programs know a backend that frontends other than ClusterIPs lead to: known_exposed of bpf/lib/hash.h.
+func (s *store) exposedKnown(a netip.AddrPort) known {
+	return known{backendPlane, endpointHash(address16(a.Addr()), bits.ReverseBytes16(a.Port()), ^s.seed())}
+}
+
+// ofBackend is all that the filter holds of an entry of the backends table.
+func (s *store) ofBackend(row *backendRow) []known {
+	all := []known{s.backendKnown(AddrPortOf(*row))}
+	if row.ClusterOnly == 0 {
+		all = append(all, s.exposedKnown(AddrPortOf(*row)))
+	}
+	return all
+}
+
 // known wants the port in network byte order; 0: whatever the port.
 func (s *store) known(p plane, a bpf.NearlbAddress, port uint16) known {
 	return known{p, endpointHash(a, port, s.seed())}

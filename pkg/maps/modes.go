@@ -21,8 +21,8 @@ const (
 	YieldNew     = Yield(bpf.NearlbYieldYIELD_NEW) // a connection's first packets as well: kube-proxy's rules are here
 )
 
-// modes are the bytes of the word of the settings that has two writers: the agent, and who drains the node.
-type modes struct{ disabled, draining, yield, pad uint8 }
+// modes are the bytes of the word of the settings that has several writers: the agent, who drains the node, and the programs.
+type modes struct{ disabled, draining, yield, routed uint8 }
 
 // writeModes changes some of the bytes and leaves the others as they are, whoever writes them meanwhile.
 func writeModes(a *array, change func(*modes)) {

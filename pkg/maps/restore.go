@@ -126,7 +126,9 @@ func (r *restorer) backends() error {
 		}
 		taken.add(id)
 		row := read[backendRow](t.store.backends, id)
-		t.restored(t.store.backendKnown(AddrPortOf(row))) // a stray's connections need their replies translated, too
+		for _, k := range t.store.ofBackend(&row) { // a stray's connections need their replies translated, too
+			t.restored(k)
+		}
 		if p := r.ports[row.Service]; p != nil && row.State <= stateResponder {
 			p.backends = append(p.backends, backend{id: id, row: row})
 		} else {

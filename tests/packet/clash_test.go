@@ -11,11 +11,11 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// twins are two services with the same one backend.
+// twins are two services with the same one backend. Clients off the node have a frontend of one of them.
 func twins(w world) []lb.Decision {
 	return []lb.Decision{
 		w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 2))}),
-		w.decide(service{name: "twin", address: at(w.vip(11), 80), tiers: tiersOf(w.tier(8080, 2))}),
+		w.decide(service{name: "twin", kind: lb.KindLoadBalancer, address: at(w.vip(11), 80), tiers: tiersOf(w.tier(8080, 2))}),
 	}
 }
 

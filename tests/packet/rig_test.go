@@ -194,6 +194,7 @@ func (r *rig) forget() {
 	r.evict()
 	clearHash[bpf.NearlbAffinityKey](r, r.objects.Affinity)
 	clearHash[bpf.NearlbFragmentKey](r, r.objects.Fragments)
+	r.edit(func(s *bpf.NearlbSettings) { s.Routed = 0 })
 }
 
 // evict empties the flow table alone.
@@ -262,11 +263,17 @@ func (r *rig) liveFlows() []bpf.NearlbFlow {
 // seed fixes the hash of the flow table.
 func (r *rig) seed(seed uint64) {
 	r.Helper()
+	r.edit(func(s *bpf.NearlbSettings) { s.Seed = seed })
+}
+
+// edit changes the settings.
+func (r *rig) edit(change func(*bpf.NearlbSettings)) {
+	r.Helper()
 	var settings bpf.NearlbSettings
 	if err := r.objects.Config.Lookup(uint32(0), &settings); err != nil {
 		r.Fatalf("read the settings: %v", err)
 	}
-	settings.Seed = seed
+	change(&settings)
 	if err := r.objects.Config.Put(uint32(0), &settings); err != nil {
 		r.Fatalf("write the settings: %v", err)
 	}

@@ -43,18 +43,18 @@ type NearlbAffinityValue struct {
 }
 
 type NearlbBackend struct {
-	_          structs.HostLayout
-	Future     uint64
-	Address    NearlbAddress
-	Port       uint16
-	State      uint8
-	Tier       uint8
-	Zone       uint16
-	Node       uint16
-	Generation uint16
-	Member     uint8
-	Pad        uint8
-	Service    uint32
+	_           structs.HostLayout
+	Future      uint64
+	Address     NearlbAddress
+	Port        uint16
+	State       uint8
+	Tier        uint8
+	Zone        uint16
+	Node        uint16
+	Generation  uint16
+	Member      uint8
+	ClusterOnly uint8
+	Service     uint32
 }
 
 type NearlbBackendCounter struct {
@@ -350,7 +350,7 @@ const (
 type NearlbSchema uint32
 
 const (
-	NearlbSchemaSCHEMA_VERSION NearlbSchema = 4
+	NearlbSchemaSCHEMA_VERSION NearlbSchema = 5
 )
 
 type NearlbServiceCounter struct {
@@ -367,7 +367,7 @@ type NearlbSettings struct {
 	Disabled  uint8
 	Draining  uint8
 	Yield     uint8
-	Pad       uint8
+	Routed    uint8
 	CidrCount uint32
 	SnatFirst uint16
 	SnatCount uint16

@@ -49,9 +49,15 @@ static __always_inline __u32 flow_age(const struct flow *flow, __u32 now)
 	return age > -jiffies_per_second ? 0 : age;
 }
 
+/* Both sides have sent their FIN. */
+static __always_inline bool seen_fins(__u32 seen)
+{
+	return (seen & FLOW_CLOSED) == FLOW_CLOSED;
+}
+
 static __always_inline bool seen_closed(__u32 seen)
 {
-	return seen & SEEN_RESET || (seen & FLOW_CLOSED) == FLOW_CLOSED;
+	return seen & SEEN_RESET || seen_fins(seen);
 }
 
 #define FLOW_HELD (FLOW_CLOSED | SEEN_SERVER_WAITS)
@@ -170,10 +176,11 @@ static __always_inline bool flow_matches_snat_reply(const struct flow *flow, con
 	       flow_leads_to(flow, &packet->source, packet->source_port);
 }
 
-/* Whoever closed first has the last word: the other one forgets the connection with it. */
+/* Whoever closed first has the last word: the other one forgets the connection with it. The entry has no room for sequence numbers: an
+ * acknowledgment that was on its way as the server's FIN went by passes for that word, a round trip too soon. */
 static __always_inline __u32 seen_last(const struct packet *packet, __u32 seen)
 {
-	return (seen & FLOW_CLOSED) == FLOW_CLOSED && !(packet->tcp_flags & TCP_FIN) ? SEEN_CLIENT_WAITS : 0;
+	return seen_fins(seen) && !(packet->tcp_flags & TCP_FIN) ? SEEN_CLIENT_WAITS : 0;
 }
 
 /* What a packet of the client adds to what the flow has seen. */
@@ -198,7 +205,7 @@ static __always_inline __u32 seen_wait(const struct packet *packet, __u32 seen)
 {
 	if (packet->tcp_flags & TCP_FIN)
 		return seen & SEEN_CLIENT_FIN ? 0 : SEEN_SERVER_WAITS;
-	return (seen & FLOW_CLOSED) == FLOW_CLOSED && !(packet->tcp_flags & TCP_RST) ? SEEN_SERVER_WAITS : 0;
+	return seen_fins(seen) && !(packet->tcp_flags & TCP_RST) ? SEEN_SERVER_WAITS : 0;
 }
 
 static __always_inline __u32 seen_from_server(const struct packet *packet, __u32 seen)

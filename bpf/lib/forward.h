@@ -62,9 +62,7 @@ static __always_inline bool forward_complete(const struct settings *settings, co
 static __always_inline void forward_judge(struct __sk_buff *skb, struct found *found, const struct settings *settings,
 					  const struct flow *flow, const struct packet *packet)
 {
-	bool opens = (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
-
-	if (flow_expired(flow, flow_now()) || (opens && seen_closed(flow->seen)))
+	if (flow_expired(flow, flow_now()) || (opens_connection(packet) && seen_closed(flow->seen)))
 		return;
 	if (!forward_complete(settings, flow)) {
 		found->port = flow->other_port;

@@ -102,8 +102,8 @@ static const __u32 snat_strides[SNAT_STRIDES] = { 65537, 72019, 79031, 86501, 95
 #define SNAT_PORTS_STRICT 256
 
 /* How long a reset is to be the last that is seen of a connection, in seconds: one outside the window ends nothing, and who is amid
- * talking goes on. */
-#define SNAT_RESET_SECONDS 1
+ * talking goes on. One more than that takes, as an entry's time may be a second behind its last packet. */
+#define SNAT_RESET_SECONDS 2
 
 /* Worst first. */
 enum snat_port {
@@ -133,7 +133,7 @@ static __always_inline enum snat_port snat_port_ended(const struct flow *flow, _
 
 	if (flow_holds_port(flow, seen))
 		return SNAT_PORT_HELD;
-	if ((seen & (FLOW_CLOSED | SEEN_CLIENT_WAITS)) == (FLOW_CLOSED | SEEN_CLIENT_WAITS))
+	if (seen_fins(seen) && seen & SEEN_CLIENT_WAITS)
 		return SNAT_PORT_ENDED;
 	return seen & SEEN_RESET && flow_age(flow, now) >= SNAT_RESET_SECONDS * jiffies_per_second ? SNAT_PORT_RESET
 												   : SNAT_PORT_TAKEN;
@@ -330,8 +330,7 @@ static __always_inline bool snat_find(const struct settings *settings, const str
  * now. A reset alone says nothing: it may have been outside the window. */
 static __always_inline bool snat_is_over(const struct flow *flow, const struct packet *packet)
 {
-	return (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK) &&
-	       (flow->seen & FLOW_CLOSED) == FLOW_CLOSED;
+	return (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK) && seen_fins(flow->seen);
 }
 
 /* Frees the entry: the other connection's next packets are not the flow's either. */

@@ -15,8 +15,8 @@ import (
 type Carrier struct {
 	store  *store
 	former []*bpf.Former
-	known  []*identities     // of each former, once they are asked for
-	wrote  map[uint32]uint32 // place of a flow -> its word as it was written here last
+	known  []*identities          // of each former, once they are asked for
+	wrote  map[uint32]carriedFlow // by the place of the flow
 
 	unprepared error // why Peers cannot be carried
 }
@@ -31,7 +31,7 @@ func NewCarrier(m *bpf.NearlbMaps, former []*bpf.Former) (*Carrier, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Carrier{store: s, former: slices.Clone(former), known: make([]*identities, len(former)), wrote: map[uint32]uint32{}}
+	c := &Carrier{store: s, former: slices.Clone(former), known: make([]*identities, len(former)), wrote: map[uint32]carriedFlow{}}
 	for _, f := range former {
 		if err := f.PrepareSockets(m.Peers); err != nil {
 			c.unprepared = errors.Join(c.unprepared, err)

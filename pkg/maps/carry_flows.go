@@ -28,6 +28,9 @@ func flowHash(a bpf.NearlbAddress, port uint16, protocol uint8, seed uint64) uin
 	return x ^ x>>32
 }
 
+// carriedFlow is what Carrier wrote to an entry last.
+type carriedFlow struct{ word, seen uint32 }
+
 // flows looks at the sets that have changed since the last time.
 func (c *Carrier) flows(f *bpf.Former, known *identities, done *Carried) error {
 	if err := f.Needs("flows", "ways.word", "ways.client", "ways.frontend", "ways.port", "ways.other_port", "ways.frontend_port",
@@ -75,13 +78,16 @@ func (c *Carrier) put(f bpf.NearlbFlow, settings *bpf.NearlbSettings, e expiry) 
 	set, start := uint32(hash)&(c.store.flows.size-1), int(hash>>61)
 	for range readAttempts {
 		way, have := c.find(set, start, &f)
-		if way >= 0 && (sameFlow(&have, &f) || !c.later(set, way, &have, &f)) {
-			c.merge(set, way, &f)
+		if way >= 0 && sameFlow(&have, &f) {
+			c.merge(set, way, have.Word, &f)
+			return true
+		}
+		if way >= 0 && !c.later(set, way, &have, &f) {
 			return true
 		}
 		if way < 0 {
 			way, have = c.taken(set, &f)
-			if way >= 0 && c.wrote[place(set, way)] != have.Word {
+			if way >= 0 && c.wrote[place(set, way)].word != have.Word {
 				return false
 			}
 		}
@@ -135,17 +141,26 @@ func (c *Carrier) later(set uint32, way int, have, f *bpf.NearlbFlow) bool {
 	if f.Touched != have.Touched {
 		return int32(f.Touched-have.Touched) > 0
 	}
-	return c.wrote[place(set, way)] == have.Word
+	return c.wrote[place(set, way)].word == have.Word
 }
 
 func place(set uint32, way int) uint32 { return set*uint32(flowWays) + uint32(way) }
 
-// merge adds what the connection has shown. An entry that another took in the meantime gets it wrongly: a bit of another's
-// state, which its own packets would have set soon.
-func (c *Carrier) merge(set uint32, way int, f *bpf.NearlbFlow) {
+// merge brings an entry up to date with what the connection has shown since it was carried, and takes back what was another one's, from
+// the same port. Of an entry that these tables' programs made, the other layout knows the end of the connection before at best. An entry
+// that another took in the meantime gets it wrongly: a bit of another's state, which its own packets would have set soon.
+func (c *Carrier) merge(set uint32, way int, word uint32, f *bpf.NearlbFlow) {
 	a, base := c.store.flows, way*flowWords
-	if a.load(set, base+wordSeen)&f.Seen != f.Seen {
-		atomic.OrUint32(a.word(set, base+wordSeen), f.Seen)
+	add, gone := f.Seen&uint32(bpf.NearlbFlowSeenSEEN_REPLY|bpf.NearlbFlowSeenSEEN_ESTABLISHED), uint32(0)
+	if last := c.wrote[place(set, way)]; last.word == word {
+		add, gone = f.Seen&^last.seen, last.seen&^f.Seen
+		c.wrote[place(set, way)] = carriedFlow{word, f.Seen}
+	}
+	if a.load(set, base+wordSeen)&add != add {
+		atomic.OrUint32(a.word(set, base+wordSeen), add)
+	}
+	if a.load(set, base+wordSeen)&gone != 0 {
+		atomic.AndUint32(a.word(set, base+wordSeen), ^gone)
 	}
 	if touched := a.load(set, base+wordTouched); int32(f.Touched-touched) > 0 {
 		atomic.CompareAndSwapUint32(a.word(set, base+wordTouched), touched, f.Touched)
@@ -203,7 +218,7 @@ func (c *Carrier) claim(set uint32, way int, word uint32, f *bpf.NearlbFlow) boo
 	if !publish(flowLive) {
 		return false
 	}
-	c.wrote[place(set, way)] = claimed | flowLive
+	c.wrote[place(set, way)] = carriedFlow{claimed | flowLive, f.Seen}
 	return true
 }
 

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// A client uses a port again while its connections are carried over: what its connection before has shown ends the new one in neither
+// table, whichever programs saw it begin. What both tables show of one connection adds up.
+func TestACarriedConnectionIsNotEndedByTheOneBeforeIt(t *testing.T) {
+	const (
+		reply       = uint32(bpf.NearlbFlowSeenSEEN_REPLY)
+		established = reply | uint32(bpf.NearlbFlowSeenSEEN_ESTABLISHED)
+		clientEnds  = uint32(bpf.NearlbFlowSeenSEEN_CLIENT_FIN)
+		bothEnd     = clientEnds | uint32(bpf.NearlbFlowSeenSEEN_SERVER_FIN)
+		reset       = uint32(bpf.NearlbFlowSeenSEEN_RESET)
+	)
+	for name, row := range map[string]struct {
+		first  uint32                // as it was carried
+		here   func(*bpf.NearlbFlow) // what these tables' programs do with it
+		second uint32                // in the other layout's tables, afterwards
+		want   uint32
+	}{
+		"nothing happens":                       {established, nil, established, established},
+		"it ends over there":                    {established, nil, established | bothEnd, established | bothEnd},
+		"each table sees one side end":          {established, func(f *bpf.NearlbFlow) { f.Seen |= clientEnds }, established | bothEnd&^clientEnds, established | bothEnd},
+		"another begins over there":             {established | bothEnd, nil, reply, reply},
+		"another goes on here with its entry":   {established | clientEnds, func(f *bpf.NearlbFlow) { f.Seen &^= bothEnd }, established | clientEnds, established},
+		"another begins here":                   {established | bothEnd, func(f *bpf.NearlbFlow) { f.Word, f.Seen = f.Word+flowClaim, established }, established | bothEnd, established},
+		"a reset is taken back here":            {established | reset, func(f *bpf.NearlbFlow) { f.Seen &^= reset }, established | reset, established},
+		"it is answered there, where it is new": {0, func(f *bpf.NearlbFlow) { f.Word += flowClaim }, established, established},
+	} {
+		s := memoryStore(tinySizes())
+		s.clock = standing{}
+		c := &Carrier{store: s, wrote: map[uint32]carriedFlow{}}
+		settings := read[bpf.NearlbSettings](s.settings, 0)
+		where := hostAddress(1)
+		flow := bpf.NearlbFlow{Word: flowLive, Client: address16(hostAddress(2).Addr()), Frontend: address16(where.Addr()), Port: swap16(41000),
+			OtherPort: swap16(41000), FrontendPort: swap16(where.Port()), Protocol: 6, Backend: 1, Generation: 1, Seen: row.first}
+		carry := func(seen uint32) {
+			flow.Seen = seen
+			if !c.put(flow, &settings, newExpiry(s.clock)) {
+				t.Errorf("%s: there is no room", name)
+			}
+		}
+		carry(row.first)
+		for at, f := range liveFlows(s) {
+			if row.here != nil {
+				row.here(&f)
+				putFlow(s, at, f)
+			}
+		}
+		carry(row.second)
+		n := 0
+		for _, f := range liveFlows(s) {
+			if n++; f.Seen != row.want {
+				t.Errorf("%s: the entry has seen %#x, want %#x", name, f.Seen, row.want)
+			}
+		}
+		if n != 1 {
+			t.Errorf("%s: %d entries", name, n)
+		}
+	}
+}

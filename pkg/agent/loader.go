@@ -55,7 +55,7 @@ func (o Options) request(p plan) loadRequest {
 // answer does what is asked.
 func (q loadRequest) answer() (a loadAnswer) {
 	if q.Layer3 != nil {
-		a.Error = message(bpf.HandLayer3(q.options(), *q.Layer3))
+		a.Error = bpf.Text(bpf.HandLayer3(q.options(), *q.Layer3))
 		return a
 	}
 	objects, err := bpf.Load(q.options())
@@ -63,15 +63,8 @@ func (q loadRequest) answer() (a loadAnswer) {
 		a.Loaded = objects.Hand()
 		err = objects.Close()
 	}
-	a.Error = message(err)
+	a.Error = bpf.Text(err)
 	return a
-}
-
-func message(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 // loader is the process, as the agent sees it.

@@ -156,14 +156,10 @@ func (r *running) leaveFormer() {
 		r.trouble("remove former tables", fmt.Errorf("these and their programs stay as long as one of them may be the only one in its place: %s", failed))
 		return
 	}
-	if err := bpf.WaitForPrograms(); err != nil {
-		r.log.Warn("wait for the former programs", "error", err)
-	}
+	r.awaitFormer()
 	r.carry() // what our programs handed to the former ones until now, they find here from now on
 	err := r.objects.ForgetFormer()
-	if err := bpf.WaitForPrograms(); err != nil {
-		r.log.Warn("wait for the former programs", "error", err)
-	}
+	r.awaitFormer()
 	r.carry()
 	if err := r.carrier.Peers(); err != nil {
 		r.log.Warn("carry over what sockets of the node keep: their peers are backends to them", "error", err)
@@ -180,6 +176,13 @@ func (r *running) leaveFormer() {
 		_ = r.carrier.Close() // its memory alone
 		r.carrier = nil
 		r.log.Info("the former programs and tables are gone")
+	}
+}
+
+// awaitFormer waits until no processor runs a program that was replaced.
+func (r *running) awaitFormer() {
+	if err := bpf.WaitForPrograms(); err != nil {
+		r.log.Warn("wait for the former programs", "error", err)
 	}
 }
 

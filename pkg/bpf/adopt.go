@@ -26,7 +26,7 @@ const carryPin = "carry_peers"
 
 // Loaded is what another process is to know of these objects, to Adopt them.
 func (o *Objects) Loaded() Loaded {
-	return Loaded{Load: o.loaded, Fresh: o.unfinished, Sockets: text(o.Sockets), Conntrack: text(o.conntrack)}
+	return Loaded{Load: o.loaded, Fresh: o.unfinished, Sockets: Text(o.Sockets), Conntrack: Text(o.conntrack)}
 }
 
 // Hand readies objects for a process that may load nothing: it loads what that wants as it carries tables over, and pins it. Close
@@ -38,7 +38,7 @@ func (o *Objects) Hand() Loaded {
 		if p := o.former[0].carry; err == nil && p != nil {
 			err = o.pinCarry(p)
 		}
-		l.Peers = text(err)
+		l.Peers = Text(err)
 	}
 	return l
 }
@@ -54,7 +54,8 @@ func (o *Objects) pinCarry(p *ebpf.Program) error {
 	return nil
 }
 
-func text(err error) string {
+// Text is what Loaded and those who hand it on say of an error: "" for none.
+func Text(err error) string {
 	if err == nil {
 		return ""
 	}
@@ -166,7 +167,7 @@ func openPrograms(dir string) (map[string]*ebpf.Program, error) {
 	return found, nil
 }
 
-// HandLayer3 loads the programs of Layer3 for objects of another process, and pins them, unless that was done before.
+// HandLayer3 loads the programs of Layer3 for objects of another process, and pins them.
 func HandLayer3(options Options, l Loaded) error {
 	o, err := Adopt(options, l)
 	if err != nil {
@@ -176,26 +177,37 @@ func HandLayer3(options Options, l Loaded) error {
 	return errors.Join(err, o.Close())
 }
 
-// AdoptLayer3 opens what Layer3 gives. Unless it is open already, hand is called to have another process load it (HandLayer3).
+// AdoptLayer3 opens what Layer3 gives. Unless it is pinned already, hand is called to have another process load it (HandLayer3).
 func (o *Objects) AdoptLayer3(hand func(Loaded) error) error {
 	o.layer3Mu.Lock()
 	defer o.layer3Mu.Unlock()
 	if o.layer3 != nil {
 		return nil
 	}
-	if err := hand(o.Loaded()); err != nil {
-		return fmt.Errorf("load programs for devices without an Ethernet header: %w", err)
+	collection, err := openLayer3(o.layer3Dir())
+	if err != nil {
+		if err := hand(o.Loaded()); err != nil {
+			return fmt.Errorf("load programs for devices without an Ethernet header: %w", err)
+		}
+		collection, err = openLayer3(o.layer3Dir())
 	}
-	dir := o.layer3Dir()
-	programs, err := openPrograms(dir)
 	if err != nil {
 		return err
 	}
-	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, NearlbMapPrograms), nil)
+	o.layer3 = collection
+	return nil
+}
+
+// openLayer3 opens what is pinned there.
+func openLayer3(dir string) (*ebpf.Collection, error) {
+	programs, err := openPrograms(dir)
+	if err != nil {
+		return nil, err
+	}
+	calls, err := ebpf.LoadPinnedMap(filepath.Join(dir, NearlbMapPrograms), nil)
 	if err != nil {
 		closeAll(programs)
-		return explain("open table "+NearlbMapPrograms, err)
+		return nil, explain("open table "+NearlbMapPrograms, err)
 	}
-	o.layer3 = &ebpf.Collection{Programs: programs, Maps: map[string]*ebpf.Map{NearlbMapPrograms: m}}
-	return nil
+	return &ebpf.Collection{Programs: programs, Maps: map[string]*ebpf.Map{NearlbMapPrograms: calls}}, nil
 }

@@ -255,3 +255,24 @@ func TestNamesComeFromTheObject(t *testing.T) {
 		t.Errorf("reason %q", got)
 	}
 }
+
+// What is pinned needs nobody who may load programs: that process may have ended.
+func TestPinnedProgramsForDevicesWithoutAnEthernetHeaderNeedNoLoader(t *testing.T) {
+	options := bpf.Options{Sizes: small(), PinPath: privileged.Bpffs(t)}
+	objects := load(t, options)
+	adopted, err := bpf.Adopt(options, objects.Loaded())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { adopted.Close() })
+	ended := errors.New("the loader has ended")
+	if err := adopted.AdoptLayer3(func(bpf.Loaded) error { return ended }); !errors.Is(err, ended) {
+		t.Errorf("before they are pinned: %v, want %v", err, ended)
+	}
+	if _, _, err := objects.Layer3(); err != nil {
+		t.Fatal(err)
+	}
+	if err := adopted.AdoptLayer3(func(bpf.Loaded) error { return ended }); err != nil {
+		t.Errorf("where they are pinned: %v", err)
+	}
+}

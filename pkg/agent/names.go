@@ -166,9 +166,7 @@ func (n *names) place() (p place) {
 			}
 		}
 	}
-	for _, d := range network.Devices {
-		p.outside = append(p.outside, d.Ifindex)
-	}
+	p.outside = network.Outside
 	return p
 }
 

@@ -14,6 +14,7 @@ import (
 // Network is what the kernel says of a node's addresses.
 type Network struct {
 	Devices []NetworkDevice // network devices, by ifindex
+	Outside []int           // ifindexes of devices by which hosts off the node may come, those that --net-devices leaves out too
 	Local   []netip.Addr    // addresses of this host on any device, in order; without loopback and link-local ones
 }
 
@@ -25,8 +26,8 @@ type NetworkDevice struct {
 }
 
 // networkOf collects the addresses that can be used.
-func networkOf(devices, chosen []device) Network {
-	n := Network{Devices: []NetworkDevice{}, Local: []netip.Addr{}}
+func networkOf(devices, chosen []device, outside []int) Network {
+	n := Network{Devices: []NetworkDevice{}, Outside: outside, Local: []netip.Addr{}}
 	for _, d := range chosen {
 		n.Devices = append(n.Devices, NetworkDevice{d.name, d.ifindex, usable(d.addresses)})
 	}

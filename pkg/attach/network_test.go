@@ -320,7 +320,8 @@ func TestAnAddressThatMovesTakesTheProgramsWithIt(t *testing.T) {
 			last = <-told
 		}
 		node := netip.MustParseAddr("192.0.2.1")
-		want := Network{Devices: []NetworkDevice{{"eth1", n.link("eth1").Attrs().Index, []netip.Addr{node}}}, Local: []netip.Addr{node}}
+		eth1 := n.link("eth1").Attrs().Index
+		want := Network{Devices: []NetworkDevice{{"eth1", eth1, []netip.Addr{node}}}, Outside: []int{eth1}, Local: []netip.Addr{node}}
 		if fmt.Sprint(last) != fmt.Sprint(want) {
 			t.Errorf("told %v, want %v", last, want)
 		}
@@ -349,7 +350,8 @@ func TestTheNetworkIsToldBeforeAnythingIsAttachedAndWhenItDiffers(t *testing.T) 
 		if len(told) != 1 {
 			t.Fatalf("told %d times, want once", len(told))
 		}
-		want := "{[{eth0 " + fmt.Sprint(n.link("eth0").Attrs().Index) + " [192.0.2.1 192.0.2.9]}] [10.244.1.1 192.0.2.1 192.0.2.9 198.51.100.50]}"
+		eth0 := n.link("eth0").Attrs().Index
+		want := fmt.Sprintf("{[{eth0 %d [192.0.2.1 192.0.2.9]}] [%d] [10.244.1.1 192.0.2.1 192.0.2.9 198.51.100.50]}", eth0, eth0)
 		if got := fmt.Sprint(told[0]); got != want {
 			t.Errorf("told %s, want %s", got, want)
 		}

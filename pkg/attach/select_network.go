@@ -40,6 +40,24 @@ func (s selection) network(devices []device) []device {
 	return chosen
 }
 
+// outside are the devices by which hosts off the node may come, by ifindex: the network devices, and where these are named, those that would
+// be found without that, too, but for bridges: pods may be behind one.
+func (s selection) outside(devices []device) []int {
+	found := s
+	found.networks = nil
+	all := []int{}
+	for _, d := range s.network(devices) {
+		all = append(all, d.ifindex)
+	}
+	for _, d := range found.network(devices) {
+		if d.kind != "bridge" {
+			all = append(all, d.ifindex)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // leadsOut is the rule. A device that waits keeps what it has.
 func (s selection) leadsOut(d device, bridged bool) bool {
 	if len(s.networks) > 0 {

@@ -4,6 +4,7 @@ package attach
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -92,5 +93,23 @@ func TestAddressesComeInTheKernelsOrder(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Who --net-devices leaves out is off the node all the same: the responder takes nothing that comes by there. A bridge may have pods in it.
+func TestADeviceThatLeadsOutIsOutsideThoughOthersAreNamed(t *testing.T) {
+	card := device{name: "eth0", ifindex: 2, kind: "device", header: ethernet, addresses: having("192.0.2.1/24")}
+	other := device{name: "eth1", ifindex: 5, kind: "device", header: ethernet, addresses: having("198.51.100.9/24", "2001:db8::9/64")}
+	bridge := device{name: "br0", ifindex: 3, kind: "bridge", header: ethernet, addresses: having("10.244.0.1/24"), defaultRoute: true}
+	pod := device{name: "veth1", ifindex: 4, kind: "veth", veth: true, peerOutside: true, header: ethernet, master: 3}
+	all := []device{card, bridge, pod, other}
+	for _, row := range []struct {
+		named []string
+		want  []int
+	}{{nil, []int{2, 3, 5}}, {[]string{"eth0"}, []int{2, 5}}, {[]string{"eth0", "br0"}, []int{2, 3, 5}}} {
+		s := selection{node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, networks: row.named}
+		if got := s.outside(all); !slices.Equal(got, row.want) {
+			t.Errorf("with --net-devices %v, outside are %v, want %v", row.named, got, row.want)
+		}
 	}
 }

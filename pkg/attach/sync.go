@@ -70,7 +70,7 @@ func (m *Manager) look(h *netlink.Handle) ([]device, []door, error) {
 		doors = append(doors, door{d, kindPod})
 	}
 	networks := s.network(devices)
-	m.tellNetwork(networkOf(devices, networks))
+	m.tellNetwork(networkOf(devices, networks, s.outside(devices)))
 	for _, d := range networks {
 		if m.options.Programs.FromNet != nil {
 			doors = append(doors, door{d, kindNetwork})

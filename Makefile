@@ -19,7 +19,7 @@ export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 PACKAGES := clang-19 llvm-19 clang-format-19 libbpf-dev linux-libc-dev gcc libc6-dev iproute2 nftables iptables shellcheck
 
 # The modules beside nearlb's own: their tests need what its users do not.
-MODULES := tests/oracle tests/cluster tests/manifests tests/monitoring
+MODULES := tests/oracle tests/dnsoracle tests/cluster tests/manifests tests/monitoring
 
 # What booting other kernels wants beside: the kernels themselves are downloaded, not installed.
 KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
@@ -27,7 +27,7 @@ KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 # Where Debian has the CNI plugins.
 CNI := /usr/lib/cni
 
-.PHONY: help build demo image kube-up kube-down kube-smoke kube-packages e2e gate test test-kernels oracle cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
+.PHONY: help build demo image kube-up kube-down kube-smoke kube-packages e2e gate test test-kernels oracle dns-oracle cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ gate: root kube-packages ## what a change has to pass: test, verify, lint and te
 
 oracle: ## compare decisions with kube-proxy's own code; WORLDS=N for another number of worlds than 2 x 50000, SEED=0 for others
 	cd tests/oracle && $(GO) test -count=1 -timeout $(TIMEOUT) . $(if $(WORLDS),-rapid.checks=$(WORLDS))
+
+dns-oracle: ## compare answers to names with CoreDNS's; WORLDS=N for another number of clusters than 500, SEED=0 for others
+	cd tests/dnsoracle && $(GO) test -count=1 -timeout $(TIMEOUT) . -rapid.checks=$(or $(WORLDS),500)
 
 cluster: root packages ## agents on a real control plane: real API server and controllers over etcd (the first time builds them, minutes)
 	cd tests/cluster && $(GO) list -export -deps ./kubernetes >/dev/null # compiled outside of the tests' time

@@ -75,6 +75,7 @@ func parse(labels []string, zonal bool) (q question, ok bool) {
 		q.endpoint = left[0]
 	case 2: // underscores are optional, as CoreDNS has it
 		q.port, q.protocol = strings.TrimPrefix(left[0], "_"), strings.TrimPrefix(left[1], "_")
+		q.sub = q.port != "" || q.protocol != "" // "_._" is nothing (CoreDNS)
 	default:
 		return q, zonal && !q.pod && q.topology(left)
 	}

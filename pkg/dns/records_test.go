@@ -192,6 +192,7 @@ func TestRecordsFollowTheSpecification(t *testing.T) {
 		{"26", "_http._tcp.out.prod.svc.cluster.local", "SRV", none, r},
 		{"26", "x.out.prod.svc.cluster.local", "A", none, r},
 		{"26", "out.prod.svc.cluster.local", "SRV", nothing, r},
+		{"26", "_._.out.prod.svc.cluster.local", "SRV", nothing, r},
 		{"26", "out.prod.svc.cluster.local", "HTTPS", nothing, r},
 		{"27 ours: the CNAMEs are told", "loop.prod.svc.cluster.local", "A", "NOERROR CNAME loop.prod.svc.cluster.local. CNAME pool.prod.svc.cluster.local.", r},
 		{"27", "lost.prod.svc.cluster.local", "A", "NOERROR CNAME nobody.prod.svc.cluster.local.", r},

@@ -38,7 +38,7 @@ func compile(arguments ...string) []string {
 }
 
 // modules is a command that compiles the tests of the modules beside nearlb's own.
-var modules = []string{"sh", "-ec", "for module in oracle manifests monitoring cluster; do cd tests/$module; " +
+var modules = []string{"sh", "-ec", "for module in oracle dnsoracle manifests monitoring cluster; do cd tests/$module; " +
 	"go list -export -deps -test -f '" + nothing + "' ./...; cd ../..; done"}
 
 // test is a run of packages' tests one after the other: suites run side by side already. vet has seen them as part of lint.
@@ -63,7 +63,7 @@ var suites = []suite{
 
 	{name: "compile-libraries", about: "what nearlb and its tests import", fresh: 180, command: compile(imported)},
 	{name: "compile", about: "nearlb, its tests and tools", after: []string{"fresh", "compile-libraries"}, fresh: 80, command: compile("-test", "./...", "tool")},
-	{name: "compile-modules", about: "with Kubernetes, etcd, Helm and Prometheus", after: []string{"compile"}, fresh: 400, command: modules},
+	{name: "compile-modules", about: "with Kubernetes, etcd, Helm, Prometheus and CoreDNS", after: []string{"compile"}, fresh: 470, command: modules},
 	{name: "compile-race", about: "with the race detector", after: []string{"compile"}, env: []string{cgo}, fresh: 230,
 		command: compile(append([]string{"-race", "-test"}, concurrent...)...)},
 	{name: "compile-arm64", about: "the program for arm64", after: []string{"compile"}, env: []string{"GOARCH=arm64"}, fresh: 200,
@@ -89,8 +89,10 @@ var suites = []suite{
 		command: test("./tests/upgrade")},
 	{name: "units", about: "everything that is not concurrent", after: []string{"compile"}, env: []string{privileged}, warm: 60,
 		command: test(others)},
-	{name: "oracle", about: "decisions beside kube-proxy's own code, 10,000 worlds", after: []string{"compile-modules"}, dir: "tests/oracle", warm: 40,
-		command: test("./...", "-rapid.checks=5000")},
+	{name: "oracle", about: "decisions beside kube-proxy's own code, 6,000 worlds", after: []string{"compile-modules"}, dir: "tests/oracle", warm: 27,
+		command: test("./...", "-rapid.checks=3000")},
+	{name: "dnsoracle", about: "answers to names beside CoreDNS's", after: []string{"compile-modules"}, dir: "tests/dnsoracle", warm: 13,
+		command: test("./...", "-rapid.checks=40")},
 	{name: "daemonset", about: "the agent in its container", after: []string{"compile"}, env: []string{privileged}, warm: 20,
 		command: test("./tests/daemonset")},
 	{name: "monitoring", about: "dashboard and alerts over what real agents tell", after: []string{"compile-modules"}, dir: "tests/monitoring",

@@ -27,7 +27,7 @@ KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 # Where Debian has the CNI plugins.
 CNI := /usr/lib/cni
 
-.PHONY: help build demo image kube-up kube-down kube-smoke kube-packages e2e gate test test-kernels oracle dns-oracle cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
+.PHONY: help build demo image kube-up kube-down kube-smoke kube-packages e2e gate test test-kernels oracle dns-oracle bench-dns cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ oracle: ## compare decisions with kube-proxy's own code; WORLDS=N for another nu
 
 dns-oracle: ## compare answers to names with CoreDNS's; WORLDS=N for another number of clusters than 500, SEED=0 for others
 	cd tests/dnsoracle && $(GO) test -count=1 -timeout $(TIMEOUT) . -rapid.checks=$(or $(WORLDS),500)
+
+bench-dns: ## measure answers to names beside CoreDNS's, in memory, in one run
+	cd tests/dnsoracle && $(GO) test -run=- -bench=. -count=5 .
 
 cluster: root packages ## agents on a real control plane: real API server and controllers over etcd (the first time builds them, minutes)
 	cd tests/cluster && $(GO) list -export -deps ./kubernetes >/dev/null # compiled outside of the tests' time

@@ -6,5 +6,5 @@
 // Differences that are meant are in differences_test.go, each with its reason; any other is a bug.
 //
 // It is a module of its own, so that nearlb does not depend on CoreDNS. -rapid.checks=N sets the number of clusters, -rapid.seed=N
-// repeats what a failure printed. BenchmarkAnswers has both answer the same questions.
+// repeats what a failure printed. BenchmarkAnswers measures both.
 package dnsoracle

@@ -184,30 +184,20 @@ func (o *Objects) AdoptLayer3(hand func(Loaded) error) error {
 	if o.layer3 != nil {
 		return nil
 	}
-	collection, err := openLayer3(o.layer3Dir())
+	spec, err := o.layer3Spec()
+	if err != nil {
+		return err
+	}
+	collection, err := o.openLayer3(spec)
 	if err != nil {
 		if err := hand(o.Loaded()); err != nil {
 			return fmt.Errorf("load programs for devices without an Ethernet header: %w", err)
 		}
-		collection, err = openLayer3(o.layer3Dir())
+		collection, err = o.openLayer3(spec)
 	}
 	if err != nil {
 		return err
 	}
 	o.layer3 = collection
 	return nil
-}
-
-// openLayer3 opens what is pinned there.
-func openLayer3(dir string) (*ebpf.Collection, error) {
-	programs, err := openPrograms(dir)
-	if err != nil {
-		return nil, err
-	}
-	calls, err := ebpf.LoadPinnedMap(filepath.Join(dir, NearlbMapPrograms), nil)
-	if err != nil {
-		closeAll(programs)
-		return nil, explain("open table "+NearlbMapPrograms, err)
-	}
-	return &ebpf.Collection{Programs: programs, Maps: map[string]*ebpf.Map{NearlbMapPrograms: calls}}, nil
 }

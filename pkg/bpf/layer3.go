@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 )
@@ -32,26 +33,19 @@ func (o *Objects) Layer3() (fromNet, toNet *ebpf.Program, err error) {
 }
 
 func (o *Objects) loadLayer3() (*ebpf.Collection, error) {
-	spec, err := configured(o.options)
+	spec, err := o.layer3Spec()
 	if err != nil {
 		return nil, err
 	}
-	if err := setKnob(spec, knobLinkHeader, uint32(0)); err != nil {
-		return nil, err
+	if o.loaded != "" {
+		if c, err := o.openLayer3(spec); err == nil {
+			return c, nil
+		}
 	}
-	keepNetwork(spec)
 	shared := map[string]*ebpf.Map{}
 	for name, m := range o.NearlbMaps.ByName() {
 		if m.Type() != ebpf.ProgramArray {
 			shared[name] = m
-		}
-	}
-	if o.loaded != "" {
-		if programs, calls := openLoad(spec, o.layer3Dir()); programs != nil {
-			return &ebpf.Collection{Programs: programs, Maps: map[string]*ebpf.Map{NearlbMapPrograms: calls}}, nil
-		}
-		if err := os.RemoveAll(o.layer3Dir()); err != nil { // somebody damaged them
-			return nil, fmt.Errorf("remove pinned programs: %w", err)
 		}
 	}
 	if err := errors.Join(fitReplacements(spec, shared), setDerived(spec), o.askConntrack(spec)); err != nil {
@@ -66,6 +60,28 @@ func (o *Objects) loadLayer3() (*ebpf.Collection, error) {
 		return nil, err
 	}
 	return collection, nil
+}
+
+// layer3Spec is the object as these programs are loaded from it.
+func (o *Objects) layer3Spec() (*ebpf.CollectionSpec, error) {
+	spec, err := configured(o.options)
+	if err != nil {
+		return nil, err
+	}
+	if err := setKnob(spec, knobLinkHeader, uint32(0)); err != nil {
+		return nil, err
+	}
+	keepNetwork(spec)
+	return spec, nil
+}
+
+// openLayer3 opens what is pinned of them.
+func (o *Objects) openLayer3(spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
+	programs, calls, err := o.openLoad(spec, o.layer3Dir())
+	if err != nil {
+		return nil, err
+	}
+	return &ebpf.Collection{Programs: programs, Maps: map[string]*ebpf.Map{NearlbMapPrograms: calls}}, nil
 }
 
 // layer3Dir is where these programs are pinned.
@@ -104,6 +120,11 @@ func (o *Objects) pinLayer3(c *ebpf.Collection) error {
 		if m.Type() == ebpf.ProgramArray {
 			arrays[name] = m
 		}
+	}
+	// What is there could not be used again, but may be attached: its tail calls go with their pin. RemoveOldPrograms takes it.
+	aside := filepath.Join(o.generation.programs(), fmt.Sprintf("old_%d_%s", time.Now().UnixNano(), filepath.Base(o.layer3Dir())))
+	if err := os.Rename(o.layer3Dir(), aside); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("move pinned programs: %w", err)
 	}
 	return pinLoad(o.loaded+layer3Suffix, o.generation.programs(), c.Programs, arrays)
 }

@@ -276,3 +276,43 @@ func TestPinnedProgramsForDevicesWithoutAnEthernetHeaderNeedNoLoader(t *testing.
 		t.Errorf("where they are pinned: %v", err)
 	}
 }
+
+// Programs that somebody damaged are loaded again. What may be attached of them keeps its tail calls until others are in its place.
+func TestDamagedProgramsForDevicesWithoutAnEthernetHeaderAreLoadedAgain(t *testing.T) {
+	options := bpf.Options{Sizes: small(), PinPath: privileged.Bpffs(t)}
+	objects := load(t, options)
+	if _, _, err := objects.Layer3(); err != nil {
+		t.Fatal(err)
+	}
+	programs := func() []string {
+		dirs, err := filepath.Glob(filepath.Join(options.PinPath, "*", "*", "*_layer3"))
+		if err != nil || len(dirs) == 0 {
+			t.Fatalf("pinned: %v (%v)", dirs, err)
+		}
+		return dirs
+	}
+	if err := os.Remove(filepath.Join(programs()[0], "from_net")); err != nil {
+		t.Fatal(err)
+	}
+	adopted, err := bpf.Adopt(options, objects.Loaded())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { adopted.Close() })
+	if err := adopted.AdoptLayer3(func(l bpf.Loaded) error { return bpf.HandLayer3(options, l) }); err != nil {
+		t.Fatal(err)
+	}
+	fromNet, toNet, err := adopted.Layer3()
+	if err != nil || fromNet == nil || toNet == nil {
+		t.Errorf("from_net %v, to_net %v (%v)", fromNet, toNet, err)
+	}
+	if dirs := programs(); len(dirs) != 2 {
+		t.Errorf("beside the new ones the damaged ones stay: %v", dirs)
+	}
+	if err := adopted.RemoveOldPrograms(); err != nil {
+		t.Fatal(err)
+	}
+	if dirs := programs(); len(dirs) != 1 {
+		t.Errorf("after everything is in place: %v", dirs)
+	}
+}

@@ -54,9 +54,9 @@ func (o *Objects) reuse(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Map) 
 		if strings.HasPrefix(load.Name(), unfinishedLoad) || !strings.HasSuffix(load.Name(), "_"+want) {
 			continue
 		}
-		programs, calls := openLoad(spec, filepath.Join(o.generation.programs(), load.Name()))
-		if programs == nil {
-			continue
+		programs, calls, err := o.openLoad(spec, filepath.Join(o.generation.programs(), load.Name()))
+		if err != nil {
+			continue // and what was attached of it stays
 		}
 		tables := maps.Clone(pinned)
 		tables[NearlbMapPrograms] = calls
@@ -84,28 +84,29 @@ func (o *Objects) reusable(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Ma
 	return true
 }
 
-// openLoad opens the programs that are pinned in a directory and their tail calls; nil unless they are those of the object, all of them,
-// and the tail calls lead to them.
-func openLoad(spec *ebpf.CollectionSpec, dir string) (map[string]*ebpf.Program, *ebpf.Map) {
+// openLoad opens the programs that are pinned in a directory and their tail calls. It fails unless they are those of the object, all of
+// them, and the tail calls lead to them.
+func (o *Objects) openLoad(spec *ebpf.CollectionSpec, dir string) (map[string]*ebpf.Program, *ebpf.Map, error) {
 	programs, err := openPrograms(dir)
 	if err != nil {
-		return nil, nil
+		return nil, nil, err
 	}
 	calls, err := ebpf.LoadPinnedMap(filepath.Join(dir, NearlbMapPrograms), nil)
 	if err != nil {
 		closeAll(programs)
-		return nil, nil
+		return nil, nil, explain("open table "+NearlbMapPrograms, err)
 	}
-	if len(programs) != len(spec.Programs) || !leads(calls, spec.Maps[NearlbMapPrograms].Contents, programs) {
+	if len(programs) != len(spec.Programs) || !leads(calls, spec.Maps[NearlbMapPrograms].Contents, programs, len(o.former) > 0) {
 		closeAll(programs)
 		calls.Close()
-		return nil, nil
+		return nil, nil, fmt.Errorf("the programs pinned in %s are not those that were loaded", dir)
 	}
-	return programs, calls
+	return programs, calls, nil
 }
 
-// leads tells whether a table of tail calls has these programs and no others.
-func leads(calls *ebpf.Map, want []ebpf.MapKV, programs map[string]*ebpf.Program) bool {
+// leads tells whether a table of tail calls has these programs and no others. While a layout is being left, it leads to programs of that as
+// well.
+func leads(calls *ebpf.Map, want []ebpf.MapKV, programs map[string]*ebpf.Program, leaving bool) bool {
 	ids := map[uint32]ebpf.ProgramID{}
 	for _, entry := range want {
 		at, _ := entry.Key.(uint32)
@@ -121,6 +122,9 @@ func leads(calls *ebpf.Map, want []ebpf.MapKV, programs map[string]*ebpf.Program
 		ids[at], _ = info.ID()
 	}
 	for at := range calls.MaxEntries() {
+		if _, former := formerPrograms[NearlbProgram(at)]; former && leaving {
+			continue
+		}
 		var id uint32
 		err := calls.Lookup(at, &id)
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) || ebpf.ProgramID(id) != ids[at] {

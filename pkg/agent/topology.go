@@ -13,8 +13,8 @@ import (
 // topologyLimit is how many answers of service ports have a metric of their own.
 const topologyLimit = 1000
 
-// appendAnswers appends those of a decision to nothing, each once: several addresses of a port have the same. Clients off the node are
-// thought to come by the addresses that are made for them, so cluster IPs count for the node's own alone.
+// appendAnswers gives those of a decision, each once: several addresses of a port have the same. Clients off the node are thought to come
+// by the addresses that are made for them, so cluster IPs count for the node's own alone. all must be empty: its memory is used again.
 func appendAnswers(all []metrics.Answer, d *lb.Decision) []metrics.Answer {
 	for i := range d.Frontends {
 		f := &d.Frontends[i]

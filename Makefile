@@ -55,9 +55,9 @@ kube-smoke: root kube-packages ## install nearlb on such a cluster, hold connect
 # Which of Kubernetes' own tests run: E2E is an expression for their names.
 E2E_PACKAGES := curl wget netcat-openbsd bind9-dnsutils iproute2 nftables conntrack
 
-e2e: root kube-packages ## Kubernetes' own network tests, unmodified, with kube-proxy and with nearlb (an hour or two; E2E='Services should serve', TIMES=3, PROXIES=nearlb): writes docs/conformance.md
+e2e: root kube-packages ## Kubernetes' own network tests, unmodified, with kube-proxy and with nearlb (an hour or two; TIMES=3, PROXIES=nearlb): writes docs/conformance.md; with E2E='Services should serve', bin/e2e/conformance.md or OUT
 	@tests/packages.sh $(E2E_PACKAGES); command -v busybox >/dev/null || tests/packages.sh busybox-static
-	cd tests/cluster/e2e && $(GO) run ./run -dir ../../../bin/e2e -out ../../../docs/conformance.md -version $(VERSION) \
+	cd tests/cluster/e2e && $(GO) run ./run -dir ../../../bin/e2e -out $(abspath $(or $(OUT),$(if $(E2E),bin/e2e,docs)/conformance.md)) -version $(VERSION) \
 		$(if $(E2E),-focus '$(E2E)') $(if $(TIMES),-times $(TIMES)) $(if $(PROXIES),-proxies $(PROXIES))
 
 # What a machine has from elsewhere, it keeps: Debian's containerd would have apt remove Docker's.

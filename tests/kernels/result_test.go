@@ -83,9 +83,11 @@ func TestWhatIsLongIsQuickOnTheOldestKernelAlone(t *testing.T) {
 	if got := o.of("6.1"); len(got) != 1 || got[0].only != "X" || o.suites[0].only != "X|Y" {
 		t.Errorf("-quick runs %+v", got)
 	}
-	o = options{quick: true, kernels: []string{"6.1"}, suites: []suite{{pkg: "a", without: "X", loads: "Y"}}}
-	if got := o.of("6.1"); got[0].without != "X|Y" {
-		t.Errorf("-quick leaves out %q", got[0].without)
+	o = options{quick: true, kernels: []string{"6.1"}, suites: []suite{{without: "X", loads: "Y"}, {loads: "Y"}, {without: "X"}, {}}}
+	for i, want := range []string{"X|Y", "Y", "X", ""} {
+		if got := o.of("6.1")[i].without; got != want {
+			t.Errorf("-quick leaves out %q of suite %d, want %q", got, i, want)
+		}
 	}
 	o = options{kernels: []string{"6.1"}, suites: []suite{{pkg: "a", worlds: 5}}}
 	for quick, want := range map[bool]bool{false: false, true: true} {

@@ -4,6 +4,7 @@ package kube
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,18 +14,32 @@ import (
 )
 
 // Missing names what this machine lacks to be a cluster; nothing: it can.
-func Missing() []string { return append(MissingOfKernel(), MissingPrograms()...) }
-
-// MissingOfKernel names what no package adds.
-func MissingOfKernel() (lacks []string) {
+func Missing() []string {
 	if os.Geteuid() != 0 {
 		return []string{"root"}
 	}
-	text, _ := os.ReadFile("/proc/filesystems")
-	if !slices.ContainsFunc(bytes.Split(text, []byte("\n")), func(line []byte) bool { return bytes.HasSuffix(line, []byte("\toverlay")) }) {
-		lacks = append(lacks, "overlayfs in the kernel (modprobe overlay)")
+	lacks, err := MissingOfKernel()
+	if err != nil {
+		lacks = append(lacks, err.Error())
 	}
-	return append(lacks, missingCgroups()...)
+	return append(lacks, MissingPrograms()...)
+}
+
+// MissingOfKernel names what the kernel does not have, which no package adds. What it has and does not let this process use is an error.
+func MissingOfKernel() (lacks []string, err error) {
+	if !hasOverlay() {
+		_ = exec.Command("modprobe", "overlay").Run()
+	}
+	if !hasOverlay() {
+		lacks = append(lacks, "overlayfs in the kernel")
+	}
+	cgroups, err := missingCgroups()
+	return append(lacks, cgroups...), err
+}
+
+func hasOverlay() bool {
+	text, _ := os.ReadFile("/proc/filesystems")
+	return slices.ContainsFunc(bytes.Split(text, []byte("\n")), func(line []byte) bool { return bytes.HasSuffix(line, []byte("\toverlay")) })
 }
 
 // MissingPrograms names what packages have.
@@ -42,10 +57,10 @@ func MissingPrograms() (lacks []string) {
 	return lacks
 }
 
-func missingCgroups() (lacks []string) {
+func missingCgroups() (lacks []string, err error) {
 	all, err := hierarchies()
 	if err != nil {
-		return []string{err.Error()}
+		return nil, err
 	}
 	if !slices.ContainsFunc(all, func(h hierarchy) bool { return h.Options == nil }) {
 		lacks = append(lacks, "cgroups of version 2 below /sys/fs/cgroup")
@@ -59,17 +74,11 @@ func missingCgroups() (lacks []string) {
 	name := fmt.Sprintf("check.%d", os.Getpid())
 	loans, err := makeCgroups(all, name)
 	defer func() { giveBack(loans) }()
-	if err != nil {
-		lacks = append(lacks, err.Error())
-	}
 	for _, h := range all {
 		kind, _ := os.ReadFile(filepath.Join(h.Mount, cgroupParent, name, "cgroup.type"))
 		if strings.TrimSpace(string(kind)) == "domain invalid" {
 			lacks = append(lacks, "processes in cgroups below "+h.Mount+", whose root is threaded")
 		}
 	}
-	if err := removeCgroups(all, name); err != nil {
-		lacks = append(lacks, err.Error())
-	}
-	return lacks
+	return lacks, errors.Join(err, removeCgroups(all, name))
 }

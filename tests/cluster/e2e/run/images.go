@@ -38,8 +38,8 @@ func images(root, dir string) ([]string, error) {
 		func() (image.Image, error) { return nearlb(root) },
 	}
 	var files []string
-	for _, make := range all {
-		i, err := make()
+	for _, assemble := range all {
+		i, err := assemble()
 		if err != nil {
 			return nil, err
 		}

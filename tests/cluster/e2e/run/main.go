@@ -77,8 +77,8 @@ func (o options) run(ctx context.Context) error {
 		if err := os.RemoveAll(filepath.Join(o.dir, proxy)); err != nil {
 			return err
 		}
-		for time := range o.times {
-			if err := o.once(ctx, root, proxy, time+1, tarballs); err != nil {
+		for i := range o.times {
+			if err := o.once(ctx, root, proxy, i+1, tarballs); err != nil {
 				return err
 			}
 		}

@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/onsi/ginkgo/v2/types"
 )
@@ -57,12 +59,24 @@ func (s suite) run(ctx context.Context, c *cluster) ([]types.SpecReport, error) 
 	}
 	defer log.Close()
 	command.Stdout, command.Stderr = log, log
+	interruptible(command)
 	ended := command.Run() // an error, too, if a test failed
+	if ctx.Err() != nil && command.Process != nil {
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL) // those of its processes that did not end
+	}
 	specs, err := read(report)
 	if err != nil {
 		return nil, errors.Join(ended, err)
 	}
 	return specs, nil
+}
+
+// interruptible has a command's processes, not the first alone, end as ^C at a terminal has them: ginkgo waits for the test programs, which
+// clean up, and tells them nothing itself. After a minute it is killed.
+func interruptible(command *exec.Cmd) {
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGINT) }
+	command.WaitDelay = time.Minute
 }
 
 // filter is the expression of labels of what runs.

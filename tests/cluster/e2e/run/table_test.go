@@ -46,3 +46,16 @@ func TestTheTableTellsWhatPassesWithWhomAndWhyNot(t *testing.T) {
 		t.Log(text)
 	}
 }
+
+func TestNothingIsWorseBeforeItRuns(t *testing.T) {
+	kubeProxy := []types.SpecReport{spec("serve", types.SpecStatePassed, ""), spec("follow", types.SpecStatePassed, "")}
+	var of table
+	of.add("kube-proxy", kubeProxy)
+	if got := of.worse(); len(got) > 0 {
+		t.Errorf("without a run of nearlb: %q", got)
+	}
+	of.add("nearlb", []types.SpecReport{spec("serve", types.SpecStatePassed, ""), spec("follow", types.SpecStateSkipped, "")})
+	if got := of.worse(); !slices.Equal(got, []string{"Services follow"}) {
+		t.Errorf("with a run that did not come to a test: %q", got)
+	}
+}

@@ -3,11 +3,9 @@
 package kube_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -15,10 +13,8 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/tests/cluster/kube"
+	"github.com/nearlb/nearlb/tests/cluster/workload/client"
 )
-
-// errNotYet: what is awaited has not come.
-var errNotYet = errors.New("not yet")
 
 // outside is a host that is no part of the cluster, and the connections that it holds.
 type outside struct {
@@ -45,32 +41,25 @@ func newOutside(t *testing.T, c *kube.Cluster) *outside {
 
 // connection is one to a server of the command workload.
 type connection struct {
-	net.Conn
+	*client.Conn
 	to, who string // who answered first
-	in      *bufio.Reader
 }
 
 func (o *outside) dial(network string, to netip.AddrPort) (*connection, error) {
-	conn, err := o.host.Dial(context.Background(), network, to, lab.DialOptions{Patience: 10 * time.Second})
+	conn, err := o.host.Dial(context.Background(), network, to, lab.DialOptions{Patience: client.Attempt})
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{Conn: conn.Conn, to: network + "://" + to.String(), in: bufio.NewReader(conn.Conn)}
-	if err := c.ask(); err != nil {
+	c := &connection{Conn: client.New(conn.Conn), to: network + "://" + to.String()}
+	if err := c.ask(client.Attempt); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
 
 // ask wants an answer of the server that gave the first one.
-func (c *connection) ask() error {
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		return err
-	}
-	if _, err := fmt.Fprintln(c, "who"); err != nil {
-		return err
-	}
-	answer, err := c.in.ReadString('\n')
+func (c *connection) ask(patience time.Duration) error {
+	answer, err := c.Ask(patience)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", c.to, err)
@@ -118,7 +107,7 @@ func (o *outside) hold(s *smoke) {
 func (o *outside) goOn(t *testing.T) {
 	t.Helper()
 	for _, c := range o.held {
-		if err := c.ask(); err != nil {
+		if err := c.ask(patience); err != nil {
 			t.Fatalf("from outside, lost %v", err)
 		}
 	}

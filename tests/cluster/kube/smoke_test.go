@@ -5,6 +5,7 @@ package kube_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/nearlb/nearlb/tests/cluster/image"
 	"github.com/nearlb/nearlb/tests/cluster/kube"
+	"github.com/nearlb/nearlb/tests/cluster/workload/client"
 	"github.com/nearlb/nearlb/tests/daemonset"
 	"github.com/nearlb/nearlb/tests/privileged"
 	"github.com/nearlb/nearlb/tests/repository"
@@ -23,7 +25,7 @@ import (
 
 // patience is long: only what never comes is a failure. kubectl is told the same.
 const (
-	patience = 4 * time.Minute
+	patience = client.Patience
 	limit    = "--timeout=4m"
 )
 
@@ -184,7 +186,7 @@ func (s *smoke) awaitAnswers() {
 				before = answers
 			}
 			if answers < before+2 {
-				return errNotYet
+				return fmt.Errorf("answered %d times, %d at first:\n%s", answers, before, log)
 			}
 			return nil
 		})

@@ -6,6 +6,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,10 +16,12 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/nearlb/nearlb/tests/cluster/workload/client"
 )
 
 const usage = `usage: workload pause
-       workload serve PORT               answer each line over TCP, and each datagram, with this pod's name
+       workload serve PORT               answer each line over TCP, and each datagram, with this pod's name, who asks, and the line
        workload ask [-times N] URL...    ask each N times over new connections, and print the answers: tcp://HOST:PORT, udp://...
        workload hold URL...              ask each every 100 ms over one connection for ever, and say when one is lost`
 
@@ -99,7 +102,7 @@ func accept(listener net.Listener, name string) {
 		go func() {
 			defer conn.Close()
 			for in := bufio.NewScanner(conn); in.Scan(); {
-				if _, err := fmt.Fprintf(conn, "%s %s\n", name, conn.RemoteAddr()); err != nil {
+				if _, err := fmt.Fprintf(conn, "%s %s %s\n", name, conn.RemoteAddr(), in.Text()); err != nil {
 					return
 				}
 			}
@@ -110,45 +113,24 @@ func accept(listener net.Listener, name string) {
 func answerDatagrams(conn net.PacketConn, name string) {
 	buffer := make([]byte, 2048)
 	for {
-		_, from, err := conn.ReadFrom(buffer)
+		n, from, err := conn.ReadFrom(buffer)
 		if err != nil {
 			return
 		}
-		_, _ = conn.WriteTo(fmt.Appendf(nil, "%s %s\n", name, from), from)
+		_, _ = conn.WriteTo(fmt.Appendf(nil, "%s %s %s\n", name, from, bytes.TrimSpace(buffer[:n])), from)
 	}
 }
 
-// patience is how long an answer may take: nodes of a test share few processors.
-const patience = 20 * time.Second
-
-// connection is one to a server, over TCP or UDP.
-type connection struct {
-	net.Conn
-	in *bufio.Reader
-}
-
-func dial(url string) (*connection, error) {
+func dial(url string) (*client.Conn, error) {
 	network, address, found := strings.Cut(url, "://")
 	if !found {
 		return nil, errors.New(usage)
 	}
-	conn, err := net.DialTimeout(network, address, patience)
+	conn, err := net.DialTimeout(network, address, client.Attempt)
 	if err != nil {
 		return nil, err
 	}
-	return &connection{conn, bufio.NewReader(conn)}, nil
-}
-
-// ask gives the name of who answers, and the address that it sees.
-func (c *connection) ask() (string, error) {
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		return "", err
-	}
-	if _, err := fmt.Fprintln(c, "who"); err != nil {
-		return "", err
-	}
-	line, err := c.in.ReadString('\n')
-	return strings.TrimSpace(line), err
+	return client.New(conn), nil
 }
 
 func askAll(args []string) error {
@@ -173,13 +155,13 @@ func askOnce(url string) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
-	return conn.ask()
+	return conn.Ask(client.Attempt)
 }
 
 // holdAll never returns but with an error. It says "held" when all connections have answered once, and "lost" when one does not any more.
 // An address that does not answer yet is asked again.
 func holdAll(urls []string) error {
-	var all []*connection
+	var all []*client.Conn
 	for _, url := range urls {
 		conn, err := awaitAnswer(url)
 		if err != nil {
@@ -190,7 +172,7 @@ func holdAll(urls []string) error {
 	who := make([]string, len(all))
 	for round := 0; ; round++ {
 		for i, conn := range all {
-			answer, err := conn.ask()
+			answer, err := conn.Ask(client.Patience / 2) // a test that waits for answers as long as Patience is to read which is lost
 			switch {
 			case err != nil:
 				return fmt.Errorf("lost %s after %d answers: %w", urls[i], round, err)
@@ -210,11 +192,11 @@ func holdAll(urls []string) error {
 }
 
 // awaitAnswer gives a connection that has answered.
-func awaitAnswer(url string) (*connection, error) {
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
+func awaitAnswer(url string) (*client.Conn, error) {
+	for deadline := time.Now().Add(client.Patience); ; time.Sleep(time.Second) {
 		conn, err := dial(url)
 		if err == nil {
-			if _, err = conn.ask(); err == nil {
+			if _, err = conn.Ask(client.Attempt); err == nil {
 				return conn, nil
 			}
 			_ = conn.Close()
@@ -222,5 +204,6 @@ func awaitAnswer(url string) (*connection, error) {
 		if time.Now().After(deadline) {
 			return nil, err
 		}
+		fmt.Println("not yet", url, err)
 	}
 }

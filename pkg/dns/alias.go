@@ -13,7 +13,8 @@ import (
 const maxAliases = 10
 
 // chase follows an ExternalName to addresses: through names of ours, then by the upstream. A CNAME is told even where it leads nowhere,
-// which CoreDNS hides. An upstream that does not answer or says that it cannot makes the answer SERVFAIL, so that clients ask again.
+// which CoreDNS hides. An upstream that does not answer or says that it cannot makes the answer SERVFAIL, so that clients ask again, and so
+// does a Service that is not in force.
 func (r *Responder) chase(ctx context.Context, query *wire.Msg, client Client, from *answer, out *wire.Msg) {
 	a := *from
 	told := []string{}
@@ -31,7 +32,12 @@ func (r *Responder) chase(ctx context.Context, query *wire.Msg, client Client, f
 		a = answer{Responder: r, zone: zone, name: a.alias, qtype: from.qtype}
 		r.view.mu.RLock()
 		a.forward()
+		doubt := a.doubt || !a.exists && !r.view.synced
 		r.view.mu.RUnlock()
+		if doubt {
+			out.Answer, out.Rcode = nil, wire.RcodeServerFailure
+			return
+		}
 		out.Answer = append(out.Answer, a.records...)
 	}
 }

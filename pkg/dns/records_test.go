@@ -267,8 +267,11 @@ func TestAnswersKeepTheSpellingOfTheQuestion(t *testing.T) {
 func TestNothingIsDeniedBeforeEverythingWasListed(t *testing.T) {
 	v := dns.NewView(dns.ViewOptions{})
 	v.Set(cluster()[0])
+	out := named("prod", "out")
+	out.ExternalName = "db.prod.svc.cluster.local"
+	v.Set(out)
 	r := dns.NewResponder(v, dns.Options{Zones: []string{"cluster.local"}, TTL: 5})
-	for name, want := range map[string]string{"db.prod.svc.cluster.local": "SERVFAIL", "web.prod.svc.cluster.local": "NOERROR A 10.96.0.10", "svc.cluster.local": "NOERROR"} {
+	for name, want := range map[string]string{"db.prod.svc.cluster.local": "SERVFAIL", "out.prod.svc.cluster.local": "SERVFAIL", "web.prod.svc.cluster.local": "NOERROR A 10.96.0.10", "svc.cluster.local": "NOERROR"} {
 		if got := ask(r, name, "A"); got != want {
 			t.Errorf("%s: got %s, want %s", name, got, want)
 		}

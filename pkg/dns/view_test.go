@@ -45,7 +45,11 @@ func TestAServiceThatIsNotInForceIsNotDenied(t *testing.T) {
 	web := named("prod", "web")
 	web.ClusterIPs = addrs("10.96.0.10")
 	v.Doubt(web.Name)
+	out := named("prod", "out")
+	out.ExternalName = "web.prod.svc.cluster.local"
+	v.Set(out)
 	for _, row := range []struct{ name, want string }{
+		{"out.prod.svc.cluster.local", "SERVFAIL"},
 		{"web.prod.svc.cluster.local", "SERVFAIL"}, {"db-0.web.prod.svc.cluster.local", "SERVFAIL"},
 		{"web.prod.svc.cluster.local.prod.svc.cluster.local", "NXDOMAIN"}, {"db.prod.svc.cluster.local", "NXDOMAIN"},
 	} {
@@ -54,6 +58,9 @@ func TestAServiceThatIsNotInForceIsNotDenied(t *testing.T) {
 		}
 	}
 	v.Set(web)
+	if got := ask(r, "out.prod.svc.cluster.local", "A"); got != "NOERROR A 10.96.0.10 CNAME web.prod.svc.cluster.local." {
+		t.Errorf("another name of it, in force: %s", got)
+	}
 	if got := ask(r, "web.prod.svc.cluster.local", "A"); got != "NOERROR A 10.96.0.10" {
 		t.Errorf("in force: %s", got)
 	}
@@ -64,6 +71,7 @@ func TestAServiceThatIsNotInForceIsNotDenied(t *testing.T) {
 	v.Remove(web.Name)
 	v.Doubt(web.Name)
 	v.Remove(web.Name)
+	v.Remove(out.Name)
 	if got := ask(r, "prod.svc.cluster.local", "A"); !strings.HasPrefix(got, "NXDOMAIN") {
 		t.Errorf("its Namespace, when it is gone: %s", got)
 	}

@@ -21,9 +21,10 @@ type nameRow struct {
 func dnsNamesCommand() *cobra.Command {
 	var f nameFlags
 	cmd := &cobra.Command{
-		Use:     "names -f FILE|DIR ...",
-		Short:   "Print the records of all Services and their endpoints",
-		Long:    "Prints the A, AAAA, CNAME and SRV records that these objects make.",
+		Use:   "names -f FILE|DIR ...",
+		Short: "Print the records of Services' and endpoints' own names",
+		Long: `Prints the A, AAAA, CNAME and SRV records of Services' and endpoints' own names,
+however many a message could carry.`,
 		Example: "  nearlb dns names -f manifests/ --node n1",
 		Args:    noArguments,
 	}
@@ -34,11 +35,13 @@ func dnsNamesCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		rows := []nameRow{}
+		rows, told := []nameRow{}, map[nameRow]bool{}
 		for _, name := range names.Names(f.zones[0]) {
 			for _, qtype := range []uint16{wire.TypeA, wire.TypeAAAA, wire.TypeSRV} {
 				for _, a := range ask(cmd.Context(), responder, []string{name}, qtype).Answers {
-					if row := queryRow(a); !contains(rows, row) {
+					// What an ExternalName leads to has rows of its own, and its CNAME answers for both families.
+					if row := queryRow(a); row.Name == name && !told[row] {
+						told[row] = true
 						rows = append(rows, row)
 					}
 				}
@@ -52,16 +55,6 @@ func dnsNamesCommand() *cobra.Command {
 // queryRow is an answer as a row.
 func queryRow(a queryAnswer) nameRow {
 	return nameRow{Name: a.Name, TTL: a.TTL, Type: a.Type, Data: a.Data, Tier: a.Tier}
-}
-
-// contains tells whether a CNAME was told for the other family already: rows of one name stand together.
-func contains(rows []nameRow, row nameRow) bool {
-	for i := len(rows) - 1; i >= 0 && rows[i].Name == row.Name; i-- {
-		if rows[i] == row {
-			return true
-		}
-	}
-	return false
 }
 
 func nameColumns() []column[nameRow] {

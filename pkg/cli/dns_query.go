@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -85,9 +86,9 @@ func (f *nameFlags) add(cmd *cobra.Command) {
 	complete(cmd, "pods", podModes)
 }
 
-// read gives a responder as an agent has it, without an upstream.
+// read gives a responder as an agent has it, without an upstream. Of the zones the last dots are taken.
 func (f *nameFlags) read(cmd *cobra.Command) (*namesInFiles, *dns.Responder, error) {
-	zones, err := zones("zone", f.zones)
+	zones, err := clusterZones(f.zones)
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -96,6 +97,7 @@ func (f *nameFlags) read(cmd *cobra.Command) (*namesInFiles, *dns.Responder, err
 	case !slices.Contains(podModes(), f.pods):
 		return nil, nil, usagef("--pods %q: want %s", f.pods, strings.Join(podModes(), ", "))
 	}
+	f.zones = zones
 	n := &namesInFiles{pods: map[lb.PodName]lb.NamedPod{}, services: map[lb.ServiceName]lb.NamedService{}}
 	n.View = dns.NewView(dns.ViewOptions{Node: f.node, Reverse: true})
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -106,7 +108,7 @@ func (f *nameFlags) read(cmd *cobra.Command) (*namesInFiles, *dns.Responder, err
 		TTL: defaultNameTTL, Zonal: true}), nil
 }
 
-// defaultNameTTL is the agent's, in seconds.
+// defaultNameTTL is the agent's, in seconds: how long answers may be kept.
 const defaultNameTTL = 5
 
 func dnsQueryCommand() *cobra.Command {
@@ -164,28 +166,39 @@ list that are asked before are listed.`,
 	return cmd
 }
 
-// walk are the names that a pod asks for one after the other.
+// walk are the names that the pod of an address asks for one after the other. Pods of the node's network share its address: they must agree.
 func (f *nameFlags) walk(names *namesInFiles, client, name string) ([]string, error) {
 	address, err := netip.ParseAddr(client)
 	if err != nil {
 		return nil, usagef("--client %q: want an IP address, as 10.244.1.7", client)
 	}
-	for _, pod := range names.pods {
-		if slices.Contains(pod.Addresses, address.Unmap()) {
-			kubelet := dns.Kubelet{Zone: f.zones[0], ClusterDNS: []netip.Addr{address}} // any: only the search list is used
-			return kubelet.NamesOf(pod).Walk(name), nil
+	kubelet := dns.Kubelet{Zone: f.zones[0], ClusterDNS: []netip.Addr{address}} // any: only the search list is used
+	var first *lb.PodName
+	var walk []string
+	for _, pod := range slices.SortedFunc(maps.Keys(names.pods), comparePods) {
+		if !slices.Contains(names.pods[pod].Addresses, address.Unmap()) {
+			continue
 		}
+		own := kubelet.NamesOf(names.pods[pod]).Walk(name)
+		if first != nil && !slices.Equal(own, walk) {
+			return nil, usagef("--client %s: Pods %s/%s and %s/%s have this address, and look %s up in different ways: want an address of one",
+				client, first.Namespace, first.Name, pod.Namespace, pod.Name, name)
+		}
+		first, walk = &pod, own
 	}
-	return nil, usagef("--client %s: no Pod of the files has this address", client)
+	if first == nil {
+		return nil, usagef("--client %s: no Pod of the files has this address", client)
+	}
+	return walk, nil
 }
 
-// ask asks for names until one has records; where none has, the last answers.
+// ask asks for names until one has records; where none has, the last answers. All records are told, however many a message could carry.
 func ask(ctx context.Context, responder *dns.Responder, walk []string, qtype uint16) queryDocument {
 	doc := queryDocument{Type: wire.TypeToString[qtype], Way: "responder", Answers: []queryAnswer{}, LeftOut: []leftOut{}, Walk: []askedBefore{}}
 	for i, name := range walk {
 		question := new(wire.Msg)
 		question.SetQuestion(name, qtype)
-		reply := responder.Serve(ctx, question, dns.Client{TCP: true})
+		reply := responder.Answer(ctx, question, dns.Client{})
 		doc.Name, doc.Rcode = name, wire.RcodeToString[reply.Rcode]
 		if len(reply.Answer) == 0 && i < len(walk)-1 {
 			doc.Walk = append(doc.Walk, askedBefore{doc.Name, doc.Rcode})

@@ -123,7 +123,11 @@ func writePodNames(w io.Writer, rows []podNames) error {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprintf(w, "# Pod %s, hostname %s\n%s", printable(row.Pod), printable(row.Hostname), printableLines(row.ResolvConf.String()))
+		hostname := row.Hostname
+		if hostname == "" {
+			hostname = "of the node"
+		}
+		fmt.Fprintf(w, "# Pod %s, hostname %s\n%s", printable(row.Pod), printable(hostname), printableLines(row.ResolvConf.String()))
 		for _, name := range row.Walk {
 			fmt.Fprintf(w, "# asks for %s\n", printable(name))
 		}

@@ -57,7 +57,7 @@ outside of its zones are refused, or forwarded to --upstream.`,
 	flags.StringSliceVar(&f.zones, "zone", []string{"cluster.local"}, "`zone` of the cluster")
 	flags.StringSliceVar(&f.reverse, "reverse-zone", nil, "`zones` of addresses to answer: in-addr.arpa,ip6.arpa or zones in them")
 	flags.StringVar(&f.pods, "pods", string(dns.PodsDisabled), "names of pods' addresses: `disabled|insecure|verified`")
-	flags.IntVar(&f.ttl, "ttl", 5, "`seconds` that answers may be kept, 0 to 3600")
+	flags.IntVar(&f.ttl, "ttl", defaultNameTTL, "`seconds` that answers may be kept, 0 to 3600")
 	flags.StringSliceVar(&f.upstream, "upstream", nil, "`IP:PORT,...` of name servers for all other names")
 	flags.StringVar(&f.node.Name, "node", "", "`name` of the clients' node, for what is near")
 	flags.StringVar(&f.node.Zone, "node-zone", "", "`zone` of the clients' node, instead of the Node object's")
@@ -99,7 +99,7 @@ func (f *dnsFlags) options() (o dns.Options, err error) {
 	if err := checkListen(f.listen); err != nil {
 		return o, err
 	}
-	if o.Zones, err = zones("zone", f.zones); err != nil {
+	if o.Zones, err = clusterZones(f.zones); err != nil {
 		return o, err
 	}
 	if o.ReverseZones, err = zones("reverse-zone", f.reverse); err != nil {
@@ -137,6 +137,14 @@ func checkListen(text string) error {
 		return usagef("--listen %q: want ADDR:PORT, as 127.0.0.1:5353 or [::1]:5353", text)
 	}
 	return nil
+}
+
+// clusterZones are one or more: names of Services are in one.
+func clusterZones(texts []string) ([]string, error) {
+	if len(texts) == 0 {
+		return nil, usagef("--zone %q: want a domain name, as cluster.local", "")
+	}
+	return zones("zone", texts)
 }
 
 func zones(flag string, texts []string) (out []string, err error) {

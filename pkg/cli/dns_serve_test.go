@@ -66,6 +66,7 @@ func TestANameServerRefusesFlagsThatMakeNoSense(t *testing.T) {
 		{"-f x.yaml --listen :0 --pods some", "--pods"},
 		{"-f x.yaml --listen :0 --ttl 3601", "--ttl 3601"},
 		{"-f x.yaml --listen :0 --zone a..b", "--zone"},
+		{"-f x.yaml --listen :0 --zone=", `--zone "": want a domain name`},
 		{"-f x.yaml --listen :0 --reverse-zone cluster.local", "--reverse-zone"},
 		{"-f x.yaml --listen :0 --upstream resolver", "--upstream"},
 		{"-f x.yaml --listen :0 --own-address me", "--own-address"},

@@ -52,7 +52,7 @@ func (c ResolvConf) String() string {
 	return out.String()
 }
 
-// ParseResolvConf reads a resolv.conf as the kubelet reads the node's.
+// ParseResolvConf reads a resolv.conf as the kubelet reads the node's: without `domain` lines and the search domain `.` (parseResolvConf).
 func ParseResolvConf(text string) (c ResolvConf) {
 	for _, line := range strings.Split(text, "\n") {
 		words := strings.Fields(line)
@@ -60,16 +60,15 @@ func ParseResolvConf(text string) (c ResolvConf) {
 		case len(words) == 0 || strings.ContainsAny(words[0][:1], "#;"):
 		case words[0] == "nameserver" && len(words) > 1:
 			c.Nameservers = append(c.Nameservers, words[1])
-		case words[0] == "search" || words[0] == "domain":
+		case words[0] == "search":
 			c.Searches = nil // the last line counts
 			for _, s := range words[1:] {
 				if s != "." {
-					s = strings.TrimSuffix(s, ".")
+					c.Searches = append(c.Searches, strings.TrimSuffix(s, "."))
 				}
-				c.Searches = append(c.Searches, s)
 			}
 		case words[0] == "options":
-			c.Options = words[1:]
+			c.Options = mergeOptions(c.Options, words[1:])
 		}
 	}
 	return c
@@ -85,11 +84,11 @@ type Kubelet struct {
 // PodNames are what a Pod gets from the kubelet, and what is wrong with it.
 type PodNames struct {
 	ResolvConf
-	Hostname string   `json:"hostname"` // in /etc/hostname and by uname
+	Hostname string   `json:"hostname"` // in /etc/hostname and by uname; "": the node's
 	Problems []string `json:"problems"`
 }
 
-// NamesOf is what the kubelet makes of a Pod's wishes (pkg/kubelet/network/dns and kubelet_pods.go of Kubernetes).
+// NamesOf is what the kubelet makes of a Pod's wishes (pkg/kubelet/network/dns, kuberuntime and kubelet_pods.go of Kubernetes).
 func (k Kubelet) NamesOf(pod lb.NamedPod) (out PodNames) {
 	w := lb.PodWishes{}
 	if pod.Wishes != nil {
@@ -120,7 +119,9 @@ func (k Kubelet) NamesOf(pod lb.NamedPod) (out PodNames) {
 		*list = append([]string{}, *list...) // in JSON an empty list, not null
 	}
 	out.cut(problem)
-	out.Hostname = k.hostname(pod.Name, w, problem)
+	if !w.HostNetwork {
+		out.Hostname = k.hostname(pod.Name, w, problem)
+	}
 	return out
 }
 
@@ -136,8 +137,7 @@ func (k Kubelet) fromCluster(w lb.PodWishes, problem func(string, ...any)) bool 
 			return false
 		}
 	default:
-		problem("spec.dnsPolicy %q: want ClusterFirst, ClusterFirstWithHostNet, Default or None", w.Policy)
-		return false
+		problem("spec.dnsPolicy %q: want ClusterFirst, ClusterFirstWithHostNet, Default or None; the kubelet asks the cluster's DNS", w.Policy)
 	}
 	if len(k.ClusterDNS) == 0 {
 		problem("the kubelet has no clusterDNS: the Pod gets the node's name servers")
@@ -152,8 +152,8 @@ func (out *PodNames) cut(problem func(string, ...any)) {
 		out.Nameservers = out.Nameservers[:maxNameservers]
 	}
 	before := len(out.Searches)
+	out.Searches = out.Searches[:min(before, maxSearches)] // before the long ones go, which count
 	out.Searches = slices.DeleteFunc(slices.Clone(out.Searches), func(s string) bool { return len(s) > maxDomain })
-	out.Searches = out.Searches[:min(len(out.Searches), maxSearches)]
 	for len(strings.Join(out.Searches, " ")) > maxSearchText {
 		out.Searches = out.Searches[:len(out.Searches)-1]
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 var kubelet = dns.Kubelet{Zone: "cluster.local", ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
-	Node: dns.ParseResolvConf("# node's\ndomain old.example\nsearch node.example. .\nnameserver 192.0.2.53\noptions edns0\n")}
+	Node: dns.ParseResolvConf("# node's\ndomain old.example\nsearch node.example. .\nnameserver 192.0.2.53\noptions timeout:1 edns0 timeout:2\ndomain late.example\noptions timeout:3 rotate\n")}
 
 func pod(w lb.PodWishes) lb.NamedPod {
 	return lb.NamedPod{Name: lb.PodName{Namespace: "prod", Name: "cart-0"}, Wishes: &w}
@@ -22,8 +22,8 @@ func pod(w lb.PodWishes) lb.NamedPod {
 
 func TestTheKubeletsRules(t *testing.T) {
 	const (
-		cluster = "search prod.svc.cluster.local svc.cluster.local cluster.local node.example .\nnameserver 10.96.0.10\noptions ndots:5\n"
-		node    = "search node.example .\nnameserver 192.0.2.53\noptions edns0\n"
+		cluster = "search prod.svc.cluster.local svc.cluster.local cluster.local node.example\nnameserver 10.96.0.10\noptions ndots:5\n"
+		node    = "search node.example\nnameserver 192.0.2.53\noptions timeout:3 edns0 rotate\n"
 	)
 	for _, row := range []struct {
 		rule, want, problem string
@@ -36,10 +36,11 @@ func TestTheKubeletsRules(t *testing.T) {
 		{"D21: None without name servers", "", "wants one or more", lb.PodWishes{Policy: "None"}},
 		{"D22, D23: None", "search a.example\nnameserver 192.0.2.1\nnameserver 2001:db8::1\noptions ndots:2 edns0\n", "",
 			lb.PodWishes{Policy: "None", Nameservers: []string{"192.0.2.1", "2001:db8::1"}, Searches: []string{"a.example"}, Options: []string{"ndots:2", "edns0"}}},
-		{"D21: dnsConfig is merged, without what is there", "search prod.svc.cluster.local svc.cluster.local cluster.local node.example . a.example\n" +
+		{"D21: dnsConfig is merged, without what is there", "search prod.svc.cluster.local svc.cluster.local cluster.local node.example a.example\n" +
 			"nameserver 10.96.0.10\nnameserver 192.0.2.1\noptions ndots:2 edns0\n", "",
 			lb.PodWishes{Nameservers: []string{"10.96.0.10", "192.0.2.1"}, Searches: []string{"svc.cluster.local", "a.example"}, Options: []string{"ndots:2", "edns0"}}},
-		{"an unknown policy", node, `"Nearest": want`, lb.PodWishes{Policy: "Nearest"}},
+		{"an unknown policy", cluster, `"Nearest": want`, lb.PodWishes{Policy: "Nearest"}},
+		{"an unknown policy with hostNetwork", cluster, `"Nearest": want`, lb.PodWishes{Policy: "Nearest", HostNetwork: true}},
 	} {
 		got := kubelet.NamesOf(pod(row.pod))
 		if got.String() != row.want || strings.Contains(strings.Join(got.Problems, "\n"), row.problem) != true || (row.problem == "") != (len(got.Problems) == 0) {
@@ -51,6 +52,9 @@ func TestTheKubeletsRules(t *testing.T) {
 	}
 }
 
+// maxSearches is the kubelet's (MaxDNSSearchPaths).
+const maxSearches = 32
+
 // D24, and the resolver's three name servers.
 func TestTheKubeletWritesNoMoreThanResolversRead(t *testing.T) {
 	w := lb.PodWishes{Policy: "None", Nameservers: []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"}}
@@ -58,7 +62,7 @@ func TestTheKubeletWritesNoMoreThanResolversRead(t *testing.T) {
 		w.Searches = append(w.Searches, fmt.Sprintf("d%02d.example", i))
 	}
 	got := kubelet.NamesOf(pod(w))
-	if len(got.Nameservers) != 3 || len(got.Searches) != 32 || len(got.Problems) != 2 {
+	if len(got.Nameservers) != 3 || len(got.Searches) != maxSearches || len(got.Problems) != 2 {
 		t.Errorf("got %+v", got)
 	}
 	w.Searches = []string{strings.Repeat("x.", 127) + "example"}
@@ -67,6 +71,14 @@ func TestTheKubeletWritesNoMoreThanResolversRead(t *testing.T) {
 	}
 	got = kubelet.NamesOf(pod(w)) // the first has 261 characters, of the others ten have 2,029 with the spaces between them
 	if len(got.Searches) != 10 || got.Searches[0] != w.Searches[1] {
+		t.Errorf("%d searches: %q", len(got.Searches), got.Searches)
+	}
+	w.Searches = w.Searches[:1]
+	for i := range maxSearches {
+		w.Searches = append(w.Searches, fmt.Sprintf("d%02d.example", i))
+	}
+	got = kubelet.NamesOf(pod(w)) // one that is too long counts
+	if len(got.Searches) != maxSearches-1 || got.Searches[30] != "d30.example" {
 		t.Errorf("%d searches: %q", len(got.Searches), got.Searches)
 	}
 }
@@ -84,6 +96,7 @@ func TestAPodIsCalledByItsNameUnlessItSaysOtherwise(t *testing.T) {
 		{lb.PodWishes{HostnameAsFQDN: true}, "cart-0", 0},
 		{lb.PodWishes{Hostname: "h", Subdomain: "sub", HostnameAsFQDN: true}, "h.sub.prod.svc.cluster.local", 0},
 		{lb.PodWishes{Hostname: long, Subdomain: "sub", HostnameAsFQDN: true}, long + ".sub.prod.svc.cluster.local", 1},
+		{lb.PodWishes{Policy: "Default", HostNetwork: true, Hostname: long, Subdomain: "sub", HostnameAsFQDN: true}, "", 0}, // the node's
 	} {
 		if got := kubelet.NamesOf(pod(row.pod)); got.Hostname != row.want || len(got.Problems) != row.problems {
 			t.Errorf("%+v: %q, %q", row.pod, got.Hostname, got.Problems)
@@ -92,7 +105,7 @@ func TestAPodIsCalledByItsNameUnlessItSaysOtherwise(t *testing.T) {
 }
 
 func TestASearchListIsWalkedAsGlibcDoes(t *testing.T) {
-	c := kubelet.NamesOf(pod(lb.PodWishes{})).ResolvConf
+	c := kubelet.NamesOf(pod(lb.PodWishes{Searches: []string{"."}})).ResolvConf
 	below := []string{".prod.svc.cluster.local.", ".svc.cluster.local.", ".cluster.local.", ".node.example.", "."}
 	for name, want := range map[string][]string{"www.example.com": {"www.example.com"}, "a.b.c.d.e.f": nil} {
 		got := c.Walk(name)

@@ -56,7 +56,7 @@ func (m *machine) restartSockets(signal syscall.Signal) {
 	first.servingSockets()
 	before := onSockets(m.devices())
 	_ = first.end(signal) // an error, if it is killed
-	second := m.agent(nil)
+	second := m.agent(func(o *Options) { o.Reload = true })
 	second.servingSockets()
 	after := onSockets(m.devices())
 	if len(before) != socketPrograms || len(after) != socketPrograms {

@@ -64,7 +64,8 @@ type names struct {
 	options NameOptions
 	view    *dns.View
 	agent   *daemon
-	forward *dns.Upstreams
+	servers *dns.Upstreams
+	forward *dns.Forwarder
 	news    chan struct{} // gets something when the node's addresses or devices may be others
 
 	mu        sync.Mutex
@@ -73,7 +74,8 @@ type names struct {
 }
 
 func newNames(o NameOptions, node string, agent *daemon) *names {
-	n := &names{options: o, agent: agent, news: make(chan struct{}, 1), forward: dns.NewUpstreams(nil)}
+	n := &names{options: o, agent: agent, news: make(chan struct{}, 1), servers: dns.NewUpstreams(nil)}
+	n.forward = dns.NewForwarder(n.servers)
 	n.view = dns.NewView(dns.ViewOptions{Node: lb.Node{Name: node}, Reverse: true})
 	return n
 }
@@ -121,7 +123,7 @@ func (n *names) learn(d *lb.Decision) {
 	for i := range d.Frontends {
 		own = append(own, d.Frontends[i].Key.Address)
 	}
-	n.forward.Set(slices.DeleteFunc(servers, func(s netip.AddrPort) bool { return slices.Contains(own, s) }))
+	n.servers.Set(slices.DeleteFunc(servers, func(s netip.AddrPort) bool { return slices.Contains(own, s) }))
 }
 
 // serversOf are the endpoints that answer for the cluster's DNS, each once, in any order: not every node asks the same one first. The
@@ -214,7 +216,7 @@ func (n *names) await(ctx context.Context, longest time.Duration) {
 // under way are answered first.
 func (n *names) serve(ctx context.Context, at place) error {
 	options := dns.Options{Zones: n.options.Zones, ReverseZones: []string{"in-addr.arpa", "ip6.arpa"}, Pods: n.options.Pods, TTL: n.options.TTL,
-		Zonal: true, Upstream: n.forward, Service: n.options.Service}
+		Zonal: true, Forwarder: n.forward, Service: n.options.Service}
 	for _, a := range at.addresses {
 		options.OwnAddresses = append(options.OwnAddresses, a.Addr())
 	}

@@ -25,7 +25,7 @@ type queryDocument struct {
 	Name    string        `json:"name"`
 	Type    string        `json:"type"`
 	Rcode   string        `json:"rcode"`
-	Way     string        `json:"way"` // kernel, responder, forwarded, cached, stale
+	Way     dns.Way       `json:"way"`
 	Rule    string        `json:"rule"`
 	Answers []queryAnswer `json:"answers"`
 	LeftOut []leftOut     `json:"left_out"`
@@ -194,12 +194,12 @@ func (f *nameFlags) walk(names *namesInFiles, client, name string) ([]string, er
 
 // ask asks for names until one has records; where none has, the last answers. All records are told, however many a message could carry.
 func ask(ctx context.Context, responder *dns.Responder, walk []string, qtype uint16) queryDocument {
-	doc := queryDocument{Type: wire.TypeToString[qtype], Way: "responder", Answers: []queryAnswer{}, LeftOut: []leftOut{}, Walk: []askedBefore{}}
+	doc := queryDocument{Type: wire.TypeToString[qtype], Answers: []queryAnswer{}, LeftOut: []leftOut{}, Walk: []askedBefore{}}
 	for i, name := range walk {
 		question := new(wire.Msg)
 		question.SetQuestion(name, qtype)
-		reply := responder.Answer(ctx, question, dns.Client{})
-		doc.Name, doc.Rcode = name, wire.RcodeToString[reply.Rcode]
+		reply, way := responder.Answer(ctx, question, dns.Client{})
+		doc.Name, doc.Way, doc.Rcode = name, way, wire.RcodeToString[reply.Rcode]
 		if len(reply.Answer) == 0 && i < len(walk)-1 {
 			doc.Walk = append(doc.Walk, askedBefore{doc.Name, doc.Rcode})
 			continue

@@ -120,7 +120,7 @@ func (f *dnsFlags) options() (o dns.Options, err error) {
 	}
 	servers, err := upstreams("upstream", f.upstream)
 	if len(servers) > 0 {
-		o.Upstream = dns.NewUpstreams(servers)
+		o.Forwarder = dns.NewForwarder(dns.NewUpstreams(servers))
 	}
 	return o, err
 }

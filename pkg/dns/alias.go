@@ -15,7 +15,7 @@ const maxAliases = 10
 // chase follows an ExternalName to addresses: through names of ours, then by the upstream. A CNAME is told even where it leads nowhere,
 // which CoreDNS hides. An upstream that does not answer or says that it cannot makes the answer SERVFAIL, so that clients ask again, and so
 // does a Service that is not in force.
-func (r *Responder) chase(ctx context.Context, query *wire.Msg, client Client, from *answer, out *wire.Msg) {
+func (r *Responder) chase(ctx context.Context, query *wire.Msg, client Client, from *answer, out *wire.Msg) Way {
 	a := *from
 	told := []string{}
 	for a.alias != "" {
@@ -23,11 +23,10 @@ func (r *Responder) chase(ctx context.Context, query *wire.Msg, client Client, f
 		told = append(told, wire.CanonicalName(a.name))
 		zone, reverse, ours := r.Zone(a.alias)
 		if !ours || reverse {
-			r.chaseOutside(ctx, query, client, a.alias, out)
-			return
+			return r.chaseOutside(ctx, query, client, a.alias, out)
 		}
 		if slices.Contains(told, wire.CanonicalName(a.alias)) || len(told) > maxAliases {
-			return // a loop
+			break // a loop
 		}
 		a = answer{Responder: r, zone: zone, name: a.alias, qtype: from.qtype}
 		r.view.mu.RLock()
@@ -36,25 +35,27 @@ func (r *Responder) chase(ctx context.Context, query *wire.Msg, client Client, f
 		r.view.mu.RUnlock()
 		if doubt {
 			out.Answer, out.Rcode = nil, wire.RcodeServerFailure
-			return
+			break
 		}
 		out.Answer = append(out.Answer, a.records...)
 	}
+	return WayResponder
 }
 
 // chaseOutside asks the upstream for a name that is not ours.
-func (r *Responder) chaseOutside(ctx context.Context, query *wire.Msg, client Client, name string, out *wire.Msg) {
-	if r.options.Upstream == nil {
-		return
+func (r *Responder) chaseOutside(ctx context.Context, query *wire.Msg, client Client, name string, out *wire.Msg) Way {
+	if r.options.Forwarder == nil {
+		return WayResponder
 	}
 	ask := new(wire.Msg)
 	ask.SetQuestion(name, query.Question[0].Qtype)
 	ask.RecursionDesired = true
-	reply, err := r.exchange(ctx, ask, client)
+	reply, way, err := r.exchange(ctx, ask, client)
 	if err != nil || failed(reply) {
 		out.Answer, out.Rcode = nil, wire.RcodeServerFailure
-		return
+		return way
 	}
 	out.Answer = append(out.Answer, reply.Answer...)
 	out.Truncated = out.Truncated || reply.Truncated
+	return way
 }

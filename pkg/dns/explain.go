@@ -30,7 +30,7 @@ func (n nearness) String() string {
 func (r *Responder) Explain(name string) Explanation {
 	zone, reverse, ours := r.Zone(name)
 	switch {
-	case !ours && r.options.Upstream == nil:
+	case !ours && r.options.Forwarder == nil:
 		return Explanation{Rule: "no zone of the cluster, and no upstream"}
 	case !ours:
 		return Explanation{Rule: "no zone of the cluster: asked of the upstream"}

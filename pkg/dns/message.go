@@ -49,7 +49,8 @@ func (r *Responder) checked(ctx context.Context, query *wire.Msg, from Client) *
 		out.IsEdns0().SetExtendedRcode(wire.RcodeBadVers)
 		return out
 	}
-	return r.Answer(ctx, query, from)
+	out, _ := r.Answer(ctx, query, from)
+	return out
 }
 
 // fit truncates to what the client takes: 512 bytes without EDNS, never less with it, 64 KiB over TCP. Records are in order of nearness:

@@ -140,7 +140,7 @@ func TestRecordsFollowTheSpecification(t *testing.T) {
 		nothing = "NOERROR"
 	)
 	r := responder(dns.Options{ReverseZones: []string{"in-addr.arpa", "ip6.arpa"}, Zonal: true}, dns.ViewOptions{}, cluster()...)
-	withUpstream := responder(dns.Options{Upstream: outside{}}, dns.ViewOptions{}, cluster()...)
+	withUpstream := responder(dns.Options{Forwarder: dns.NewForwarder(outside{})}, dns.ViewOptions{}, cluster()...)
 	insecure := responder(dns.Options{Pods: dns.PodsInsecure}, dns.ViewOptions{}, cluster()...)
 	verified := responder(dns.Options{Pods: dns.PodsVerified}, dns.ViewOptions{}, cluster()...)
 	strict := responder(dns.Options{IgnoreEmpty: true}, dns.ViewOptions{}, cluster()...)
@@ -208,7 +208,7 @@ func TestRecordsFollowTheSpecification(t *testing.T) {
 		{"31", "10-244-1-10.prod.pod.cluster.local", "A", "NOERROR A 10.244.1.10", verified},
 		{"31", "10-244-1-10.idle.pod.cluster.local", "A", none, verified},
 		{"31", "172-17-0-3.prod.pod.cluster.local", "A", none, verified},
-		{"35", "fqdn.prod.svc.cluster.local", "A", "NOERROR A 192.0.2.80 CNAME db.example.com.", responder(dns.Options{Upstream: outside{}}, dns.ViewOptions{}, cluster()...)},
+		{"35", "fqdn.prod.svc.cluster.local", "A", "NOERROR A 192.0.2.80 CNAME db.example.com.", responder(dns.Options{Forwarder: dns.NewForwarder(outside{})}, dns.ViewOptions{}, cluster()...)},
 		{"35", "db-example-com.fqdn.prod.svc.cluster.local", "CNAME", "NOERROR CNAME db.example.com.", r},
 		{"35", "fqdn.prod.svc.cluster.local", "SRV", nothing, r},
 		{"36", "idle.svc.cluster.local", "A", nothing, r},

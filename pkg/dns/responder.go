@@ -4,7 +4,6 @@ package dns
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -33,16 +32,10 @@ type Options struct {
 	Zonal        bool         // answer zone.pin|prefer._zone.service names
 	IgnoreEmpty  bool         // a Service with ClusterIPs and without ready endpoints does not exist
 	OwnAddresses []netip.Addr // of this server: whose name NS is
-	Upstream     Upstream     // nil: none
+	Forwarder    *Forwarder   // of names that are not ours; nil: they are refused
 
 	// Service is what clients ask, and whose name NS is; zero: every Service that has one of OwnAddresses as an endpoint.
 	Service lb.ServiceName
-}
-
-// Upstream asks somebody else.
-type Upstream interface {
-	// Exchange passes a client's question on, and returns the answer with the client's id.
-	Exchange(ctx context.Context, query *wire.Msg) (*wire.Msg, error)
 }
 
 // Responder answers messages from a View.
@@ -50,11 +43,7 @@ type Responder struct {
 	view    *View
 	options Options
 	shuffle func(n int, swap func(i, j int))
-	waiting share // questions that wait for the upstream
 }
-
-// maxWaiting is how many questions may wait for the upstream. Each has a goroutine and a socket, for up to exchangeTime.
-const maxWaiting = 1024
 
 // NewResponder takes zones with or without their last dot.
 func NewResponder(v *View, o Options) *Responder {
@@ -62,7 +51,7 @@ func NewResponder(v *View, o Options) *Responder {
 		o.Pods = PodsDisabled
 	}
 	o.Zones, o.ReverseZones = absolute(o.Zones), absolute(o.ReverseZones)
-	return &Responder{view: v, options: o, shuffle: rand.Shuffle, waiting: share{most: maxWaiting}}
+	return &Responder{view: v, options: o, shuffle: rand.Shuffle}
 }
 
 // Lives returns once the view can be read, and tells whether it was told of everything.
@@ -100,7 +89,7 @@ func (r *Responder) Zone(name string) (zone string, reverse, ok bool) {
 }
 
 // Answer answers a well-formed query of class IN. It never fails: what cannot be known is SERVFAIL.
-func (r *Responder) Answer(ctx context.Context, query *wire.Msg, from Client) *wire.Msg {
+func (r *Responder) Answer(ctx context.Context, query *wire.Msg, from Client) (*wire.Msg, Way) {
 	q := query.Question[0]
 	zone, reverse, ours := r.Zone(q.Name)
 	if !ours {
@@ -111,7 +100,7 @@ func (r *Responder) Answer(ctx context.Context, query *wire.Msg, from Client) *w
 	out.Authoritative = true
 	if q.Qtype == wire.TypeAXFR || q.Qtype == wire.TypeIXFR {
 		out.Authoritative, out.Rcode = false, wire.RcodeRefused
-		return out
+		return out, WayResponder
 	}
 	r.view.mu.RLock()
 	a := answer{Responder: r, zone: zone, name: q.Name, qtype: q.Qtype}
@@ -126,11 +115,12 @@ func (r *Responder) Answer(ctx context.Context, query *wire.Msg, from Client) *w
 	synced := r.view.synced
 	soa := a.soa()
 	r.view.mu.RUnlock()
-	if !a.exists && reverse && r.options.Upstream != nil {
+	if !a.exists && reverse && r.options.Forwarder != nil {
 		return r.forward(ctx, query, from)
 	}
+	way := WayResponder
 	if a.alias != "" {
-		r.chase(ctx, query, from, &a, out)
+		way = r.chase(ctx, query, from, &a, out)
 	}
 	switch {
 	case a.doubt, !a.exists && !synced:
@@ -143,31 +133,26 @@ func (r *Responder) Answer(ctx context.Context, query *wire.Msg, from Client) *w
 	if len(out.Answer) == 0 {
 		out.Ns = []wire.RR{soa}
 	}
-	return out
+	return out, way
 }
 
 // forward asks the upstream; without one, or where it does not answer, the question is refused or fails.
-func (r *Responder) forward(ctx context.Context, query *wire.Msg, from Client) *wire.Msg {
-	if r.options.Upstream == nil {
-		return refusal(query, wire.RcodeRefused)
+func (r *Responder) forward(ctx context.Context, query *wire.Msg, from Client) (*wire.Msg, Way) {
+	if r.options.Forwarder == nil {
+		return refusal(query, wire.RcodeRefused), WayResponder
 	}
-	out, err := r.exchange(ctx, query, from)
+	out, way, err := r.exchange(ctx, query, from)
 	if err != nil {
-		return refusal(query, wire.RcodeServerFailure)
+		return refusal(query, wire.RcodeServerFailure), way
 	}
-	return out
+	return out, way
 }
 
-// errTooMany says that a client has its share of the questions that may wait.
-var errTooMany = errors.New("ask upstream: too many questions wait for it")
-
-// exchange asks the upstream for a client.
-func (r *Responder) exchange(ctx context.Context, query *wire.Msg, from Client) (*wire.Msg, error) {
-	if !r.waiting.take(from.Address) {
-		return nil, errTooMany
-	}
-	defer r.waiting.give(from.Address)
-	return r.options.Upstream.Exchange(ctx, query)
+// exchange asks the upstream for a client. What is old is told of names outside of the cluster alone: what becomes of an address in it, of
+// which its reverse name tells, is known there now.
+func (r *Responder) exchange(ctx context.Context, query *wire.Msg, from Client) (*wire.Msg, Way, error) {
+	_, _, ours := r.Zone(query.Question[0].Name)
+	return r.options.Forwarder.Exchange(ctx, query, from.Address, !ours)
 }
 
 // refusal answers a query with a code alone.

@@ -256,6 +256,25 @@ func TestWhatIsCutOffIsAskedByTCP(t *testing.T) {
 	}
 }
 
+// A server that is older than EDNS says that it does not understand (RFC 6891 7).
+func TestAServerWithoutEDNSIsAskedAgainWithout(t *testing.T) {
+	var plain atomic.Int32
+	at := nameServer(t, func(w wire.ResponseWriter, q *wire.Msg) {
+		if q.IsEdns0() != nil {
+			m := new(wire.Msg).SetRcode(q, wire.RcodeFormatError)
+			m.Question = nil
+			_ = w.WriteMsg(m)
+			return
+		}
+		plain.Add(1)
+		says("A 192.0.2.7")(w, q)
+	})
+	m, err := dns.NewUpstreams([]netip.AddrPort{at}).Exchange(context.Background(), query("www.example.com", "A"))
+	if err != nil || len(m.Answer) != 1 || plain.Load() != 1 {
+		t.Errorf("got %v, %v, asked %d times without", m, err, plain.Load())
+	}
+}
+
 // An upstream that spells the name in its own way might be somebody who guesses: it is believed by TCP alone.
 func TestAnAnswerInAnotherSpellingIsAskedForAgainByTCP(t *testing.T) {
 	var streams atomic.Int32

@@ -34,8 +34,8 @@ func TestQuestionsThatWaitForTheUpstreamAreSharedAmongClients(t *testing.T) {
 		view.Set(lb.NamedService{Name: lb.ServiceName{Namespace: "prod", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
 		view.Set(lb.NamedService{Name: lb.ServiceName{Namespace: "prod", Name: "out"}, ExternalName: "www.example.com"})
 		view.Synced()
-		r := NewResponder(view, Options{Zones: []string{"cluster.local"}, Upstream: upstream})
-		r.waiting.most = 8
+		r := NewResponder(view, Options{Zones: []string{"cluster.local"}, Forwarder: NewForwarder(upstream)})
+		r.options.Forwarder.waiting.most = 8
 		rcodes := make(chan int, 100)
 		ask := func(name, client string, times int) {
 			for range times {
@@ -69,8 +69,8 @@ func TestQuestionsThatWaitForTheUpstreamAreSharedAmongClients(t *testing.T) {
 		answered(wire.RcodeSuccess, 6)
 		ask("out.prod.svc.cluster.local.", "10.244.1.1", 1)
 		answered(wire.RcodeSuccess, 1)
-		if r.waiting.taken != 0 || len(r.waiting.by) != 0 {
-			t.Errorf("%d places of %v are not given back", r.waiting.taken, r.waiting.by)
+		if r.options.Forwarder.waiting.taken != 0 || len(r.options.Forwarder.waiting.by) != 0 {
+			t.Errorf("%d places of %v are not given back", r.options.Forwarder.waiting.taken, r.options.Forwarder.waiting.by)
 		}
 	})
 }

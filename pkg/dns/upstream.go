@@ -132,7 +132,8 @@ func (s *upstream) note(err error) {
 	}
 }
 
-// ask tries UDP, and TCP where that is cut off, or where a server does not keep the spelling of names and so might be anybody.
+// ask tries UDP, once more without EDNS where a server does not know that, and TCP where the answer is cut off, or where a server does not
+// keep the spelling of names and so might be anybody.
 func (s *upstream) ask(ctx context.Context, query *wire.Msg) (*wire.Msg, error) {
 	ask := new(wire.Msg)
 	ask.Question = slices.Clone(query.Question)
@@ -140,6 +141,10 @@ func (s *upstream) ask(ctx context.Context, query *wire.Msg) (*wire.Msg, error) 
 	ask.Question[0].Name = mixCase(ask.Question[0].Name)
 	ask.SetEdns0(upstreamSize, query.IsEdns0() != nil && query.IsEdns0().Do())
 	reply, err := exchange(ctx, "udp", ask, s.address)
+	if err == nil && reply.Rcode == wire.RcodeFormatError && reply.IsEdns0() == nil {
+		ask.Id, ask.Extra = wire.Id(), nil // RFC 6891 7
+		reply, err = exchange(ctx, "udp", ask, s.address)
+	}
 	if err == nil && !reply.Truncated && sameQuestion(ask, reply, false) {
 		return reply, nil
 	}
@@ -164,7 +169,7 @@ func exchange(ctx context.Context, network string, ask *wire.Msg, address string
 }
 
 func sameQuestion(ask, reply *wire.Msg, anyCase bool) bool {
-	if len(reply.Question) != 1 {
+	if len(reply.Question) != 1 || !reply.Response {
 		return false
 	}
 	a, b := ask.Question[0], reply.Question[0]

@@ -34,7 +34,7 @@ func startNearlb(t cleaner, s setup, known bool, objects ...runtime.Object) *dns
 	}
 	o := s.Options
 	if s.upstream {
-		o.Upstream = upstream{}
+		o.Forwarder = dns.NewForwarder(upstream{})
 	}
 	return dns.NewResponder(view, o)
 }

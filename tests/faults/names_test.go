@@ -113,7 +113,7 @@ func TestAPodsQuestionsAreAnsweredWhateverBecomesOfTheAgent(t *testing.T) {
 	a := start()
 	answered("the node", nodesTTL)
 	for _, w := range ways() { // what is not ours is asked of the cluster's DNS
-		if got, err := resolve(pod, w, at(w.six), "web-1.default.svc.example.test."); err != nil || got != clustersTTL {
+		if got, err := resolve(pod, w, at(w.six), "web-1.default.svc.example.test."); err != nil || got > clustersTTL { // less: it was kept
 			t.Errorf("%s: a name of another zone: lifetime %d, %v", w, got, err)
 		}
 		own := netip.AddrPortFrom(n.Address(w.six), 10053)

@@ -89,6 +89,7 @@ func forwarding(t *testing.T, test func(t *testing.T, u *countingUpstream, ask f
 			}
 			return m, way
 		})
+		synctest.Wait()
 		if f.waiting.taken != 0 || len(f.waiting.by) != 0 || len(f.flights) != 0 {
 			t.Errorf("%d places of %v are not given back, %d questions under way", f.waiting.taken, f.waiting.by, len(f.flights))
 		}

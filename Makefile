@@ -7,6 +7,9 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unk
 TIMEOUT  ?= 40m
 FUZZTIME ?= 30s
 
+# TAGS=image leaves out demo and bench, which no node needs.
+TAGS     ?=
+
 # The worlds that properties are held against: the same for the same code, so that a failure is of the change it is found in. 0: others each time.
 SEED     ?= 1
 export RAPID_SEED = $(SEED)
@@ -33,13 +36,14 @@ help: ## print these targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/nearlb (needs Go alone: BPF objects are committed)
-	$(GO) build -ldflags "-s -w -X github.com/nearlb/nearlb/pkg/cli.version=$(VERSION)" -o $(BIN) ./cmd/nearlb
+	$(GO) build $(if $(TAGS),-tags $(TAGS)) -ldflags "-s -w -X github.com/nearlb/nearlb/pkg/cli.version=$(VERSION)" -o $(BIN) ./cmd/nearlb
 
 demo: build root ## a small cluster on this machine: watch traffic follow the endpoints (about 40 s)
 	./$(BIN) demo $(DEMOFLAGS)
 
-image: build ## make bin/nearlb.tar, the image that manifests/Dockerfile makes, without an engine
-	cd tests/cluster && $(GO) run ./image/nearlb -dockerfile ../../manifests/Dockerfile -program ../../$(BIN) -version $(VERSION) -out ../../$(BIN).tar
+image: ## make bin/nearlb.tar, the image that manifests/Dockerfile makes, without an engine
+	$(MAKE) build BIN=bin/image/nearlb TAGS=image
+	cd tests/cluster && $(GO) run ./image/nearlb -dockerfile ../../manifests/Dockerfile -program ../../bin/image/nearlb -version $(VERSION) -out ../../$(BIN).tar
 
 kube-up: root kube-packages image ## a real Kubernetes cluster on this machine: three nodes with kubelet and containerd, which have the image (the first time builds Kubernetes, minutes)
 	cd tests/cluster && $(GO) build -o ../../bin/kubecluster ./kubecluster

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build !image
+
 package cli
 
 import (
@@ -97,11 +99,3 @@ func writeBench(w io.Writer, format string, r bench.Result) error {
 }
 
 func nanoseconds(t float64) string { return strconv.FormatFloat(t, 'f', 1, 64) }
-
-// orNothing leaves out what does not apply.
-func orNothing(n int) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.Itoa(n)
-}

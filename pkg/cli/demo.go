@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build !image
+
 package cli
 
 import (
@@ -9,6 +11,9 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/demo"
 )
+
+// demoExample is the line of the examples of `nearlb --help`.
+const demoExample = "  nearlb demo                              see it at work on this machine\n"
 
 func demoCommand() *cobra.Command {
 	var options demo.Options

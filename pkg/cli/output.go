@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -89,4 +90,12 @@ func writeRows[R any](w io.Writer, width int, format string, columns []column[R]
 		return writeYAML(w, rows)
 	}
 	return writeTable(w, width, format == formatWide, columns, rows)
+}
+
+// orNothing leaves out what does not apply.
+func orNothing(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
 }

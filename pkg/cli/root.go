@@ -62,8 +62,7 @@ func Root() *cobra.Command {
 nearlb sends each connection to the nearest ready backend of its Service: same
 node, same zone, then the cluster. One agent per node writes BPF maps; the other
 commands read and explain them.`),
-		Example: `  nearlb demo                              see it at work on this machine
-  nearlb plan -f objects.yaml --node n1    what a node would do, and why
+		Example: demoExample + `  nearlb plan -f objects.yaml --node n1    what a node would do, and why
   nearlb services                          what the live kernel does`,
 		Version:       versionText(),
 		Args:          noSuchCommand,

@@ -306,6 +306,9 @@ func (n *node) commands() {
 			n.Errorf("nearlb %s prints nothing", strings.Join(args, " "))
 		}
 	}
+	if out, err := n.set.Exec(n.node, n.pod, "bench", "--runs", "1"); err == nil || !strings.Contains(out, "bench is not in the image") {
+		n.Errorf("nearlb bench: %q, %v; want it to say that the image has none", out, err)
+	}
 	var rows []struct{ Program, ProgramTag, Method, Device string }
 	n.must(json.Unmarshal([]byte(n.exec("devices", "-o", "json")), &rows))
 	sockets := 0

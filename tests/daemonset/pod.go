@@ -42,7 +42,7 @@ var build = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("make", "build", "BIN="+made, "VERSION=test")
+	cmd := exec.Command("make", "build", "BIN="+made, "TAGS=image", "VERSION=test")
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("make build: %w\n%s", err, out)

@@ -13,7 +13,7 @@ import (
 
 func main() {
 	dockerfile := flag.String("dockerfile", "manifests/Dockerfile", "what the image is to be like")
-	program := flag.String("program", "bin/nearlb", "the program, as make build built it")
+	program := flag.String("program", "bin/image/nearlb", "the program, as make build TAGS=image built it")
 	name := flag.String("name", "nearlb:latest", "of the image")
 	version := flag.String("version", "unknown", "of the program")
 	out := flag.String("out", "bin/nearlb.tar", "the tarball")

@@ -221,9 +221,9 @@ func (n *names) serve(ctx context.Context, at place) error {
 		options.OwnAddresses = append(options.OwnAddresses, a.Addr())
 	}
 	responder := dns.NewResponder(n.view, options)
-	sockets, stop := context.WithCancel(context.WithoutCancel(ctx))
+	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	group, ended := errgroup.WithContext(sockets)
+	group, ended := errgroup.WithContext(answering)
 	var up sync.WaitGroup
 	for _, a := range at.addresses {
 		up.Add(1)

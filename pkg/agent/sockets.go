@@ -19,7 +19,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/capability"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
-	"github.com/nearlb/nearlb/pkg/sockets"
+	"github.com/nearlb/nearlb/pkg/sockdiag"
 )
 
 // knobEveryNamespace has the programs serve the sockets of pods as well.
@@ -125,7 +125,7 @@ func (r *running) leaveBackends(ctx context.Context) error {
 }
 
 func (r *running) endSockets() {
-	ended, err := r.abort()
+	ended, err := r.endAbandoned()
 	if err != nil {
 		err = fmt.Errorf("end sockets of UDP clients whose backend is gone: %w", err)
 	}
@@ -137,7 +137,7 @@ func (r *running) endSockets() {
 	}
 }
 
-func (r *running) abort() (int, error) {
+func (r *running) endAbandoned() (int, error) {
 	peers, err := maps.Peers(r.objects.SockPeers, r.objects.Peers)
 	if err != nil || len(peers) == 0 {
 		return 0, err
@@ -147,9 +147,9 @@ func (r *running) abort() (int, error) {
 		return ours && r.reader.abandoned(remote, peer)
 	}
 	if r.options.SocketLB == attach.AllSockets {
-		return sockets.AbortEverywhere(chosen)
+		return sockdiag.EndEverywhere(chosen)
 	}
-	return sockets.Abort(netns.None(), chosen)
+	return sockdiag.End(netns.None(), chosen)
 }
 
 // servingUDP are the backends that UDP clients of a decision may be connected to, in its order.

@@ -15,7 +15,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/cgroup"
-	"github.com/nearlb/nearlb/pkg/sockets"
+	"github.com/nearlb/nearlb/pkg/sockdiag"
 )
 
 // checkRow is one thing that nearlb wants of this machine.
@@ -74,7 +74,7 @@ func writeCheck(w io.Writer, format string, rows []checkRow) error {
 // checkMachine looks at this machine as this process sees it: its capabilities, its mounts, its network namespace.
 func checkMachine() []checkRow {
 	rows := checkKernel(bpf.Probe())
-	rows = append(rows, checkCapabilities(), checkCgroup(), checkEnding(sockets.Probe))
+	rows = append(rows, checkCapabilities(), checkCgroup(), checkEnding(sockdiag.Probe))
 	return append(rows, checkForwarding()...)
 }
 

@@ -26,7 +26,7 @@ func servicesCommand() *cobra.Command {
 		columns: []column[maps.FrontendRow]{
 			{heading: "SERVICE", cell: func(r maps.FrontendRow) string { return withPort(r.Service, r.Port) }},
 			{heading: "KIND", cell: func(r maps.FrontendRow) string { return r.Kind }},
-			{heading: "FRONTEND", cell: func(r maps.FrontendRow) string { return socket(r.Address, r.FrontendPort) + "/" + r.Protocol }},
+			{heading: "FRONTEND", cell: func(r maps.FrontendRow) string { return hostPort(r.Address, r.FrontendPort) + "/" + r.Protocol }},
 			{heading: "FROM THIS NODE", cell: func(r maps.FrontendRow) string { return liveSideText(r.Internal) }},
 			{heading: "FROM OUTSIDE", wide: true, cell: func(r maps.FrontendRow) string { return liveSideText(r.External) }},
 			outside(func(r maps.FrontendRow) (string, string) { return liveSideText(r.Internal), liveSideText(r.External) }),
@@ -70,7 +70,7 @@ func backendsCommand() *cobra.Command {
 		empty: "No backends: the agent has published none.",
 		columns: []column[maps.BackendRow]{
 			{heading: "SERVICE", cell: func(r maps.BackendRow) string { return withPort(r.Service, r.Port) }},
-			{heading: "BACKEND", cell: func(r maps.BackendRow) string { return socket(r.Address, r.BackendPort) + "/" + r.Protocol }},
+			{heading: "BACKEND", cell: func(r maps.BackendRow) string { return hostPort(r.Address, r.BackendPort) + "/" + r.Protocol }},
 			{heading: "NODE", cell: func(r maps.BackendRow) string { return r.Node }},
 			{heading: "ZONE", cell: func(r maps.BackendRow) string { return r.Zone }},
 			{heading: "TIER", cell: func(r maps.BackendRow) string { return r.Tier }},
@@ -97,9 +97,9 @@ func flowsCommand() *cobra.Command {
 		},
 		empty: "No flows: no connection to a Service is remembered.",
 		columns: []column[maps.FlowRow]{
-			{heading: "CLIENT", cell: func(r maps.FlowRow) string { return socket(r.Client, r.ClientPort) }},
-			{heading: "FRONTEND", cell: func(r maps.FlowRow) string { return socket(r.Frontend, r.FrontendPort) + "/" + r.Protocol }},
-			{heading: "BACKEND", cell: func(r maps.FlowRow) string { return socket(r.Backend, r.BackendPort) }},
+			{heading: "CLIENT", cell: func(r maps.FlowRow) string { return hostPort(r.Client, r.ClientPort) }},
+			{heading: "FRONTEND", cell: func(r maps.FlowRow) string { return hostPort(r.Frontend, r.FrontendPort) + "/" + r.Protocol }},
+			{heading: "BACKEND", cell: func(r maps.FlowRow) string { return hostPort(r.Backend, r.BackendPort) }},
 			{heading: "STATE", cell: flowState},
 			{heading: "IDLE", right: true, cell: func(r maps.FlowRow) string { return idle(r.IdleSeconds) }},
 			{heading: "SERVICE", wide: true, cell: func(r maps.FlowRow) string { return withPort(r.Service, r.Port) }},
@@ -125,7 +125,7 @@ func affinityCommand() *cobra.Command {
 		columns: []column[maps.AffinityRow]{
 			{heading: "CLIENT", cell: func(r maps.AffinityRow) string { return r.Client.String() }},
 			{heading: "SERVICE", cell: func(r maps.AffinityRow) string { return withPort(r.Service, r.Port) + "/" + r.Protocol }},
-			{heading: "BACKEND", cell: func(r maps.AffinityRow) string { return socket(r.Backend, r.BackendPort) }},
+			{heading: "BACKEND", cell: func(r maps.AffinityRow) string { return hostPort(r.Backend, r.BackendPort) }},
 			{heading: "BACKEND IS", cell: func(r maps.AffinityRow) string { return r.State }},
 			{heading: "IDLE", right: true, cell: func(r maps.AffinityRow) string { return idle(r.IdleSeconds) }},
 		},
@@ -181,8 +181,8 @@ func liveSideText(side maps.SideRow) string {
 	return sideWords(side.Action, side.Reason, side.Note, tiers)
 }
 
-// socket is an address and its port; "" for none.
-func socket(address netip.Addr, port uint16) string {
+// hostPort is an address and its port; "" for none.
+func hostPort(address netip.Addr, port uint16) string {
 	if !address.IsValid() {
 		return ""
 	}

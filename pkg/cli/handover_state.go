@@ -16,7 +16,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/kubeproxy"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
-	"github.com/nearlb/nearlb/pkg/sockets"
+	"github.com/nearlb/nearlb/pkg/sockdiag"
 )
 
 // handoverState is how far this node is on the way between kube-proxy and nearlb.
@@ -130,7 +130,7 @@ func readKubeProxy(ctx context.Context, frontends map[frontendName]bool) (state 
 		}
 	}
 	state.Connections = protocolCounts{counts[lb.TCP], counts[lb.UDP], counts[lb.SCTP]}
-	_, err = sockets.Abort(netns.None(), func(_ uint64, remote netip.AddrPort) bool {
+	_, err = sockdiag.End(netns.None(), func(_ uint64, remote netip.AddrPort) bool {
 		if frontends[frontendName{lb.UDP.String(), remote}] {
 			state.Sockets++
 		}
@@ -145,7 +145,7 @@ func endSockets(pins *pinFlags, out io.Writer) error {
 	if err := pins.read(func(reader *maps.Reader) error { return readFrontends(reader, frontends) }); err != nil {
 		return err
 	}
-	ended, err := sockets.Abort(netns.None(), func(_ uint64, remote netip.AddrPort) bool {
+	ended, err := sockdiag.End(netns.None(), func(_ uint64, remote netip.AddrPort) bool {
 		return frontends[frontendName{lb.UDP.String(), remote}]
 	})
 	fmt.Fprintf(out, "ended %d UDP sockets\n", ended)

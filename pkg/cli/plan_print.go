@@ -65,7 +65,7 @@ func frontendColumns() []column[planFrontend] {
 	return []column[planFrontend]{
 		{heading: "SERVICE", cell: func(f planFrontend) string { return withPort(f.Service, f.Port) }},
 		{heading: "KIND", cell: func(f planFrontend) string { return string(f.Kind) }},
-		{heading: "FRONTEND", cell: func(f planFrontend) string { return socket(f.Address, f.FrontendPort) + "/" + f.Protocol.String() }},
+		{heading: "FRONTEND", cell: func(f planFrontend) string { return hostPort(f.Address, f.FrontendPort) + "/" + f.Protocol.String() }},
 		{heading: "FROM THIS NODE", cell: func(f planFrontend) string { return sideText(f.Internal) }},
 		{heading: "FROM OUTSIDE", wide: true, cell: func(f planFrontend) string { return sideText(f.External) }},
 		outside(func(f planFrontend) (string, string) { return sideText(f.Internal), sideText(f.External) }),
@@ -92,7 +92,7 @@ func outside[R any](sides func(R) (internal, external string)) column[R] {
 func endpointColumns(node planNode) []column[planEndpoint] {
 	return []column[planEndpoint]{
 		{heading: "SERVICE", cell: func(e planEndpoint) string { return withPort(e.Service, e.Port) }},
-		{heading: "ENDPOINT", cell: func(e planEndpoint) string { return socket(e.Address, e.EndpointPort) + "/" + e.Protocol.String() }},
+		{heading: "ENDPOINT", cell: func(e planEndpoint) string { return hostPort(e.Address, e.EndpointPort) + "/" + e.Protocol.String() }},
 		{heading: "NODE", cell: func(e planEndpoint) string { return e.Node }},
 		{heading: "ZONE", cell: func(e planEndpoint) string { return e.Zone }},
 		{heading: "SLICE", wide: true, cell: func(e planEndpoint) string { return e.Slice }},

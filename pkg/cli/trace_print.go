@@ -23,7 +23,7 @@ func writeAnswer(w io.Writer, r trace.Request, a trace.Answer) error {
 		fmt.Fprintf(&b, "  %s\n", text)
 	}
 	protocol := r.Protocol.String()
-	to := socket(r.To.Addr(), r.To.Port())
+	to := hostPort(r.To.Addr(), r.To.Port())
 	if r.Protocol == trace.ICMP {
 		protocol, to = "ICMP echo request", r.To.Addr().String()
 	}
@@ -40,7 +40,7 @@ func writeAnswer(w io.Writer, r trace.Request, a trace.Answer) error {
 		if i > 0 {
 			label = ""
 		}
-		fmt.Fprintf(&b, "  %-7s  %s  %s%s\n", label, socket(backend.Address, backend.Port), backend.Tier, share(backend.Count, r.Count))
+		fmt.Fprintf(&b, "  %-7s  %s  %s%s\n", label, hostPort(backend.Address, backend.Port), backend.Tier, share(backend.Count, r.Count))
 	}
 	if a.Source != nil {
 		fmt.Fprintf(&b, "  source   %s%s\n", *a.Source, kept(a.SNAT))

@@ -39,14 +39,14 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
-	sockets, err := s.listen(ctx)
+	all, err := s.listen(ctx)
 	if err != nil {
 		return fmt.Errorf("serve names on %s: %w", s.Address, err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	handler := wire.HandlerFunc(func(w wire.ResponseWriter, query *wire.Msg) { s.handle(ctx, w, query) })
-	servers := []*wire.Server{{Listener: &streams{Listener: sockets.stream, share: &share{most: maxConnections}}}}
-	for _, p := range sockets.packets {
+	servers := []*wire.Server{{Listener: &streams{Listener: all.stream, share: &share{most: maxConnections}}}}
+	for _, p := range all.packets {
 		servers = append(servers, &wire.Server{PacketConn: p})
 	}
 	for _, server := range servers {
@@ -66,11 +66,11 @@ func (s *Server) Run(ctx context.Context) error {
 		for _, server := range servers {
 			_ = server.ShutdownContext(ctx) // connections end with the answer under way; the error of one that has not begun says nothing
 		}
-		sockets.close()
+		all.close()
 		return nil
 	})
 	if s.Ready != nil {
-		s.Ready(sockets.stream.Addr().String())
+		s.Ready(all.stream.Addr().String())
 	}
 	return group.Wait()
 }
@@ -112,17 +112,17 @@ func clientOf(end net.Addr) Client {
 	return from
 }
 
-// sockets are what a server listens on: all have one port.
-type sockets struct {
+// listeners are the sockets that a server listens on: all have one port.
+type listeners struct {
 	stream  net.Listener
 	packets []net.PacketConn
 }
 
-func (s *sockets) close() {
-	if s.stream != nil {
-		_ = s.stream.Close()
+func (l *listeners) close() {
+	if l.stream != nil {
+		_ = l.stream.Close()
 	}
-	for _, p := range s.packets {
+	for _, p := range l.packets {
 		_ = p.Close()
 	}
 }
@@ -130,7 +130,7 @@ func (s *sockets) close() {
 // listenTries is how often a free port is looked for that UDP has free, too.
 const listenTries = 20
 
-func (s *Server) listen(ctx context.Context) (*sockets, error) {
+func (s *Server) listen(ctx context.Context) (*listeners, error) {
 	host, port, err := net.SplitHostPort(s.Address)
 	if err != nil {
 		return nil, err
@@ -143,8 +143,8 @@ func (s *Server) listen(ctx context.Context) (*sockets, error) {
 	}
 }
 
-func (s *Server) listenOn(ctx context.Context, host, port string) (*sockets, error) {
-	all := &sockets{}
+func (s *Server) listenOn(ctx context.Context, host, port string) (*listeners, error) {
+	all := &listeners{}
 	var err error
 	stream := net.ListenConfig{Control: s.control(false)} // not shared: who starts a second server on the port is told
 	stream.SetMultipathTCP(false)

@@ -15,7 +15,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
-	"github.com/nearlb/nearlb/pkg/sockets"
+	"github.com/nearlb/nearlb/pkg/sockdiag"
 )
 
 func TestSocketsOfTheHost(t *testing.T) {
@@ -157,7 +157,7 @@ func abandoned(r *rig, f family) {
 	peers, err := maps.Peers(r.objects.SockPeers, r.objects.Peers)
 	r.must(err)
 	r.do(func() (err error) {
-		ended, err = sockets.Abort(netns.None(), func(cookie uint64, remote netip.AddrPort) bool {
+		ended, err = sockdiag.End(netns.None(), func(cookie uint64, remote netip.AddrPort) bool {
 			peer, ours := peers[cookie]
 			return ours && r.tables.Reader().Abandoned(remote, peer)
 		})

@@ -32,12 +32,12 @@ var allowed = map[string][]string{
 	"pkg/metrics":    {"pkg/lb", "pkg/bpf", "pkg/maps"},
 	"pkg/trace":      {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide", "pkg/watch"},
 	"pkg/bench":      {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide"},
-	"pkg/agent":      {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/bpf", "pkg/maps", "pkg/attach", "pkg/metrics", "pkg/sockets", "pkg/health", "pkg/capability", "pkg/kubeproxy", "pkg/dns"},
+	"pkg/agent":      {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/bpf", "pkg/maps", "pkg/attach", "pkg/metrics", "pkg/sockdiag", "pkg/health", "pkg/capability", "pkg/kubeproxy", "pkg/dns"},
 	"pkg/lab":        {"pkg/cgroup"},
 	"pkg/cgroup":     {},
 	"pkg/capability": {},
 	"pkg/kubeproxy":  {},
-	"pkg/sockets":    {},
+	"pkg/sockdiag":   {},
 	"pkg/dns":        {"pkg/lb"},
 }
 

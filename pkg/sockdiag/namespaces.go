@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sockets
+package sockdiag
 
 import (
 	"errors"
@@ -15,18 +15,18 @@ import (
 // errHidden is one for all processes: they come and go, and an error that named them would be another one each time.
 var errHidden = errors.New("the kernel hides the network namespaces of some processes, for want of CAP_SYS_PTRACE or by a security module")
 
-// AbortEverywhere is Abort in every network namespace that a process of /proc is in.
-func AbortEverywhere(chosen Chosen) (int, error) {
+// EndEverywhere is End in every network namespace that a process of /proc is in.
+func EndEverywhere(chosen Chosen) (int, error) {
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return 0, fmt.Errorf("list processes: %w", err)
 	}
-	aborted, hidden := 0, false
+	count, hidden := 0, false
 	var errs []error
 	seen := map[uint64]bool{}
 	for _, process := range processes {
-		n, err := abortIn(process, seen, chosen)
-		aborted += n
+		n, err := endIn(process, seen, chosen)
+		count += n
 		if errors.Is(err, errHidden) {
 			hidden = true
 		} else if err != nil {
@@ -36,12 +36,12 @@ func AbortEverywhere(chosen Chosen) (int, error) {
 	if hidden {
 		errs = append(errs, errHidden)
 	}
-	return aborted, errors.Join(errs...)
+	return count, errors.Join(errs...)
 }
 
-// abortIn is Abort in the namespace that a process is in, unless it is seen already. A namespace counts as seen once it is open:
+// endIn is End in the namespace that a process is in, unless it is seen already. A namespace counts as seen once it is open:
 // the process may have ended since it was listed, and another one be there still.
-func abortIn(process string, seen map[uint64]bool, chosen Chosen) (int, error) {
+func endIn(process string, seen map[uint64]bool, chosen Chosen) (int, error) {
 	file, err := openNamespace(process)
 	if file == nil {
 		return 0, err
@@ -55,7 +55,7 @@ func abortIn(process string, seen map[uint64]bool, chosen Chosen) (int, error) {
 		return 0, nil
 	}
 	seen[namespace.Ino] = true
-	return Abort(netns.NsHandle(file.Fd()), chosen)
+	return End(netns.NsHandle(file.Fd()), chosen)
 }
 
 // openNamespace gives nothing of a process that has ended.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sockets ends connected UDP sockets whose peer is gone. No program sees their datagrams, so nobody else could keep
-// them from sending to nobody for ever: the kernel is asked to end them (sock_diag(7)), and their owner's next call fails with
-// ECONNABORTED.
-package sockets
+// Package sockdiag ends connected UDP sockets whose backend is gone: the kernel is asked to (SOCK_DESTROY of sock_diag(7)), and their
+// owner's next call fails with ECONNABORTED. No program sees their datagrams, so nothing else could stop them from sending to a
+// backend that is gone.
+package sockdiag
 
 import (
 	"encoding/binary"
@@ -19,9 +19,9 @@ import (
 // Chosen names sockets that are to end, by their cookie and whom they are connected to.
 type Chosen func(cookie uint64, remote netip.AddrPort) bool
 
-// Abort ends the connected UDP sockets of a network namespace that are chosen, and gives their number. netns.None() is the
+// End ends the connected UDP sockets of a network namespace that are chosen, and gives their number. netns.None() is the
 // calling thread's own namespace.
-func Abort(where netns.NsHandle, chosen Chosen) (int, error) {
+func End(where netns.NsHandle, chosen Chosen) (int, error) {
 	kernel, err := nl.GetNetlinkSocketAt(where, netns.None(), unix.NETLINK_INET_DIAG)
 	if err != nil {
 		return 0, fmt.Errorf("open netlink: %w", err)
@@ -45,6 +45,24 @@ func Abort(where netns.NsHandle, chosen Chosen) (int, error) {
 		}
 	}
 	return ended, errors.Join(errs...)
+}
+
+// Probe asks the kernel whether it ends UDP sockets, by trying with one that cannot be: of port 0. The error says what is
+// missing.
+func Probe() error {
+	kernel, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_INET_DIAG)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer kernel.Close()
+	d := diag{&nl.SocketHandle{Socket: kernel}}
+	if _, err := d.list(unix.AF_INET); err != nil {
+		return err
+	}
+	if err := d.destroy(socket{family: unix.AF_INET}); !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
 }
 
 // diag speaks sock_diag in one namespace.

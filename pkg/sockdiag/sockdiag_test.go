@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sockets_test
+package sockdiag_test
 
 import (
 	"net"
@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
-	"github.com/nearlb/nearlb/pkg/sockets"
+	"github.com/nearlb/nearlb/pkg/sockdiag"
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
@@ -46,7 +46,7 @@ func TestAKernelThatEndsSocketsSaysSoAndNoneIsEnded(t *testing.T) {
 	privileged.Namespace(t, func(*os.File) {
 		loopback(t)
 		client, _ := pair(t, "udp4", "127.0.0.1")
-		if err := sockets.Probe(); err != nil {
+		if err := sockdiag.Probe(); err != nil {
 			t.Error(err)
 		}
 		if _, err := client.Write([]byte("x")); err != nil {
@@ -62,7 +62,7 @@ func TestOnlyTheSocketsThatAreChosenAreEnded(t *testing.T) {
 			chosen, remote := pair(t, network, address)
 			other, _ := pair(t, network, address)
 			seen := map[uint64]bool{}
-			ended, err := sockets.Abort(netns.None(), func(cookie uint64, to netip.AddrPort) bool {
+			ended, err := sockdiag.End(netns.None(), func(cookie uint64, to netip.AddrPort) bool {
 				seen[cookie] = true
 				return to == remote
 			})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sockets
+package sockdiag
 
 import (
 	"errors"
@@ -37,7 +37,7 @@ func TestProcessesThatAreHiddenAreToldFromThoseThatEnded(t *testing.T) {
 			t.Errorf("a process that may do more than this thread: %v, %v; want %v", file, err, errHidden)
 		}
 		nobody := func(uint64, netip.AddrPort) bool { return false }
-		if _, err := AbortEverywhere(nobody); !errors.Is(err, errHidden) {
+		if _, err := EndEverywhere(nobody); !errors.Is(err, errHidden) {
 			t.Errorf("all processes: %v, want %v", err, errHidden)
 		}
 	})

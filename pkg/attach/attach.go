@@ -49,7 +49,7 @@ type Programs struct {
 type Options struct {
 	// Pods are shell patterns of pod devices' names (path.Match). Empty: pod devices are found by themselves.
 	Pods []string
-	// Networks are shell patterns of network devices' names. Empty: devices that hold an address of the node or the default
+	// Networks are shell patterns of network devices' names. Empty: devices that have an address of the node or the default
 	// route, tunnels, and others with an address that lead to hosts. A device that both kinds of patterns name is a pod's.
 	Networks []string
 	// NodeAddresses are the addresses of this node, none while they are not known; nil: never known. A device with one

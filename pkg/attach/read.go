@@ -89,7 +89,7 @@ func readLink(hook hook, path string, row *DeviceRow) (bool, error) {
 	if errors.Is(err, unix.ENODEV) {
 		return false, nil
 	}
-	if err != nil || !holds(q, a.id) {
+	if err != nil || !attachedAt(q, a.id) {
 		return false, err
 	}
 	row.Method, row.Link, row.Others = TCX, uint32(a.id), before(q, a.id, hook)

@@ -48,7 +48,7 @@ func (m *Manager) ensureTCX(d device, hook hook, want ebpf.ProgramID, row *Devic
 	if err != nil {
 		return err
 	}
-	if a != nil && !holds(neighbours, a.id) {
+	if a != nil && !attachedAt(neighbours, a.id) {
 		m.log.Info("drop link of a device that is gone", "device", d.name, "program", hook.program)
 		if err := m.dropLink(k); err != nil {
 			return err
@@ -101,9 +101,9 @@ func openPinned(path string) (*attachment, error) {
 	return &attachment{link: l, id: info.ID, pin: path}, nil
 }
 
-// holds tells whether the link is attached where the kernel was asked. An index may have gone to another device since the
+// attachedAt tells whether the link is attached where the kernel was asked. An index may have gone to another device since the
 // link was made, so the link's own word is not enough.
-func holds(q *link.QueryResult, id link.ID) bool { return position(q, id) >= 0 }
+func attachedAt(q *link.QueryResult, id link.ID) bool { return position(q, id) >= 0 }
 
 func position(q *link.QueryResult, id link.ID) int {
 	return slices.IndexFunc(q.Programs, func(p link.AttachedProgram) bool {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A generation describes its own tables: one more pinned table, "layout", holds BTF with a struct for each of them, whose
+// A generation describes its own tables: one more pinned table, "layout", has BTF with a struct for each of them, whose
 // members are its key and value. The kernel has the same with each table, but shows it to CAP_SYS_ADMIN alone.
 
 // tableTypes is the name of the struct that describes a table.

@@ -46,7 +46,7 @@ type Objects struct {
 	layer3   *ebpf.Collection // nil: not asked for yet
 }
 
-// Load brings programs and tables into the kernel. With a PinPath, tables found there are used again with all they hold,
+// Load brings programs and tables into the kernel. With a PinPath, tables found there are used again with all that is in them,
 // new ones are pinned, and the programs are new ones, pinned under a directory of their own, unless they are to be used again; they serve
 // once they are attached. Tables of another layout stay as they are and serve on: see Former and TakeOver. Errors of the kernel say what is
 // missing.

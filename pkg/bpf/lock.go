@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLocked: another process holds the lock of this pin path; the error's text names its process id.
+// ErrLocked: another process has the lock of this pin path; the error's text names its process id.
 var ErrLocked = errors.New("another agent has the lock")
 
-// DefaultLockDir is where lock files are: a bpffs holds no regular files.
+// DefaultLockDir is where lock files are: a bpffs has no regular files.
 const DefaultLockDir = "/run/nearlb"
 
-// Held is a lock that this process has.
-type Held struct {
+// PathLock is the lock of a pin path, taken.
+type PathLock struct {
 	*os.File
 	path string
 	made bool // an agent made the directory
@@ -30,29 +30,29 @@ type Held struct {
 
 // Lock takes the lock of a pin path until it is closed or the process ends. It fails with ErrLocked at once when another
 // process has it.
-func Lock(dir, pinPath string) (*Held, error) {
+func Lock(dir, pinPath string) (*PathLock, error) {
 	for {
-		held, err := lock(dir, lockFile(dir, pinPath))
+		taken, err := lock(dir, lockFile(dir, pinPath))
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			defer held.Close()
-			return nil, fmt.Errorf("lock pin path %s (process %s): %w", pinPath, readPid(held.File), ErrLocked)
+			defer taken.Close()
+			return nil, fmt.Errorf("lock pin path %s (process %s): %w", pinPath, readPid(taken.File), ErrLocked)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if held.current() { // and was not removed by a clean-up while we waited for it
-			err := held.write()
+		if taken.current() { // and was not removed by a clean-up while we waited for it
+			err := taken.write()
 			if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-				err = nil // the lock holds without our number in it
+				err = nil // it is locked without our number in it
 			}
-			return held, err
+			return taken, err
 		}
-		held.Close()
+		taken.Close()
 	}
 }
 
 // lock opens and locks the file. It gives the file with the error EWOULDBLOCK.
-func lock(dir, path string) (*Held, error) {
+func lock(dir, path string) (*PathLock, error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, fmt.Errorf("make lock directory: %w", err)
 	}
@@ -64,53 +64,53 @@ func lock(dir, path string) (*Held, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
-	held := &Held{file, path, made == nil}
+	taken := &PathLock{file, path, made == nil}
 	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
 	}
-	return held, err
+	return taken, err
 }
 
 // current says whether the file is the one of its name.
-func (h *Held) current() bool {
-	own, err := h.Stat()
+func (l *PathLock) current() bool {
+	own, err := l.Stat()
 	if err != nil {
 		return false
 	}
-	named, err := os.Stat(h.path)
+	named, err := os.Stat(l.path)
 	return err == nil && os.SameFile(own, named)
 }
 
 // madeDirectory is the second line of a lock file whose directory an agent made.
 const madeDirectory = "made directory"
 
-func (h *Held) write() error {
-	before, err := io.ReadAll(io.LimitReader(h.File, 64))
+func (l *PathLock) write() error {
+	before, err := io.ReadAll(io.LimitReader(l.File, 64))
 	if err != nil {
 		return fmt.Errorf("read lock: %w", err)
 	}
-	h.made = h.made || strings.Contains(string(before), madeDirectory)
+	l.made = l.made || strings.Contains(string(before), madeDirectory)
 	text := fmt.Sprintln(os.Getpid())
-	if h.made {
+	if l.made {
 		text += madeDirectory + "\n"
 	}
-	if err := h.Truncate(0); err != nil {
+	if err := l.Truncate(0); err != nil {
 		return fmt.Errorf("write lock: %w", err)
 	}
-	if _, err := h.WriteAt([]byte(text), 0); err != nil {
+	if _, err := l.WriteAt([]byte(text), 0); err != nil {
 		return fmt.Errorf("write lock: %w", err)
 	}
 	return nil
 }
 
 // Remove gives the lock up and removes its file, and its directory if an agent made that and nobody else uses it.
-func (h *Held) Remove() error {
-	err := os.Remove(h.path)
-	if h.made {
-		_ = os.Remove(filepath.Dir(h.path))
+func (l *PathLock) Remove() error {
+	err := os.Remove(l.path)
+	if l.made {
+		_ = os.Remove(filepath.Dir(l.path))
 	}
-	return errors.Join(err, h.Close())
+	return errors.Join(err, l.Close())
 }
 
 func lockFile(dir, pinPath string) string { return filepath.Join(dir, LockName(dir, pinPath)+".lock") }

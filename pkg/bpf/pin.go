@@ -27,7 +27,7 @@ var ErrIncompatible = errors.New("incompatible pinned tables")
 // ErrNoAgent: nothing is pinned where an agent would have pinned its tables.
 var ErrNoAgent = errors.New("no agent has run here")
 
-// perLoad are the tables that belong to one load of the programs: they hold the programs themselves.
+// perLoad are the tables that belong to one load of the programs: they contain the programs themselves.
 func perLoad(m *ebpf.MapSpec) bool {
 	return m.Type == ebpf.ProgramArray
 }

@@ -26,7 +26,7 @@ func DefaultLimits() Limits {
 }
 
 // smallest are the sizes that tables begin with where less is listed: a cluster of a few hundred Services lives with them.
-// source_ranges takes memory for what it holds alone, so that nothing is gained by a smaller one.
+// source_ranges takes memory for what is in it alone, so that nothing is gained by a smaller one.
 func smallest() Sizes {
 	return Sizes{Frontends: 1 << 13, Records: 1 << 13, Slots: 1 << 20, Backends: 1 << 13, SourceRanges: 1 << 20, Services: 1 << 11, Names: 1 << 13}
 }
@@ -59,7 +59,7 @@ func NodeMemory() uint64 {
 	return uint64(info.Totalram) * uint64(info.Unit)
 }
 
-// For are the sizes of tables that are to hold this, with room to grow. Flows, affinity and fragments are nothing that is listed.
+// For are the sizes of tables for this much, with room to grow. Flows, affinity and fragments are nothing that is listed.
 func (r Room) For(need Sizes) Sizes {
 	sizes := smallest()
 	limits, needs := r.Limits.sized(), need.sized()

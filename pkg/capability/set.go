@@ -22,7 +22,7 @@ func Of(capabilities ...uint) (s Set) {
 	return s
 }
 
-// Has tells whether the set holds a capability (unix.CAP_x).
+// Has tells whether the set contains a capability (unix.CAP_x).
 func (s Set) Has(capability uint) bool { return s&(1<<capability) != 0 }
 
 // Names are the kernel's, in its order: CAP_NET_ADMIN.

@@ -4,7 +4,7 @@ package decide
 
 import "github.com/nearlb/nearlb/pkg/lb"
 
-// appendBackends adds what the tables hold of a pool that frontends lead to: each address once, in a list or not.
+// appendBackends adds what the tables have of a pool that frontends lead to: each address once, in a list or not.
 func (p *pool) appendBackends(out []lb.Backend, node lb.Node) []lb.Backend {
 	if p.inUse == (use{}) {
 		return out

@@ -64,6 +64,6 @@ func (p *pool) countHints(of func(*candidate) []string) (h hintCount) {
 	return h
 }
 
-func (p *pool) anyReady(holds func(*candidate) bool) bool {
-	return slices.ContainsFunc(p.winners, func(c *candidate) bool { return c.Ready && holds(c) })
+func (p *pool) anyReady(wanted func(*candidate) bool) bool {
+	return slices.ContainsFunc(p.winners, func(c *candidate) bool { return c.Ready && wanted(c) })
 }

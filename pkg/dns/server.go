@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// What clients may hold of the server: connections at a time (share), how long one may be idle, and how many queries it may have
+// What clients may take of the server: connections at a time (share), how long one may be idle, and how many queries it may have
 // answered on one.
 const (
 	maxConnections = 1024

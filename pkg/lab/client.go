@@ -49,7 +49,7 @@ func (h *Host) Dial(ctx context.Context, network string, to netip.AddrPort, opti
 	if options.Patience == 0 {
 		options.Patience = Patience
 	}
-	dialer := net.Dialer{Timeout: options.Patience, KeepAlive: -1} // who holds a connection and asks nothing sends nothing
+	dialer := net.Dialer{Timeout: options.Patience, KeepAlive: -1} // who keeps a connection and asks nothing sends nothing
 	dialer.SetMultipathTCP(false)
 	if options.LocalPort != 0 || options.Local.IsValid() {
 		dialer.LocalAddr = options.local(network, to.Addr())

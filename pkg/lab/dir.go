@@ -28,7 +28,7 @@ func makeDir(parent string) (string, *os.File, error) {
 	}
 }
 
-// lockDir takes the lock that says "this lab is alive". It fails when somebody else holds it.
+// lockDir takes the lock that says "this lab is alive". It fails when somebody else has it.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -59,19 +59,19 @@ func (s *Server) listen(on netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	s.hold(tcp)
+	s.closeLater(tcp)
 	udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(on))
 	if err != nil {
 		return err
 	}
-	s.hold(udp)
+	s.closeLater(udp)
 	go s.accept(tcp)
 	go s.answerDatagrams(udp, on)
 	return nil
 }
 
-// hold has something closed with the server; what comes too late is closed at once.
-func (s *Server) hold(c io.Closer) {
+// closeLater has something closed with the server; what comes too late is closed at once.
+func (s *Server) closeLater(c io.Closer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -111,7 +111,7 @@ func (s *Server) accept(l net.Listener) {
 			time.Sleep(time.Millisecond) // too many open files, say: there will be some again
 			continue
 		}
-		s.hold(conn)
+		s.closeLater(conn)
 		go func() {
 			defer s.drop(conn)
 			s.answerLines(conn)

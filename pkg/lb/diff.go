@@ -46,7 +46,7 @@ func Diff(old, new Decision) Change {
 // Empty tells that clients notice nothing.
 func (c Change) Empty() bool { return len(c.Frontends) == 0 && len(c.Backends) == 0 }
 
-// pairs visits what two sets hold, in order, equals together; a value that one set lacks comes with nil.
+// pairs visits what is in two sets, in order, equals together; a value that one set lacks comes with nil.
 func pairs[T any](old, new []T, compare func(a, b T) int, visit func(a, b *T)) {
 	old, new = ordered(old, compare), ordered(new, compare)
 	for len(old) > 0 && len(new) > 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/bpf"
 )
 
-// Carrier brings over what the tables of another layout hold, while their programs go on and, later, these tables' as well:
+// Carrier brings over what is in the tables of another layout, while their programs go on and, later, these tables' as well:
 // first everything that an agent wrote, with all its ids (Tables), then connections, as often as wanted (Connections).
 type Carrier struct {
 	store  *store

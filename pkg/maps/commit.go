@@ -11,7 +11,7 @@ import (
 )
 
 // commit writes the change, make before break: whatever a record will name exists before the one update that puts the
-// record in force, and what only the old records named goes after it. After each write the mirror says what the tables hold,
+// record in force, and what only the old records named goes after it. After each write the mirror says what is in the tables,
 // so that a failure between two of them leaves something that the next change mends.
 func (c *change) commit() error {
 	t := c.t
@@ -243,7 +243,7 @@ func (c *change) addRanges() error {
 }
 
 // removeRanges takes sources back at once where the frontends go on asking. Where one does not ask any more, a program may
-// still hold its old record and would drop everything: those ranges go after their grace.
+// still use its old record and would drop everything: those ranges go after their grace.
 func (c *change) removeRanges() error {
 	for p, wanted := range c.ranges {
 		for key, since := range p.ranges {

@@ -34,7 +34,7 @@ const (
 	backendPlane  plane = 1
 )
 
-// known is what the filter holds of an address, perhaps with a port: its two bits, which may be one.
+// known is what the filter has of an address, perhaps with a port: its two bits, which may be one.
 type known struct {
 	plane plane
 	hash  uint32
@@ -58,7 +58,7 @@ func (s *store) exposedKnown(a netip.AddrPort) known {
 	return known{backendPlane, endpointHash(address16(a.Addr()), bits.ReverseBytes16(a.Port()), ^s.seed())}
 }
 
-// ofBackend is all that the filter holds of an entry of the backends table.
+// ofBackend is all that the filter has of an entry of the backends table.
 func (s *store) ofBackend(row *backendRow) []known {
 	all := []known{s.backendKnown(AddrPortOf(*row))}
 	if row.ClusterOnly == 0 {

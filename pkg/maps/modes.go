@@ -41,7 +41,7 @@ func writeModes(a *array, change func(*modes)) {
 	}
 }
 
-// Drain has the programs leave new connections to kube-proxy, or take them again. Those that have a flow go on. It holds until it is
+// Drain has the programs leave new connections to kube-proxy, or take them again. Those that have a flow go on. It stays so until it is
 // changed, whatever becomes of the agent.
 func Drain(m *bpf.NearlbMaps, on bool) error {
 	mapped := &mappings{}

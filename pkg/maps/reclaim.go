@@ -43,7 +43,7 @@ func (t *Tables) reclaimSpace(now time.Time) (freed int) {
 	return t.freeSpace(func(since time.Time) bool { return now.Sub(since) >= grace })
 }
 
-// makeRoom frees replaced records and slots before their grace is over: it waits, some milliseconds, until no program holds them.
+// makeRoom frees replaced records and slots before their grace is over: it waits, some milliseconds, until no program uses them.
 // False when there is nothing to be had so.
 func (t *Tables) makeRoom() bool {
 	if t.reclaimSpace(t.now()) > 0 {

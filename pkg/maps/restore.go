@@ -22,7 +22,7 @@ type strays struct {
 	services map[uint32]bool // ids of service ports without a name that entries mention
 }
 
-// open builds the mirror of what the tables hold.
+// open builds the mirror of what is in the tables.
 func open(s *store) (*Tables, error) {
 	for name, a := range map[string]*array{"records": s.records, "slots": s.slots, "backends": s.backends, "flows": s.flows,
 		"known_addresses": s.filter, "config": s.settings} {

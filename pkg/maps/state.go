@@ -11,10 +11,10 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// grace is how long replaced records and slots stay as they are: far longer than a program that holds one may run.
+// grace is how long replaced records and slots stay as they are: far longer than a program that uses one may run.
 const grace = time.Second
 
-// Tables publishes decisions. It knows what the live tables hold, so that it writes only what changes. There is one writer
+// Tables publishes decisions. It knows what is in the live tables, so that it writes only what changes. There is one writer
 // to a set of tables; its methods may be called from several goroutines.
 type Tables struct {
 	mu    sync.Mutex

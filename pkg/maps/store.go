@@ -40,7 +40,7 @@ type store struct {
 
 	sizes bpf.Sizes
 	clock clock
-	wait  func() error // until no program holds what it read before; nil: not possible
+	wait  func() error // until no program uses what it read before; nil: not possible
 	close func() error
 }
 
@@ -50,7 +50,7 @@ type hash[K comparable, V any] interface {
 	put(K, V) error // errFull when it has no room
 	remove(K) error // absent is no error
 	all() iter.Seq2[K, V]
-	room() uint32       // entries that it can hold
+	room() uint32       // entries that it has room for
 	err() error         // of the last walk by all, nil if it came to its end
 	again() hash[K, V]  // the same table, with an err of its own
 	watch(wrote func()) // has it called after each write

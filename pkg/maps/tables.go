@@ -10,7 +10,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// Open takes over the tables, whoever wrote them: ids, records, slots and names are restored from what they hold, so that the
+// Open takes over the tables, whoever wrote them: ids, records, slots and names are restored from what is in them, so that the
 // decisions published before cost no write when they come again. Entries that make no sense are left alone and listed by
 // Audit. The tables must stay open as long as these are used.
 func Open(m *bpf.NearlbMaps) (*Tables, error) {

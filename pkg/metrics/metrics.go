@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics gives Prometheus what the agent does and what the tables hold. Labels are bounded: no addresses, no names of
+// Package metrics gives Prometheus what the agent does and what is in the tables. Labels are bounded: no addresses, no names of
 // pods, and names of Services and nodes up to limits.
 package metrics
 

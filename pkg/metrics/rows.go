@@ -6,14 +6,14 @@ import "iter"
 
 // rows keep what a table said at the last look, by id.
 type rows[T any] struct {
-	blocks []*[rowBlock]held[T]
+	blocks []*[rowBlock]dated[T]
 	now    uint32 // number of the look
 }
 
 // rowBlock is how many rows are made room for at once: rows are many, and to move them as they grow takes several times their memory.
 const rowBlock = 1024
 
-type held[T any] struct {
+type dated[T any] struct {
 	row  T
 	look uint32 // that it is of
 }
@@ -30,7 +30,7 @@ func (r *rows[T]) before(id uint32) (row T) {
 }
 
 // at is where a row is; nil: there is no room for it yet.
-func (r *rows[T]) at(id uint32) *held[T] {
+func (r *rows[T]) at(id uint32) *dated[T] {
 	if block := id / rowBlock; int(block) < len(r.blocks) {
 		return &r.blocks[block][id%rowBlock]
 	}
@@ -39,9 +39,9 @@ func (r *rows[T]) at(id uint32) *held[T] {
 
 func (r *rows[T]) set(id uint32, row T) {
 	for r.at(id) == nil {
-		r.blocks = append(r.blocks, new([rowBlock]held[T]))
+		r.blocks = append(r.blocks, new([rowBlock]dated[T]))
 	}
-	*r.at(id) = held[T]{row, r.now}
+	*r.at(id) = dated[T]{row, r.now}
 }
 
 // turned ends a look. If not everything could be read, what was not is not new the next time.

@@ -24,7 +24,7 @@ type Tracer struct {
 	nothing []byte // as long as the flow table, all zero
 }
 
-// flowSets is the size of the private flow table: it holds one connection at a time.
+// flowSets is the size of the private flow table: it has one connection at a time.
 const flowSets = 16
 
 // Live answers from the pinned tables of an agent that runs or ran, which it only reads. The error of a pin path where no
@@ -81,7 +81,7 @@ func Private(sizes bpf.Sizes) (*Tracer, error) {
 	return t, nil
 }
 
-// Publish puts these decisions in the place of all that private tables hold.
+// Publish puts these decisions in the place of all that private tables have.
 func (t *Tracer) Publish(decisions []lb.Decision, config maps.Config) ([]lb.Problem, error) {
 	if err := t.clear(); err != nil {
 		return nil, err

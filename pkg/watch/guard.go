@@ -14,11 +14,11 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// Guard holds mass deletions: an API server whose storage was lost, or was restored from elsewhere, lists little or nothing, and
-// that is no reason to take a node's Services away at once. The zero value holds nothing.
+// Guard holds what lists suddenly lack: it stays in force for a time. An API server whose storage was lost, or was restored from
+// elsewhere, lists little or nothing, and that is no reason to take a node's Services away at once. The zero value holds nothing.
 //
-// What counts is a list, which says by silence what is gone; a deletion that a watch tells of was somebody's act, and is
-// never held.
+// What counts is a list, which says by silence what is gone; an object that a watch reports as deleted was deleted by somebody, and
+// is never held.
 type Guard struct {
 	Grace   time.Duration // how long an object that is missing from lists stays in force; 0: not at all
 	Percent int           // of the Services, the Services with ready endpoints, the Nodes: if more are missing at once, they are held
@@ -38,10 +38,10 @@ func (g Guard) Check() error {
 	return nil
 }
 
-// mass tells whether so many missing ones are a mass.
+// mass tells whether so many are missing at once that they are held.
 func (g Guard) mass(missing, known int) bool { return missing > 0 && missing*100 > g.Percent*known }
 
-// Held is what a source keeps in force although the API server lists it no more. Zero: nothing.
+// Held counts what is held. Zero: nothing.
 type Held struct {
 	Services  int       `json:"services"`  // Services that are missing
 	Endpoints int       `json:"endpoints"` // other Services, all of whose ready endpoints of a family are missing
@@ -52,7 +52,7 @@ type Held struct {
 // Any tells whether anything is held.
 func (h Held) Any() bool { return h.Services+h.Endpoints+h.Nodes > 0 }
 
-// guard is a Guard at work on a store. The one who changes the store calls it, before or after; anybody may ask.
+// guard applies a Guard to a store. Whoever changes the store calls it, before or after; anybody may ask.
 type guard struct {
 	Guard
 	store *store
@@ -68,8 +68,8 @@ func newGuard(s *store) *guard {
 	return &guard{store: s, objects: map[objectKey]bool{}, names: map[lb.ServiceName]bool{}}
 }
 
-// hold takes from the drops of a list those that are to be held, and tells how many are new. Those that were held before stay so,
-// however few.
+// hold returns the drops of a list that are not to be held, and how many are held that were not before. Those that were held before
+// stay so, however few.
 func (g *guard) hold(k kind, puts []object, drops []objectKey, now time.Time) (rest []objectKey, news int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -94,7 +94,7 @@ func (g *guard) hold(k kind, puts []object, drops []objectKey, now time.Time) (r
 	return rest, news
 }
 
-// massOf are the drops of a list that make a mass of deletions, if they do.
+// massOf returns the drops of a list that are to be held: all of its kind, if they are so many that they are a mass.
 func (g *guard) massOf(k kind, puts []object, drops []objectKey) map[objectKey]bool {
 	var missing map[objectKey]bool
 	var units, known int
@@ -155,7 +155,8 @@ func (g *guard) relieve(puts []object, drops []objectKey) (replaced []objectKey)
 	return replaced
 }
 
-// judge holds, after the first lists, the published Services that are missing or without ready endpoints, if they are a mass.
+// judge holds, after the first lists, the published Services that are missing or without ready endpoints, if they are a mass. It
+// returns how many are held.
 func (g *guard) judge(now time.Time) (news int) {
 	if g.Grace <= 0 {
 		return 0
@@ -209,7 +210,7 @@ func (g *guard) settle(changed map[lb.ServiceName]bool) {
 	}
 }
 
-// release gives up everything.
+// release ends the hold of everything, and returns what was held.
 func (g *guard) release() (drops []objectKey, names []lb.ServiceName) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -219,7 +220,7 @@ func (g *guard) release() (drops []objectKey, names []lb.ServiceName) {
 	return drops, names
 }
 
-// postpone begins the time anew.
+// postpone starts the time again that what is held has.
 func (g *guard) postpone(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -233,14 +234,14 @@ func (g *guard) holds(name lb.ServiceName) bool {
 	return g.names[name]
 }
 
-// blind tells whether the first lists lacked so much that Nodes that they lack may be there as well.
+// blind tells whether the first lists lacked so much that Nodes which they lack may exist, too.
 func (g *guard) blind() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.names) > 0
 }
 
-// turn notes that a held object comes to be held or is not any more.
+// turn notes that an object has come to be held, or is about to be held no more.
 func (g *guard) turn(key objectKey) {
 	if key.kind == kindService && g.objects[key] {
 		g.turned = append(g.turned, lb.ServiceName{Namespace: key.namespace, Name: key.name})

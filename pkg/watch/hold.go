@@ -28,7 +28,7 @@ func (c *cluster) Input(name lb.ServiceName) (in lb.Input, exists bool) {
 	return in, exists
 }
 
-// hold takes from the drops of a list what the guard holds.
+// hold returns the drops of a list without those that the guard holds.
 func (c *cluster) hold(k kind, puts []object, drops []objectKey) []objectKey {
 	drops, news := c.guard.hold(k, puts, drops, time.Now())
 	if news > 0 {
@@ -37,14 +37,14 @@ func (c *cluster) hold(k kind, puts []object, drops []objectKey) []objectKey {
 	return drops
 }
 
-// judge has the guard look at the first lists.
+// judge has the guard compare the first lists with what was published.
 func (c *cluster) judge() {
 	if news := c.guard.judge(time.Now()); news > 0 {
 		c.sayHeld("the API server lists far less than this node has published: what is missing stays in force for now", kindService, news)
 	}
 }
 
-// sayHeld begins the time that held objects have, those held before included.
+// sayHeld logs what is held, and starts the time that it has, again for what was held before.
 func (c *cluster) sayHeld(message string, k kind, missing int) {
 	c.log.Warn("removals are held back", "problem", message, "kind", k, "missing", missing, "until", c.guard.held().Until.Format(time.RFC3339))
 	c.expireIn(c.guard.Grace)
@@ -68,8 +68,7 @@ func (c *cluster) disarm() {
 	}
 }
 
-// expire gives up what is still held. While the API server cannot be read it says nothing about what is there, so the time
-// begins anew.
+// expire removes what is still held. While the API server cannot be read, nobody knows what exists, so the time starts again.
 func (c *cluster) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,7 +92,7 @@ func (c *cluster) expire() {
 	}
 }
 
-// sayRelieved tells that nothing is held any more.
+// sayRelieved logs that nothing is held any more, if so.
 func (c *cluster) sayRelieved() {
 	if !c.guard.any() {
 		c.log.Info("the API server lists again what was missing")
@@ -102,7 +101,7 @@ func (c *cluster) sayRelieved() {
 	}
 }
 
-// toldOfEnd says that nothing is held any more: the programs may be told that the node has no addresses.
+// toldOfEnd tells the agent that nothing is held any more: from now on it may tell the programs that the node has no addresses.
 func (c *cluster) toldOfEnd() {
 	if c.synced {
 		c.ev.NodeChanged()

@@ -24,7 +24,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// What is asked of the API server (service-semantics.md 1.0). The converter holds to the same rules.
+// What is asked of the API server (service-semantics.md 1.0). The converter keeps to the same rules.
 const (
 	notHeadless   = "spec.clusterIP!=None"
 	slicesNotOurs = "!" + labelHeadless

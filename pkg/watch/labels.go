@@ -10,7 +10,7 @@ import (
 )
 
 // nodeLabels are all labels of a Node, sorted by key. Which of them Services ask for is not known when a Node comes, so all are
-// kept; a text is held once, however many Nodes have it, as a cluster has thousands of Nodes with the same few dozen keys and
+// kept; a text is kept once, however many Nodes have it, as a cluster has thousands of Nodes with the same few dozen keys and
 // values.
 type nodeLabels []nodeLabel
 

@@ -45,7 +45,7 @@ type NameSource interface {
 	NamesKnown() bool
 }
 
-// nameStore holds what names are made of, by object. Its owner guards it.
+// nameStore keeps what names are made of, by object. Its owner guards it.
 type nameStore struct {
 	to       NamePlaces
 	objects  map[objectKey]*naming

@@ -72,7 +72,7 @@ func convertSlice(in *discoveryv1.EndpointSlice) (object, *ObjectError) {
 	return convertSliceOf(in, false)
 }
 
-// convertSliceOf holds endpoints to all rules of the API server, if strict.
+// convertSliceOf checks endpoints by all rules of the API server, if strict.
 func convertSliceOf(in *discoveryv1.EndpointSlice, strict bool) (object, *ObjectError) {
 	o := object{key: objectKey{kindSlice, in.Namespace, in.Name}}
 	if err := checkName(o.key, maxSubdomain, true); err != nil {
@@ -110,7 +110,7 @@ func convertSliceOf(in *discoveryv1.EndpointSlice, strict bool) (object, *Object
 	return o, nil
 }
 
-// shared is a text that many objects have, held once.
+// shared is a text that many objects have, kept once.
 func shared(text string) string { return handle.Make(text).Value() }
 
 // sliceConverter fills in a slice.

@@ -21,7 +21,7 @@ type sliceName struct{ namespace, name string }
 
 func (n sliceName) key() objectKey { return objectKey{kindSlice, n.namespace, n.name} }
 
-// store holds the converted objects of one source, indexed by Service. Its state depends on the objects in it, not on
+// store keeps the converted objects of one source, indexed by Service. Its state depends on the objects in it, not on
 // the order they came in; the two exceptions are the own Node, which outlives its object (as in kube-proxy), and triggers.
 type store struct {
 	cfg   NodeConfig
@@ -144,7 +144,7 @@ func (s *store) refuseFiles(errs []*ObjectError) {
 	s.files = errs
 }
 
-// keys names the objects of a kind that are held or refused.
+// keys names the objects of a kind that are stored or refused.
 func (s *store) keys(k kind) []objectKey {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -218,7 +218,7 @@ func (s *store) setService(name lb.ServiceName, now *service, c *changes) {
 		return
 	}
 	if now != nil {
-		name = now.name // the same text, held once
+		name = now.name // the same text, kept once
 	}
 	replace(s.services, name, now)
 	s.notePicky(name)

@@ -75,10 +75,10 @@ func (s *store) touchKeyed(c *changes) {
 }
 
 // anyNode asks about the Nodes of a Service's endpoints.
-func (s *store) anyNode(name lb.ServiceName, holds func(string) bool) bool {
+func (s *store) anyNode(name lb.ServiceName, wanted func(string) bool) bool {
 	for _, slice := range s.owned[name] {
 		for _, e := range slice.endpoints {
-			if node := s.locate(e.at.Value(), e.addr()).node; node != "" && holds(node) {
+			if node := s.locate(e.at.Value(), e.addr()).node; node != "" && wanted(node) {
 				return true
 			}
 		}

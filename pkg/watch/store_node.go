@@ -134,7 +134,7 @@ func without(a, b []netip.Addr) (out []netip.Addr) {
 // the node (requirement A11).
 func (s *store) locate(at place, addr netip.Addr) place {
 	if at.node == "" {
-		at.node = s.holder(addr)
+		at.node = s.nodeOf(addr)
 	}
 	if at.node == "" || at.zone != "" && at.region != "" {
 		return at
@@ -151,8 +151,8 @@ func (s *store) locate(at place, addr netip.Addr) place {
 	return at
 }
 
-// holder is the Node that has an address. Two that claim the same one are a mistake; the first by name is taken.
-func (s *store) holder(addr netip.Addr) string {
+// nodeOf is the Node that has an address. Two that claim the same one are a mistake; the first by name is taken.
+func (s *store) nodeOf(addr netip.Addr) string {
 	if s.cfg.KeepNodeless {
 		return ""
 	}

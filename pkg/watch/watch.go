@@ -2,7 +2,7 @@
 
 // Package watch reads Services, EndpointSlices, Nodes and ServiceCIDRs, from the Kubernetes API, from a directory of
 // manifests or from files, and hands them out as lb values. It is the only package that knows Kubernetes types. One converter
-// serves all three sources. Objects in files are held to the rules of the API server first, and refused if they break one; those of an
+// serves all three sources. Objects in files are checked by the rules of the API server first, and refused if they break one; those of an
 // API server were, by its own rules, and are served as far as they can be. Nothing is trusted, wherever it comes from.
 package watch
 
@@ -29,15 +29,15 @@ type Events interface {
 
 // Source hands out the objects of a cluster. All methods may be called at any time and from any goroutine.
 type Source interface {
-	// Guard says which deletions are to be held, before Run. Sources that know of no others hold none: what is not in a directory
-	// any more was taken out by somebody.
+	// Guard says what is to be held when lists lack it, before Run. Other sources than an API server hold nothing: what is not in a
+	// directory any more was taken out by somebody.
 	Guard(Guard)
 	// Run follows the objects until ctx ends, which is no error. It may be called once.
 	Run(ctx context.Context, ev Events) error
 	// Input is all that decides about one Service; false when there is no such Service to serve. It costs as much as
 	// the Service has endpoints. Input.Triggered is handed out once: see there.
 	Input(name lb.ServiceName) (lb.Input, bool)
-	// Holds tells that what is published of a Service is to stay as it is: its objects are missing, and their deletion is held (see
+	// Holds tells that what is published of a Service is to stay as it is: its objects are missing, and it is held (see
 	// Guard.Published). Ask it before Input. ServiceChanged tells of the end.
 	Holds(name lb.ServiceName) bool
 	// Services names all Services with an Input, sorted.
@@ -78,7 +78,7 @@ const (
 
 // Health is how well a source can read its objects.
 type Health struct {
-	Held  Held      // deletions that are held
+	Held  Held      // what is in force although lists lack it
 	Error string    // why objects cannot be read at the moment; "" if they can
 	Since time.Time // since when they cannot
 }

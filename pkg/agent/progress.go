@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/lb"
 	tables "github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/metrics"
 )
 
 // staleAfter is how long a change may wait before the agent counts as hanging: twice kube-proxy's sync period.
@@ -361,4 +362,13 @@ func (p *progress) describe(s *Status) {
 		s.Problems = append(s.Problems, problems...)
 	}
 	s.Trouble = append(s.Trouble, slices.SortedFunc(maps.Values(p.troubles), strings.Compare)...)
+}
+
+// count is what the metrics show of the loop's work.
+func (p *progress) count() metrics.State {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := metrics.State{Services: len(p.services), Dirty: len(p.dirty), Failing: len(p.failing)}
+	p.tally.fill(&s)
+	return s
 }

@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -51,18 +50,15 @@ type running struct {
 
 // status is what the file says now.
 func (r *running) status() Status {
-	node, serving := r.node(), r.serving() // before the rows are read, so that a status that says so has them
+	f := r.facts()
 	s := Status{
 		Version:  r.options.Version,
 		PID:      os.Getpid(),
-		Node:     NodeStatus{Name: node.Name, Zone: node.Zone, Region: node.Region, Addresses: []string{}, NodePorts: []string{}, Eligible: r.source.NodeEligible()},
 		Source:   r.origin,
 		Proxy:    r.options.ProxyName,
 		PinPath:  r.options.PinPath,
 		May:      append([]string{}, r.daemon.may...),
 		Failing:  []FailingService{},
-		Checks:   r.checks.Rows(),
-		Devices:  append(append([]attach.DeviceRow{}, r.sockets.Rows()...), r.devices.Devices()...),
 		Problems: append([]lb.Problem{}, r.source.Problems()...),
 		here:     slices.Concat(r.tables.Problems(), r.checks.Problems()),
 		Trouble:  r.kept(),
@@ -70,25 +66,9 @@ func (r *running) status() Status {
 	if err := r.daemon.loader.gone(); err != nil {
 		s.Trouble = append(s.Trouble, err.Error())
 	}
-	for _, row := range s.Devices {
-		if row.Error != "" && !slices.Contains(s.Trouble, row.Error) {
-			s.Trouble = append(s.Trouble, row.Error)
-		}
-	}
-	health := r.source.Health()
-	s.Held = health.Held
-	if health.Error != "" {
-		s.Trouble = append(s.Trouble, fmt.Sprintf("objects cannot be read from the API server since %s, those known stay in force: %s",
-			health.Since.UTC().Format(time.RFC3339), health.Error))
-	}
-	for _, a := range node.NodePortIPs {
-		s.Node.NodePorts = append(s.Node.NodePorts, a.String())
-	}
-	for _, a := range node.Addresses {
-		s.Node.Addresses = append(s.Node.Addresses, a.String())
-	}
-	r.describe(&s)
-	if !serving {
+	f.describe(&s)
+	r.progress.describe(&s)
+	if !f.serving {
 		s.State = Starting
 	}
 	s.Problems = append(s.Problems, s.here...)
@@ -97,7 +77,7 @@ func (r *running) status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.Listen, r.faults = r.daemon.listening(), faultsOf(s.Problems)
-	s.Started, s.Growth = r.daemon.started, r.daemon.grown()
+	s.Started = r.daemon.started
 	return s
 }
 
@@ -159,15 +139,9 @@ func (r *running) lastFaults() faults {
 // count is the state for the metrics.
 func (r *running) count() metrics.State {
 	s := r.progress.count()
-	countDevices(&s, slices.Concat(r.sockets.Rows(), r.devices.Devices()))
-	countChecks(&s, r.checks.Rows())
-	s.Eligible, s.Draining = r.source.NodeEligible(), r.reader.draining()
-	growth := r.daemon.grown()
-	s.Growths, s.Cramped = growth.Times, growth.Error != ""
+	r.facts().count(&s)
+	s.Draining = r.reader.draining()
 	problems := r.lastFaults()
 	s.Problems, s.External = problems.all, problems.external
-	health := r.source.Health()
-	s.Unreadable = health.Error != ""
-	s.Held = map[string]int{"Service": health.Held.Services, "EndpointSlice": health.Held.Endpoints, "Node": health.Held.Nodes}
 	return s
 }

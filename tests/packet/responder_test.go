@@ -73,12 +73,7 @@ func (o *responder) before(w world, tiers ...[]netip.AddrPort) service {
 func TestQuestionsGoToTheNodesResponderWhileItLives(t *testing.T) {
 	forEachWorld(t, patient(), func(t *testing.T, r *rig, w world) {
 		own := startResponder(t)
-		r.publish(w.decide(own.before(w, w.tier(53, 3))))
-		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 53))
-		near, far := in.to(own.at(w)), in.to(at(w.pod(3), 53))
-		r.beat(true)
-		step{hook: fromPod, in: in, verdict: "translate_balance", out: &near}.play(r, 1)
-		step{hook: toPod, in: near.reply("SA", "answer"), verdict: "translate_reply", out: became(near.reply("SA", "answer").from(in.dst))}.play(r, 2)
+		in, near, far := r.asks(w, own)
 		step{hook: fromPod, in: in.with("A", "again"), verdict: "translate_established", out: became(near.with("A", "again"))}.play(r, 3)
 		r.beat(false)
 		r.asksElsewhere(w, in, near, far)
@@ -86,6 +81,19 @@ func TestQuestionsGoToTheNodesResponderWhileItLives(t *testing.T) {
 		third := w.packet(at(w.pod(1), 41002), at(w.vip(10), 53))
 		step{hook: fromPod, in: third, verdict: "translate_balance", out: became(third.to(near.dst))}.play(r, 7)
 	}, lb.TCP, lb.UDP)
+}
+
+// asks has the responder answer a first question. It gives the question as it came, as the responder got it, and as the other server
+// would have.
+func (r *rig) asks(w world, own *responder) (in, near, far packet) {
+	r.Helper()
+	r.publish(w.decide(own.before(w, w.tier(53, 3))))
+	in = w.packet(at(w.pod(1), 41000), at(w.vip(10), 53))
+	near, far = in.to(own.at(w)), in.to(at(w.pod(3), 53))
+	r.beat(true)
+	step{hook: fromPod, in: in, verdict: "translate_balance", out: &near}.play(r, 1)
+	step{hook: toPod, in: near.reply("SA", "answer"), verdict: "translate_reply", out: became(near.reply("SA", "answer").from(in.dst))}.play(r, 2)
+	return in, near, far
 }
 
 // asksElsewhere goes on with a question that went near, and asks another one.
@@ -106,12 +114,7 @@ func (r *rig) asksElsewhere(w world, in, near, far packet) {
 func TestNobodyAsksAResponderThatWasKilled(t *testing.T) {
 	forEachWorld(t, patient(), func(t *testing.T, r *rig, w world) {
 		own := startResponder(t)
-		r.publish(w.decide(own.before(w, w.tier(53, 3))))
-		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 53))
-		near, far := in.to(own.at(w)), in.to(at(w.pod(3), 53))
-		r.beat(true)
-		step{hook: fromPod, in: in, verdict: "translate_balance", out: &near}.play(r, 1)
-		step{hook: toPod, in: near.reply("SA", "answer"), verdict: "translate_reply", out: became(near.reply("SA", "answer").from(in.dst))}.play(r, 2)
+		in, near, far := r.asks(w, own)
 		own.killed()
 		r.asksElsewhere(w, in, near, far)
 	}, lb.TCP, lb.UDP)

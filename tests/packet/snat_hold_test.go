@@ -52,6 +52,21 @@ func (s site) pass(seconds uint32) {
 // ports are in a row from 61000 on.
 func ports(count uint16) maps.PortRange { return maps.PortRange{First: 61000, Last: 61000 + count - 1} }
 
+// fewPorts publishes a Service whose backend is elsewhere, and leaves SNAT so many ports and no connection.
+func (s site) fewPorts(w world, count uint16) {
+	s.Helper()
+	s.seed(1)
+	s.publish(far(w, 2))
+	s.evict()
+	s.configure(ports(count))
+}
+
+// findsNoPort sends the first packet of a client that gets no port.
+func (s site) findsNoPort(w world, client int) {
+	s.Helper()
+	s.expectPlain(w.packet(at(w.outside(client), 41000), at(w.outside(10), 80)), "drop_ports_full")
+}
+
 // A server that closed first keeps the connection for a minute, and answers whoever comes from its port with an older timestamp only
 // after a second: nobody does while there is another port.
 func TestAPortIsHeldAsLongAsItsServerKeepsTheConnection(t *testing.T) {
@@ -85,10 +100,7 @@ func TestAPortIsHeldAsLongAsItsServerKeepsTheConnection(t *testing.T) {
 // goes first, and nobody gets the port of a connection that lives.
 func TestHeldPortsServeWhereThereIsNoOther(t *testing.T) {
 	forEachSite(t, withSets(4096), func(s site, w world) {
-		s.seed(1)
-		s.publish(far(w, 2))
-		s.evict()
-		s.configure(ports(3))
+		s.fewPorts(w, 3)
 		alive, older, newer := s.connect(w, 1), s.connect(w, 2), s.connect(w, 3)
 		s.serverCloses(older)
 		s.pass(20)
@@ -100,7 +112,7 @@ func TestHeldPortsServeWhereThereIsNoOther(t *testing.T) {
 				s.Errorf("%s left from %s, want %s", got.in.src, got.out.src, want.out.src)
 			}
 		}
-		s.expectPlain(w.packet(at(w.outside(9), 41000), at(w.outside(10), 80)), "drop_ports_full")
+		s.findsNoPort(w, 9)
 		s.goesOn(alive, "translate_established")
 		s.configure(snatPorts())
 	}, lb.TCP)
@@ -109,10 +121,7 @@ func TestHeldPortsServeWhereThereIsNoOther(t *testing.T) {
 // Of ports that nobody has, the one whose connection ended longest ago serves first.
 func TestThePortThatIsFreeForLongestServesFirst(t *testing.T) {
 	forEachSite(t, withSets(4096), func(s site, w world) {
-		s.seed(1)
-		s.publish(far(w, 2))
-		s.evict()
-		s.configure(ports(5))
+		s.fewPorts(w, 5)
 		var order []netip.AddrPort
 		for n := range 5 {
 			order = append(order, s.connect(w, 1+n).out.src)
@@ -137,18 +146,11 @@ func TestThePortThatIsFreeForLongestServesFirst(t *testing.T) {
 // would take a SYN for a stranger's. Of several the one that ended longest ago serves first.
 func TestAPortThatItsServerHasForgottenServesAtOnce(t *testing.T) {
 	forEachSite(t, withSets(4096), func(s site, w world) {
-		s.seed(1)
-		s.publish(far(w, 2))
-		s.evict()
-		s.configure(ports(3))
+		s.fewPorts(w, 3)
 		alive, first, second := s.connect(w, 1), s.connect(w, 2), s.connect(w, 3)
-		full := func(n int) {
-			s.Helper()
-			s.expectPlain(w.packet(at(w.outside(n), 41000), at(w.outside(10), 80)), "drop_ports_full")
-		}
 		s.sends(first.in.with("FA", ""), first.out.with("FA", ""), "translate_established")
 		s.answersWith(first, "FA")
-		full(4)
+		s.findsNoPort(w, 4)
 		s.sends(first.in.with("A", ""), first.out.with("A", ""), "translate_established")
 		s.pass(2)
 		s.clientCloses(second)
@@ -158,7 +160,7 @@ func TestAPortThatItsServerHasForgottenServesAtOnce(t *testing.T) {
 				s.Errorf("%d: %s left from %s; longest free was %s", n, next.in.src, next.out.src, ended.out.src)
 			}
 		}
-		full(6)
+		s.findsNoPort(w, 6)
 		s.goesOn(alive, "translate_established")
 		s.configure(snatPorts())
 	}, lb.TCP)
@@ -179,8 +181,8 @@ func TestAPortOfAResetConnectionServesUnlessThatGoesOn(t *testing.T) {
 			alive, ended := s.connect(w, 1), s.connect(w, 2)
 			reset(s, alive)
 			reset(s, ended)
-			s.pass(1)                                                                                  // an entry's time may be that of a packet a second before the last
-			s.expectPlain(w.packet(at(w.outside(3), 41000), at(w.outside(10), 80)), "drop_ports_full") // who is amid talking goes on now
+			s.pass(1)           // an entry's time may be that of a packet a second before the last
+			s.findsNoPort(w, 3) // who is amid talking goes on now
 			s.goesOn(alive, "translate_established")
 			s.pass(2)
 			if next := s.connect(w, 4); next.out.src != ended.out.src {

@@ -103,6 +103,7 @@ func (d *daemon) run(ctx context.Context) error {
 	}
 	if d.names != nil {
 		group.Go(func() error { return d.names.run(ctx) })
+		group.Go(func() error { return d.names.tell(ctx) })
 	}
 	group.Go(func() error { return d.work(ctx, r) })
 	return group.Wait()

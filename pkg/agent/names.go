@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -67,6 +68,8 @@ type names struct {
 	servers *dns.Upstreams
 	forward *dns.Forwarder
 	news    chan struct{} // gets something when the node's addresses or devices may be others
+
+	responder atomic.Pointer[dns.Responder] // nil: nobody is answered
 
 	mu        sync.Mutex
 	listening []netip.AddrPort
@@ -236,9 +239,11 @@ func (n *names) serve(ctx context.Context, at place) error {
 	}
 	up.Wait()
 	if ended.Err() == nil {
+		n.responder.Store(responder)
 		n.listens(at.addresses)
 		n.beat(ctx, ended, responder, at)
 		n.listens(nil)
+		n.responder.Store(nil)
 	}
 	stop()
 	return group.Wait()

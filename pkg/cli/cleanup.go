@@ -78,12 +78,13 @@ func cleanup(pinPath, lockDir string) (removed []string, err error) {
 	if err != nil {
 		return removed, err
 	}
-	status := agent.StatusPath(lockDir, pinPath)
-	switch err := os.Remove(status); {
-	case err == nil:
-		removed = append(removed, status)
-	case !errors.Is(err, fs.ErrNotExist):
-		return removed, fmt.Errorf("remove status file: %w", err)
+	for _, file := range []string{agent.StatusPath(lockDir, pinPath), agent.NamesSocket(lockDir, pinPath)} {
+		switch err := os.Remove(file); {
+		case err == nil:
+			removed = append(removed, file)
+		case !errors.Is(err, fs.ErrNotExist):
+			return removed, fmt.Errorf("remove file of the agent: %w", err)
+		}
 	}
 	return removed, nil
 }

@@ -5,8 +5,10 @@ package cli
 import (
 	"strconv"
 
-	wire "github.com/miekg/dns"
 	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/dns"
 )
 
 // nameRow is one record of `nearlb dns names`.
@@ -20,41 +22,41 @@ type nameRow struct {
 
 func dnsNamesCommand() *cobra.Command {
 	var f nameFlags
+	var live liveNames
 	cmd := &cobra.Command{
-		Use:   "names -f FILE|DIR ...",
+		Use:   "names [-f FILE|DIR ...]",
 		Short: "Print the records of Services' and endpoints' own names",
 		Long: `Prints the A, AAAA, CNAME and SRV records of Services' and endpoints' own names,
-however many a message could carry.`,
-		Example: "  nearlb dns names -f manifests/ --node n1",
-		Args:    noArguments,
+however many a message could carry: those that the agent of this node answers
+with, or with -f those of objects from files.`,
+		Example: `  nearlb dns names
+  nearlb dns names -f manifests/ --node n1`,
+		Args: noArguments,
 	}
 	f.add(cmd)
+	live.add(cmd.Flags())
 	format := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		names, responder, err := f.read(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		var records []dns.Record
+		if isLive, refused := live.asked(cmd, &f); refused != nil {
+			return refused
+		} else if isLive {
+			records, err = agent.ListNames(cmd.Context(), live.lockDir, live.pins.pinPath)
+		} else if _, responder, refused := f.read(cmd); refused != nil {
+			return refused
+		} else {
+			records = responder.Records(cmd.Context())
+		}
 		if err != nil {
 			return err
 		}
-		rows, told := []nameRow{}, map[nameRow]bool{}
-		for _, name := range names.Names(f.zones[0]) {
-			for _, qtype := range []uint16{wire.TypeA, wire.TypeAAAA, wire.TypeSRV} {
-				for _, a := range ask(cmd.Context(), responder, []string{name}, qtype).Answers {
-					// What an ExternalName leads to has rows of its own, and its CNAME answers for both families.
-					if row := queryRow(a); row.Name == name && !told[row] {
-						told[row] = true
-						rows = append(rows, row)
-					}
-				}
-			}
+		rows := []nameRow{}
+		for _, r := range records {
+			rows = append(rows, nameRow{Name: r.Name, TTL: r.TTL, Type: r.Type, Data: r.Data, Tier: r.Tier})
 		}
 		return writeRows(cmd.OutOrStdout(), 0, format.value, nameColumns(), rows)
 	}
 	return cmd
-}
-
-// queryRow is an answer as a row.
-func queryRow(a queryAnswer) nameRow {
-	return nameRow{Name: a.Name, TTL: a.TTL, Type: a.Type, Data: a.Data, Tier: a.Tier}
 }
 
 func nameColumns() []column[nameRow] {

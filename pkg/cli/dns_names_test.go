@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/nearlb/nearlb/pkg/dns"
 )
 
 // Of 3,000 AAAA records of 28 bytes a message carries 64 KiB: fewer.
@@ -38,7 +40,7 @@ func TestRecordsThatFitIntoNoMessageAreTold(t *testing.T) {
 		}
 	}
 	const name = "db.prod.svc.cluster.local."
-	var doc queryDocument
+	var doc dns.LookUp
 	told(&doc, "dns", "query", name, "AAAA")
 	if len(doc.Answers) != slices*endpoints {
 		t.Errorf("query: %d records", len(doc.Answers))

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,37 +18,6 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/watch"
 )
-
-// queryDocument is the contract of `nearlb dns query -o json`.
-type queryDocument struct {
-	Name    string        `json:"name"`
-	Type    string        `json:"type"`
-	Rcode   string        `json:"rcode"`
-	Way     dns.Way       `json:"way"`
-	Rule    string        `json:"rule"`
-	Answers []queryAnswer `json:"answers"`
-	LeftOut []leftOut     `json:"left_out"`
-	Walk    []askedBefore `json:"walk"`
-}
-
-type queryAnswer struct {
-	Name string `json:"name"`
-	Type string `json:"type"`
-	Data string `json:"data"`
-	TTL  uint32 `json:"ttl"`
-	Tier string `json:"tier,omitempty"`
-}
-
-type leftOut struct {
-	Data   string `json:"data"`
-	Reason string `json:"reason"`
-}
-
-// askedBefore is a name that a search list leads through.
-type askedBefore struct {
-	Name  string `json:"name"`
-	Rcode string `json:"rcode"`
-}
 
 // namesInFiles are what names are answered from, and the Pods that ask.
 type namesInFiles struct {
@@ -113,16 +81,19 @@ const defaultNameTTL = 5
 
 func dnsQueryCommand() *cobra.Command {
 	var f nameFlags
+	var live liveNames
 	var client string
 	cmd := &cobra.Command{
-		Use:   "query -f FILE|DIR ... NAME [TYPE]",
+		Use:   "query [-f FILE|DIR ...] NAME [TYPE]",
 		Short: "Say what a name answers with, and why",
-		Long: `Answers NAME as the responder of a node would from these objects, and says by
-which rule, how near each endpoint is, and which are left out. With --client a
-name without a last dot is looked up as that pod does: the names of its search
-list that are asked before are listed.`,
-		Example: `  nearlb dns query -f objects.yaml --node n1 db.prod.svc.cluster.local
-  nearlb dns query -f objects.yaml db.prod --client 10.244.1.7 -o json`,
+		Long: `Answers NAME as the agent of this node does now, or with -f as one would from
+objects of files. Says by which rule and in which way, how near each endpoint
+is, and which are left out. With --client a name without a last dot is looked up
+as that pod does: the names of its search list that are asked before are listed.
+An agent takes pods to have no dnsPolicy and no dnsConfig of their own.`,
+		Example: `  nearlb dns query db.prod.svc.cluster.local
+  nearlb dns query db.prod --client 10.244.1.7 -o json
+  nearlb dns query -f objects.yaml --node n1 db.prod.svc.cluster.local SRV`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
 				return usagef("%d arguments: want NAME [TYPE], as db.prod.svc.cluster.local AAAA", len(args))
@@ -131,30 +102,18 @@ list that are asked before are listed.`,
 		},
 	}
 	f.add(cmd)
+	live.add(cmd.Flags())
 	cmd.Flags().StringVar(&client, "client", "", "`IP` of the pod that asks: its search list is walked")
 	format := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		qtype := uint16(wire.TypeA)
-		if len(args) == 2 {
-			var known bool
-			if qtype, known = wire.StringToType[strings.ToUpper(args[1])]; !known {
-				return usagef("type %q: want A, AAAA, SRV, PTR, CNAME, TXT, SOA or NS", args[1])
-			}
-		}
-		if _, ok := wire.IsDomainName(args[0]); !ok || args[0] == "" {
-			return usagef("name %q: want a domain name, as db.prod.svc.cluster.local", args[0])
-		}
-		names, responder, err := f.read(cmd)
+		qtype, err := questionOf(args)
 		if err != nil {
 			return err
 		}
-		walk := []string{wire.Fqdn(args[0])}
-		if client != "" {
-			if walk, err = f.walk(names, client, args[0]); err != nil {
-				return err
-			}
+		doc, err := lookUp(cmd, &f, &live, args[0], qtype, client)
+		if err != nil {
+			return err
 		}
-		doc := ask(cmd.Context(), responder, walk, qtype)
 		switch format.value {
 		case formatJSON:
 			return writeJSON(cmd.OutOrStdout(), doc)
@@ -164,6 +123,41 @@ list that are asked before are listed.`,
 		return writeQuery(cmd.OutOrStdout(), doc)
 	}
 	return cmd
+}
+
+// questionOf checks NAME and reads [TYPE].
+func questionOf(args []string) (qtype uint16, err error) {
+	qtype = wire.TypeA
+	if len(args) == 2 {
+		var known bool
+		if qtype, known = wire.StringToType[strings.ToUpper(args[1])]; !known {
+			return 0, usagef("type %q: want A, AAAA, SRV, PTR, CNAME, TXT, SOA or NS", args[1])
+		}
+	}
+	if _, ok := wire.IsDomainName(args[0]); !ok || args[0] == "" {
+		return 0, usagef("name %q: want a domain name, as db.prod.svc.cluster.local", args[0])
+	}
+	return qtype, nil
+}
+
+// lookUp asks the agent, or answers from files.
+func lookUp(cmd *cobra.Command, f *nameFlags, live *liveNames, name string, qtype uint16, client string) (doc dns.LookUp, err error) {
+	if isLive, err := live.asked(cmd, f); err != nil {
+		return doc, err
+	} else if isLive {
+		return live.query(cmd.Context(), name, qtype, client)
+	}
+	names, responder, err := f.read(cmd)
+	if err != nil {
+		return doc, err
+	}
+	walk := []string{wire.Fqdn(name)}
+	if client != "" {
+		if walk, err = f.walk(names, client, name); err != nil {
+			return doc, err
+		}
+	}
+	return responder.LookUp(cmd.Context(), walk, qtype), nil
 }
 
 // walk are the names that the pod of an address asks for one after the other. Pods of the node's network share its address: they must agree.
@@ -192,53 +186,11 @@ func (f *nameFlags) walk(names *namesInFiles, client, name string) ([]string, er
 	return walk, nil
 }
 
-// ask asks for names until one has records; where none has, the last answers. All records are told, however many a message could carry.
-func ask(ctx context.Context, responder *dns.Responder, walk []string, qtype uint16) queryDocument {
-	doc := queryDocument{Type: wire.TypeToString[qtype], Answers: []queryAnswer{}, LeftOut: []leftOut{}, Walk: []askedBefore{}}
-	for i, name := range walk {
-		question := new(wire.Msg)
-		question.SetQuestion(name, qtype)
-		reply, way := responder.Answer(ctx, question, dns.Client{})
-		doc.Name, doc.Way, doc.Rcode = name, way, wire.RcodeToString[reply.Rcode]
-		if len(reply.Answer) == 0 && i < len(walk)-1 {
-			doc.Walk = append(doc.Walk, askedBefore{doc.Name, doc.Rcode})
-			continue
-		}
-		why := responder.Explain(name)
-		doc.Rule = why.Rule
-		for _, rr := range reply.Answer {
-			doc.Answers = append(doc.Answers, answerOf(rr, why))
-		}
-		for _, out := range why.LeftOut {
-			if isOfType(out.Address, qtype) {
-				doc.LeftOut = append(doc.LeftOut, leftOut{out.Address.String(), out.Reason})
-			}
-		}
-		break
-	}
-	return doc
-}
-
-// isOfType tells whether a question for a type could be answered with an address.
-func isOfType(a netip.Addr, qtype uint16) bool {
-	return qtype == wire.TypeSRV || qtype == wire.TypeA && a.Is4() || qtype == wire.TypeAAAA && a.Is6()
-}
-
-func answerOf(rr wire.RR, why dns.Explanation) queryAnswer {
-	h := rr.Header()
-	data := strings.TrimPrefix(rr.String(), h.String())
-	out := queryAnswer{Name: h.Name, Type: wire.TypeToString[h.Rrtype], Data: data, TTL: h.Ttl}
-	if a, err := netip.ParseAddr(data); err == nil {
-		out.Tier = why.Tiers[a]
-	}
-	return out
-}
-
-func writeQuery(w io.Writer, doc queryDocument) error {
+func writeQuery(w io.Writer, doc dns.LookUp) error {
 	for _, before := range doc.Walk {
 		fmt.Fprintf(w, "asked before: %s %s\n", printable(before.Name), before.Rcode)
 	}
-	fmt.Fprintf(w, "%s %s: %s, %s\n", printable(doc.Name), doc.Type, doc.Rcode, printable(doc.Rule))
+	fmt.Fprintf(w, "%s %s: %s, %s%s\n", printable(doc.Name), doc.Type, doc.Rcode, printable(doc.Rule), wayText(doc.Way))
 	for _, a := range doc.Answers {
 		near := ""
 		if a.Tier != "" {
@@ -247,7 +199,18 @@ func writeQuery(w io.Writer, doc queryDocument) error {
 		fmt.Fprintf(w, "  %s %d %s %s%s\n", printable(a.Name), a.TTL, a.Type, printable(a.Data), near)
 	}
 	for _, out := range doc.LeftOut {
-		fmt.Fprintf(w, "  left out: %s, %s\n", out.Data, out.Reason)
+		fmt.Fprintf(w, "  left out: %s, %s\n", out.Address, out.Reason)
 	}
 	return nil
+}
+
+// wayText says what no rule says: how old an upstream's answer may be.
+func wayText(way dns.Way) string {
+	switch way {
+	case dns.WayCached:
+		return ", kept from before"
+	case dns.WayStale:
+		return ", kept from before and too old: the upstream does not answer"
+	}
+	return ""
 }

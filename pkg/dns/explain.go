@@ -17,8 +17,8 @@ type Explanation struct {
 
 // LeftOut is an address of a Service that its name does not answer with.
 type LeftOut struct {
-	Address netip.Addr
-	Reason  string // not-ready, other-tier, other-zone
+	Address netip.Addr `json:"data"`
+	Reason  string     `json:"reason"` // not-ready, other-tier, other-zone
 }
 
 // String is the name of the tier.

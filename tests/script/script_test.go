@@ -10,6 +10,7 @@
 //	exits STATUS COMMAND  the command must end with this exit status
 //	eventually COMMAND    runs the command again and again until it ends with 0
 //	isolated COMMAND      the command in a network namespace of its own
+//	onnode ADDRESS COMMAND  the same, and the namespace has the address
 //
 // A script runs twice: on the fake tables always, on the kernel's when privileged, and both must print the same dump. Those
 // named trace_ or live_ want the kernel alone: BPF programs, or tables pinned under $PINS. NEARLB_UPDATE=1 writes what came out into the scripts; read the difference before you commit it.
@@ -29,6 +30,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/cli"
@@ -42,7 +44,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"nearlb":   func() { os.Exit(cli.Main(os.Args[1:])) },
 		"tables":   func() { os.Exit(tables()) },
-		"isolated": isolated,
+		"isolated": func() { fail("isolated", isolated(os.Args[1:])) },
+		"onnode":   func() { fail("onnode", onNode(os.Args[1], os.Args[2:])) },
 	})
 }
 
@@ -136,16 +139,43 @@ const (
 )
 
 // isolated goes on as the command in a new network namespace.
-func isolated() {
+func isolated(command []string) error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		fmt.Fprintln(os.Stderr, "isolated: make network namespace:", err)
-		os.Exit(1)
+		return fmt.Errorf("make network namespace: %w", err)
 	}
-	path, err := exec.LookPath(os.Args[1])
-	if err == nil {
-		err = unix.Exec(path, os.Args[1:], os.Environ())
+	return becomes(command)
+}
+
+// onNode is isolated with an address.
+func onNode(address string, command []string) error {
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("make network namespace: %w", err)
 	}
-	fmt.Fprintln(os.Stderr, "isolated:", err)
+	loopback, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	at, err := netlink.ParseAddr(address + "/32")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(netlink.LinkSetUp(loopback), netlink.AddrAdd(loopback, at)); err != nil {
+		return err
+	}
+	return becomes(command)
+}
+
+func becomes(command []string) error {
+	path, err := exec.LookPath(command[0])
+	if err != nil {
+		return err
+	}
+	return unix.Exec(path, command, os.Environ())
+}
+
+func fail(name string, err error) {
+	fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 	os.Exit(1)
 }

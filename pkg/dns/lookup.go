@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+
+	wire "github.com/miekg/dns"
+)
+
+// LookUp is what a look-up comes to, and why: the contract of `nearlb dns query -o json`.
+type LookUp struct {
+	Name    string        `json:"name"`
+	Type    string        `json:"type"`
+	Rcode   string        `json:"rcode"`
+	Way     Way           `json:"way"`
+	Rule    string        `json:"rule"`
+	Answers []Record      `json:"answers"`
+	LeftOut []LeftOut     `json:"left_out"`
+	Walk    []AskedBefore `json:"walk"`
+}
+
+// Record is one record of an answer.
+type Record struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+	Data string `json:"data"`
+	TTL  uint32 `json:"ttl"`
+	Tier string `json:"tier,omitempty"` // how near an endpoint is
+}
+
+// AskedBefore is a name that a search list leads through.
+type AskedBefore struct {
+	Name  string `json:"name"`
+	Rcode string `json:"rcode"`
+}
+
+// LookUp asks for names until one has records; where none has, the last answers. All records are told, however many a message could carry.
+func (r *Responder) LookUp(ctx context.Context, walk []string, qtype uint16) LookUp {
+	out := LookUp{Type: wire.TypeToString[qtype], Answers: []Record{}, LeftOut: []LeftOut{}, Walk: []AskedBefore{}}
+	for i, name := range walk {
+		question := new(wire.Msg)
+		question.SetQuestion(name, qtype)
+		reply, way := r.Answer(ctx, question, Client{})
+		out.Name, out.Way, out.Rcode = name, way, wire.RcodeToString[reply.Rcode]
+		if len(reply.Answer) == 0 && i < len(walk)-1 {
+			out.Walk = append(out.Walk, AskedBefore{out.Name, out.Rcode})
+			continue
+		}
+		why := r.Explain(name)
+		out.Rule = why.Rule
+		for _, rr := range reply.Answer {
+			out.Answers = append(out.Answers, recordOf(rr, why))
+		}
+		for _, left := range why.LeftOut {
+			if isOfType(left.Address, qtype) {
+				out.LeftOut = append(out.LeftOut, left)
+			}
+		}
+		break
+	}
+	return out
+}
+
+// Records are the A, AAAA, CNAME and SRV records of Services' and endpoints' own names in the first zone, each once.
+func (r *Responder) Records(ctx context.Context) []Record {
+	all, told := []Record{}, map[Record]bool{}
+	for _, name := range r.view.Names(r.options.Zones[0]) {
+		for _, qtype := range []uint16{wire.TypeA, wire.TypeAAAA, wire.TypeSRV} {
+			for _, record := range r.LookUp(ctx, []string{name}, qtype).Answers {
+				// What an ExternalName leads to has records of its own, and its CNAME answers for both families.
+				if record.Name == name && !told[record] {
+					told[record] = true
+					all = append(all, record)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// isOfType tells whether a question for a type could be answered with an address.
+func isOfType(a netip.Addr, qtype uint16) bool {
+	return qtype == wire.TypeSRV || qtype == wire.TypeA && a.Is4() || qtype == wire.TypeAAAA && a.Is6()
+}
+
+func recordOf(rr wire.RR, why Explanation) Record {
+	h := rr.Header()
+	data := strings.TrimPrefix(rr.String(), h.String())
+	out := Record{Name: h.Name, Type: wire.TypeToString[h.Rrtype], Data: data, TTL: h.Ttl}
+	if a, err := netip.ParseAddr(data); err == nil {
+		out.Tier = why.Tiers[a]
+	}
+	return out
+}
+
+// NamespacesOf are those of the Pods that have an address, as far as the view knows: it reads Pods, or slices name them.
+func (v *View) NamespacesOf(address netip.Addr) (all []string) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for pod := range v.pods[address] {
+		all = append(all, pod.Namespace)
+	}
+	for _, service := range v.endpoints[address] {
+		if v.services[service].hasPod(address) {
+			all = append(all, service.Namespace)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// hasPod tells whether an address is that of a Pod.
+func (e *entry) hasPod(address netip.Addr) bool {
+	for _, slice := range e.service.Slices {
+		for _, in := range slice.Endpoints {
+			if in.Pod != "" && slices.Contains(in.Addresses, address) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -11,8 +11,9 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 // ErrNoMount: no cgroup2 file system is mounted.
@@ -27,37 +28,25 @@ type Mount struct {
 // Find is the mount that shows most of the hierarchy: the whole of it, where the machine's own is mounted in a container beside
 // the container's part. Without any it is ErrNoMount.
 func Find() (Mount, error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return Mount{}, fmt.Errorf("find the cgroup2 mount: %w", err)
 	}
-	return find(string(text))
+	return find(mounts)
 }
 
-func find(mountinfo string) (Mount, error) {
-	mounts := visible(mountinfo)
-	if len(mounts) == 0 {
+func find(mounts []*mountinfo.Info) (Mount, error) {
+	var found []Mount
+	for _, m := range mounts {
+		found = slices.DeleteFunc(found, func(covered Mount) bool { return covered.Point == m.Mountpoint })
+		if m.FSType == "cgroup2" {
+			found = append(found, Mount{Point: m.Mountpoint, Root: m.Root})
+		}
+	}
+	if len(found) == 0 {
 		return Mount{}, fmt.Errorf("find the cgroup2 mount: %w (/proc/self/mountinfo)", ErrNoMount)
 	}
-	return slices.MinFunc(mounts, func(a, b Mount) int { return cmp.Compare(a.depth(), b.depth()) }), nil
-}
-
-// visible lists the cgroup2 mounts that no later mount covers.
-func visible(mountinfo string) []Mount {
-	var found []Mount
-	for line := range strings.Lines(mountinfo) {
-		before, after, _ := strings.Cut(line, " - ")
-		fields, kind := strings.Fields(before), strings.Fields(after)
-		if len(fields) < 5 || len(kind) == 0 {
-			continue
-		}
-		point := unescape(fields[4])
-		found = slices.DeleteFunc(found, func(m Mount) bool { return m.Point == point })
-		if kind[0] == "cgroup2" {
-			found = append(found, Mount{Point: point, Root: unescape(fields[3])})
-		}
-	}
-	return found
+	return slices.MinFunc(found, func(a, b Mount) int { return cmp.Compare(a.depth(), b.depth()) }), nil
 }
 
 // depth is how far below the namespace's root the mount begins; above it, it is negative.
@@ -73,22 +62,6 @@ func (m Mount) depth() int {
 		}
 	}
 	return depth
-}
-
-// unescape reads the octal escapes of /proc/self/mountinfo (proc_pid_mountinfo(5)).
-func unescape(text string) string {
-	var plain strings.Builder
-	for i := 0; i < len(text); i++ {
-		if text[i] == '\\' && i+3 < len(text) {
-			if code, err := strconv.ParseUint(text[i+1:i+4], 8, 8); err == nil {
-				plain.WriteByte(byte(code))
-				i += 3
-				continue
-			}
-		}
-		plain.WriteByte(text[i])
-	}
-	return plain.String()
 }
 
 // Own is the directory of the calling process's cgroup, in the mount of Find.

@@ -3,7 +3,6 @@
 package kube
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/lab"
@@ -31,24 +31,18 @@ type hierarchy struct {
 
 // hierarchies are those that this machine has mounted below /sys/fs/cgroup.
 func hierarchies() ([]hierarchy, error) {
-	file, err := os.Open("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter("/sys/fs/cgroup"))
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
 	var all []hierarchy
-	for in := bufio.NewScanner(file); in.Scan(); {
-		before, after, _ := strings.Cut(in.Text(), " - ")
-		left, right := strings.Fields(before), strings.Fields(after)
-		if len(left) < 5 || len(right) < 3 || !strings.HasPrefix(left[4], "/sys/fs/cgroup") {
-			continue
-		}
-		h := hierarchy{Mount: left[4], Path: left[4]}
-		switch right[0] {
+	for _, m := range mounts {
+		h := hierarchy{Mount: m.Mountpoint, Path: m.Mountpoint}
+		switch m.FSType {
 		case "cgroup2":
 			all = append(all, h)
 		case "cgroup":
-			h.Options = slices.DeleteFunc(strings.Split(right[2], ","), func(o string) bool { return o == "rw" || o == "ro" })
+			h.Options = slices.DeleteFunc(strings.Split(m.VFSOptions, ","), func(o string) bool { return o == "rw" || o == "ro" })
 			if slices.ContainsFunc(h.Options, func(o string) bool { return strings.HasPrefix(o, "name=") }) {
 				h.Options = append(h.Options, "none")
 			}

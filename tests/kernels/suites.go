@@ -36,7 +36,7 @@ var suites = []suite{
 			"TestNobodyAsksAResponder|TestSessionAffinityKeepsNobody|TestAResponderAnswers|TestTheNodesOwnQuestions|TestAForgottenConnection|" +
 			"TestAPortIsHeld|TestHeldPortsServe|TestThePortThatIsFree|TestAPortThatItsServer|TestAPortOfA|TestAFloodLeavesHeld|TestEveryPortOfTheRange",
 		why: "properties, stress, floods and shares: long", oldest: true},
-	{pkg: "tests/hosts", only: "TestSCTP|TestEveryStepOfTheDemoComesOutAsItShould/line_by_line", quick: "TestSCTP", oldest: true},
+	{pkg: "tests/hosts", only: "TestSCTP|TestEveryStepOfTheDemoComesOutAsItShould/line_by_line", quick: "TestSCTP/routed", oldest: true},
 }
 
 // of gives the suites that one of several kernels runs.

@@ -108,6 +108,7 @@ const (
 	roomEvery     = 10 * time.Second // how often fill is looked at
 	growPause     = 10 * time.Second // at least, between two exchanges; doubled with each failure up to
 	growPauseMost = 10 * time.Minute
+	growLately    = 10 * time.Minute // tables that grow again within that get more room (bpf.Room)
 )
 
 // followRoom ends when tables are to grow: some is nearly full, or a Service did not fit. Tables that are being left go first.
@@ -184,15 +185,15 @@ func (r *running) tellShort(full string, next, have, need bpf.Sizes) {
 
 // wanted are the sizes that the tables should have now, and what they need. full is the table that had no room for a Service, "" none.
 func (r *running) wanted(have bpf.Sizes, full string) (next, need bpf.Sizes) {
-	room, used, flows := r.daemon.room, r.tables.Used(), r.tables.FlowFill()
-	if full == "" && room.Grow(have, used, flows) == have {
+	room, used, flows, again := r.daemon.room, r.tables.Used(), r.tables.FlowFill(), r.daemon.grewLately(time.Now())
+	if full == "" && room.Grow(have, used, flows, again) == have {
 		return have, used
 	}
 	need = used.Max(needOf(r.source, r.node())) // all at once, rather than step by step
 	if field := need.Of(full); field != nil {
 		*field = max(*field, *have.Of(full))
 	}
-	return room.Grow(have, need, flows), need
+	return room.Grow(have, need, flows, again), need
 }
 
 // leavesFormer tells whether other tables are still being left.
@@ -206,6 +207,12 @@ func (d *daemon) grown() Growth {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.growth
+}
+
+// grewLately tells whether tables are likely to grow on.
+func (d *daemon) grewLately(now time.Time) bool {
+	last := d.grown().Last
+	return !last.IsZero() && now.Sub(last) < growLately
 }
 
 func (d *daemon) noteGrowth(err error) {

@@ -77,23 +77,33 @@ func (r Room) For(need Sizes) Sizes {
 	return sizes.WithDefaults()
 }
 
-// Grow are the sizes that take the place of these where the need has come near them; the same where nothing is to grow. Flows
-// are full where flowFill, the share of their places that is taken, says so.
-func (r Room) Grow(have, need Sizes, flowFill float64) Sizes {
+// followed are the tables that grow with what is listed.
+var followed = []string{NearlbMapFrontends, NearlbMapRecords, NearlbMapSlots, NearlbMapBackends, NearlbMapSourceRanges, NearlbMapServiceCounters, NearlbMapNames}
+
+// Grow are the sizes that take the place of these where the need has come near one of them; the same where nothing is to grow. Each
+// growth loads the programs anew, so that all tables get their room at once, and twice as much where they grew a short while ago: what
+// is listed is likely to go on growing. Flows are full where flowFill, the share of their places that is taken, says so.
+func (r Room) Grow(have, need Sizes, flowFill float64, again bool) Sizes {
 	limits, needs := r.Limits.sized(), need.sized()
-	next := have
-	for name, field := range next.sized() {
-		if name == NearlbMapFlows || name == NearlbMapAffinity || name == NearlbMapFragments {
-			continue
-		}
-		if uint64(*needs[name])*fullOf >= uint64(*field)*fullAt {
-			*field = max(*field, min(withRoom(*needs[name]), *limits[name]))
-		}
-	}
-	next.Records = max(next.Records, min(next.Frontends, r.Limits.Records))
-	if flowFill*fullOf >= fullAt {
+	next, due := have, flowFill*fullOf >= fullAt
+	if due {
 		next.FlowSets = max(have.FlowSets, min(2*have.FlowSets, r.mostFlowSets()))
 	}
+	sizes := next.sized()
+	for _, name := range followed {
+		due = due || *sizes[name] < *limits[name] && uint64(*needs[name])*fullOf >= uint64(*sizes[name])*fullAt
+	}
+	if !due {
+		return next
+	}
+	for _, name := range followed {
+		wanted := withRoom(*needs[name])
+		if again {
+			wanted = withRoom(wanted)
+		}
+		*sizes[name] = max(*sizes[name], min(wanted, *limits[name]))
+	}
+	next.Records = max(next.Records, min(next.Frontends, r.Limits.Records))
 	return next
 }
 

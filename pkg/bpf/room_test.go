@@ -52,7 +52,8 @@ func TestTablesThatGrewAreNotNearlyFull(t *testing.T) {
 		}
 		room := bpf.NewRoom(bpf.Limits{}, rapid.Uint64Range(0, 1<<42).Draw(t, "memory"))
 		have, need, fill := room.For(needs("listed")), needs("now"), rapid.Float64Range(0, 1).Draw(t, "flows")
-		next := room.Grow(have, need, fill)
+		again := rapid.Bool().Draw(t, "again")
+		next := room.Grow(have, need, fill, again)
 		limits := bpf.DefaultLimits()
 		for _, name := range []string{"frontends", "records", "slots", "backends", "source_ranges", "service_counters", "names"} {
 			had, has, wants, most := *have.Of(name), *next.Of(name), *need.Of(name), *limits.Of(name)
@@ -60,8 +61,8 @@ func TestTablesThatGrewAreNotNearlyFull(t *testing.T) {
 				t.Fatalf("table %s of %d with a need of %d grows to %d (at most %d)", name, had, wants, has, most)
 			}
 		}
-		if room.Grow(next, need, 0) != next {
-			t.Fatalf("%+v would grow again to %+v", next, room.Grow(next, need, 0))
+		if room.Grow(next, need, 0, again) != next {
+			t.Fatalf("%+v would grow again to %+v", next, room.Grow(next, need, 0, again))
 		}
 		if next.FlowSets != have.FlowSets && (fill < 0.8 || next.FlowSets != 2*have.FlowSets || next.FlowSets > room.Most("flows")) {
 			t.Fatalf("%d sets of flows became %d, filled by %f", have.FlowSets, next.FlowSets, fill)
@@ -70,6 +71,21 @@ func TestTablesThatGrewAreNotNearlyFull(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// Each growth loads the programs anew. A cluster that is filled one Service after the other has few.
+func TestTablesThatGoOnGrowingGrowSeldom(t *testing.T) {
+	room := bpf.NewRoom(bpf.Limits{}, 1<<34)
+	sizes, growths := room.For(bpf.Sizes{}), 0
+	for backends := uint32(0); backends <= 100_000; backends += 100 {
+		need := bpf.Sizes{Backends: backends, Services: backends / 10, Frontends: backends / 5, Names: backends / 10, Slots: backends / 10 * 1021}
+		if next := room.Grow(sizes, need, 0, growths > 0); next != sizes {
+			sizes, growths = next, growths+1
+		}
+	}
+	if growths > 5 || sizes.Backends > 200_000 {
+		t.Errorf("from nothing to 100,000 backends there were %d growths, to %+v", growths, sizes)
+	}
 }
 
 func TestTablesThatAreLargerThanTheirFlagsAreTold(t *testing.T) {

@@ -34,7 +34,8 @@ var suites = []suite{
 		"TestOnePortServesConnections|TestICMPErrorsAreLimited|TestWhatICMPsLimit|TestAClashingConnectionLasts|TestFramesShorterThan",
 		loads: "TestASumOfTheWholePacket|TestRepliesThatNoFlowHasPass|TestDirectTraffic|TestEntriesWhoseWriter|TestAFullSet|TestQuestionsGoTo|" +
 			"TestNobodyAsksAResponder|TestSessionAffinityKeepsNobody|TestAResponderAnswers|TestTheNodesOwnQuestions|TestAForgottenConnection|" +
-			"TestAPortIsHeld|TestHeldPortsServe|TestThePortThatIsFree|TestAPortThatItsServer|TestAPortOfA|TestAFloodLeavesHeld|TestEveryPortOfTheRange",
+			"TestAPortIsHeld|TestHeldPortsServe|TestThePortThatIsFree|TestAPortThatItsServer|TestAPortOfA|TestAFloodLeavesHeld|TestEveryPortOfTheRange|" +
+			"TestAServersNodeRemembers|TestErrorsAboutRoutedPacketsAreLimited|TestADrainingNodeMakes|TestAnEntryWhoseWriter|TestPacketsOfConnectionsInFormer",
 		why: "properties, stress, floods and shares: long", oldest: true},
 	{pkg: "tests/hosts", only: "TestSCTP|TestEveryStepOfTheDemoComesOutAsItShould/line_by_line", quick: "TestSCTP/routed", oldest: true},
 }

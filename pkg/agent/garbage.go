@@ -22,8 +22,8 @@ const (
 	startLongest = 2 * time.Minute
 )
 
-// garbage sets the runtime's GOGC, after each collection anew until it is told that the start is over. What is set from outside
-// stays.
+// garbage sets the runtime's GOGC during a start: after each collection it computes it again, until the start is over. A GOGC of
+// the environment stays.
 type garbage struct {
 	mu   sync.Mutex
 	most uint64 // bytes
@@ -38,7 +38,7 @@ func (g *garbage) begin(memory uint64) {
 	g.allow()
 }
 
-// end has garbage collected as it is for the rest of the agent's life.
+// end sets GOGC to what it is for the rest of the agent's life.
 func (g *garbage) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

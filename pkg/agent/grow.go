@@ -93,7 +93,7 @@ func (d *daemon) next(ctx context.Context, e *exchange) (*running, error) {
 	return d.start(ctx, plan{loaded: &loaded})
 }
 
-// awaitList ends when all objects are listed: tables are made as large as these want.
+// awaitList waits until all objects are listed, and then ends the work without tables for that with tables of a size that fits.
 func (r *running) awaitList(ctx context.Context) error {
 	r.log.Info("no tables are here yet: waiting for the first list of objects")
 	select {
@@ -249,7 +249,7 @@ func (d *daemon) growWait(now time.Time) time.Duration {
 	return d.growthTried.Add(d.growPauseLocked()).Sub(now)
 }
 
-// kept are the sentences about tables that are larger than their flags allow.
+// kept describes the tables that are larger than their flags allow.
 func (r *running) kept() []string {
 	if r.plan.waiting {
 		return []string{}

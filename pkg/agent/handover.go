@@ -11,8 +11,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
-// yieldTo says what the programs ask connection tracking for. Without any NAT nobody translates what it still remembers: a packet
-// that was left to it would go nowhere.
+// yieldTo says for which packets the programs ask connection tracking. Without any rules of NAT they ask for none: nothing would
+// translate a packet that they left to a remembered connection.
 func yieldTo(rules kubeproxy.Rules) maps.Yield {
 	yield := maps.YieldNothing
 	if rules.NAT {
@@ -51,7 +51,8 @@ func (r *running) awaitRules(ctx context.Context) error {
 	return news.Wait(ctx)
 }
 
-// lookAtRules notes whether kube-proxy's rules are here: its connections are left to it as long as it translates them.
+// lookAtRules notes whether kube-proxy's rules are on this host: as long as they are, connections that it translates are left to
+// it.
 func (r *running) lookAtRules() {
 	rules, err := kubeproxy.Look()
 	if r.trouble("look for kube-proxy's rules", err) {
@@ -97,7 +98,7 @@ func blindness(rules kubeproxy.Rules, unknown error, proxyName string) error {
 	return fmt.Errorf("%w; as nearlb takes new connections, most of kube-proxy's break; restart the agent, which asks anew", unknown)
 }
 
-// setYield says whether it is news.
+// setYield returns whether the value is another one than before.
 func (l *loop) setYield(y maps.Yield) bool {
 	l.network.mu.Lock()
 	defer l.network.mu.Unlock()
@@ -114,7 +115,7 @@ func (l *loop) yield() maps.Yield {
 	return l.network.yield
 }
 
-// ruleState is for the log.
+// ruleState describes the rules for the log.
 func ruleState(rules kubeproxy.Rules) string {
 	switch {
 	case rules.Any():

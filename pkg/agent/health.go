@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// answers are those of /healthz and /livez, kube-proxy's, and of /readyz: 503 when a change has waited for a minute. An agent that starts is
-// healthy, and not ready (/readyz) before it serves what was listed at first. A Service that fails again and again is not the
-// node's ill health: it is in the status and in the metrics.
+// answers are those of /healthz and /livez, which are kube-proxy's, and of /readyz. All are 503 once a change has waited for a
+// minute. An agent that starts is healthy, but not ready before programs serve what was listed at first. A Service that fails again
+// and again does not make the node ill: status and metrics tell of it.
 type answers struct {
 	progress *progress
 	eligible func() bool

@@ -177,7 +177,7 @@ func (r *running) followHost(ctx context.Context) error {
 	}
 }
 
-// hostChanged has the host looked at.
+// hostChanged has followHost look at the host again.
 func (r *running) hostChanged() {
 	select {
 	case r.hostNews <- struct{}{}:
@@ -185,7 +185,7 @@ func (r *running) hostChanged() {
 	}
 }
 
-// hear calls tell for each message until the socket is closed or broken. A lost message is one, too.
+// hear calls tell for each message, until the socket is closed or broken. The loss of messages counts as one.
 func hear(socket *nl.NetlinkSocket, tell func()) {
 	for {
 		_, _, err := socket.Receive()

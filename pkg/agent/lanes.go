@@ -2,8 +2,10 @@
 
 package agent
 
-// lanes are the order of the loop's queue. What changed by itself goes first. What comes in large numbers, as after a change of
-// the node or a list, and what looks at everything goes later, and gets every share-th turn while the first lane has something.
+// lanes is the loop's queue: two lanes of tasks. The first is for Services that changed by themselves. The second is for what comes
+// in large numbers (all Services, after a change of the node or a list) and for tasks that look at everything; it gets every
+// share-th turn while the first lane has something.
+//
 // A task belongs to the first lane if nobody marked it for later and fewer than firstRoom are there: one Service that changes
 // while thousands do waits for no more than those.
 type lanes struct {

@@ -122,7 +122,7 @@ func newLoop(source watch.Source, tables publisher, m *metrics.Metrics, log *slo
 	return l
 }
 
-// newQueue has lanes.
+// newQueue makes the loop's queue: two lanes, with back-off for what failed.
 func newQueue(later func(task) bool) workqueue.TypedRateLimitingInterface[task] {
 	inLanes := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[task]{Queue: newLanes(later)})
 	delaying := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[task]{Queue: inLanes})
@@ -130,7 +130,7 @@ func newQueue(later func(task) bool) workqueue.TypedRateLimitingInterface[task] 
 	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[task]{DelayingQueue: delaying})
 }
 
-// isLater tells what no change waits for.
+// isLater tells whether a task belongs to the second lane (lanes.go), as no change of a Service waits for it.
 func (l *loop) isLater(t task) bool {
 	switch t.kind {
 	case publish:
@@ -146,7 +146,8 @@ func (l *loop) ServiceChanged(name lb.ServiceName) {
 	l.queue.AddAfter(task{publish, name}, l.mark(name, false))
 }
 
-// NodeChanged has the programs told what does not belong to one Service, once the first publication is complete, which ends with that.
+// NodeChanged has the programs told what belongs to no single Service (configure). Before the first publication is complete nothing
+// is told: its end does that.
 func (l *loop) NodeChanged() {
 	l.network.forget()
 	if l.done() {
@@ -233,7 +234,7 @@ func (l *loop) do(t task) error {
 // hurry.
 const searchPause = 20 * time.Millisecond
 
-// reclaimLater has freed, soon, what a change left behind.
+// reclaimLater schedules a reclaim of what a change left behind.
 func (l *loop) reclaimLater() { l.reclaimAfter(l.reclaimEvery) }
 
 func (l *loop) reclaimAfter(d time.Duration) {
@@ -242,7 +243,7 @@ func (l *loop) reclaimAfter(d time.Duration) {
 	}
 }
 
-// reclaim frees what nobody uses, and comes again as long as something waits to be freed.
+// reclaim frees what is unused by now. It schedules another run as long as something waits to be freed.
 func (l *loop) reclaim() {
 	l.reclaiming.Store(false)
 	if l.tables.Reclaim(time.Now()) > 0 {
@@ -262,7 +263,7 @@ func (l *loop) reclaim() {
 // retryAtOnce is how many Services are tried before their back-off ends: a few seconds' work next to changes of others.
 const retryAtOnce = 100
 
-// retry has Services that found a table full tried again at once, as something was freed.
+// retry publishes Services again that found a table full, without waiting for their back-off: something was freed.
 func (l *loop) retry() {
 	for _, name := range l.short(retryAtOnce) {
 		l.queue.Add(task{publish, name})
@@ -272,7 +273,8 @@ func (l *loop) retry() {
 // piece is how many Services are put into the queue before what changed gets its turn.
 const piece = 256
 
-// enqueueAll marks every Service there is, and every one that the tables still have: some, and comes again for the others.
+// enqueueAll marks every Service of the source, and every one that only the tables still have. It does one piece, and puts itself
+// into the queue again for the rest.
 func (l *loop) enqueueAll() {
 	if l.rest == nil {
 		l.rest = append(l.source.Services(), l.tables.Published()...)
@@ -295,8 +297,8 @@ func (l *loop) enqueueAll() {
 	}
 }
 
-// firstDone goes on from the first complete publication: only now may the programs be told which addresses are Services'
-// and drop the others.
+// firstDone runs when the first publication is complete. Only now may the programs be told which addresses are those of Services:
+// they drop packets to the others.
 func (l *loop) firstDone() {
 	l.log.Info("published all services", "services", len(l.tables.Published()))
 	l.queue.Add(task{kind: configure})
@@ -311,7 +313,7 @@ func (l *loop) firstDone() {
 // muchWork is how many publications leave memory behind that is worth handing back.
 const muchWork = 1000
 
-// handBack has memory handed back: nothing is left to do for now.
+// handBack tells handBackMemory that nothing is left to do for now.
 func (l *loop) handBack() {
 	l.worked = 0
 	select {
@@ -349,7 +351,8 @@ type auditing struct {
 	found []maps.Drift
 }
 
-// audit compares the live tables with what was published and repairs them: one table, and comes again for the others.
+// audit compares one of the live tables with what was published, and repairs it. It puts itself into the queue again for the next
+// table.
 func (l *loop) audit() error {
 	a := &l.audits
 	if a.next == nil {

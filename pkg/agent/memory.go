@@ -18,8 +18,8 @@ import (
 // time, and is to be small rather than quick to collect it.
 const garbagePercent = 50
 
-// boundMemory tells the runtime how much memory it may use before it collects garbage at any price: what the cgroup lets the
-// container have, less the tables, which count for it as well. What is set from outside (GOMEMLIMIT) stays.
+// boundMemory sets the runtime's memory limit to the cgroup's limit less the tables, which count for the cgroup, too. A GOMEMLIMIT
+// of the environment stays.
 func boundMemory(tables *bpf.NearlbMaps) (limit int64, err error) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return 0, nil
@@ -60,7 +60,7 @@ func memoryOf(tables *bpf.NearlbMaps) (sum uint64) {
 // handBackPause is the least time between two times that memory is handed back: each looks at all that is in use.
 const handBackPause = time.Minute
 
-// handBackMemory gives the kernel the memory back that much work took, whenever such work is over: a start, thousands of changes.
+// handBackMemory gives memory back to the kernel after each time of much work: a start, thousands of changes.
 func (r *running) handBackMemory(ctx context.Context) error {
 	for {
 		select {

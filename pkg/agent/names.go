@@ -100,7 +100,7 @@ func (n *names) Synced() {
 	n.look()
 }
 
-// look has the addresses looked at.
+// look has run look at the node's addresses again.
 func (n *names) look() {
 	select {
 	case n.news <- struct{}{}:
@@ -215,8 +215,8 @@ func (n *names) await(ctx context.Context, longest time.Duration) {
 	}
 }
 
-// serve answers until ctx ends or the place is another one. While it ends nobody is sent here any more: questions that are
-// under way are answered first.
+// serve answers until ctx ends or the place is another one. At its end the programs are told first, and then questions that are
+// under way are still answered.
 func (n *names) serve(ctx context.Context, at place) error {
 	options := dns.Options{Zones: n.options.Zones, ReverseZones: []string{"in-addr.arpa", "ip6.arpa"}, Pods: n.options.Pods, TTL: n.options.TTL,
 		Zonal: true, Forwarder: n.forward, Service: n.options.Service}
@@ -249,7 +249,7 @@ func (n *names) serve(ctx context.Context, at place) error {
 	return group.Wait()
 }
 
-// listens tells where questions are answered now: the cluster's DNS is decided again.
+// listens notes on which addresses questions are answered now. The cluster's DNS is decided again by that.
 func (n *names) listens(addresses []netip.AddrPort) {
 	var texts []string
 	for _, a := range addresses {
@@ -267,8 +267,9 @@ const (
 	lastWords = 500 * time.Millisecond // that questions under way have when the responder ends
 )
 
-// beat tells the programs that questions are answered, until they are not or the node has other addresses. Before each beat the view
-// is read, as a question would. While objects are held that an API server may have lost there is none: the cluster's DNS knows no less.
+// beat sets the heart-beat that the programs ask for, as long as questions are answered and the node has the same addresses. Before
+// each beat it reads the view, as a question would. While objects are held there is no beat, and questions go to the cluster's DNS,
+// which knows what the API server knows.
 func (n *names) beat(ctx, ended context.Context, r *dns.Responder, where place) {
 	ticker := time.NewTicker(beatEvery)
 	defer ticker.Stop()

@@ -9,8 +9,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
-// needOf is what the listed Services take of the tables, at the most: an estimate that leaves out clashes, refused addresses
-// and what Services share. Deciding about all of them would take as long as publishing them.
+// needOf estimates what the listed Services take of the tables, at the most. It does not see clashes, refused addresses and what
+// Services share: to decide about all of them would take as long as to publish them.
 func needOf(source watch.Source, node lb.Node) bpf.Sizes {
 	n := need{node: node, places: map[string]bool{}, pools: map[endpointPool]count{}}
 	for _, name := range source.Services() {

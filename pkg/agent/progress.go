@@ -101,7 +101,7 @@ func (p *progress) tell() {
 	}
 }
 
-// startedListing notes that everything was listed.
+// startedListing notes that everything was listed once.
 func (p *progress) startedListing() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +123,8 @@ func closed(c <-chan struct{}) bool {
 // done tells whether the first publication is complete.
 func (p *progress) done() bool { return closed(p.first) }
 
-// begin notes, the first time, which Services the first publication is made of; true if that is none.
+// begin notes, the first time that it is called, which Services the first publication consists of. It is true if there are none, so
+// that it is complete.
 func (p *progress) begin(names []lb.ServiceName) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,7 +152,8 @@ func (p *progress) completeFirst() bool {
 	return true
 }
 
-// mark notes a change of a Service, and how long to wait for further ones. Bulk: it is no change, but a look at every Service.
+// mark notes that a Service changed, or (bulk) that it is looked at because every Service is. It returns how long to wait for
+// further changes.
 func (p *progress) mark(name lb.ServiceName, bulk bool) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,7 +175,7 @@ func (p *progress) isBulk(name lb.ServiceName) bool {
 	return p.dirty[name].bulk
 }
 
-// start tells whether the Service is marked, and which of its changes is about to be published.
+// start tells whether a Service is marked, and which version of it is about to be published: finish wants that.
 func (p *progress) start(name lb.ServiceName) (int, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -196,7 +198,7 @@ type result struct {
 	old, new  *lb.Decision
 }
 
-// change is what clients notice; of decisions that are kept.
+// change is what clients notice of a publication. It is empty unless decisions are kept (progress.whole).
 func (r result) change() lb.Change {
 	var old, now lb.Decision
 	if r.old != nil {
@@ -276,7 +278,7 @@ func (p *progress) keep(name lb.ServiceName, o outcome, now time.Time, r *result
 	p.services[name] = after
 }
 
-// short names some of the Services that found a table full, others each time: at most limit of them.
+// short names at most so many of the Services that found a table full, others each time.
 func (p *progress) short(limit int) (names []lb.ServiceName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

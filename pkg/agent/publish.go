@@ -53,7 +53,7 @@ func (l *loop) publish(name lb.ServiceName) error {
 	return nil
 }
 
-// wantRoom tells who follows the tables' room that a Service did not fit.
+// wantRoom tells followRoom that a table had no room for a Service.
 func (l *loop) wantRoom(err error) {
 	var short *maps.FullError
 	if errors.As(err, &short) {
@@ -78,7 +78,8 @@ func (l *loop) say(name lb.ServiceName, r result, err error) {
 	}
 }
 
-// serve decides and writes. Without the Service in the source, it is removed, unless the source holds that.
+// serve decides about a Service and writes the decision to the tables. A Service that the source does not have is removed, unless
+// the source holds it.
 func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	if l.source.Holds(name) {
 		return outcome{held: true, stats: l.tables.Hold(name)}, nil
@@ -130,15 +131,16 @@ func (l *loop) check(in lb.Input, node lb.Node, published bool) {
 	}
 }
 
-// pending keeps the oldest change that is not published yet: the source hands each out once, and a publication may fail.
+// pending remembers the oldest change of a Service that is not published yet: the source hands out each time once, and a
+// publication may fail.
 func (l *loop) pending(name lb.ServiceName, at time.Time) {
 	if old := l.triggered[name]; old.IsZero() || !at.IsZero() && at.Before(old) {
 		l.triggered[name] = at
 	}
 }
 
-// programmed measures how long the endpoints' change took to get here. Changes before the start, of unknown time, or from a
-// clock ahead of ours say nothing.
+// programmed measures how long it took from the endpoints' change to here. It ignores changes from before the start, of unknown
+// time, and from a clock ahead of ours.
 func (l *loop) programmed(name lb.ServiceName) {
 	at := l.triggered[name]
 	delete(l.triggered, name)

@@ -16,8 +16,8 @@ type relay struct {
 	synced bool
 }
 
-// turn passes everything on to another loop from now on. One that comes later is told that all is listed: it looks at
-// everything then, so that it needs none of what the one before was told.
+// turn passes everything on to another loop from now on. A loop that comes after the first list is told so (Synced): it looks at
+// everything then, and misses nothing that only the loop before was told.
 func (r *relay) turn(to watch.Events) {
 	r.mu.Lock()
 	r.to = to

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// reporter keeps the status file: written when what it says changed, at most once in statusPause unless the agent came to another
-// stage, and renewed every statusEvery without being written.
+// reporter keeps the status file up to date. It writes when the status changed, at most once in statusPause unless the agent came
+// to another stage. Without a change it only sets the file's time, every statusEvery.
 type reporter struct {
 	path    string
 	news    <-chan struct{} // gets something when the status may be another one

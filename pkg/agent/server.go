@@ -18,8 +18,8 @@ const (
 	readTimeout = 10 * time.Second
 )
 
-// server is one HTTP server of the agent. An address that is taken, by kube-proxy perhaps, is no reason to stop serving
-// traffic: it is tried again and shown in the status.
+// server is one HTTP server of the agent. While its address is taken, perhaps by kube-proxy, it tries again, and the status says
+// so: traffic is served without it.
 type server struct {
 	name    string // "health", "metrics"
 	address string

@@ -86,7 +86,7 @@ type FailingService struct {
 	Attempts int            `json:"attempts"`
 }
 
-// statusEvery is how often the file is renewed, by its modification time if nothing changed; three times as old, it is of an agent
+// statusEvery is how often the file's modification time is renewed if nothing changed. A file three times as old is of an agent
 // that is gone or hangs.
 const statusEvery = 5 * time.Second
 

@@ -50,8 +50,8 @@ func newTally() *tally {
 		whys: map[metrics.Why]uint16{}}
 }
 
-// replace takes a Service's decision of before out and the one of now in; nil: it has none any more. The result is to be given
-// back with the next one.
+// replace takes the sum of a Service's last decision out, and adds its new one; nil: it has none any more. The result is to be
+// passed with the next call.
 func (t *tally) replace(name lb.ServiceName, before summary, now *lb.Decision) (after summary) {
 	t.count(before, -1)
 	delete(t.problems, name)
@@ -147,7 +147,8 @@ func (t *tally) fill(s *metrics.State) {
 	s.Topology, s.Omitted = t.topology()
 }
 
-// topology is the answers that are shown one by one, those first that are not as was asked for, and how many are left out.
+// topology returns the answers that get a metric of their own, those first that are not as was asked for, and how many are left
+// out.
 func (t *tally) topology() (shown []metrics.Answer, omitted int) {
 	if t.shown == nil {
 		t.shown = []metrics.Answer{}
@@ -163,8 +164,8 @@ func (t *tally) topology() (shown []metrics.Answer, omitted int) {
 // topologyLimit is how many answers of service ports have a metric of their own.
 const topologyLimit = 1000
 
-// appendAnswers gives those of a decision, each once: several addresses of a port have the same. Clients off the node are thought to come
-// by the addresses that are made for them, so cluster IPs count for the node's own alone. all must be empty: its memory is used again.
+// appendAnswers returns the answers of a decision, each once, as several addresses of a port have the same. A ClusterIP counts for
+// the node's own clients only: clients off the node are taken to use the other kinds. all must be empty; its memory is used again.
 func appendAnswers(all []metrics.Answer, d *lb.Decision) []metrics.Answer {
 	for i := range d.Frontends {
 		f := &d.Frontends[i]
@@ -180,7 +181,7 @@ func appendAnswers(all []metrics.Answer, d *lb.Decision) []metrics.Answer {
 	return slices.Compact(all)
 }
 
-// notable tells that somebody asked for more than just any endpoint, whether that is in force or not.
+// notable tells whether a Service asked for more than any endpoint, whether or not it gets that.
 func notable(w metrics.Why) bool {
 	switch w.Reason {
 	case lb.ReasonAll, lb.ReasonNoEndpoints, lb.ReasonTerminating:
@@ -189,7 +190,7 @@ func notable(w metrics.Why) bool {
 	return true
 }
 
-// compareAnswers puts those first that are not as was asked for: they are not to be left out.
+// compareAnswers puts answers first that are not as was asked for, so that these are not left out.
 func compareAnswers(a, b metrics.Answer) int {
 	return cmp.Or(rank(a.Why)-rank(b.Why), a.Port.Compare(b.Port), rankOf(b.V4)-rankOf(a.V4), cmp.Compare(a.Side, b.Side),
 		cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Note, b.Note))
@@ -207,8 +208,8 @@ func rankOf(b bool) int {
 	return 0
 }
 
-// refusals are the service ports that drop, by the traffic policy that makes them, as kube-proxy counts them: endpoints are
-// elsewhere only. One without any endpoint rejects and does not count.
+// refusals are the service ports that drop because their endpoints are elsewhere, by the traffic policy that says so, as kube-proxy
+// counts them. A port without any endpoint rejects, and does not count.
 func refusals(d *lb.Decision) map[string]map[lb.PortName]struct{} {
 	var dropping map[string]map[lb.PortName]struct{}
 	for i := range d.Frontends {

@@ -68,7 +68,7 @@ func newAnnouncer(s *store, client kubernetes.Interface, log *slog.Logger) *anno
 	}
 }
 
-// look has the Events of those Services looked at that have, or had, something to tell: nearly none of thousands.
+// look has run look at those of the Services that have, or had, something to tell: nearly none of thousands.
 func (a *announcer) look(names []lb.ServiceName) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -82,7 +82,7 @@ func (a *announcer) look(names []lb.ServiceName) {
 	}
 }
 
-// Announce has the Events of Services looked at whose troubles are others than before.
+// Announce has run look at the Services whose troubles are not what they were.
 func (a *announcer) Announce(troubles []Trouble) {
 	now := map[lb.ServiceName][]Trouble{}
 	for _, t := range troubles {
@@ -131,8 +131,8 @@ func (a *announcer) run(ctx context.Context) {
 	}
 }
 
-// announce brings the Events of one Service up to date: those of what is no more may be told again, those that last are, when
-// the API server has forgotten them.
+// announce makes the Events of one Service that are due. An Event is made again when the trouble was gone meanwhile, or when it
+// lasts so long that the API server has forgotten the Event.
 func (a *announcer) announce(ctx context.Context, name lb.ServiceName) error {
 	told := map[string]time.Time{}
 	a.given.Lock()
@@ -160,7 +160,8 @@ func (a *announcer) announce(ctx context.Context, name lb.ServiceName) error {
 	return nil
 }
 
-// create takes it that another agent was first. What cannot be told is in the Service's problems nevertheless.
+// create makes an Event. That another agent made it first is no error. If it cannot be made, the Service's problems still say what
+// it says.
 func (a *announcer) create(ctx context.Context, e *corev1.Event) error {
 	if err := a.rate.Wait(ctx); err != nil {
 		return nil // the agent ends
@@ -250,7 +251,8 @@ func eventText(text string) string {
 	return out.String()
 }
 
-// tells says whether this agent is one of the few that tell of a Service: a few for the case that some Nodes have no agent.
+// tells says whether this agent is one of the few that make Events of what all nodes see. They are several, as a Node may have no
+// agent.
 func (a *announcer) tells(name lb.ServiceName) bool {
 	own, before := hashOf(a.cfg.Name, name.String()), 0
 	for other := range a.nodesNamed() {

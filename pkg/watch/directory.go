@@ -130,7 +130,7 @@ func (d *directory) follow() (failed bool) {
 	return false
 }
 
-// say reports the trouble with the directory once, whichever call finds it, and its end.
+// say logs the trouble with the directory once, and once that it is over.
 func (d *directory) say(err error) {
 	if err != nil {
 		err = plainly("read directory", d.dir, err)
@@ -184,7 +184,8 @@ func (d *directory) readFile(name string, touched bool) (found, readable bool) {
 
 func (d *directory) path(name string) string { return filepath.Join(d.dir, name) }
 
-// enforce puts the newest content of all files in force where it may be. gone are the objects of files that went away.
+// enforce puts the newest content of all files in force, but of those that are refused. gone are the objects of files that do not
+// exist any more.
 func (d *directory) enforce(gone []object, c *changes) {
 	refused := resolve(d.files, d.path)
 	var puts []object

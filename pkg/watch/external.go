@@ -10,7 +10,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// taken finds whose a Service's external IPs are besides: a Node's, or those of the ranges of ClusterIPs.
+// taken finds the external IPs of a Service that also belong to a Node, or to a range of ClusterIPs.
 func (s *store) taken(svc *service) lb.Taken {
 	if len(svc.more().ExternalIPs) == 0 {
 		return nil

@@ -165,7 +165,7 @@ func (f *failover) asked(request *http.Request) int {
 	return f.current
 }
 
-// leave turns to the next server, unless another request did so already.
+// leave turns to the next server, unless another request did already.
 func (f *failover) leave(at int, response *http.Response, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -117,7 +117,8 @@ func (g *guard) massOf(k kind, puts []object, drops []objectKey) map[objectKey]b
 	return missing
 }
 
-// countable leaves the API server's own Service out, which it makes anew itself: the rest may be gone nevertheless.
+// countable is how much an object counts: 0 for the API server's own Service, which it makes again by itself, so that it is there
+// although the rest is gone.
 func countable(namespace, name string) int {
 	if namespace == metav1.NamespaceDefault && name == "kubernetes" {
 		return 0
@@ -125,8 +126,8 @@ func countable(namespace, name string) int {
 	return 1
 }
 
-// relieve drops from the held objects every one that puts or drops name, and gives the held slices that are replaced: their Service has
-// ready endpoints of their family again.
+// relieve ends the hold of every object that puts or drops name. It also ends that of slices which are replaced, as their Service
+// has ready endpoints of their family again, and returns these.
 func (g *guard) relieve(puts []object, drops []objectKey) (replaced []objectKey) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -196,7 +197,7 @@ func (g *guard) judge(now time.Time) (news int) {
 	return len(g.names)
 }
 
-// settle forgets the names among these that are known again with ready endpoints, and those that were deleted.
+// settle ends the hold of those of the changed Services that have ready endpoints again, or were deleted.
 func (g *guard) settle(changed map[lb.ServiceName]bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -63,7 +63,7 @@ func (o *outage) lasts() bool {
 	return len(o.failing) > 0
 }
 
-// last is the newest failure of an outage that lasts, and since when it does.
+// last is the newest failure of the outage, and since when the outage lasts.
 func (o *outage) last() (string, time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

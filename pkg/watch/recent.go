@@ -22,7 +22,7 @@ func (r *recent) relisted(version string) {
 	*r = recent{list: number(version)}
 }
 
-// late tells whether a newer state of the object is known, and remembers this one if not.
+// late tells whether a newer state of the object is known. If not, it remembers this one.
 func (r *recent) late(key objectKey, version string) bool {
 	v := number(version)
 	if v == 0 {

@@ -122,7 +122,7 @@ func (s *store) apply(puts []object, drops []objectKey, c *changes) {
 	s.touchOwn(c)
 }
 
-// refuse notes that the newest state of an object is bad. The last good one stays in force. Result: whether that is news.
+// refuse notes that the newest state of an object is bad, and tells whether that is news. The last good state stays in force.
 func (s *store) refuse(key objectKey, uid types.UID, err *ObjectError) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *store) refuse(key objectKey, uid types.UID, err *ObjectError) bool {
 	return old == nil || *old != *err
 }
 
-// accept ends a refusal.
+// accept notes that an object is not refused any more.
 func (s *store) accept(key objectKey) {
 	delete(s.refusals, key)
 	delete(s.uids, key)

@@ -63,8 +63,8 @@ func (s *store) number(k kind) (n int) {
 	return n
 }
 
-// bereft finds the families of Services that lose all their ready endpoints by a list: the slices that had them, how many families
-// these are, and of how many.
+// bereft finds the families of Services that lose all their ready endpoints by a list. It returns the slices that had these
+// endpoints, the number of such families, and the number of all families with ready endpoints.
 func (s *store) bereft(puts []object, drops []objectKey) (lost map[objectKey]bool, missing, known int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

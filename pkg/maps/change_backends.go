@@ -151,7 +151,8 @@ func (c *change) takeBackend(p *port, to *backendRow) (uint32, error) {
 	return id, nil
 }
 
-// prepareGone keeps the id for as long as connections name it, and for the endpoint's return (requirement C6).
+// prepareGone keeps the ids of endpoints that the decision does not have: connections may name them, and the endpoints may return
+// (requirement C6).
 func (c *change) prepareGone(p *port, b *backend) {
 	to := b.row
 	to.State, to.Member = stateGone, 0

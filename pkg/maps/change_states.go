@@ -8,8 +8,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// settleStates is for a decision that does not fit: the records and slots in force stay, and of their backends those that do
-// not serve any more take no new connections, so that these go to the others. It gives the number of entries written.
+// settleStates takes new connections from backends that do not serve any more, where a decision does not fit: records and slots in
+// force stay, and their other backends get these connections. It returns the number of entries written.
 func (t *Tables) settleStates(s *service, d *lb.Decision) (written int) {
 	states := map[lb.PortKey]map[endpoint]uint8{}
 	for i := range d.Backends {

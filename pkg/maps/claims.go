@@ -89,7 +89,7 @@ func newClaims() *claims {
 // owner is the Service that has the key now; nil when nobody asks for it.
 func (c *claims) owner(key frontendKey) *service { return c.owners[key].service }
 
-// set replaces the claims of a Service. It gives the Services that come into keys by it: those to publish again.
+// set replaces the claims of a Service. It returns the Services that get a frontend by that, which are to be published again.
 func (c *claims) set(s *service, wanted []wish, held bool) (heirs []*service) {
 	for _, key := range s.keys {
 		if !among(wanted, key) {
@@ -143,7 +143,7 @@ func (c *claims) of(key frontendKey, s *service) (claim, bool) {
 	return claim{}, false
 }
 
-// put enters or replaces a Service's claim. It gives who has the key by that and had not; nil for the Service itself.
+// put enters or replaces a Service's claim. It returns the other Service that gets the key by that; nil if there is none.
 func (c *claims) put(key frontendKey, mine claim) (heir *service) {
 	before := c.owners[key]
 	if before == mine {
@@ -170,7 +170,7 @@ func (c *claims) put(key frontendKey, mine claim) (heir *service) {
 	return nil
 }
 
-// drop takes a Service's claim away, and gives who comes into the key by that.
+// drop removes a Service's claim, and returns the Service that gets the key by that.
 func (c *claims) drop(key frontendKey, s *service) (heir *service) {
 	if c.owners[key].service != s {
 		c.leave(key, s)
@@ -187,7 +187,7 @@ func (c *claims) drop(key frontendKey, s *service) (heir *service) {
 	return first.service
 }
 
-// own makes a claim the one in force; the zero claim: none.
+// own notes which claim of a key is in force; the zero claim: none.
 func (c *claims) own(key frontendKey, first claim) {
 	external := first.service != nil && first.kind == kindOf(lb.KindExternalIP) && !isAddressKey(key)
 	c.dirty = c.dirty || external || c.external[key] || len(c.waiting[key]) > 0 || isAddressKey(key) && len(c.external) > 0

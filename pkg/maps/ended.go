@@ -4,13 +4,14 @@ package maps
 
 import "github.com/nearlb/nearlb/pkg/lb"
 
-// Ends is who adds up counters: they begin anew with each owner of an id. Its methods are called with the tables locked.
+// Ends adds up counters over the owners of an id: counters begin at zero with each owner. Its methods are called with the tables
+// locked.
 type Ends interface {
 	BackendEnded(lb.PortName, TrafficRow) // the last counts of a backend id before it is free
 	PortEnded(ServiceTrafficRow)          // likewise, of the id of a service port
 }
 
-// TellEnds has the last counts of ids told from now on.
+// TellEnds sets who is told the last counts of an id before another owner gets it.
 func (t *Tables) TellEnds(to Ends) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

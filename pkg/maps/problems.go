@@ -9,8 +9,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// Problems are the frontends that a Service asks for and another one has, of all Services, and those that it could not take
-// over for want of room, in order. They are worked out anew only after one of them came or went. Do not change the list.
+// Problems lists, in order, the frontends that a Service asks for and does not have: another Service has them, or there is no room.
+// The list is made again only after one of them came or went. It must not be changed.
 func (t *Tables) Problems() []lb.Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -39,8 +39,8 @@ func (t *Tables) Remove(name lb.ServiceName) (Stats, error) {
 	return stats, err
 }
 
-// Hold says that a Service exists no more, as far as is known, and is served for a while nevertheless: what it has stays, but
-// for frontends that a Service asks for that does exist. The next Apply of it is the end of that.
+// Hold says that a Service is held (lb.Input.Held): it stays as it is, but loses those of its frontends that a Service which exists
+// asks for. The next Apply ends that.
 func (t *Tables) Hold(name lb.ServiceName) Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,7 +54,7 @@ func (t *Tables) Hold(name lb.ServiceName) Stats {
 	return all
 }
 
-// Again hands out the Services that are to be decided and applied again, of those that no call told of: Reclaim may find some.
+// Again returns the Services that are to be decided and applied again and that no Stats named: Reclaim may find some.
 func (t *Tables) Again() []lb.ServiceName {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,9 +116,9 @@ func (t *Tables) lacks(s *service) bool {
 	return false
 }
 
-// inherit publishes a Service again that came into a frontend or lost one. That it does not fit is no failure of the Service
-// whose change this comes of: it is one of Problems, and tried again by Reclaim. One that had all its frontends until now has no
-// decision here; the caller has.
+// inherit publishes a Service again that got a frontend or lost one by another Service's change. If it does not fit, the other's
+// change has not failed: it is one of Problems, and Reclaim tries it again. The decision of a Service that had all its frontends
+// until now is not kept here; the caller has to decide again.
 func (t *Tables) inherit(s *service) Stats {
 	t.caughtUp(s)
 	if s.decision == nil {

@@ -43,8 +43,8 @@ func (t *Tables) reclaimSpace(now time.Time) (freed int) {
 	return t.freeSpace(func(since time.Time) bool { return now.Sub(since) >= grace })
 }
 
-// makeRoom frees replaced records and slots before their grace is over: it waits, some milliseconds, until no program uses them.
-// False when there is nothing to be had so.
+// makeRoom frees replaced records and slots before their grace is over. It waits until no program uses them, which takes some
+// milliseconds. It returns false if there is nothing to free, or if that cannot be waited for.
 func (t *Tables) makeRoom() bool {
 	if t.reclaimSpace(t.now()) > 0 {
 		return true
@@ -55,7 +55,7 @@ func (t *Tables) makeRoom() bool {
 	return t.freeSpace(func(time.Time) bool { return true }) > 0
 }
 
-// freeSpace frees the records and slots of whose time since they were replaced it is over.
+// freeSpace frees records and slots that were replaced long enough ago.
 func (t *Tables) freeSpace(over func(since time.Time) bool) (freed int) {
 	records := t.records[:0]
 	for _, r := range t.records {
@@ -155,8 +155,8 @@ func (t *Tables) forgetEmpty(s *service) {
 // verifiedSlots is how many slots of restored runs one Reclaim compares at least: a millisecond or two.
 const verifiedSlots = 1 << 17
 
-// verifySome compares restored runs with what they should be. One that is not is the next Audit's to tell and to mend: its slots
-// name backends of its port, though perhaps not evenly.
+// verifySome compares some restored runs with what they should be. A run that differs is left to the next Audit, which reports and
+// repairs it: until then its slots name backends of its port, though perhaps not evenly.
 func (t *Tables) verifySome() {
 	for left := verifiedSlots; left > 0 && len(t.unverified) > 0; {
 		last := len(t.unverified) - 1

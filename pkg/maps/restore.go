@@ -344,7 +344,7 @@ func (r *restorer) numbers() {
 	}
 }
 
-// staleBits finds the bits of the address filter that nothing restored needs: connections of removed frontends may.
+// staleBits finds the bits of the address filter that nothing restored needs. Connections of removed frontends may need them.
 func (r *restorer) staleBits() {
 	now := r.t.now()
 	for b := range setBits(r.t.store.filter) {

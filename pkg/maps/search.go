@@ -17,9 +17,9 @@ const (
 	searchedClients = 1 << 12
 )
 
-// search looks for connections, and then for clients' affinity, that name what is to be freed. It goes on for several calls of
-// Reclaim; what was asked for again meanwhile is another object by then and stays. Nothing that was removed a grace ago comes to be
-// named meanwhile: programs take backends from records in force.
+// search looks for connections, and then for clients' affinity, that name what is to be freed. It takes several calls of Reclaim.
+// What somebody asks for again meanwhile becomes another object, and stays. What was removed a grace ago cannot get new names
+// meanwhile: programs take backends from records in force only.
 type search struct {
 	backends map[uint32]*sought[*goneBackend]
 	bits     map[filterBit]*sought[*staleMark]
@@ -36,7 +36,7 @@ type sought[T any] struct {
 	named bool
 }
 
-// search begins a search if there is something to search for, or goes on with one, and frees what nothing names at its end.
+// search goes on with a search, or begins one if there is something to search for. At its end it frees what nothing names.
 func (t *Tables) search(now time.Time) (freed int) {
 	if t.searching == nil {
 		if s := t.due(now); len(s.backends)+len(s.bits)+len(s.sources) > 0 {
@@ -78,8 +78,8 @@ func (t *Tables) due(now time.Time) *search {
 	return s
 }
 
-// searchFlows marks what some connection names, in the next sets of the flow table; true at its end. An entry that is being written
-// now names nothing removed: its writer took the backend from a record in force.
+// searchFlows marks what the connections in the next sets of the flow table name. It returns true at the end of the table. An entry
+// that is being written now names nothing that was removed: its writer took the backend from a record in force.
 func (t *Tables) searchFlows(s *search) bool {
 	expiry := newExpiry(t.store.clock)
 	for end := min(t.store.flows.size, s.set+searchedSets); s.set < end; s.set++ {
@@ -113,8 +113,8 @@ func (s *search) note(in *store, f *bpf.NearlbFlow) {
 	}
 }
 
-// searchAffinity deletes what clients' affinity says of removed endpoints: no program honours it any more. True at its end. An
-// entry that could not be deleted keeps its endpoint's id.
+// searchAffinity deletes the affinity entries of removed endpoints, which no program honours any more. It returns true at the end
+// of the table. An endpoint keeps its id while one of its entries could not be deleted.
 func (t *Tables) searchAffinity(s *search) bool {
 	if s.next == nil {
 		s.next, s.stop = iter.Pull2(t.store.affinity.all())
@@ -141,7 +141,7 @@ func (t *Tables) forgetClient(key bpf.NearlbAffinityKey, s *search) bool {
 	return err == nil
 }
 
-// freeUnnamed frees what was not found, unless it came back while the search went on.
+// freeUnnamed frees what the search did not find named, unless it is used again by now.
 func (t *Tables) freeUnnamed(s *search) (freed int) {
 	for id, b := range s.backends {
 		if !b.named && t.gone[id] == b.what && !b.what.inForce(id) {

@@ -29,8 +29,9 @@ const (
 	wordsOfSettings = int(unsafe.Sizeof(bpf.NearlbSettings{}) / 4)
 )
 
-// Configure tells the programs. Only what differs is written; while the list of service CIDRs changes, packets meet those
-// that old and new list have first in common. CIDRs, sources and devices without room are an error that keeps nothing else.
+// Configure writes what every program is told, as far as it differs. While the list of service CIDRs changes, a packet meets what
+// old and new list have in common at their beginning. It returns an error for CIDRs, sources and devices without room, and writes
+// all the rest nevertheless.
 func (t *Tables) Configure(c Config) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

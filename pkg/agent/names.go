@@ -69,7 +69,9 @@ type names struct {
 	forward *dns.Forwarder
 	news    chan struct{} // gets something when the node's addresses or devices may be others
 
+	observer  dns.Observer
 	responder atomic.Pointer[dns.Responder] // nil: nobody is answered
+	beating   atomic.Bool                   // the last beat said that it lives
 
 	mu        sync.Mutex
 	listening []netip.AddrPort
@@ -79,6 +81,8 @@ type names struct {
 func newNames(o NameOptions, node string, agent *daemon) *names {
 	n := &names{options: o, agent: agent, news: make(chan struct{}, 1), servers: dns.NewUpstreams(nil)}
 	n.forward = dns.NewForwarder(n.servers)
+	n.observer = watched{agent.metrics.Names(n.count)}
+	n.servers.Observer = n.observer
 	n.view = dns.NewView(dns.ViewOptions{Node: lb.Node{Name: node}, Reverse: true})
 	return n
 }
@@ -219,7 +223,7 @@ func (n *names) await(ctx context.Context, longest time.Duration) {
 // under way are still answered.
 func (n *names) serve(ctx context.Context, at place) error {
 	options := dns.Options{Zones: n.options.Zones, ReverseZones: []string{"in-addr.arpa", "ip6.arpa"}, Pods: n.options.Pods, TTL: n.options.TTL,
-		Zonal: true, Forwarder: n.forward, Service: n.options.Service}
+		Zonal: true, Forwarder: n.forward, Observer: n.observer, Service: n.options.Service}
 	for _, a := range at.addresses {
 		options.OwnAddresses = append(options.OwnAddresses, a.Addr())
 	}
@@ -242,8 +246,9 @@ func (n *names) serve(ctx context.Context, at place) error {
 		n.responder.Store(responder)
 		n.listens(at.addresses)
 		n.beat(ctx, ended, responder, at)
-		n.listens(nil)
+		n.beating.Store(false)
 		n.responder.Store(nil)
+		n.listens(nil)
 	}
 	stop()
 	return group.Wait()
@@ -279,6 +284,9 @@ func (n *names) beat(ctx, ended context.Context, r *dns.Responder, where place) 
 			at = monotonic()
 		}
 		n.agent.now.Load().tables.Beat(at)
+		if living := at != 0; n.beating.Swap(living) != living {
+			n.agent.now.Load().tell()
+		}
 		select {
 		case <-ended.Done():
 			n.agent.now.Load().tables.Beat(0)

@@ -62,6 +62,7 @@ func (r *running) status() Status {
 		Problems: append([]lb.Problem{}, r.source.Problems()...),
 		here:     slices.Concat(r.tables.Problems(), r.checks.Problems()),
 		Trouble:  r.kept(),
+		Names:    r.daemon.names.status(),
 	}
 	if err := r.daemon.loader.gone(); err != nil {
 		s.Trouble = append(s.Trouble, err.Error())

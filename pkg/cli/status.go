@@ -138,9 +138,30 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 	if !works(a) {
 		return // and nobody answers health checks
 	}
+	if a.Names != nil {
+		fmt.Fprintf(w, "names     %s\n", namesText(*a.Names, a.Listen["dns"]))
+	}
 	for _, c := range a.Checks {
 		fmt.Fprintf(w, "health    %s port %d: ready endpoints here: IPv4 %d, IPv6 %d; answered on %s\n", c.Service, c.Port, c.Endpoints4, c.Endpoints6, orDash(joined(c.Listen)))
 	}
+}
+
+// namesText says where names are answered, and who is asked for those of others.
+func namesText(n agent.NamesStatus, listen string) string {
+	text := fmt.Sprintf("answered on %s in the place of %s", listen, n.Service)
+	if !n.Answering {
+		text = fmt.Sprintf("left to the endpoints of %s: %s", n.Service, n.Because)
+	}
+	var others []string
+	for _, u := range n.Upstreams {
+		if others = append(others, u.Address); u.Silent {
+			others[len(others)-1] += " (does not answer)"
+		}
+	}
+	if len(others) == 0 {
+		return text + "; there is nobody to ask for other names"
+	}
+	return text + "; other names are asked of " + strings.Join(others, ", ")
 }
 
 // heldText says what a sudden lack of objects would have taken away, and when it will.

@@ -410,3 +410,38 @@ func TestWhatComesOutOfTheCacheIsWhatCameIn(t *testing.T) {
 		t.Errorf("%v: got %v, want %v", err, out, in)
 	}
 }
+
+// told notes what an observer is told, in order.
+type told []string
+
+func (o *told) Answered(qtype, rcode string, way Way, _ time.Duration) {
+	*o = append(*o, strings.Join([]string{qtype, rcode, string(way)}, " "))
+}
+
+func (o *told) Asked(result Result, _ time.Duration) { *o = append(*o, string(result)) }
+
+func TestAnObserverIsToldOfTheWayOfEachAnswer(t *testing.T) {
+	var got told
+	u := &countingUpstream{answer: []string{"@ 60 IN A 192.0.2.1"}}
+	view := NewView(ViewOptions{})
+	view.Synced()
+	r := NewResponder(view, Options{Zones: []string{"cluster.local"}, Forwarder: NewForwarder(u), Observer: &got})
+	for _, q := range []struct {
+		name  string
+		qtype uint16
+	}{{"www.example.com.", wire.TypeA}, {"www.example.com.", wire.TypeA}, {"no.svc.cluster.local.", wire.TypeAAAA}, {"cluster.local.", wire.TypeDS}} {
+		r.Serve(t.Context(), new(wire.Msg).SetQuestion(q.name, q.qtype), Client{})
+	}
+	if want := (told{"A NOERROR forwarded", "A NOERROR cached", "AAAA NXDOMAIN responder", "other NOERROR responder"}); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	got = nil
+	dead := NewUpstreams([]netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")})
+	dead.Observer = &got
+	if _, err := dead.Exchange(t.Context(), new(wire.Msg).SetQuestion("www.example.com.", wire.TypeA)); err == nil || !slices.Equal(got, told{"silent"}) {
+		t.Errorf("%v, told %q", err, got)
+	}
+	if servers := dead.Servers(); len(servers) != 1 || !servers[0].Silent {
+		t.Errorf("got %v", servers)
+	}
+}

@@ -5,6 +5,7 @@ package dns
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	wire "github.com/miekg/dns"
 )
@@ -27,7 +28,9 @@ type Client struct {
 
 // Serve answers any query that could be parsed, in the form that its client can take: EDNS (RFC 6891), truncation in whole records.
 func (r *Responder) Serve(ctx context.Context, query *wire.Msg, from Client) *wire.Msg {
-	out := r.checked(ctx, query, from)
+	began := time.Now()
+	out, way := r.checked(ctx, query, from)
+	r.observe(query, out, way, time.Since(began))
 	if edns := query.IsEdns0(); edns != nil && out.IsEdns0() == nil {
 		out.SetEdns0(edns.UDPSize(), edns.Do())
 	}
@@ -36,21 +39,20 @@ func (r *Responder) Serve(ctx context.Context, query *wire.Msg, from Client) *wi
 }
 
 // checked refuses what is not asked as Kubernetes' clients ask.
-func (r *Responder) checked(ctx context.Context, query *wire.Msg, from Client) *wire.Msg {
+func (r *Responder) checked(ctx context.Context, query *wire.Msg, from Client) (*wire.Msg, Way) {
 	edns := query.IsEdns0()
 	switch {
 	case len(query.Question) == 0:
-		return refusal(query, wire.RcodeServerFailure)
+		return refusal(query, wire.RcodeServerFailure), WayResponder
 	case query.Question[0].Qclass != wire.ClassINET:
-		return refusal(query, wire.RcodeRefused)
+		return refusal(query, wire.RcodeRefused), WayResponder
 	case edns != nil && edns.Version() != 0:
 		out := refusal(query, wire.RcodeBadVers)
 		out.SetEdns0(edns.UDPSize(), edns.Do())
 		out.IsEdns0().SetExtendedRcode(wire.RcodeBadVers)
-		return out
+		return out, WayResponder
 	}
-	out, _ := r.Answer(ctx, query, from)
-	return out
+	return r.Answer(ctx, query, from)
 }
 
 // fit truncates to what the client takes: 512 bytes without EDNS, never less with it, 64 KiB over TCP. Records are in order of nearness:

@@ -33,6 +33,7 @@ type Options struct {
 	IgnoreEmpty  bool         // a Service with ClusterIPs and without ready endpoints does not exist
 	OwnAddresses []netip.Addr // of this server: whose name NS is
 	Forwarder    *Forwarder   // of names that are not ours; nil: they are refused
+	Observer     Observer     // nil: none
 
 	// Service is what clients ask, and whose name NS is; zero: every Service that has one of OwnAddresses as an endpoint.
 	Service lb.ServiceName

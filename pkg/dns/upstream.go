@@ -25,6 +25,8 @@ const (
 
 // Upstreams asks name servers one after the other until one answers: by UDP, and by TCP what does not fit.
 type Upstreams struct {
+	Observer Observer // nil: none. Set before the first question
+
 	mu      sync.Mutex
 	servers []*upstream
 }
@@ -68,7 +70,11 @@ func (u *Upstreams) Exchange(ctx context.Context, query *wire.Msg) (*wire.Msg, e
 	var last *wire.Msg
 	var errs []error
 	for _, server := range u.order(time.Now()) {
+		began := time.Now()
 		reply, err := server.ask(ctx, query)
+		if u.Observer != nil {
+			u.Observer.Asked(resultOf(reply, err), time.Since(began))
+		}
 		if ctx.Err() == nil { // else it may not have had its time
 			server.note(err)
 		}

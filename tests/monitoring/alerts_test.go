@@ -55,6 +55,7 @@ func scenarios(s seen) map[string]scenario {
 		"NearlbHealthCheckPortsFail": {bad(20 * time.Minute), nil},
 		"NearlbConnectionsFail":      {bad(21 * time.Minute), []string{"service", "refusing"}},
 		"NearlbObjectProblems":       {bad(time.Hour), nil},
+		"NearlbNameServersFail":      {bad(20 * time.Minute), []string{"node", "n1"}},
 
 		"NearlbNoAgents":            {good.without("up"), nil},
 		"NearlbPacketsLost":         {good.with("nearlb_packets_total", rising(1), "verdict", "drop", "reason", "no_route", "node", "n1", "hook", "from_net"), []string{"reason", "no_route"}},
@@ -63,6 +64,7 @@ func scenarios(s seen) map[string]scenario {
 		"NearlbAgentHangs":          {good.with("nearlb_last_look_timestamp_seconds", old(900), "node", "n2"), []string{"node", "n2"}},
 		"NearlbSlowProgramming":     {slow, []string{"node", "n1"}},
 		"NearlbDeletionsHeld":       {good.with("nearlb_deletions_held", constant(7), "node", "n1", "kind", "Service"), []string{"node", "n1"}},
+		"NearlbNamesNotAnswered":    {good.with("nearlb_dns_answering", constant(0), "node", "n1"), []string{"node", "n1"}},
 		"NearlbAPIServerUnreadable": {good.with("nearlb_api_server_readable", constant(0), "node", "n1"), []string{"node", "n1"}},
 	}
 }

@@ -47,6 +47,7 @@ func (w *world) goodDays() (scrapes []scrape) {
 		w.publish(s)
 		w.served(s)
 	}
+	w.answerNames()
 	lonely.endpoints = []string{at(w.far)}
 	w.publish(lonely)
 	w.publish(moving)
@@ -87,6 +88,7 @@ func (w *world) usual() {
 		w.must(conn.Get(uint64(i), 64<<10))
 		w.must(conn.Close())
 	}
+	w.lookUpAll()
 	for _, n := range w.nodes {
 		_, err := get(n, healthPort, "/healthz")
 		w.must(err)
@@ -115,6 +117,8 @@ var (
 func (w *world) badDays() (scrapes []scrape) {
 	w.t.Helper()
 	w.node("b", "--cgroup", "/proc/nothing", "--size-backends", "32")
+	w.must(w.others.Kill())
+	w.lookUpAll() // the series of what fails begin
 	far := []string{at(w.far)}
 	for _, s := range []*service{&refusing, &confined, &crowded, &wrong, &taken} {
 		s.endpoints = far
@@ -147,7 +151,7 @@ func (w *world) badDays() (scrapes []scrape) {
 			{"nearlb_service_failed_connections_total", "cause", "refused"}, {"nearlb_service_failed_connections_total", "cause", "unanswered"},
 			{"nearlb_backend_failed_connections_total", "cause", "refused"}, {"nearlb_service_refused_packets_total", "verdict", "drop"},
 			{"nearlb_drift_total"}, {"nearlb_packets_total", "reason", "ports_full"}, {"nearlb_publication_errors_total"},
-			{"nearlb_network_programming_duration_seconds_count"},
+			{"nearlb_network_programming_duration_seconds_count"}, {"nearlb_dns_forward_duration_seconds_count", "result", "silent"},
 		}))
 	}
 	return scrapes

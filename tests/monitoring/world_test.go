@@ -35,6 +35,8 @@ type world struct {
 	near    *lab.Pod // server on the first node
 	far     *lab.Pod // server on the second node, in another zone
 	outside *lab.Outside
+	others  *lab.Process // server of names outside of the cluster
+	asked   int
 }
 
 func newWorld(t *testing.T) *world {
@@ -46,7 +48,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{Lab: l, t: t}
 	t.Cleanup(w.end)
-	w.node("a", "--snat-ports", "61000-61003")
+	w.node("a", "--snat-ports", "61000-61003", "--dns", "--dns-service", "default/kube-dns")
 	w.node("b")
 	w.client, w.near, w.far = w.pod(0, "client"), w.server(0, "near"), w.server(1, "far")
 	w.outside, err = l.AddOutside(lab.OutsideOptions{Name: "outside"})

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/dns"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/metrics"
+)
+
+// NamesStatus is how the agent's responder does.
+type NamesStatus struct {
+	Service   lb.ServiceName `json:"service"` // in whose place names are answered
+	Answering bool           `json:"answering"`
+	Because   string         `json:"because,omitempty"` // why not: the endpoints of Service answer meanwhile
+	Upstreams []dns.Asked    `json:"upstreams"`         // of all other names
+}
+
+// status is nil where nobody is to answer names.
+func (n *names) status() *NamesStatus {
+	if n == nil {
+		return nil
+	}
+	s := &NamesStatus{Service: n.options.Service, Upstreams: n.servers.Servers(), Because: n.silence()}
+	s.Answering = s.Because == ""
+	return s
+}
+
+// silence says why questions are not answered here; "": they are.
+func (n *names) silence() string {
+	switch {
+	case n.responder.Load() != nil && n.beating.Load():
+		return ""
+	case n.agent.source.Health().Held.Any():
+		return "objects are held that the API server suddenly lists no more"
+	case !n.ready():
+		return "not all names are in force"
+	case len(n.place().addresses) == 0:
+		return "no address of the Node is on a device of this host"
+	}
+	return "the sockets are not open"
+}
+
+// watched tells the metrics of what the responder does.
+type watched struct{ *metrics.Names }
+
+func (w watched) Answered(qtype, rcode string, way dns.Way, took time.Duration) {
+	w.Names.Answered(qtype, rcode, string(way), took)
+}
+
+func (w watched) Asked(result dns.Result, took time.Duration) { w.Names.Asked(string(result), took) }
+
+// count is what the metrics show of the responder's state.
+func (n *names) count() (s metrics.NamesState) {
+	s.Answering = n.responder.Load() != nil && n.beating.Load()
+	s.Kept, s.KeptBytes = n.forward.Kept()
+	return s
+}

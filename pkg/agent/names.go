@@ -27,6 +27,7 @@ type NameOptions struct {
 	On        bool             // --dns
 	Service   lb.ServiceName   // --dns-service: of the cluster's DNS, whose questions are answered here
 	Port      uint16           // --dns-port, on the node's addresses
+	AlsoAt    []netip.Addr     // --dns-address: where names are asked for beside the Service's ClusterIPs
 	Zones     []string         // --dns-zone: of the cluster; the first is that of reverse names
 	Pods      dns.PodRecords   // --dns-pods
 	TTL       uint32           // --dns-ttl, seconds
@@ -36,7 +37,7 @@ type NameOptions struct {
 // DefaultNameOptions are those of the flags: off.
 func DefaultNameOptions() NameOptions {
 	return NameOptions{
-		Service: lb.ServiceName{Namespace: "kube-system", Name: "kube-dns"}, Port: 10053,
+		Service: lb.ServiceName{Namespace: "kube-system", Name: "kube-dns"}, Port: 10053, AlsoAt: []netip.Addr{netip.MustParseAddr("169.254.20.10")},
 		Zones: []string{"cluster.local"}, Pods: dns.PodsInsecure, TTL: 5,
 	}
 }
@@ -88,6 +89,7 @@ func newNames(o NameOptions, node string, agent *daemon) *names {
 }
 
 func (n *names) service() lb.ServiceName { return n.options.Service }
+func (n *names) alsoAt() []netip.Addr    { return n.options.AlsoAt }
 
 // Narrow, Set, Doubt and Remove are the view's.
 func (n *names) Narrow(next lb.NamedService) { n.view.Narrow(next) }

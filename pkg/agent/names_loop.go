@@ -17,6 +17,7 @@ type nameTables interface {
 	Synced()
 	service() lb.ServiceName      // of the cluster's DNS
 	responders() []netip.AddrPort // that answer in its place, on this node
+	alsoAt() []netip.Addr         // where its clients ask beside its ClusterIPs
 	learn(d *lb.Decision)         // what its packets are decided by
 }
 
@@ -68,11 +69,11 @@ func (s *serviceNames) settle(err error) {
 	}
 }
 
-func (s *serviceNames) responders() []netip.AddrPort {
-	if s.named == nil || s.name != s.names.service() {
-		return nil
+// ask adds to what decides about the cluster's DNS who answers in its place, and where.
+func (s *serviceNames) ask(in *lb.Input) {
+	if s.named != nil && s.name == s.names.service() {
+		in.Responders, in.AlsoAt = s.names.responders(), s.names.alsoAt()
 	}
-	return s.names.responders()
 }
 
 func (s *serviceNames) learn(d *lb.Decision) {

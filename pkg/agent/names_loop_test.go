@@ -44,6 +44,7 @@ func (n *notedNames) Set(s lb.NamedService)      { n.note("set " + s.Name.Name) 
 func (n *notedNames) Remove(name lb.ServiceName) { n.note("unname " + name.Name) }
 func (n *notedNames) Synced()                    { n.note("synced") }
 func (n *notedNames) service() lb.ServiceName    { return n.dns }
+func (n *notedNames) alsoAt() []netip.Addr       { return nil }
 func (n *notedNames) learn(d *lb.Decision)       { n.last = d }
 func (n *notedNames) responders() []netip.AddrPort {
 	return []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:10053")}

@@ -98,7 +98,7 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	l.pending(name, in.Triggered)
 	l.noteMinding(name, mindsHost(in.Service))
 	node := l.node()
-	in.Responders = names.responders()
+	names.ask(&in)
 	decision := decide.Serve(in, node)
 	decision.Problems = append(decision.Problems, l.portProblems(in.Service)...)
 	stats, err := l.tables.Apply(decision)

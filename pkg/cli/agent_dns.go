@@ -3,6 +3,8 @@
 package cli
 
 import (
+	"net/netip"
+
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
@@ -15,6 +17,7 @@ type agentNames struct {
 	to       *agent.NameOptions
 	pods     string
 	upstream []string
+	alsoAt   []string
 }
 
 // addNameFlags adds the flags of the agent's responder.
@@ -24,6 +27,10 @@ func addNameFlags(cmd *cobra.Command, o *agent.NameOptions) *agentNames {
 	flags.BoolVar(&o.On, "dns", false, "answer names of Services and Pods for the pods of this node and the node itself")
 	flags.Var(serviceFlag{&o.Service}, "dns-service", "`NAMESPACE/NAME` of the cluster's DNS, in whose place names are answered")
 	flags.Uint16Var(&o.Port, "dns-port", o.Port, "`port` of the node's addresses to answer on")
+	for _, a := range o.AlsoAt {
+		n.alsoAt = append(n.alsoAt, a.String())
+	}
+	flags.StringSliceVar(&n.alsoAt, "dns-address", n.alsoAt, "`IP,...` where names are asked for as well, as at NodeLocal DNSCache's address")
 	flags.StringSliceVar(&o.Zones, "dns-zone", o.Zones, "`zone` of the cluster")
 	flags.StringVar(&n.pods, "dns-pods", string(o.Pods), "names of pods' addresses: `disabled|insecure|verified`")
 	flags.Uint32Var(&o.TTL, "dns-ttl", o.TTL, "`seconds` that answers may be kept, 0 to 3600")
@@ -35,6 +42,14 @@ func addNameFlags(cmd *cobra.Command, o *agent.NameOptions) *agentNames {
 // read puts what the flags say into the options.
 func (n *agentNames) read() (err error) {
 	n.to.Pods = dns.PodRecords(n.pods)
+	n.to.AlsoAt = nil
+	for _, text := range n.alsoAt {
+		ip, err := netip.ParseAddr(text)
+		if err != nil || ip.Zone() != "" || ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast() {
+			return usagef("--dns-address %q: want an IP address that pods can ask, as 169.254.20.10", text)
+		}
+		n.to.AlsoAt = append(n.to.AlsoAt, ip.Unmap())
+	}
 	n.to.Upstreams, err = upstreams("dns-upstream", n.upstream)
 	return err
 }

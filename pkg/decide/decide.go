@@ -55,6 +55,7 @@ func serve(in lb.Input, node lb.Node) (lb.Decision, []pool) {
 		answerSides(&doors[i], rules, byKey[keyOf(doors[i])])
 	}
 	d.Frontends = doors
+	alsoAt(&d, in.AlsoAt, node)
 	respond(&d, in.Responders, node)
 	d.Problems = append(problems, in.Problems...)
 	slices.SortFunc(d.Frontends, lb.Frontend.Compare)

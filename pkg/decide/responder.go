@@ -9,14 +9,36 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
+// alsoAt has the cluster's DNS asked at further addresses by this node's own clients, as at its ClusterIPs: at NodeLocal DNSCache's. They
+// are of kind ExternalIP: what else listens at such an address is left alone. Clients off the node find nobody there.
+func alsoAt(d *lb.Decision, addresses []netip.Addr, node lb.Node) {
+	for i := range d.Frontends {
+		for _, a := range addresses {
+			f := d.Frontends[i] // not a pointer: the slice grows
+			key := lb.FrontendKey{Address: netip.AddrPortFrom(a, lb.NamesPort), Protocol: f.Key.Protocol}
+			same := func(o lb.Frontend) bool { return o.Key == key }
+			if f.Kind != lb.KindClusterIP || !asksNames(&f) || f.Key.Address.Addr().Is4() != a.Is4() || slices.ContainsFunc(d.Frontends, same) {
+				continue
+			}
+			f.Key, f.Kind, f.OnHost = key, lb.KindExternalIP, slices.Contains(node.HostIPs, a)
+			f.External = lb.Side{Action: lb.Reject, Reason: lb.ReasonNoEndpoints, List: f.Internal.List}
+			d.Frontends = append(d.Frontends, f)
+		}
+	}
+}
+
+// asksNames tells whether a frontend is where names are asked for.
+func asksNames(f *lb.Frontend) bool {
+	return f.Key.Address.Port() == lb.NamesPort && (f.Key.Protocol == lb.TCP || f.Key.Protocol == lb.UDP)
+}
+
 // respond lets this node's responder answer names for its own clients: before the endpoints, which have their turn when it does not
 // live. It answers where there are no endpoints, too.
 func respond(d *lb.Decision, responders []netip.AddrPort, node lb.Node) {
 	for _, at := range responders {
 		for i := range d.Frontends {
 			f := &d.Frontends[i]
-			asked := f.Key.Address.Port() == lb.NamesPort && (f.Key.Protocol == lb.TCP || f.Key.Protocol == lb.UDP)
-			if !asked || f.Key.Address.Addr().Is4() != at.Addr().Is4() {
+			if !asksNames(f) || f.Key.Address.Addr().Is4() != at.Addr().Is4() {
 				continue
 			}
 			key := lb.BackendKey{Port: f.Port.Key(), Address: at}

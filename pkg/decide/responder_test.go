@@ -79,3 +79,32 @@ func TestAnEndpointIsNoResponder(t *testing.T) {
 		}
 	}
 }
+
+// NodeLocal DNSCache's address, and one of the other family.
+func TestNamesAreAskedForAtFurtherAddressesAsAtTheClusterIPs(t *testing.T) {
+	in := clusterDNS("10.244.2.2", "fd00:244::2")
+	plain := Serve(in, lb.Node{Name: "n1"})
+	in.AlsoAt = []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10"), in.Service.ClusterIPs[0]}
+	d := Serve(in, lb.Node{Name: "n1", HostIPs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}})
+	if len(d.Frontends) != len(plain.Frontends)+4 || !slices.EqualFunc(d.Backends, plain.Backends, func(a, b lb.Backend) bool { return a.Key == b.Key && slices.Equal(a.Lists, b.Lists) }) {
+		t.Fatalf("%d frontends, %v", len(d.Frontends), d.Backends)
+	}
+	for _, f := range d.Frontends {
+		if !slices.Contains(in.AlsoAt[:2], f.Key.Address.Addr()) {
+			continue
+		}
+		at := slices.IndexFunc(d.Frontends, func(o lb.Frontend) bool {
+			return o.Kind == lb.KindClusterIP && o.Key.Protocol == f.Key.Protocol && o.Key.Address.Port() == 53 && o.Key.Address.Addr().Is4() == f.Key.Address.Addr().Is4()
+		})
+		sameTiers := slices.EqualFunc(f.Internal.Tiers, d.Frontends[at].Internal.Tiers, func(a, b lb.Tier) bool { return a.Name == b.Name && slices.Equal(a.Backends, b.Backends) })
+		if !sameTiers || f.Key.Address.Port() != 53 || f.Kind != lb.KindExternalIP || f.OnHost != f.Key.Address.Addr().Is4() || f.External.Action != lb.Reject {
+			t.Errorf("got %+v", f)
+		}
+	}
+	in.Service.ClusterIPs = in.Service.ClusterIPs[1:]
+	for _, f := range Serve(in, lb.Node{Name: "n1"}).Frontends {
+		if f.Key.Address.Addr() == in.AlsoAt[0] {
+			t.Errorf("the Service is of the other family: %+v", f)
+		}
+	}
+}

@@ -106,6 +106,7 @@ type Input struct {
 	Held       bool // the API server lists it no more, and it is served for a while nevertheless
 	Endpoints  []Endpoint
 	Responders []netip.AddrPort // who answers names on this node, where the Service is that of the cluster's DNS: at most one a family
+	AlsoAt     []netip.Addr     // where this node's clients ask for names as well, where the Service is that of the cluster's DNS
 	Taken      Taken            // external IPs that are somebody else's
 	Problems   []Problem        // found while the objects were read
 	Triggered  time.Time        // oldest endpoints.kubernetes.io/last-change-trigger-time not yet programmed; zero if unknown

@@ -93,8 +93,9 @@ func TestAPodsQuestionsAreAnsweredWhateverBecomesOfTheAgent(t *testing.T) {
 	other := c.node()
 	dns := c.clusterDNS(n)
 	at := func(six bool) netip.AddrPort { return netip.AddrPortFrom(dns.address(six).Addr(), 53) }
+	further := map[bool]netip.AddrPort{false: netip.MustParseAddrPort("169.254.20.10:53"), true: netip.MustParseAddrPort("[fd00:20::10]:53")}
 	start := func() *running {
-		a := c.agent(n, "--dns", "--dns-service=default/kube-dns")
+		a := c.agent(n, "--dns", "--dns-service=default/kube-dns", "--dns-address=169.254.20.10,fd00:20::10")
 		a.serving()
 		a.await("a responder", func(s agent.Status) bool { return s.Listen["dns"] != "" })
 		return a
@@ -103,10 +104,12 @@ func TestAPodsQuestionsAreAnsweredWhateverBecomesOfTheAgent(t *testing.T) {
 		t.Helper()
 		for _, from := range []client{pod, n} {
 			for _, w := range ways() {
-				c.await(fmt.Sprintf("%s answers %s by %s", who, from, w), func() bool {
-					got, err := resolve(from, w, at(w.six), webName)
-					return err == nil && got == ttl
-				})
+				for _, to := range []netip.AddrPort{at(w.six), further[w.six]} {
+					c.await(fmt.Sprintf("%s answers %s by %s at %s", who, from, w, to), func() bool {
+						got, err := resolve(from, w, to, webName)
+						return err == nil && got == ttl
+					})
+				}
 			}
 		}
 	}

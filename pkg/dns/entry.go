@@ -143,11 +143,25 @@ func nearnessOf(in lb.NamedEndpoint, node lb.Node) nearness {
 func (e *entry) selected(zone string) []candidate {
 	switch e.service.Selection {
 	case lb.NamesPrefer:
-		return slices.DeleteFunc(slices.Clone(e.backends), func(c candidate) bool { return c.near != e.backends[0].near })
+		return nearest(e.backends)
 	case lb.NamesPin:
 		return inZone(e.backends, zone)
 	}
 	return e.backends
+}
+
+// nearest are those of the nearest tier of each family, as packets have it: a client of the one is not left alone because of an endpoint
+// of the other. They are sorted.
+func nearest(all []candidate) (out []candidate) {
+	tiers := map[int]nearness{}
+	for _, c := range all {
+		family := c.address.BitLen() // 0 of a name
+		if near, known := tiers[family]; !known || near == c.near {
+			tiers[family] = c.near
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // inZone are the candidates of a zone; none where the zone is unknown.

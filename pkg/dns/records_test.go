@@ -387,6 +387,27 @@ func TestOtherTypesOfANameThatExistsHaveNoRecords(t *testing.T) {
 	}
 }
 
+// A headless Service with slices of addresses and of a name that fails: in whichever order they come, a failure carries no records.
+func TestAFailureCarriesNoRecords(t *testing.T) {
+	mixed := named("prod", "mixed")
+	mixed.Headless = true
+	mixed.Slices = []lb.NamedSlice{
+		{Name: "a", Ports: []lb.NamedPort{tcp("sql", 1)}, Endpoints: []lb.NamedEndpoint{{Targets: []string{"silent.example.com"}, Ready: true}}},
+		{Name: "b", Ports: []lb.NamedPort{tcp("sql", 1)}, Endpoints: []lb.NamedEndpoint{ready("10.244.1.9", "")}},
+	}
+	r := responder(dns.Options{Forwarder: dns.NewForwarder(outside{})}, dns.ViewOptions{}, mixed)
+	seen := map[int]bool{}
+	for range 100 {
+		m := r.Serve(context.Background(), query("mixed.prod.svc.cluster.local", "A"), dns.Client{TCP: true})
+		if seen[m.Rcode] = true; m.Rcode == wire.RcodeServerFailure && len(m.Answer)+len(m.Extra) > 0 {
+			t.Fatalf("got %v", m)
+		}
+	}
+	if !seen[wire.RcodeServerFailure] {
+		t.Error("no failure was seen")
+	}
+}
+
 func TestASliceOfNamesHasOneCNAME(t *testing.T) {
 	s := named("prod", "many")
 	s.Headless = true

@@ -122,10 +122,11 @@ func (r *Responder) Answer(ctx context.Context, query *wire.Msg, from Client) (*
 	way := WayResponder
 	if a.alias != "" {
 		way = r.chase(ctx, query, from, &a, out)
+		a.doubt = out.Rcode == wire.RcodeServerFailure
 	}
 	switch {
 	case a.doubt, !a.exists && !synced:
-		out.Rcode = wire.RcodeServerFailure
+		out.Rcode, a.records, a.glue = wire.RcodeServerFailure, nil, nil
 	case !a.exists:
 		out.Rcode = wire.RcodeNameError
 	}

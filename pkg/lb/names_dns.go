@@ -78,7 +78,7 @@ type NameSelection string
 const (
 	NamesShuffled NameSelection = ""       // all, in no order
 	NamesOrdered  NameSelection = "order"  // all, nearest first: the default where the Service has a trafficDistribution
-	NamesPrefer   NameSelection = "prefer" // those of the nearest tier that has any
+	NamesPrefer   NameSelection = "prefer" // of each family those of the nearest tier that has any
 	NamesPin      NameSelection = "pin"    // those of this node's zone, or none
 )
 

@@ -81,15 +81,15 @@ func (r Room) For(need Sizes) Sizes {
 var followed = []string{NearlbMapFrontends, NearlbMapRecords, NearlbMapSlots, NearlbMapBackends, NearlbMapSourceRanges, NearlbMapServiceCounters, NearlbMapNames}
 
 // Grow are the sizes that take the place of these where the need has come near one of them; the same where nothing is to grow. Each
-// growth loads the programs anew, so that all tables get their room at once, and twice as much where they grew a short while ago: what
-// is listed is likely to go on growing. Flows are full where flowFill, the share of their places that is taken, says so.
+// growth loads the programs anew, so that all tables get their room at once, and more where they grew a short while ago: what is
+// listed is likely to go on growing. Flows are full where flowFill, the share of their places that is taken, says so.
 func (r Room) Grow(have, need Sizes, flowFill float64, again bool) Sizes {
 	limits, needs := r.Limits.sized(), need.sized()
-	next, due := have, flowFill*fullOf >= fullAt
-	if due {
+	next := have
+	if flowFill*fullOf >= fullAt {
 		next.FlowSets = max(have.FlowSets, min(2*have.FlowSets, r.mostFlowSets()))
 	}
-	sizes := next.sized()
+	sizes, due := next.sized(), next != have
 	for _, name := range followed {
 		due = due || *sizes[name] < *limits[name] && uint64(*needs[name])*fullOf >= uint64(*sizes[name])*fullAt
 	}

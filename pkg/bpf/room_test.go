@@ -50,7 +50,7 @@ func TestTablesThatGrewAreNotNearlyFull(t *testing.T) {
 			return bpf.Sizes{Frontends: draw(1<<21, what+" frontends"), Records: draw(1<<21, what+" records"), Slots: draw(1<<28, what+" slots"),
 				Backends: draw(1<<21, what+" backends"), SourceRanges: draw(1<<21, what+" ranges"), Services: draw(1<<19, what+" services"), Names: draw(1<<21, what+" names")}
 		}
-		room := bpf.NewRoom(bpf.Limits{}, rapid.Uint64Range(0, 1<<42).Draw(t, "memory"))
+		room := bpf.NewRoom(bpf.Limits{Sizes: bpf.Sizes{FlowSets: draw(1, "flows bounded") << 12}}, rapid.Uint64Range(0, 1<<42).Draw(t, "memory"))
 		have, need, fill := room.For(needs("listed")), needs("now"), rapid.Float64Range(0, 1).Draw(t, "flows")
 		again := rapid.Bool().Draw(t, "again")
 		next := room.Grow(have, need, fill, again)
@@ -61,8 +61,12 @@ func TestTablesThatGrewAreNotNearlyFull(t *testing.T) {
 				t.Fatalf("table %s of %d with a need of %d grows to %d (at most %d)", name, had, wants, has, most)
 			}
 		}
-		if room.Grow(next, need, 0, again) != next {
-			t.Fatalf("%+v would grow again to %+v", next, room.Grow(next, need, 0, again))
+		full := 0.0
+		if next.FlowSets == room.Most("flows") {
+			full = 1 // they cannot grow, and make nothing else grow
+		}
+		if room.Grow(next, need, full, again) != next {
+			t.Fatalf("%+v would grow again to %+v", next, room.Grow(next, need, full, again))
 		}
 		if next.FlowSets != have.FlowSets && (fill < 0.8 || next.FlowSets != 2*have.FlowSets || next.FlowSets > room.Most("flows")) {
 			t.Fatalf("%d sets of flows became %d, filled by %f", have.FlowSets, next.FlowSets, fill)

@@ -42,7 +42,7 @@ said where a Pod's subdomain has none.`,
 	flags.StringArrayVarP(&f.files, "filename", "f", nil, "`FILE|DIR` with Pods, and Services; - is standard input (repeatable)")
 	flags.StringSliceVar(&f.zones, "zone", []string{"cluster.local"}, "`zone` of the cluster (clusterDomain)")
 	flags.StringSliceVar(&cluster, "cluster-dns", []string{"10.96.0.10"}, "`IP,...` of the cluster's DNS (clusterDNS)")
-	flags.StringVar(&node, "node-resolv-conf", "", "`FILE` that the kubelet takes for the node's (resolvConf); without it the node has none")
+	flags.StringVar(&node, "node-resolv-conf", "", "`FILE` that the kubelet takes for the node's (resolvConf); without it the node has none, and an empty one is the kubelet's own \"\"")
 	flags.StringVar(&lookup, "lookup", "", "`NAME` to look up: prints the names that are asked for one after the other")
 	format := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -55,6 +55,7 @@ said where a Pod's subdomain has none.`,
 		if err != nil {
 			return err
 		}
+		kubelet.Nobody = node == "" && cmd.Flags().Changed("node-resolv-conf")
 		if len(names.pods) == 0 {
 			return usagef("--filename: there is no Pod in it")
 		}
@@ -98,7 +99,9 @@ func kubeletOf(zone string, cluster []string, node string) (k dns.Kubelet, err e
 	if err != nil {
 		return k, usageError{fmt.Errorf("--node-resolv-conf: %w", err)}
 	}
-	k.Node = dns.ParseResolvConf(string(text))
+	if k.Node, err = dns.ParseResolvConf(string(text)); err != nil {
+		return k, usageError{fmt.Errorf("--node-resolv-conf %s: %w", node, err)}
+	}
 	return k, nil
 }
 

@@ -53,12 +53,15 @@ func (c ResolvConf) String() string {
 }
 
 // ParseResolvConf reads a resolv.conf as the kubelet reads the node's: without `domain` lines and the search domain `.` (parseResolvConf).
-func ParseResolvConf(text string) (c ResolvConf) {
-	for _, line := range strings.Split(text, "\n") {
+// A name server without an address is an error: such a kubelet starts no Pod.
+func ParseResolvConf(text string) (c ResolvConf, err error) {
+	for i, line := range strings.Split(text, "\n") {
 		words := strings.Fields(line)
 		switch {
 		case len(words) == 0 || strings.ContainsAny(words[0][:1], "#;"):
-		case words[0] == "nameserver" && len(words) > 1:
+		case words[0] == "nameserver" && len(words) == 1:
+			return c, fmt.Errorf("line %d: nameserver without an address: the kubelet starts no Pod", i+1)
+		case words[0] == "nameserver":
 			c.Nameservers = append(c.Nameservers, words[1])
 		case words[0] == "search":
 			c.Searches = nil // the last line counts
@@ -71,7 +74,7 @@ func ParseResolvConf(text string) (c ResolvConf) {
 			c.Options = mergeOptions(c.Options, words[1:])
 		}
 	}
-	return c
+	return c, nil
 }
 
 // Kubelet is what the kubelet of a node knows of names.
@@ -79,6 +82,7 @@ type Kubelet struct {
 	Zone       string       // clusterDomain, without the last dot
 	ClusterDNS []netip.Addr // clusterDNS; none: all Pods get the node's
 	Node       ResolvConf   // resolvConf
+	Nobody     bool         // resolvConf is "": Pods that get the node's look nothing up
 }
 
 // PodNames are what a Pod gets from the kubelet, and what is wrong with it.
@@ -109,6 +113,8 @@ func (k Kubelet) NamesOf(pod lb.NamedPod) (out PodNames) {
 		own := []string{pod.Name.Namespace + ".svc." + zone, "svc." + zone, zone}
 		out.Searches = distinct(append(own, k.Node.Searches...))
 		out.Options = []string{"ndots:5"}
+	case k.Nobody:
+		out.ResolvConf = ResolvConf{Nameservers: []string{"127.0.0.1"}, Searches: []string{"."}}
 	default:
 		out.ResolvConf = k.Node
 	}

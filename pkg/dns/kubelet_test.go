@@ -13,8 +13,16 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
+func parsed(text string) dns.ResolvConf {
+	c, err := dns.ParseResolvConf(text)
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
 var kubelet = dns.Kubelet{Zone: "cluster.local", ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
-	Node: dns.ParseResolvConf("# node's\ndomain old.example\nsearch node.example. .\nnameserver 192.0.2.53\noptions timeout:1 edns0 timeout:2\ndomain late.example\noptions timeout:3 rotate\n")}
+	Node: parsed("# node's\ndomain old.example\nsearch node.example. .\nnameserver 192.0.2.53\noptions timeout:1 edns0 timeout:2\ndomain late.example\noptions timeout:3 rotate\n")}
 
 func pod(w lb.PodWishes) lb.NamedPod {
 	return lb.NamedPod{Name: lb.PodName{Namespace: "prod", Name: "cart-0"}, Wishes: &w}
@@ -46,6 +54,16 @@ func TestTheKubeletsRules(t *testing.T) {
 		if got.String() != row.want || strings.Contains(strings.Join(got.Problems, "\n"), row.problem) != true || (row.problem == "") != (len(got.Problems) == 0) {
 			t.Errorf("%s: got %q, %q; want %q, %q", row.rule, got.String(), got.Problems, row.want, row.problem)
 		}
+	}
+	nobody := dns.Kubelet{Zone: "cluster.local", ClusterDNS: kubelet.ClusterDNS, Nobody: true}
+	if got := nobody.NamesOf(pod(lb.PodWishes{Policy: "Default"})).String(); got != "search .\nnameserver 127.0.0.1\n" {
+		t.Errorf("resolvConf \"\": %q", got)
+	}
+	if got := nobody.NamesOf(pod(lb.PodWishes{})).String(); got != strings.Replace(cluster, " node.example", "", 1) {
+		t.Errorf("resolvConf \"\" and ClusterFirst: %q", got)
+	}
+	if c, err := dns.ParseResolvConf("search a.example\nnameserver \n"); err == nil {
+		t.Errorf("a name server without an address: %v", c)
 	}
 	if alone := (dns.Kubelet{Zone: "cluster.local", Node: kubelet.Node}).NamesOf(pod(lb.PodWishes{})); alone.String() != node || len(alone.Problems) != 1 {
 		t.Errorf("without clusterDNS: %q, %q", alone.String(), alone.Problems)

@@ -148,8 +148,7 @@ func ServeLoader(in io.Reader, out io.Writer) error {
 		return err
 	}
 	// SYS_ADMIN, where it is given, is for the types of the module that tracks connections; SYS_RESOURCE for kernels before 5.11.
-	if _, err := capability.Keep(had & capability.Of(unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE)); err != nil &&
-		!errors.Is(err, capability.ErrThreads) {
+	if _, err := capability.Keep(had & capability.Of(unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE)); err != nil {
 		return err
 	}
 	requests, answers := json.NewDecoder(in), json.NewEncoder(out)

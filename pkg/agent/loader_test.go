@@ -59,9 +59,8 @@ func (m *machine) layer3Loads() int {
 	return len(slices.DeleteFunc(m.loads(), func(dir string) bool { return !strings.HasSuffix(dir, "_layer3") }))
 }
 
-// mayLoad tells whether an agent kept what it may load programs with. With cgo, as the race detector is, a program cannot give anything
-// away, and pkg/capability says so: the gate runs these tests without, too.
-func (s Status) mayLoad() bool { return !withCgo && slices.Contains(s.May, "CAP_PERFMON") }
+// mayLoad tells whether an agent kept what it may load programs with.
+func (s Status) mayLoad() bool { return slices.Contains(s.May, "CAP_PERFMON") }
 
 func TestAnAgentThatWaitsForItsFirstListHasGivenItsPrivilegesAway(t *testing.T) {
 	inMachine(t, func(m *machine) {

@@ -82,7 +82,7 @@ var suites = []suite{
 		command: append(test("-race"), concurrent...)},
 	{name: "race-maps", about: "tables that are read while they are written, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 8,
 		command: append(test("-race"), torn...)},
-	{name: "privileges", about: "what agents give away: programs with cgo, as the race detector is, cannot", after: []string{"compile"}, env: []string{privileged}, warm: 20,
+	{name: "privileges", about: "what agents give away, with threads as the program has them: without cgo, unlike under the race detector", after: []string{"compile"}, env: []string{privileged}, warm: 20,
 		command: test("./pkg/capability", "./pkg/agent", "-run=Loader|Privileges|WhatIsNotKept")},
 	{name: "hosts", about: "real agents and sockets in network namespaces", after: []string{"compile"}, env: []string{privileged}, warm: 120,
 		command: test("./tests/hosts")},

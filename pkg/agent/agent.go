@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent is the daemon of a node: it follows objects, decides, publishes, keeps programs attached, and says how it
-// goes (status file, health, metrics).
 package agent
 
 import (
@@ -118,7 +116,7 @@ func (r *running) openLoop(context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.loop = newLoop(r.source, r.tables, r.metrics, r.log, loopOptions{
+	r.loop = newLoop(r.source, r.tables, r.metrics, d.journal, r.log, loopOptions{
 		loopback4: o.Loopback4, loopback6: o.Loopback6,
 		auditEvery: o.AuditEvery, reclaimEvery: o.ReclaimEvery, debounce: o.Debounce,
 		namespace: namespace, snatPorts: o.SNATPorts, nodeConfig: o.nodeConfig(),
@@ -126,9 +124,6 @@ func (r *running) openLoop(context.Context) error {
 		checks:      r.checks,
 		names:       d.nameTables(),
 	})
-	if before := d.now.Load(); before != nil {
-		r.progress.goOn(before.progress)
-	}
 	if err := r.reader.open(&r.objects.NearlbMaps); err != nil {
 		return err
 	}

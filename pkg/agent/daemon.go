@@ -27,22 +27,27 @@ import (
 
 // daemon is the agent's process: what lasts while it works with one set of tables after the other.
 type daemon struct {
-	options     Options
-	log         *slog.Logger
-	source      watch.Source
-	origin      string // of the objects, for people
-	relay       relay
-	metrics     *metrics.Metrics
-	reader      *reader
-	checks      *health.Servers
-	names       *names // nil: nobody answers names
-	room        bpf.Room
-	started     time.Time
+	// Set by newDaemon, and not changed.
+	options Options
+	log     *slog.Logger
+	journal *journal
+	source  watch.Source
+	origin  string // of the objects, for people
+	metrics *metrics.Metrics
+	reader  *reader // of the tables that are worked with
+	checks  *health.Servers
+	names   *names // nil: nobody answers names
+	room    bpf.Room
+	started time.Time
+
+	relay   relay                   // from the source to the loop at work
+	now     atomic.Pointer[running] // the one at work; nil until the first tables are open
+	garbage garbage
+
+	// The start's, which is one goroutine: it runs again for larger tables.
 	loader      *loader  // nil: the agent loads programs by itself
 	dropped     bool     // privileges are settled: may says which are left
 	may         []string // names of the capabilities that the process has kept
-	garbage     garbage
-	now         atomic.Pointer[running]
 	saidStarted bool
 	guarded     bool // the source knows what was published when the agent started
 
@@ -59,7 +64,7 @@ type daemon struct {
 
 // newDaemon opens what needs no tables.
 func newDaemon(o Options) (*daemon, error) {
-	d := &daemon{options: o, log: o.Log, metrics: metrics.New(o.Version), reader: &reader{}, started: time.Now(), listen: map[string]string{},
+	d := &daemon{options: o, log: o.Log, journal: newJournal(), metrics: metrics.New(o.Version), reader: &reader{}, started: time.Now(), listen: map[string]string{},
 		attached: make(chan struct{}), room: bpf.NewRoom(bpf.Limits{Sizes: o.Sizes}, bpf.NodeMemory())}
 	var err error
 	config := o.nodeConfig()
@@ -74,7 +79,7 @@ func newDaemon(o Options) (*daemon, error) {
 		Addresses: func() []netip.Addr { return d.now.Load().node().NodePortIPs },
 		Fresh:     func() bool { return !d.now.Load().stale(time.Now()) },
 		Answered:  func(code int) { d.metrics.Answered("service", code) },
-		Changed:   func() { d.now.Load().tell() },
+		Changed:   d.journal.tell,
 		Log:       d.log,
 	})
 	d.metrics.Follow(func() metrics.State { return d.now.Load().count() })
@@ -160,9 +165,6 @@ func (d *daemon) servers() []server {
 	return all
 }
 
-// trouble is progress'.
-func (d *daemon) trouble(what string, err error) bool { return d.now.Load().trouble(what, err) }
-
 // listens notes where a server can be reached.
 func (d *daemon) listens(server, address string) {
 	d.mu.Lock()
@@ -170,7 +172,7 @@ func (d *daemon) listens(server, address string) {
 		delete(d.listen, server)
 	}
 	d.mu.Unlock()
-	d.now.Load().tell()
+	d.journal.tell()
 }
 
 func (d *daemon) listening() map[string]string {

@@ -73,13 +73,14 @@ type loop struct {
 	log     *slog.Logger
 	queue   workqueue.TypedRateLimitingInterface[task]
 	*progress
+	*journal
 	network network
 
 	full       chan string                  // gets the name of a table that had no room for a Service
 	left       chan struct{}                // gets something when UDP clients may have been left with a backend that serves no more
 	triggered  map[lb.ServiceName]time.Time // changes handed out by the source and not published yet
 	rest       []lb.ServiceName             // of everything: not in the queue yet
-	audits     auditing
+	auditing   auditing
 	reclaiming atomic.Bool   // a reclaim is in the queue
 	memoryDue  chan struct{} // gets something when much work is over
 	worked     int           // publications since then
@@ -101,14 +102,15 @@ const (
 	reclaim
 )
 
-func newLoop(source watch.Source, tables publisher, m *metrics.Metrics, log *slog.Logger, o loopOptions) *loop {
+func newLoop(source watch.Source, tables publisher, m *metrics.Metrics, j *journal, log *slog.Logger, o loopOptions) *loop {
 	l := &loop{
 		loopOptions: o,
 		source:      source,
 		tables:      tables,
 		metrics:     m,
 		log:         log,
-		progress:    newProgress(allowance{o.debounce}, log.Enabled(context.Background(), slog.LevelDebug)),
+		journal:     j,
+		progress:    newProgress(j, allowance{o.debounce}, log.Enabled(context.Background(), slog.LevelDebug)),
 		left:        make(chan struct{}, 1),
 		memoryDue:   make(chan struct{}, 1),
 		full:        make(chan string, 1),
@@ -196,8 +198,8 @@ func (l *loop) every(ctx context.Context, d time.Duration, kind taskKind) {
 
 func (l *loop) work(ctx context.Context) {
 	defer func() {
-		if l.audits.stop != nil {
-			l.audits.stop()
+		if l.auditing.stop != nil {
+			l.auditing.stop()
 		}
 	}()
 	for {
@@ -354,7 +356,7 @@ type auditing struct {
 // audit compares one of the live tables with what was published, and repairs it. It puts itself into the queue again for the next
 // table.
 func (l *loop) audit() error {
-	a := &l.audits
+	a := &l.auditing
 	if a.next == nil {
 		a.next, a.stop = iter.Pull2(l.tables.AuditSteps(true))
 	}
@@ -376,10 +378,10 @@ func (l *loop) endAudit(err error) {
 		l.log.Error("audit tables", "error", err)
 	}
 	if err == nil {
-		l.metrics.Audited(time.Now(), l.audits.found)
-		l.audited(len(l.audits.found))
+		l.metrics.Audited(time.Now(), l.auditing.found)
+		l.audited(len(l.auditing.found))
 	}
-	l.audits.stop()
-	l.audits = auditing{}
+	l.auditing.stop()
+	l.auditing = auditing{}
 	l.handBack()
 }

@@ -190,7 +190,7 @@ func (n *names) run(ctx context.Context) error {
 			continue
 		}
 		err := n.serve(ctx, at)
-		if n.agent.trouble("answer names", err) {
+		if n.agent.journal.trouble("answer names", err) {
 			n.agent.log.Error("answer names", "error", err)
 		}
 		if err != nil {

@@ -89,7 +89,7 @@ func inDirectory(path string, use func(address string) error) error {
 func (n *names) tell(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := n.tellOn(ctx, NamesSocket(n.agent.options.LockDir, n.agent.options.PinPath))
-		if n.agent.trouble("tell of names", err) {
+		if n.agent.journal.trouble("tell of names", err) {
 			n.agent.log.Error("tell of names", "error", err)
 		}
 		if err != nil {
@@ -117,7 +117,7 @@ func (n *names) tellOn(ctx context.Context, path string) error {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	n.agent.trouble("tell of names", nil)
+	n.agent.journal.trouble("tell of names", nil)
 	server := &http.Server{Handler: n.handler(), ReadHeaderTimeout: readTimeout, WriteTimeout: 3 * readTimeout}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { <-ctx.Done(); return server.Close() })

@@ -54,7 +54,7 @@ func TestNamesComeAfterPacketsAndGoBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, tables := newScripted(), newWitnessed()
 		names := &notedNames{witnessed: tables, dns: serviceName(2)}
-		l := newLoop(namedScripted{source}, tables, metrics.New("test"), slog.New(slog.DiscardHandler),
+		l := newLoop(namedScripted{source}, tables, metrics.New("test"), newJournal(), slog.New(slog.DiscardHandler),
 			loopOptions{auditEvery: time.Hour, reclaimEvery: time.Hour, debounce: testDebounce, checks: asked{}, names: names})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)

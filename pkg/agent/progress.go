@@ -5,7 +5,6 @@ package agent
 import (
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,12 +16,12 @@ import (
 // staleAfter is how long a change may wait before the agent counts as hanging: twice kube-proxy's sync period.
 const staleAfter = 60 * time.Second
 
-// progress is what the loop knows of its work. Everybody may ask; the loop alone changes it.
+// progress is how far the work with one set of tables is. The loop owns it and alone changes it; everybody may ask.
 type progress struct {
+	journal *journal // the daemon's
 	started time.Time
 	listed  chan struct{} // closed: everything was listed once
 	first   chan struct{} // closed: everything listed at first was published, or failed once
-	news    chan struct{} // gets something when what people see changed
 
 	mu       sync.Mutex
 	begun    bool                        // initial is filled in
@@ -31,10 +30,7 @@ type progress struct {
 	services map[lb.ServiceName]service // published
 	tally    *tally                     // of services
 	failing  map[lb.ServiceName]FailingService
-	troubles map[string]string // of the agent itself, by what it was doing
-	lastSync time.Time
 	moved    time.Time // when something was last begun or done
-	audits   audits
 
 	allowance allowance
 	whole     bool // decisions are kept, for the log
@@ -55,12 +51,6 @@ type service struct {
 	whole   *lb.Decision    // only where the log wants it
 }
 
-// audits are those that are over.
-type audits struct {
-	last  time.Time
-	drift int
-}
-
 // outcome is what came of one publication.
 type outcome struct {
 	exists   bool
@@ -69,35 +59,16 @@ type outcome struct {
 	stats    tables.Stats
 }
 
-func newProgress(a allowance, whole bool) *progress {
+func newProgress(j *journal, a allowance, whole bool) *progress {
 	return &progress{
-		allowance: a, whole: whole,
+		journal: j, allowance: a, whole: whole,
 		started:  time.Now(),
 		listed:   make(chan struct{}),
 		first:    make(chan struct{}),
-		news:     make(chan struct{}, 1),
 		dirty:    map[lb.ServiceName]mark{},
 		services: map[lb.ServiceName]service{},
 		tally:    newTally(),
 		failing:  map[lb.ServiceName]FailingService{},
-		troubles: map[string]string{},
-	}
-}
-
-// goOn takes over what stays true with other tables: what was said already is no news.
-func (p *progress) goOn(from *progress) {
-	from.mu.Lock()
-	defer from.mu.Unlock()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.troubles, p.lastSync, p.audits = maps.Clone(from.troubles), from.lastSync, from.audits
-}
-
-// tell wakes whoever shows the progress to people.
-func (p *progress) tell() {
-	select {
-	case p.news <- struct{}{}:
-	default:
 	}
 }
 
@@ -146,9 +117,9 @@ func (p *progress) completeFirst() bool {
 	}
 	close(p.first)
 	if len(p.dirty) == 0 {
-		p.lastSync = time.Now()
+		p.journal.synced(time.Now())
 	}
-	p.tell()
+	p.journal.tell()
 	return true
 }
 
@@ -214,7 +185,7 @@ func (r result) change() lb.Change {
 func (p *progress) finish(name lb.ServiceName, version int, o outcome, err error) result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	defer p.tell()
+	defer p.journal.tell()
 	now := time.Now()
 	_, failed := p.failing[name]
 	r := result{recovered: failed && err == nil}
@@ -254,7 +225,7 @@ func (p *progress) noteSuccess(name lb.ServiceName, version int, now time.Time) 
 		p.dirty[name] = m
 	}
 	if len(p.dirty) == 0 {
-		p.lastSync = now
+		p.journal.synced(now)
 	}
 }
 
@@ -290,40 +261,6 @@ func (p *progress) short(limit int) (names []lb.ServiceName) {
 	return names
 }
 
-// trouble notes what the agent itself could not do, or with nil that it could, and tells whether that is news.
-func (p *progress) trouble(what string, err error) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	text := ""
-	if err != nil {
-		text = what + ": " + err.Error()
-	}
-	if p.troubles[what] == text {
-		return false
-	}
-	p.troubles[what] = text
-	if err == nil {
-		delete(p.troubles, what)
-	}
-	p.tell()
-	return err != nil
-}
-
-func (p *progress) audited(drift int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.audits.last = time.Now()
-	p.audits.drift += drift
-	p.tell()
-}
-
-// wasAudited tells whether some audit is over.
-func (p *progress) wasAudited() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return !p.audits.last.IsZero()
-}
-
 // stale tells whether some change has waited for too long without a try. Until everything listed at first was published, which may
 // take its time, the whole must go on: nothing was begun or done for as long. An agent that waits for the API server is not stale.
 func (p *progress) stale(now time.Time) bool {
@@ -340,14 +277,7 @@ func (p *progress) stale(now time.Time) bool {
 	return false
 }
 
-// published is when everything that had changed was last published; zero: never.
-func (p *progress) published() time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.lastSync
-}
-
-// describe fills in the status.
+// describe fills in the status, the journal's part included.
 func (p *progress) describe(s *Status) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -356,14 +286,13 @@ func (p *progress) describe(s *Status) {
 	if p.done() {
 		s.State = Serving
 	}
-	s.LastSync, s.LastAudit, s.Drift = p.lastSync, p.audits.last, p.audits.drift
 	s.Services, s.Dirty = len(p.services), len(p.dirty)
 	byName := func(a, b FailingService) int { return a.Service.Compare(b.Service) }
 	s.Failing = append(s.Failing, slices.SortedFunc(maps.Values(p.failing), byName)...)
 	for _, problems := range p.tally.problems {
 		s.Problems = append(s.Problems, problems...)
 	}
-	s.Trouble = append(s.Trouble, slices.SortedFunc(maps.Values(p.troubles), strings.Compare)...)
+	p.journal.fill(s)
 }
 
 // count is what the metrics show of the loop's work.

@@ -18,30 +18,35 @@ import (
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
-// running is an agent at work: what its goroutines share.
+// running is the work with one set of tables: what daemon.start opened, and what its goroutines share.
 type running struct {
-	*loop
+	*loop // publishes to the tables
+
+	// What outlives the tables. All of these are the daemon's; close leaves them alone.
+	daemon  *daemon
 	options Options
 	log     *slog.Logger
-	objects *bpf.Objects
 	source  watch.Source
 	origin  string // of the objects, for people
-	tables  *tables.Tables
 	reader  *reader
+	checks  *health.Servers
+	metrics *metrics.Metrics
+
+	// Set by start, and not changed until close.
+	plan    plan
+	warm    bool // the tables had Services at the start
+	objects *bpf.Objects
+	tables  *tables.Tables
 	devices *attach.Manager
 	sockets *attach.Sockets
-	checks  *health.Servers
-	warm    bool // the tables held Services at the start
-	metrics *metrics.Metrics
+
+	leaving sync.Mutex      // held by whoever carries or takes over (upgrade.go)
 	carrier *tables.Carrier // nil: nothing is to be carried over
-	leaving sync.Mutex      // held by whoever carries or takes over
-	daemon  *daemon
-	plan    plan
+
+	hostNews chan struct{} // gets something when the host may have to be looked at (host.go)
 
 	mu     sync.Mutex
 	faults faults // as of the last status
-
-	hostNews chan struct{} // gets something when the host may have to be looked at
 
 	filling sync.Mutex // held by tableFill
 	fill    []tables.FillRow

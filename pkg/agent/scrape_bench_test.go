@@ -46,7 +46,7 @@ func BenchmarkTellingOfTenThousandServices(b *testing.B) {
 		ended := make(chan error)
 		go func() { ended <- r.loop.run(ctx) }()
 		r.Synced()
-		for r.progress.published().IsZero() {
+		for r.lastSynced().IsZero() {
 			time.Sleep(10 * time.Millisecond)
 		}
 		stop()

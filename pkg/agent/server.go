@@ -31,7 +31,7 @@ type server struct {
 func (s server) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := s.serve(ctx)
-		if s.agent.trouble("serve "+s.name, err) {
+		if s.agent.journal.trouble("serve "+s.name, err) {
 			s.agent.log.Error("serve http", "server", s.name, "error", err)
 		}
 		select {
@@ -48,7 +48,7 @@ func (s server) serve(ctx context.Context) error {
 		return fmt.Errorf("listen on %s: %w", s.address, err)
 	}
 	s.agent.listens(s.name, listener.Addr().String())
-	s.agent.trouble("serve "+s.name, nil)
+	s.agent.journal.trouble("serve "+s.name, nil)
 	server := &http.Server{Handler: s.handler, ReadHeaderTimeout: readTimeout, WriteTimeout: 3 * readTimeout}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { <-ctx.Done(); return server.Close() })

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// journal is what the agent notes for people as long as it runs, whatever tables it works with: what it could not do, when it last had
+// published everything, and what its audits found. The daemon owns it; everybody may write to it and ask.
+type journal struct {
+	news chan struct{} // gets something when the status may be another one
+
+	mu       sync.Mutex
+	troubles map[string]string // of the agent itself, by what it was doing
+	lastSync time.Time         // when everything that had changed was last published; zero: never
+	audits   audits
+}
+
+// audits are those that are over.
+type audits struct {
+	last  time.Time // zero: none yet
+	drift int       // differences that they found
+}
+
+func newJournal() *journal {
+	return &journal{news: make(chan struct{}, 1), troubles: map[string]string{}}
+}
+
+// tell wakes whoever shows the status to people.
+func (j *journal) tell() {
+	select {
+	case j.news <- struct{}{}:
+	default:
+	}
+}
+
+// trouble notes what the agent itself could not do, or with nil that it could, and tells whether that is news.
+func (j *journal) trouble(what string, err error) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	text := ""
+	if err != nil {
+		text = what + ": " + err.Error()
+	}
+	if j.troubles[what] == text {
+		return false
+	}
+	j.troubles[what] = text
+	if err == nil {
+		delete(j.troubles, what)
+	}
+	j.tell()
+	return err != nil
+}
+
+// audited notes an audit and how many differences it found.
+func (j *journal) audited(drift int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.audits.last = time.Now()
+	j.audits.drift += drift
+	j.tell()
+}
+
+// wasAudited tells whether some audit is over.
+func (j *journal) wasAudited() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return !j.audits.last.IsZero()
+}
+
+// synced notes that everything that had changed is published.
+func (j *journal) synced(now time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lastSync = now
+}
+
+// lastSynced is when everything that had changed was last published; zero: never.
+func (j *journal) lastSynced() time.Time {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.lastSync
+}
+
+// fill fills in its part of the status.
+func (j *journal) fill(s *Status) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s.LastSync, s.LastAudit, s.Drift = j.lastSync, j.audits.last, j.audits.drift
+	s.Trouble = append(s.Trouble, slices.SortedFunc(maps.Values(j.troubles), strings.Compare)...)
+}

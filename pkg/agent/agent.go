@@ -105,7 +105,7 @@ func (r *running) openPlaces(ctx context.Context) (err error) {
 	if r.devices, err = attach.New(r.attachOptions(ctx)); err != nil {
 		return err
 	}
-	r.sockets, err = attach.NewSockets(r.socketOptions())
+	r.socketHooks, err = attach.NewSocketHooks(r.socketOptions())
 	return err
 }
 
@@ -282,8 +282,8 @@ func (r *running) close() error {
 	if r.devices != nil {
 		errs = append(errs, r.devices.Close())
 	}
-	if r.sockets != nil {
-		errs = append(errs, r.sockets.Close())
+	if r.socketHooks != nil {
+		errs = append(errs, r.socketHooks.Close())
 	}
 	if r.tables != nil {
 		errs = append(errs, r.tables.Close())

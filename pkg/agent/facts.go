@@ -32,7 +32,7 @@ func (r *running) facts() facts {
 		node:     r.node(),
 		eligible: r.source.NodeEligible(),
 		serving:  serving,
-		programs: slices.Concat(r.sockets.Rows(), r.devices.Devices()),
+		programs: slices.Concat(r.socketHooks.Rows(), r.devices.Devices()),
 		checks:   r.checks.Rows(),
 		source:   r.source.Health(),
 		growth:   r.daemon.grown(),

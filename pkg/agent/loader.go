@@ -39,7 +39,7 @@ type loadRequest struct {
 
 func (q loadRequest) options() bpf.Options {
 	o := Options{SocketLB: q.SocketLB}
-	return bpf.Options{Sizes: q.Sizes, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSockets: q.SocketLB == attach.NoSockets}
+	return bpf.Options{Sizes: q.Sizes, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSocketHooks: q.SocketLB == attach.NoSockets}
 }
 
 type loadAnswer struct {

@@ -33,12 +33,12 @@ type running struct {
 	metrics *metrics.Metrics
 
 	// Set by start, and not changed until close.
-	plan    plan
-	warm    bool // the tables had Services at the start
-	objects *bpf.Objects
-	tables  *tables.Tables
-	devices *attach.Manager
-	sockets *attach.Sockets
+	plan        plan
+	warm        bool // the tables had Services at the start
+	objects     *bpf.Objects
+	tables      *tables.Tables
+	devices     *attach.Manager
+	socketHooks *attach.SocketHooks
 
 	leaving sync.Mutex      // held by whoever carries or takes over (upgrade.go)
 	carrier *tables.Carrier // nil: nothing is to be carried over
@@ -89,7 +89,7 @@ func (r *running) status() Status {
 
 // serving tells whether programs answer for Services: those of this agent, or of an earlier one.
 func (r *running) serving() bool {
-	return r.warm || closed(r.devices.Tried()) && closed(r.sockets.Tried())
+	return r.warm || closed(r.devices.Tried()) && closed(r.socketHooks.Tried())
 }
 
 // fillEvery keeps several who scrape from counting as often.

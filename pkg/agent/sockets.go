@@ -35,7 +35,7 @@ func (o Options) knobs() map[string]any {
 
 // socketMode is the one asked for, where the kernel has what it takes.
 func (r *running) socketMode() attach.SocketMode {
-	if r.objects.Sockets != nil || r.plan.waiting {
+	if r.objects.SocketHooks != nil || r.plan.waiting {
 		return attach.NoSockets
 	}
 	return r.options.SocketLB
@@ -43,7 +43,7 @@ func (r *running) socketMode() attach.SocketMode {
 
 // tellOfSockets says whom nobody serves.
 func (r *running) tellOfSockets() {
-	err := r.objects.Sockets
+	err := r.objects.SocketHooks
 	if err == nil {
 		r.tellOfPods()
 		return
@@ -99,7 +99,7 @@ func (r *running) serveSockets(ctx context.Context) error {
 	if published, err := r.published(ctx); !published {
 		return err
 	}
-	return r.sockets.Run(ctx)
+	return r.socketHooks.Run(ctx)
 }
 
 // leftAgain is when sockets are looked at once more: one that was connecting had its backend already, but was no connected

@@ -149,7 +149,7 @@ func (r *running) formerLinks() []string {
 func (r *running) leaveFormer() {
 	r.leaving.Lock()
 	defer r.leaving.Unlock()
-	if r.carrier == nil || !closed(r.devices.Tried()) || !closed(r.sockets.Tried()) {
+	if r.carrier == nil || !closed(r.devices.Tried()) || !closed(r.socketHooks.Tried()) {
 		return
 	}
 	if failed := r.unreplaced(); failed != "" {
@@ -188,7 +188,7 @@ func (r *running) awaitFormer() {
 
 // unreplaced is why a program of another layout may be the only one in its place; "" if none is.
 func (r *running) unreplaced() string {
-	for _, row := range slices.Concat(r.devices.Devices(), r.sockets.Rows()) {
+	for _, row := range slices.Concat(r.devices.Devices(), r.socketHooks.Rows()) {
 		if row.Error != "" {
 			return row.Error
 		}

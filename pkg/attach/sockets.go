@@ -37,8 +37,8 @@ type SocketOptions struct {
 	Synced   func() // called after every Sync; may be nil
 }
 
-// Sockets keeps the programs of the node's own clients attached to a cgroup. Its methods may be called from any goroutine.
-type Sockets struct {
+// SocketHooks keeps the programs of the node's own clients attached to a cgroup. Its methods may be called from any goroutine.
+type SocketHooks struct {
 	options SocketOptions
 	log     *slog.Logger
 	tried   chan struct{} // see Tried
@@ -51,8 +51,8 @@ type Sockets struct {
 	rows   []DeviceRow
 }
 
-// NewSockets checks the options. Nothing is attached yet.
-func NewSockets(o SocketOptions) (*Sockets, error) {
+// NewSocketHooks checks the options. Nothing is attached yet.
+func NewSocketHooks(o SocketOptions) (*SocketHooks, error) {
 	if !slices.Contains([]SocketMode{HostSockets, AllSockets, NoSockets}, o.Mode) {
 		return nil, fmt.Errorf("read socket mode %q: want %s, %s or %s", o.Mode, HostSockets, AllSockets, NoSockets)
 	}
@@ -64,11 +64,11 @@ func NewSockets(o SocketOptions) (*Sockets, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Sockets{options: o, log: o.Log, tried: make(chan struct{}), links: map[string]*attachment{}}, nil
+	return &SocketHooks{options: o, log: o.Log, tried: make(chan struct{}), links: map[string]*attachment{}}, nil
 }
 
 // Run keeps Sync's promise until ctx ends, which is no error. What is attached stays.
-func (s *Sockets) Run(ctx context.Context) error {
+func (s *SocketHooks) Run(ctx context.Context) error {
 	retry := retryFirst
 	for ctx.Err() == nil {
 		next := recheck
@@ -85,13 +85,13 @@ func (s *Sockets) Run(ctx context.Context) error {
 }
 
 // Rows are those of the last Sync; programs that could not be attached have their error.
-func (s *Sockets) Rows() []DeviceRow {
+func (s *SocketHooks) Rows() []DeviceRow {
 	s.rowsMu.Lock()
 	defer s.rowsMu.Unlock()
 	return slices.Clone(s.rows)
 }
 
-func (s *Sockets) setRows(rows []DeviceRow) {
+func (s *SocketHooks) setRows(rows []DeviceRow) {
 	sortRows(rows)
 	s.rowsMu.Lock()
 	defer s.rowsMu.Unlock()
@@ -99,7 +99,7 @@ func (s *Sockets) setRows(rows []DeviceRow) {
 }
 
 // Close closes the links. Pinned ones stay in the kernel; the others are detached.
-func (s *Sockets) Close() error {
+func (s *SocketHooks) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error

@@ -35,13 +35,13 @@ func inGroup(t *testing.T, test func(g *group)) {
 }
 
 // sockets makes a Sockets that is closed with the test.
-func (g *group) sockets(change func(*SocketOptions)) *Sockets {
+func (g *group) sockets(change func(*SocketOptions)) *SocketHooks {
 	g.Helper()
 	o := SocketOptions{Mode: HostSockets, Cgroup: g.dir, LinkDir: g.linkDir, Programs: g.programs}
 	if change != nil {
 		change(&o)
 	}
-	s, err := NewSockets(o)
+	s, err := NewSocketHooks(o)
 	g.must(err)
 	g.Cleanup(func() { s.Close() })
 	return s

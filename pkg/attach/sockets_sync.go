@@ -15,7 +15,7 @@ import (
 
 // Sync brings the cgroup to what it should have, once: attaches, puts new programs in the place of old ones, and detaches
 // what the mode does not want or another cgroup has. After a failure, later hooks are left as they are.
-func (s *Sockets) Sync() error {
+func (s *SocketHooks) Sync() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var rows []DeviceRow
@@ -39,10 +39,10 @@ func (s *Sockets) Sync() error {
 }
 
 // Tried is closed when the first Sync has been through all hooks, whether or not each of them took its program.
-func (s *Sockets) Tried() <-chan struct{} { return s.tried }
+func (s *SocketHooks) Tried() <-chan struct{} { return s.tried }
 
 // sayFailure logs a failure when it is new or another one than before.
-func (s *Sockets) sayFailure(err error) {
+func (s *SocketHooks) sayFailure(err error) {
 	now := ""
 	if err != nil {
 		now = err.Error()
@@ -59,7 +59,7 @@ type place struct {
 	id  uint64
 }
 
-func (s *Sockets) place() (place, error) {
+func (s *SocketHooks) place() (place, error) {
 	dir := s.options.Cgroup
 	if dir == "" {
 		mount, err := cgroup.Find()
@@ -72,7 +72,7 @@ func (s *Sockets) place() (place, error) {
 	return place{dir, id}, err
 }
 
-func (s *Sockets) attach() ([]DeviceRow, error) {
+func (s *SocketHooks) attach() ([]DeviceRow, error) {
 	where, err := s.place()
 	if err != nil {
 		err = fmt.Errorf("serve the node's own clients: %w", err)
@@ -102,7 +102,7 @@ func unattached(hooks []socketHook, where place, err error) []DeviceRow {
 }
 
 // ensure brings one hook up to date.
-func (s *Sockets) ensure(h socketHook, where place) (DeviceRow, error) {
+func (s *SocketHooks) ensure(h socketHook, where place) (DeviceRow, error) {
 	row := h.row(where.dir)
 	program, err := s.options.Programs[h.program()].Info()
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *Sockets) ensure(h socketHook, where place) (DeviceRow, error) {
 }
 
 // current is the link we know of, or the one an earlier agent pinned, and what the kernel says of it; nil without one.
-func (s *Sockets) current(h socketHook) (*attachment, *link.Info, error) {
+func (s *SocketHooks) current(h socketHook) (*attachment, *link.Info, error) {
 	a := s.links[h.name]
 	if a == nil && s.options.LinkDir != "" {
 		var err error
@@ -158,7 +158,7 @@ func (s *Sockets) current(h socketHook) (*attachment, *link.Info, error) {
 }
 
 // replace attaches a new link and then takes away the old one, which is on another cgroup or on one that is gone.
-func (s *Sockets) replace(h socketHook, where place, old *attachment) error {
+func (s *SocketHooks) replace(h socketHook, where place, old *attachment) error {
 	l, err := link.AttachCgroup(link.CgroupOptions{Path: where.dir, Attach: h.attach, Program: s.options.Programs[h.program()]})
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func (s *Sockets) replace(h socketHook, where place, old *attachment) error {
 }
 
 // update exchanges the program under the link, in place.
-func (s *Sockets) update(h socketHook, a *attachment) error {
+func (s *SocketHooks) update(h socketHook, a *attachment) error {
 	if err := a.link.Update(s.options.Programs[h.program()]); err != nil {
 		return fmt.Errorf("update link: %w", err)
 	}
@@ -187,7 +187,7 @@ func (s *Sockets) update(h socketHook, a *attachment) error {
 }
 
 // pinAgain pins the link, if it has no file yet or somebody removed it.
-func (s *Sockets) pinAgain(h socketHook) error {
+func (s *SocketHooks) pinAgain(h socketHook) error {
 	if s.options.LinkDir == "" {
 		return nil
 	}
@@ -209,7 +209,7 @@ func (s *Sockets) pinAgain(h socketHook) error {
 }
 
 // detach takes all links away: requests stop being translated before answers do.
-func (s *Sockets) detach() error {
+func (s *SocketHooks) detach() error {
 	var errs []error
 	for _, h := range slices.Backward(socketHooks()) {
 		a, _, err := s.current(h)
@@ -224,7 +224,7 @@ func (s *Sockets) detach() error {
 }
 
 // drop takes away the link that we have.
-func (s *Sockets) drop(h socketHook) error {
+func (s *SocketHooks) drop(h socketHook) error {
 	a := s.links[h.name]
 	delete(s.links, h.name)
 	return a.drop()

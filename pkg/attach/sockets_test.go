@@ -273,7 +273,7 @@ func TestSocketOptionsThatCannotWorkAreRefused(t *testing.T) {
 		`"pods": want host, all or off`: {Mode: "pods"},
 		"getpeername4 is not given":     {Mode: HostSockets},
 	} {
-		if _, err := NewSockets(o); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := NewSocketHooks(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one that says %s", err, want)
 		}
 	}

@@ -14,11 +14,11 @@ import (
 // Loaded is what one process tells another of programs and tables that it loaded and pinned for it: all that Objects know
 // beside what is pinned.
 type Loaded struct {
-	Load      string // name of the directory of programs
-	Fresh     bool   // see Objects.Fresh
-	Sockets   string // why there are no programs of the node's own clients, "" if there are
-	Conntrack string // why they cannot ask connection tracking, likewise
-	Peers     string // why what connected sockets keep cannot be carried over, likewise
+	Load        string // name of the directory of programs
+	Fresh       bool   // see Objects.Fresh
+	SocketHooks string // why there are no programs of the node's own clients, "" if there are
+	Conntrack   string // why they cannot ask connection tracking, likewise
+	Peers       string // why what connected sockets keep cannot be carried over, likewise
 }
 
 // carryPin is the program of PrepareSockets, pinned in the generation that it carries to.
@@ -26,7 +26,7 @@ const carryPin = "carry_peers"
 
 // Loaded is what another process is to know of these objects, to Adopt them.
 func (o *Objects) Loaded() Loaded {
-	return Loaded{Load: o.loaded, Fresh: o.unfinished, Sockets: Text(o.Sockets), Conntrack: Text(o.conntrack)}
+	return Loaded{Load: o.loaded, Fresh: o.unfinished, SocketHooks: Text(o.SocketHooks), Conntrack: Text(o.conntrack)}
 }
 
 // Hand readies objects for a process that may load nothing: it loads what that wants as it carries tables over, and pins it. Close
@@ -76,7 +76,7 @@ func Adopt(options Options, l Loaded) (_ *Objects, err error) {
 		return nil, err
 	}
 	o := &Objects{options: options, pinPath: options.PinPath, generation: generationOf(options.PinPath, l), loaded: l.Load,
-		Sockets: reason(l.Sockets), asked: true, conntrack: reason(l.Conntrack)}
+		SocketHooks: reason(l.SocketHooks), asked: true, conntrack: reason(l.Conntrack)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, o.Close())

@@ -23,7 +23,7 @@ type Options struct {
 	Exchange bool
 	Knobs    map[string]any // values of the object's `volatile const` variables, by name (bpf/lib/config.h)
 
-	NoSockets bool // leave out the programs of the node's own clients
+	NoSocketHooks bool // leave out the programs of the node's own clients
 	// Reuse has programs that an earlier load pinned used again, where they are what would be loaded.
 	Reuse bool
 }
@@ -31,12 +31,12 @@ type Options struct {
 // Objects are loaded programs and tables.
 type Objects struct {
 	NearlbObjects
-	Sockets    error // why this kernel cannot have the programs of the node's own clients, which are left out; nil: it can
-	options    Options
-	pinPath    string
-	generation        // where it is pinned; zero: not pinned
-	loaded     string // name of this load's directory of pinned programs; "": not pinned
-	former     []*Former
+	SocketHooks error // why this kernel cannot have the programs of the node's own clients, which are left out; nil: it can
+	options     Options
+	pinPath     string
+	generation         // where it is pinned; zero: not pinned
+	loaded      string // name of this load's directory of pinned programs; "": not pinned
+	former      []*Former
 
 	asked          bool
 	conntrack      error // why the programs cannot ask connection tracking; nil: they can

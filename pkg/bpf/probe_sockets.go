@@ -34,10 +34,10 @@ func socketList() error {
 // leaveOutSockets takes the programs of the node's own clients out of what is to be loaded, where nobody asks for them or this
 // kernel cannot have them: pods and clients off the node are served without.
 func (o *Objects) leaveOutSockets(spec *ebpf.CollectionSpec) {
-	if !o.options.NoSockets {
-		o.Sockets = errors.Join(socketError(), socketList())
+	if !o.options.NoSocketHooks {
+		o.SocketHooks = errors.Join(socketError(), socketList())
 	}
-	if !o.options.NoSockets && o.Sockets == nil {
+	if !o.options.NoSocketHooks && o.SocketHooks == nil {
 		return
 	}
 	dropSockets(spec)

@@ -30,7 +30,7 @@ func (o *Objects) likely(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Map)
 	if err := errors.Join(fitReplacements(spec, pinned), setDerived(spec)); err != nil {
 		return nil, err
 	}
-	if o.options.NoSockets {
+	if o.options.NoSocketHooks {
 		dropSockets(spec)
 	}
 	if _, chosen := o.options.Knobs[knobConntrack]; chosen {

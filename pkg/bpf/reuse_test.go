@@ -68,8 +68,8 @@ func TestPinnedProgramsServeAgainWhereNothingDiffers(t *testing.T) {
 	if !maps.Equal(programs, gotPrograms) || !maps.Equal(calls, gotCalls) || len(calls) == 0 {
 		t.Errorf("programs %v with tail calls %v, want %v with %v", gotPrograms, gotCalls, programs, calls)
 	}
-	if text(first.Conntrack()) != text(second.Conntrack()) || text(first.Sockets) != text(second.Sockets) {
-		t.Errorf("conntrack: %v, sockets: %v; want %v, %v", second.Conntrack(), second.Sockets, first.Conntrack(), first.Sockets)
+	if text(first.Conntrack()) != text(second.Conntrack()) || text(first.SocketHooks) != text(second.SocketHooks) {
+		t.Errorf("conntrack: %v, sockets: %v; want %v, %v", second.Conntrack(), second.SocketHooks, first.Conntrack(), first.SocketHooks)
 	}
 	flat, _, err := second.Layer3()
 	if err != nil {
@@ -110,7 +110,7 @@ func TestProgramsAreLoadedAgainWhereSomethingDiffers(t *testing.T) {
 	pins := func(table string) string { return filepath.Join(path, "v4", "maps", table) }
 	last := again(t, path, nil)
 	dir := func() string { all := loadsIn(t, path); return all[len(all)-1] }
-	noSockets := func(o *bpf.Options) { o.NoSockets = true }
+	noSockets := func(o *bpf.Options) { o.NoSocketHooks = true }
 	for _, c := range []struct {
 		name   string
 		damage func()

@@ -106,10 +106,10 @@ func pinnedObjects(o bpf.Options) (*bpf.Objects, error) {
 
 // withoutSockets stands for bpf.Load on a kernel without the cgroups' hooks.
 func withoutSockets(o bpf.Options) (*bpf.Objects, error) {
-	o.NoSockets = true
+	o.NoSocketHooks = true
 	objects, err := bpf.Load(o)
 	if err == nil {
-		objects.Sockets = errors.New("no such hook")
+		objects.SocketHooks = errors.New("no such hook")
 	}
 	return objects, err
 }

@@ -32,7 +32,7 @@ func on(t *testing.T, mode attach.SocketMode, test func(*rig)) {
 	privileged.Require(t)
 	r := &rig{TB: t, cgroup: privileged.Cgroup(t), served: map[lb.ServiceName]bool{}}
 	r.load(mode)
-	links, err := attach.NewSockets(attach.SocketOptions{Mode: mode, Cgroup: r.cgroup, Programs: r.objects.NearlbPrograms.ByName()})
+	links, err := attach.NewSocketHooks(attach.SocketOptions{Mode: mode, Cgroup: r.cgroup, Programs: r.objects.NearlbPrograms.ByName()})
 	r.must(err)
 	r.must(links.Sync())
 	t.Cleanup(func() { links.Close() })

@@ -107,7 +107,7 @@ func (r *rig) syncer(force attach.Method, every uint8) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	sockets, err := attach.NewSockets(attach.SocketOptions{Mode: attach.HostSockets, Cgroup: r.here.Cgroup(), LinkDir: bpf.LinkDirectory(pinPath),
+	sockets, err := attach.NewSocketHooks(attach.SocketOptions{Mode: attach.HostSockets, Cgroup: r.here.Cgroup(), LinkDir: bpf.LinkDirectory(pinPath),
 		Programs: objects.NearlbPrograms.ByName()})
 	if err != nil {
 		return nil, err

@@ -15,7 +15,9 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	wire "github.com/miekg/dns"
 	"golang.org/x/sync/errgroup"
@@ -34,25 +36,41 @@ func NamesSocket(lockDir, pinPath string) string {
 	return filepath.Join(lockDir, bpf.LockName(lockDir, pinPath)+".names.sock")
 }
 
+// askTime is how long an agent has to answer AskNames and ListNames in full: as long as it takes itself.
+const askTime = 3 * readTimeout
+
 // AskNames has a running agent look a name up, for the Pod of an address where client is not "".
 func AskNames(ctx context.Context, lockDir, pinPath, name string, qtype uint16, client string) (out dns.LookUp, err error) {
 	query := url.Values{"name": {name}, "type": {wire.Type(qtype).String()}, "client": {client}}
-	return out, askNames(ctx, lockDir, pinPath, "/query?"+query.Encode(), &out)
+	read := func(d *json.Decoder) error { return d.Decode(&out) }
+	return out, askNames(ctx, NamesSocket(lockDir, pinPath), "/query?"+query.Encode(), askTime, read)
 }
 
 // ListNames has a running agent tell its records.
 func ListNames(ctx context.Context, lockDir, pinPath string) (out []dns.Record, err error) {
-	return out, askNames(ctx, lockDir, pinPath, "/names", &out)
+	return out, askNames(ctx, NamesSocket(lockDir, pinPath), "/names", askTime, func(d *json.Decoder) error {
+		for {
+			var next dns.Record
+			if err := d.Decode(&next); errors.Is(err, io.EOF) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			out = append(out, next)
+		}
+	})
 }
 
-func askNames(ctx context.Context, lockDir, pinPath, request string, out any) error {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
-		err = inDirectory(NamesSocket(lockDir, pinPath), func(address string) error {
+// askNames has read take in what the agent behind a socket says, which has so much time for it.
+func askNames(ctx context.Context, socket, request string, within time.Duration, read func(*json.Decoder) error) error {
+	dial := func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
+		err = inDirectory(socket, func(address string) error {
 			conn, err = new(net.Dialer).DialContext(ctx, "unix", address)
 			return err
 		})
 		return conn, err
-	}}}
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}, Timeout: within}
 	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+request, nil)
 	if err != nil {
 		return fmt.Errorf("ask the agent: %w", err)
@@ -62,17 +80,25 @@ func askNames(ctx context.Context, lockDir, pinPath, request string, out any) er
 		return ErrNoNames
 	}
 	if err != nil {
-		return fmt.Errorf("ask the agent: %w", err)
+		return late("ask the agent", within, err)
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
 		text, err := io.ReadAll(answer.Body)
 		return errors.Join(err, errors.New(strings.TrimSpace(string(text))))
 	}
-	if err := json.NewDecoder(answer.Body).Decode(out); err != nil {
-		return fmt.Errorf("read the agent's answer: %w", err)
+	if err := read(json.NewDecoder(answer.Body)); err != nil {
+		return late("read the agent's answer", within, err)
 	}
 	return nil
+}
+
+// late says what to think of where the agent took too long.
+func late(doing string, within time.Duration, err error) error {
+	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
+		return fmt.Errorf("%s: it is not answered within %v: is the agent stopped, or does it hang? (%w)", doing, within, err)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
 }
 
 // inDirectory calls use with an address for a socket that is short, however long its path: addresses have 107 bytes (unix(7)).
@@ -118,11 +144,12 @@ func (n *names) tellOn(ctx context.Context, path string) error {
 		return errors.Join(err, listener.Close())
 	}
 	n.agent.journal.trouble("tell of names", nil)
-	server := &http.Server{Handler: n.handler(), ReadHeaderTimeout: readTimeout, WriteTimeout: 3 * readTimeout}
+	allowed := from{listener, []uint32{0, uint32(os.Geteuid())}}
+	server := &http.Server{Handler: n.handler(), ReadHeaderTimeout: readTimeout, WriteTimeout: askTime}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { <-ctx.Done(); return server.Close() })
 	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(allowed); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil
@@ -130,42 +157,85 @@ func (n *names) tellOn(ctx context.Context, path string) error {
 	return group.Wait()
 }
 
-// handler answers AskNames and ListNames.
-func (n *names) handler() http.Handler {
-	answer := func(w http.ResponseWriter, of func(r *dns.Responder) (any, error)) {
-		responder := n.responder.Load()
-		if responder == nil {
-			http.Error(w, "the agent answers no names now: not all are in force, or the node has no address of its own", http.StatusServiceUnavailable)
-			return
-		}
-		out, err := of(responder)
+// from accepts connections of some users alone. The mode of the socket keeps all others out but for the moment before it is set.
+type from struct {
+	*net.UnixListener
+	users []uint32
+}
+
+// Accept is net.Listener's.
+func (l from) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.AcceptUnix()
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
+			return nil, err
 		}
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(out) // the client went away
+		if user, err := userOf(conn); err == nil && slices.Contains(l.users, user) {
+			return conn, nil
+		}
+		_ = conn.Close() // nothing was written
 	}
+}
+
+// userOf is who connected (unix(7), SO_PEERCRED).
+func userOf(conn *net.UnixConn) (uint32, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	if refused := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); refused != nil {
+		return 0, refused
+	}
+	if err != nil {
+		return 0, err
+	}
+	return peer.Uid, nil
+}
+
+// handler answers AskNames and ListNames, in values of JSON.
+func (n *names) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /names", func(w http.ResponseWriter, ask *http.Request) {
-		answer(w, func(r *dns.Responder) (any, error) { return r.Records(ask.Context()), nil })
-	})
-	mux.HandleFunc("GET /query", func(w http.ResponseWriter, ask *http.Request) {
-		answer(w, func(r *dns.Responder) (any, error) {
-			values := ask.URL.Query()
-			qtype, known := wire.StringToType[values.Get("type")]
-			name := values.Get("name")
-			if _, ok := wire.IsDomainName(name); !known || !ok || name == "" {
-				return nil, fmt.Errorf("name %q, type %q: want a domain name and a type of records", name, values.Get("type"))
+	for path, answer := range map[string]func(*dns.Responder, *json.Encoder, *http.Request) error{"/names": n.list, "/query": n.query} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, ask *http.Request) {
+			responder := n.responder.Load()
+			if responder == nil {
+				http.Error(w, "the agent answers no names now: "+n.silence(), http.StatusServiceUnavailable)
+				return
 			}
-			walk, err := n.walk(name, values.Get("client"))
-			if err != nil {
-				return nil, err
+			w.Header().Set("Content-Type", "application/json")
+			if err := answer(responder, json.NewEncoder(w), ask); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
 			}
-			return r.LookUp(ask.Context(), walk, qtype), nil
 		})
-	})
+	}
 	return mux
+}
+
+// list writes each record as it is made: all of them take far more memory than the names that they are made of.
+func (n *names) list(r *dns.Responder, out *json.Encoder, ask *http.Request) error {
+	for record := range r.Records(ask.Context()) {
+		if out.Encode(record) != nil {
+			break // the client went away, or took too long: it sees that there is no end
+		}
+	}
+	return nil
+}
+
+// query fails where it is not one.
+func (n *names) query(r *dns.Responder, out *json.Encoder, ask *http.Request) error {
+	values := ask.URL.Query()
+	qtype, known := wire.StringToType[values.Get("type")]
+	name := values.Get("name")
+	if _, ok := wire.IsDomainName(name); !known || !ok || name == "" {
+		return fmt.Errorf("name %q, type %q: want a domain name and a type of records", name, values.Get("type"))
+	}
+	walk, err := n.walk(name, values.Get("client"))
+	if err != nil {
+		return err
+	}
+	_ = out.Encode(r.LookUp(ask.Context(), walk, qtype)) // the client went away
+	return nil
 }
 
 // walk are the names that a Pod asks for one after the other. Its spec is not read: it is taken to have the kubelet's defaults.

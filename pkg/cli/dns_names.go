@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -45,7 +46,7 @@ with, or with -f those of objects from files.`,
 		} else if _, responder, refused := f.read(cmd); refused != nil {
 			return refused
 		} else {
-			records = responder.Records(cmd.Context())
+			records = slices.Collect(responder.Records(cmd.Context()))
 		}
 		if err != nil {
 			return err

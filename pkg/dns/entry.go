@@ -139,15 +139,16 @@ func nearnessOf(in lb.NamedEndpoint, node lb.Node) nearness {
 	return nearCluster
 }
 
-// selected are the endpoints that the name of a headless Service answers with.
-func (e *entry) selected(zone string) []candidate {
+// selected are those of a headless Service's endpoints that its name answers with. They are all of the port that the name has: the nearest
+// tier is that of the port, as it is for packets.
+func (e *entry) selected(all []candidate, zone string) []candidate {
 	switch e.service.Selection {
 	case lb.NamesPrefer:
-		return nearest(e.backends)
+		return nearest(all)
 	case lb.NamesPin:
-		return inZone(e.backends, zone)
+		return inZone(all, zone)
 	}
-	return e.backends
+	return all
 }
 
 // nearest are those of the nearest tier of each family, as packets have it: a client of the one is not left alone because of an endpoint

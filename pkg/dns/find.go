@@ -163,7 +163,8 @@ func (q question) backends(e *entry, zone string) (found []candidate, exists boo
 		}
 		return found, false
 	}
-	return q.ofPort(e.selected(zone)), len(q.ofPort(e.backends)) > 0
+	all := q.ofPort(e.backends)
+	return e.selected(all, zone), len(all) > 0
 }
 
 // ofPort leaves those of the port and protocol that the name has.

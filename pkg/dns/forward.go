@@ -85,7 +85,11 @@ func (f *Forwarder) Exchange(ctx context.Context, query *wire.Msg, client netip.
 		f.mu.Unlock()
 		return old.answer(query, now)
 	}
-	if !stale || old != nil && old.failed {
+	switch {
+	case old == nil || old.failed:
+		old = nil
+	case !stale:
+		f.cache.remove(old) // of no use any more, and a failure is not kept in the place of an answer
 		old = nil
 	}
 	if old != nil && now.Before(old.recheck) {

@@ -149,8 +149,14 @@ func TestADenialIsKeptAsLongAsItsZoneSays(t *testing.T) {
 				ask("www.example.com.")
 				if row.kept > 0 {
 					time.Sleep(row.kept - time.Millisecond)
-					if m, way := ask("www.example.com."); way != WayCached || m.Rcode != row.rcode || len(m.Ns) != len(u.denial) {
+					m, way := ask("www.example.com.")
+					if way != WayCached || m.Rcode != row.rcode || len(m.Ns) != len(u.denial) {
 						t.Errorf("before: %s, %v", way, m)
+					}
+					for _, rr := range records(m) { // RFC 2308 5: whoever asks us keeps it no longer than we do
+						if rr.Header().Ttl != 1 {
+							t.Errorf("%v has more than the last second", rr)
+						}
 					}
 					time.Sleep(time.Millisecond)
 				}
@@ -311,8 +317,14 @@ func TestNamesOfTheClusterAreNeverOld(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			u.becomes(wire.RcodeSuccess, errors.New("no answer"))
-			if got := ask(); got != row.want {
-				t.Errorf("%s: %s, want %s", row.name, wire.RcodeToString[got], wire.RcodeToString[row.want])
+			u.times()
+			for range 2 { // the second one does not wait for the upstream
+				if got := ask(); got != row.want {
+					t.Errorf("%s: %s, want %s", row.name, wire.RcodeToString[got], wire.RcodeToString[row.want])
+				}
+			}
+			if n := u.times(); n != 1 {
+				t.Errorf("%s: asked %d times", row.name, n)
 			}
 		}
 	})
@@ -443,5 +455,13 @@ func TestAnObserverIsToldOfTheWayOfEachAnswer(t *testing.T) {
 	}
 	if servers := dead.Servers(); len(servers) != 1 || !servers[0].Silent {
 		t.Errorf("got %v", servers)
+	}
+	got = nil
+	dead = NewUpstreams([]netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")})
+	dead.Observer = &got
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := dead.Exchange(late, new(wire.Msg).SetQuestion("www.example.com.", wire.TypeA)); !errors.Is(err, context.Canceled) || len(got) > 0 {
+		t.Errorf("no time was left to ask: %v, told %q", err, got)
 	}
 }

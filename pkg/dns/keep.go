@@ -105,7 +105,7 @@ func (k *kept) answer(query *wire.Msg, now time.Time) (*wire.Msg, Way, error) {
 	if err := reply.Unpack(k.message); err != nil {
 		return nil, WayCached, err
 	}
-	way, age := WayCached, uint32(now.Sub(k.received)/time.Second)
+	way, age, most := WayCached, uint32(now.Sub(k.received)/time.Second), uint32(k.life/time.Second)
 	if !k.fresh(now) {
 		way = WayStale
 	}
@@ -113,6 +113,7 @@ func (k *kept) answer(query *wire.Msg, now time.Time) (*wire.Msg, Way, error) {
 		if h := rr.Header(); way == WayStale {
 			h.Ttl = staleTTL
 		} else {
+			h.Ttl = min(h.Ttl, most) // a denial's SOA may have more than its minimum (RFC 2308 5)
 			h.Ttl -= min(age, h.Ttl)
 		}
 	}

@@ -4,6 +4,7 @@ package dns
 
 import (
 	"context"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -65,21 +66,27 @@ func (r *Responder) LookUp(ctx context.Context, walk []string, qtype uint16) Loo
 	return out
 }
 
-// Records are the A, AAAA, CNAME and SRV records of Services' and endpoints' own names in the first zone, each once.
-func (r *Responder) Records(ctx context.Context) []Record {
-	all, told := []Record{}, map[Record]bool{}
-	for _, name := range r.view.Names(r.options.Zones[0]) {
-		for _, qtype := range []uint16{wire.TypeA, wire.TypeAAAA, wire.TypeSRV} {
-			for _, record := range r.LookUp(ctx, []string{name}, qtype).Answers {
-				// What an ExternalName leads to has records of its own, and its CNAME answers for both families.
-				if record.Name == name && !told[record] {
-					told[record] = true
-					all = append(all, record)
+// Records are the A, AAAA, CNAME and SRV records of Services' and endpoints' own names in the first zone, each once. Nobody else is asked:
+// what an ExternalName outside leads to is not listed. They are made one after the other, and the view may change meanwhile.
+func (r *Responder) Records(ctx context.Context) iter.Seq[Record] {
+	alone := *r
+	alone.options.Forwarder = nil
+	return func(yield func(Record) bool) {
+		for name := range r.view.Names(r.options.Zones[0]) {
+			told := map[Record]bool{}
+			for _, qtype := range []uint16{wire.TypeA, wire.TypeAAAA, wire.TypeSRV} {
+				for _, record := range alone.LookUp(ctx, []string{name}, qtype).Answers {
+					// What an ExternalName leads to has records of its own, and its CNAME answers for both families.
+					if record.Name != name || told[record] {
+						continue
+					}
+					if told[record] = true; !yield(record) {
+						return
+					}
 				}
 			}
 		}
 	}
-	return all
 }
 
 // isOfType tells whether a question for a type could be answered with an address.

@@ -19,7 +19,8 @@ import (
 // nearness are the topology keys that say of packets what `nearlb.io/dns: prefer` says of names.
 var nearness = []string{"kubernetes.io/hostname", "topology.kubernetes.io/zone", "topology.kubernetes.io/region", lb.AnyTopology}
 
-// A client that looks a name up with `prefer` gets the very endpoints that a connection to a Service with the same preference may reach.
+// A client that looks a name up with `prefer` gets the very endpoints that a connection to a Service with the same preference may reach,
+// port by port.
 func TestNamesPreferTheEndpointsThatPacketsDo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		place := func(label string, values ...string) string { return rapid.SampledFrom(values).Draw(t, label) }
@@ -27,7 +28,8 @@ func TestNamesPreferTheEndpointsThatPacketsDo(t *testing.T) {
 		node.Labels = lb.NewLabels(map[string]string{nearness[0]: node.Name})
 		named := lb.NamedService{Name: lb.ServiceName{Namespace: "prod", Name: "db"}, Headless: true, Selection: lb.NamesPrefer}
 		in := lb.Input{Service: lb.Service{
-			Name: named.Name, Type: lb.TypeClusterIP, ClusterIPs: addrs("10.96.0.1", "fd00:96::1"), Ports: []lb.ServicePort{{Name: "sql", Protocol: lb.TCP, Port: 5432}},
+			Name: named.Name, Type: lb.TypeClusterIP, ClusterIPs: addrs("10.96.0.1", "fd00:96::1"),
+			Ports:    []lb.ServicePort{{Name: "sql", Protocol: lb.TCP, Port: 5432}, {Name: "admin", Protocol: lb.TCP, Port: 8080}},
 			Internal: lb.PolicyCluster, External: lb.PolicyCluster, TopologyKeys: nearness,
 		}}
 		for i := range rapid.IntRange(0, 8).Draw(t, "endpoints") {
@@ -36,13 +38,20 @@ func TestNamesPreferTheEndpointsThatPacketsDo(t *testing.T) {
 			if place("family", "4", "6") == "6" {
 				e.Addresses = []netip.Addr{netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i + 1)})}
 			}
-			named.Slices = append(named.Slices, lb.NamedSlice{Ports: []lb.NamedPort{tcp("sql", 5432)}, Endpoints: []lb.NamedEndpoint{e}})
-			endpoint := lb.Endpoint{Port: lb.PortKey{Name: "sql", Protocol: lb.TCP}, Address: netip.AddrPortFrom(e.Addresses[0], 5432), Ready: e.Ready, Serving: e.Ready,
-				Node: e.Node, Zone: e.Zone, Region: e.Region}
-			if e.Node != "" {
-				endpoint.Labels = lb.NewLabels(map[string]string{nearness[0]: e.Node})
+			slice := lb.NamedSlice{Endpoints: []lb.NamedEndpoint{e}}
+			for _, p := range in.Service.Ports {
+				if place("has port", "yes", "no") == "no" {
+					continue
+				}
+				slice.Ports = append(slice.Ports, tcp(p.Name, p.Port))
+				endpoint := lb.Endpoint{Port: lb.PortKey{Name: p.Name, Protocol: lb.TCP}, Address: netip.AddrPortFrom(e.Addresses[0], p.Port), Ready: e.Ready, Serving: e.Ready,
+					Node: e.Node, Zone: e.Zone, Region: e.Region}
+				if e.Node != "" {
+					endpoint.Labels = lb.NewLabels(map[string]string{nearness[0]: e.Node})
+				}
+				in.Endpoints = append(in.Endpoints, endpoint)
 			}
-			in.Endpoints = append(in.Endpoints, endpoint)
+			named.Slices = append(named.Slices, slice)
 		}
 		view := dns.NewView(dns.ViewOptions{Node: node})
 		view.Set(named)
@@ -59,17 +68,21 @@ func TestNamesPreferTheEndpointsThatPacketsDo(t *testing.T) {
 			if f.Key.Address.Addr().Is4() {
 				qtype = "A"
 			}
-			got := addressesOf(responder.Serve(context.Background(), query("db.prod.svc.cluster.local", qtype), dns.Client{TCP: true}))
-			if slices.SortFunc(packets, netip.Addr.Compare); !slices.Equal(got, packets) {
-				t.Fatalf("%s: %v, packets go to %v", qtype, got, packets)
+			slices.SortFunc(packets, netip.Addr.Compare)
+			name := "_" + f.Port.Port + "._tcp.db.prod.svc.cluster.local"
+			got := addressesOf(responder.Serve(context.Background(), query(name, qtype), dns.Client{TCP: true}).Answer)
+			glue := addressesOf(responder.Serve(context.Background(), query(name, "SRV"), dns.Client{TCP: true}).Extra)
+			glue = slices.DeleteFunc(glue, func(a netip.Addr) bool { return a.Is4() != f.Key.Address.Addr().Is4() })
+			if !slices.Equal(got, packets) || !slices.Equal(glue, packets) {
+				t.Fatalf("%s %s: %v, SRV: %v, packets go to %v", name, qtype, got, glue, packets)
 			}
 		}
 	})
 }
 
-// addressesOf are those of an answer, in order.
-func addressesOf(m *wire.Msg) (all []netip.Addr) {
-	for _, rr := range m.Answer {
+// addressesOf are those of records, in order.
+func addressesOf(records []wire.RR) (all []netip.Addr) {
+	for _, rr := range records {
 		var ip netip.Addr
 		switch rr := rr.(type) {
 		case *wire.A:
@@ -77,7 +90,9 @@ func addressesOf(m *wire.Msg) (all []netip.Addr) {
 		case *wire.AAAA:
 			ip, _ = netip.AddrFromSlice(rr.AAAA)
 		}
-		all = append(all, ip)
+		if ip.IsValid() {
+			all = append(all, ip)
+		}
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
 	return all

@@ -122,7 +122,7 @@ func (r *Responder) Answer(ctx context.Context, query *wire.Msg, from Client) (*
 	way := WayResponder
 	if a.alias != "" {
 		way = r.chase(ctx, query, from, &a, out)
-		a.doubt = out.Rcode == wire.RcodeServerFailure
+		a.doubt = a.doubt || out.Rcode == wire.RcodeServerFailure
 	}
 	switch {
 	case a.doubt, !a.exists && !synced:

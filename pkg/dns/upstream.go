@@ -70,6 +70,10 @@ func (u *Upstreams) Exchange(ctx context.Context, query *wire.Msg) (*wire.Msg, e
 	var last *wire.Msg
 	var errs []error
 	for _, server := range u.order(time.Now()) {
+		if ctx.Err() != nil { // it is not asked, so it is not silent either
+			errs = append(errs, ctx.Err())
+			break
+		}
 		began := time.Now()
 		reply, err := server.ask(ctx, query)
 		if u.Observer != nil {

@@ -3,6 +3,7 @@
 package dns_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,5 +75,26 @@ func TestAServiceThatIsNotInForceIsNotDenied(t *testing.T) {
 	v.Remove(out.Name)
 	if got := ask(r, "prod.svc.cluster.local", "A"); !strings.HasPrefix(got, "NXDOMAIN") {
 		t.Errorf("its Namespace, when it is gone: %s", got)
+	}
+}
+
+// TestRecordsAreListedWithoutAskingAnybody holds that a list of names neither waits for an upstream nor loses what leads outside where that
+// does not answer.
+func TestRecordsAreListedWithoutAskingAnybody(t *testing.T) {
+	v := dns.NewView(dns.ViewOptions{})
+	out := named("prod", "out")
+	out.ExternalName = "silent.example.com"
+	v.Set(out)
+	v.Synced()
+	r := dns.NewResponder(v, dns.Options{Zones: []string{"cluster.local"}, Forwarder: dns.NewForwarder(outside{})})
+	want := []dns.Record{{Name: "out.prod.svc.cluster.local.", Type: "CNAME", Data: "silent.example.com."}}
+	if got := slices.Collect(r.Records(t.Context())); !slices.Equal(got, want) {
+		t.Errorf("got %v", got)
+	}
+	for range 2 { // a list may be left early, and the view be written meanwhile
+		for range r.Records(t.Context()) {
+			v.Remove(out.Name)
+			break
+		}
 	}
 }

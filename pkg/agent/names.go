@@ -57,7 +57,24 @@ func (o NameOptions) check() error {
 	case o.TTL > 3600:
 		return fmt.Errorf("--dns-ttl %d: want seconds from 0 to 3600", o.TTL)
 	}
+	for _, server := range o.Upstreams {
+		if slices.ContainsFunc(o.AlsoAt, func(a netip.Addr) bool { return asksAt(a, server) }) {
+			return fmt.Errorf("--dns-upstream %v: this agent is asked for names there itself (--dns-address)", server)
+		}
+	}
 	return nil
+}
+
+// asksAt tells that a further address is that of a server: questions to it would come back.
+func asksAt(a netip.Addr, server netip.AddrPort) bool {
+	return server.Port() == lb.NamesPort && server.Addr().Unmap() == a
+}
+
+// LeaveUpstreams takes the addresses of upstreams out of AlsoAt: for where that is the default, which yields to what was named.
+func (o *NameOptions) LeaveUpstreams() {
+	o.AlsoAt = slices.DeleteFunc(slices.Clone(o.AlsoAt), func(a netip.Addr) bool {
+		return slices.ContainsFunc(o.Upstreams, func(server netip.AddrPort) bool { return asksAt(a, server) })
+	})
 }
 
 // names is the agent's responder: what the loop puts into the view is answered on the node's own addresses, and the programs hand it

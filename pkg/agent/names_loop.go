@@ -69,10 +69,14 @@ func (s *serviceNames) settle(err error) {
 	}
 }
 
-// ask adds to what decides about the cluster's DNS who answers in its place, and where.
+// ask adds to what decides about the cluster's DNS who answers in its place, and where: no other Service gets these addresses.
 func (s *serviceNames) ask(in *lb.Input) {
-	if s.named != nil && s.name == s.names.service() {
+	switch {
+	case s.named == nil:
+	case s.name == s.names.service():
 		in.Responders, in.AlsoAt = s.names.responders(), s.names.alsoAt()
+	default:
+		in.Reserved = s.names.alsoAt()
 	}
 }
 

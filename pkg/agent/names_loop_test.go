@@ -8,10 +8,12 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/metrics"
 )
@@ -36,6 +38,7 @@ type notedNames struct {
 	*witnessed
 	dns  lb.ServiceName
 	last *lb.Decision
+	also []netip.Addr
 }
 
 func (n *notedNames) Doubt(s lb.ServiceName)     { n.note("doubt " + s.Name) }
@@ -44,7 +47,7 @@ func (n *notedNames) Set(s lb.NamedService)      { n.note("set " + s.Name.Name) 
 func (n *notedNames) Remove(name lb.ServiceName) { n.note("unname " + name.Name) }
 func (n *notedNames) Synced()                    { n.note("synced") }
 func (n *notedNames) service() lb.ServiceName    { return n.dns }
-func (n *notedNames) alsoAt() []netip.Addr       { return nil }
+func (n *notedNames) alsoAt() []netip.Addr       { return n.also }
 func (n *notedNames) learn(d *lb.Decision)       { n.last = d }
 func (n *notedNames) responders() []netip.AddrPort {
 	return []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:10053")}
@@ -87,6 +90,53 @@ func TestNamesComeAfterPacketsAndGoBefore(t *testing.T) {
 		want("narrow s2", "apply s2", "set s2")
 		if tiers := names.last.Frontends[0].Internal.Tiers; len(tiers) != 2 || tiers[0].Backends[0].Address != names.responders()[0] {
 			t.Errorf("the cluster's DNS: %+v, want the responder first", tiers)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The further address at which names are asked for is the cluster's DNS's alone, and the host's own as soon as a device has it.
+func TestAFurtherAddressForNamesIsTheClustersDNSs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, tables := newScripted(), newWitnessed()
+		names := &notedNames{witnessed: tables, dns: serviceName(2), also: addresses("169.254.20.10")}
+		l := newLoop(namedScripted{source}, tables, metrics.New("test"), newJournal(), slog.New(slog.DiscardHandler),
+			loopOptions{auditEvery: time.Hour, reclaimEvery: time.Hour, debounce: testDebounce, checks: asked{}, names: names})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- l.run(ctx) }()
+		for number := range 2 {
+			in := input(number+1, 1)
+			in.Service.Ports[0].Port = 53
+			if number == 0 { // before the cluster's DNS in any order
+				in.Service.ExternalIPs = names.also
+			}
+			source.put(in)
+		}
+		l.Synced()
+		synctest.Wait()
+		at := func() (all []lb.Frontend) {
+			for _, f := range names.last.Frontends {
+				if f.Key.Address.Addr() == names.also[0] {
+					all = append(all, f)
+				}
+			}
+			return all
+		}
+		if got := at(); len(got) != 1 || got[0].OnHost {
+			t.Errorf("got %+v", got)
+		}
+		if text := dump(t, tables); strings.Count(text, "169.254.20.10:53") != 1 {
+			t.Errorf("another Service has the address:\n%s", text)
+		}
+		l.networkChanged(attach.Network{Local: names.also})
+		time.Sleep(testDebounce)
+		synctest.Wait()
+		if got := at(); len(got) != 1 || !got[0].OnHost {
+			t.Errorf("a device has the address: %+v", got)
 		}
 		cancel()
 		if err := <-ended; err != nil {

@@ -31,6 +31,8 @@ func (n *names) status() *NamesStatus {
 // silence says why questions are not answered here; "": they are.
 func (n *names) silence() string {
 	switch {
+	case n.agent.reader.draining():
+		return "new connections are left to kube-proxy (nearlb handover)"
 	case n.responder.Load() != nil && n.beating.Load():
 		return ""
 	case n.agent.source.Health().Held.Any():
@@ -54,7 +56,7 @@ func (w watched) Asked(result dns.Result, took time.Duration) { w.Names.Asked(st
 
 // count is what the metrics show of the responder's state.
 func (n *names) count() (s metrics.NamesState) {
-	s.Answering = n.responder.Load() != nil && n.beating.Load()
+	s.Answering = n.silence() == ""
 	s.Kept, s.KeptBytes = n.forward.Kept()
 	return s
 }

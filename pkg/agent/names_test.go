@@ -41,3 +41,24 @@ func TestOtherNamesAreAskedOfTheEndpointsOfTheClustersDNS(t *testing.T) {
 		t.Errorf("asked first: %v", asked)
 	}
 }
+
+// --dns-upstream=169.254.20.10 is NodeLocal DNSCache: it must be asked, or the agent must say that it cannot be.
+func TestAnUpstreamIsNoAddressWhereTheAgentIsAsked(t *testing.T) {
+	o := DefaultNameOptions()
+	o.On = true
+	o.Upstreams = []netip.AddrPort{netip.MustParseAddrPort("[::ffff:169.254.20.10]:53")}
+	if err := o.check(); err == nil {
+		t.Error("an upstream was taken that is never asked")
+	}
+	o.LeaveUpstreams()
+	if err := o.check(); err != nil || len(o.AlsoAt) > 0 {
+		t.Errorf("%v, asked at %v", err, o.AlsoAt)
+	}
+	o = DefaultNameOptions()
+	o.On = true
+	o.Upstreams = []netip.AddrPort{netip.MustParseAddrPort("169.254.20.10:54"), netip.MustParseAddrPort("192.0.2.53:53")}
+	o.LeaveUpstreams()
+	if err := o.check(); err != nil || !slices.Equal(o.AlsoAt, DefaultNameOptions().AlsoAt) {
+		t.Errorf("%v, asked at %v", err, o.AlsoAt)
+	}
+}

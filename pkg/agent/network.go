@@ -79,9 +79,10 @@ func (l *loop) noteMinding(name lb.ServiceName, minds bool) {
 }
 
 // mindsHost: node ports answer on the host's addresses, external IPs may have to be among them, and of those and of load balancers'
-// addresses the host keeps its own.
-func mindsHost(s lb.Service) bool {
-	return len(s.ExternalIPs)+len(s.LoadBalancerIPs) > 0 || slices.ContainsFunc(s.Ports, func(p lb.ServicePort) bool { return p.NodePort != 0 })
+// addresses, and where names are asked for, the host keeps its own.
+func mindsHost(in lb.Input) bool {
+	s := in.Service
+	return len(s.ExternalIPs)+len(s.LoadBalancerIPs)+len(in.AlsoAt) > 0 || slices.ContainsFunc(s.Ports, func(p lb.ServicePort) bool { return p.NodePort != 0 })
 }
 
 // node is the own node with the addresses that answer NodePorts: those of the Node object, and as in kube-proxy all others of

@@ -96,9 +96,9 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 		return outcome{stats: stats}, err
 	}
 	l.pending(name, in.Triggered)
-	l.noteMinding(name, mindsHost(in.Service))
-	node := l.node()
 	names.ask(&in)
+	l.noteMinding(name, mindsHost(in))
+	node := l.node()
 	decision := decide.Serve(in, node)
 	decision.Problems = append(decision.Problems, l.portProblems(in.Service)...)
 	stats, err := l.tables.Apply(decision)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/dns"
@@ -18,19 +19,22 @@ type agentNames struct {
 	pods     string
 	upstream []string
 	alsoAt   []string
+	flags    *pflag.FlagSet
 }
+
+const dnsAddressFlag = "dns-address"
 
 // addNameFlags adds the flags of the agent's responder.
 func addNameFlags(cmd *cobra.Command, o *agent.NameOptions) *agentNames {
-	n := &agentNames{to: o}
-	flags := cmd.Flags()
+	n := &agentNames{to: o, flags: cmd.Flags()}
+	flags := n.flags
 	flags.BoolVar(&o.On, "dns", false, "answer names of Services and Pods for the pods of this node and the node itself")
 	flags.Var(serviceFlag{&o.Service}, "dns-service", "`NAMESPACE/NAME` of the cluster's DNS, in whose place names are answered")
 	flags.Uint16Var(&o.Port, "dns-port", o.Port, "`port` of the node's addresses to answer on")
 	for _, a := range o.AlsoAt {
 		n.alsoAt = append(n.alsoAt, a.String())
 	}
-	flags.StringSliceVar(&n.alsoAt, "dns-address", n.alsoAt, "`IP,...` where names are asked for as well, as at NodeLocal DNSCache's address")
+	flags.StringSliceVar(&n.alsoAt, dnsAddressFlag, n.alsoAt, "`IP,...` where names are asked for as well, as at NodeLocal DNSCache's address")
 	flags.StringSliceVar(&o.Zones, "dns-zone", o.Zones, "`zone` of the cluster")
 	flags.StringVar(&n.pods, "dns-pods", string(o.Pods), "names of pods' addresses: `disabled|insecure|verified`")
 	flags.Uint32Var(&o.TTL, "dns-ttl", o.TTL, "`seconds` that answers may be kept, 0 to 3600")
@@ -50,8 +54,13 @@ func (n *agentNames) read() (err error) {
 		}
 		n.to.AlsoAt = append(n.to.AlsoAt, ip.Unmap())
 	}
-	n.to.Upstreams, err = upstreams("dns-upstream", n.upstream)
-	return err
+	if n.to.Upstreams, err = upstreams("dns-upstream", n.upstream); err != nil {
+		return err
+	}
+	if !n.flags.Changed(dnsAddressFlag) {
+		n.to.LeaveUpstreams()
+	}
+	return nil
 }
 
 // serviceFlag reads NAMESPACE/NAME.

@@ -8,8 +8,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/dns"
 )
 
@@ -55,5 +59,22 @@ func TestRecordsThatFitIntoNoMessageAreTold(t *testing.T) {
 	}
 	if len(data) != slices*endpoints {
 		t.Errorf("names: %d records", len(data))
+	}
+}
+
+// What nobody named yields to an upstream that somebody did; what was named is kept, for the agent to refuse.
+func TestTheDefaultAddressForNamesIsLeftToAnUpstream(t *testing.T) {
+	for flags, want := range map[string]int{
+		"": 1, "--dns-upstream=169.254.20.10": 0, "--dns-upstream=169.254.20.10:54": 1, "--dns-upstream=169.254.20.10 --dns-address=169.254.20.10": 1, "--dns-address=": 0,
+	} {
+		o := agent.DefaultNameOptions()
+		cmd := &cobra.Command{}
+		names := addNameFlags(cmd, &o)
+		if err := cmd.ParseFlags(strings.Fields(flags)); err != nil {
+			t.Fatal(err)
+		}
+		if err := names.read(); err != nil || len(o.AlsoAt) != want {
+			t.Errorf("%s: %v, asked at %v", flags, err, o.AlsoAt)
+		}
 	}
 }

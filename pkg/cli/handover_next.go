@@ -82,13 +82,19 @@ func stepsToKubeProxy(s handoverState) []handoverStep {
 	}
 	remove := handoverStep{Text: "Stop the agent (kubectl delete -k manifests/...), and take nearlb out of the kernel:", Commands: []string{"nearlb cleanup"},
 		Brief: "None of nearlb's is left: stop the agent, nearlb cleanup"}
+	steps := []handoverStep{remove, undo}
+	if s.names {
+		steps = append([]handoverStep{{Text: "Nobody answers names at the addresses of --dns-address (169.254.20.10): have pods whose resolv.conf names one of them alone ask the cluster's DNS " +
+			"(the kubelet's clusterDNS), or run NodeLocal DNSCache.",
+			Brief: "Pods may ask for names where nobody answers: nearlb handover says which"}}, steps...)
+	}
 	n := s.Nearlb.TCP + s.Nearlb.UDP + s.Nearlb.SCTP
 	if n == 0 {
-		return []handoverStep{remove, undo}
+		return steps
 	}
-	return []handoverStep{{
+	return append([]handoverStep{{
 		Text:     fmt.Sprintf("Wait for %d connections of nearlb to end, or do without them. Those of this node's own sockets go on without it, and are not counted.", n),
 		Commands: []string{"nearlb handover --watch"},
 		Brief:    fmt.Sprintf("%d connections of nearlb are left: nearlb handover says what to do", n),
-	}, remove, undo}
+	}}, steps...)
 }

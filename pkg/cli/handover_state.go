@@ -27,6 +27,8 @@ type handoverState struct {
 	KubeProxy kubeProxyState `json:"kubeProxy"`
 	Nearlb    protocolCounts `json:"nearlb"` // connections that nearlb translates
 	Next      []handoverStep `json:"next"`
+
+	names bool // the agent is to answer names
 }
 
 // kubeProxyState is what kube-proxy has on this node.
@@ -88,7 +90,7 @@ func readHandover(ctx context.Context, pins *pinFlags, lockDir string) (state ha
 		return state, err
 	}
 	if status, err := agent.ReadStatus(lockDir, pins.pinPath); err == nil { // without one nobody knows of a trial
-		state.Proxy = status.Proxy
+		state.Proxy, state.names = status.Proxy, status.Names != nil
 	}
 	if state.KubeProxy, err = readKubeProxy(ctx, frontends); err != nil {
 		return state, err

@@ -29,6 +29,7 @@ func TestTheHandOverSaysItsNextStep(t *testing.T) {
 		{"draining to nobody", handoverState{Installed: true, Draining: true}, "Start kube-proxy"},
 		{"draining", handoverState{Installed: true, Draining: true, KubeProxy: kubeProxyState{found: nft}, Nearlb: open}, "4 connections"},
 		{"drained", handoverState{Installed: true, Draining: true, KubeProxy: kubeProxyState{found: nft}}, "nearlb cleanup"},
+		{"drained, and pods ask for names", handoverState{Installed: true, Draining: true, names: true, KubeProxy: kubeProxyState{found: nft}}, "169.254.20.10"},
 	} {
 		steps := nextSteps(c.state)
 		if text := steps[0].Text + " " + strings.Join(steps[0].Commands, "; "); !strings.Contains(text, c.want) {

@@ -17,6 +17,8 @@ func (d *doorway) externalIPs(in lb.Input, node lb.Node) []netip.Addr {
 	for _, a := range d.ofServedFamily(field, in.Service.ExternalIPs) {
 		owner, taken := in.Taken[a]
 		switch {
+		case slices.Contains(in.Reserved, a): // else whoever may write a Service would answer the node's pods in the place of the cluster's DNS
+			d.problem(field, "%v: not served, as the pods of this node ask for names there (--dns-address)", a)
 		case node.ExternalIPs == lb.ExternalIPsDenied:
 			d.problem(field, "%v: not served, as no external IP is (--external-ips=deny)", a)
 		case node.ExternalIPs == lb.ExternalIPsLocal && taken:

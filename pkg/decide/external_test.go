@@ -43,3 +43,23 @@ func TestExternalIPsAreServedAsThePolicySays(t *testing.T) {
 		equal(t, string(policy)+" has problems with", strings.Join(problems, " "), want.problems)
 	}
 }
+
+// Where this node's pods ask for names (--dns-address), nobody answers them by spec.externalIPs.
+func TestNoPolicyServesExternalIPsWhereNamesAreAskedFor(t *testing.T) {
+	svc := public()
+	svc.Ports, svc.LoadBalancerIPs, svc.ExternalIPs = svc.Ports[:1], nil, ips("169.254.20.10", "198.51.100.7")
+	node := n1()
+	node.HostIPs = ips("169.254.20.10", "198.51.100.7")
+	for _, policy := range []lb.ExternalIPPolicy{"", lb.ExternalIPsAllowed, lb.ExternalIPsLocal} {
+		node.ExternalIPs = policy
+		d := decide.Decide(lb.Input{Service: svc, Reserved: ips("169.254.20.10", "fd00:20::10")}, node)
+		for _, f := range d.Frontends {
+			if f.Key.Address.Addr() == ips("169.254.20.10")[0] {
+				t.Errorf("%s: %v is served", policy, f.Key)
+			}
+		}
+		if len(d.Problems) != 1 || !strings.HasPrefix(d.Problems[0].Message, "169.254.20.10: not served, ") {
+			t.Errorf("%s: problems %v", policy, d.Problems)
+		}
+	}
+}

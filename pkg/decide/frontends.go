@@ -67,10 +67,11 @@ func (d *doorway) open(kind lb.Kind, ips []netip.Addr, port lb.ServicePort, numb
 // onHost tells that an address which a Service may share with others is the node's own as well: k3s gives load balancers the
 // addresses of nodes, and external IPs may be any.
 func (d *doorway) onHost(kind lb.Kind, a netip.Addr) bool {
-	if kind != lb.KindExternalIP && kind != lb.KindLoadBalancer {
-		return false
-	}
-	return slices.Contains(d.node.HostIPs, a) || slices.Contains(d.node.Addresses, a)
+	return (kind == lb.KindExternalIP || kind == lb.KindLoadBalancer) && isNodes(a, d.node)
+}
+
+func isNodes(a netip.Addr, node lb.Node) bool {
+	return slices.Contains(node.HostIPs, a) || slices.Contains(node.Addresses, a)
 }
 
 // unserved tells that the Service has cluster IPs, but none of the address's family.

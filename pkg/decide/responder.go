@@ -9,8 +9,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// alsoAt has the cluster's DNS asked at further addresses by this node's own clients, as at its ClusterIPs: at NodeLocal DNSCache's. They
-// are of kind ExternalIP: what else listens at such an address is left alone. Clients off the node find nobody there.
+// alsoAt has the cluster's DNS asked at further addresses: at NodeLocal DNSCache's. This node's own clients get there what they get at the
+// ClusterIP of the family; clients off the node find nobody. The addresses are of kind ExternalIP: what else listens at them is left alone.
 func alsoAt(d *lb.Decision, addresses []netip.Addr, node lb.Node) {
 	for i := range d.Frontends {
 		for _, a := range addresses {
@@ -20,7 +20,7 @@ func alsoAt(d *lb.Decision, addresses []netip.Addr, node lb.Node) {
 			if f.Kind != lb.KindClusterIP || !asksNames(&f) || f.Key.Address.Addr().Is4() != a.Is4() || slices.ContainsFunc(d.Frontends, same) {
 				continue
 			}
-			f.Key, f.Kind, f.OnHost = key, lb.KindExternalIP, slices.Contains(node.HostIPs, a)
+			f.Key, f.Kind, f.OnHost = key, lb.KindExternalIP, isNodes(a, node)
 			f.External = lb.Side{Action: lb.Reject, Reason: lb.ReasonNoEndpoints, List: f.Internal.List}
 			d.Frontends = append(d.Frontends, f)
 		}

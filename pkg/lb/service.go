@@ -107,6 +107,7 @@ type Input struct {
 	Endpoints  []Endpoint
 	Responders []netip.AddrPort // who answers names on this node, where the Service is that of the cluster's DNS: at most one a family
 	AlsoAt     []netip.Addr     // where this node's clients ask for names as well, where the Service is that of the cluster's DNS
+	Reserved   []netip.Addr     // external IPs that no policy serves: where names are asked for on this node
 	Taken      Taken            // external IPs that are somebody else's
 	Problems   []Problem        // found while the objects were read
 	Triggered  time.Time        // oldest endpoints.kubernetes.io/last-change-trigger-time not yet programmed; zero if unknown

@@ -88,6 +88,17 @@ func (h *history) with(name string, f func(before time.Duration, value float64) 
 	return out
 }
 
+// and has one series more, at the moments of the others; f is given how long before the end.
+func (h *history) and(name string, f func(before time.Duration, value float64) float64, pairs ...string) *history {
+	out := &history{end: h.end, series: slices.Clone(h.series)}
+	added := &storedSeries{labels: labels.FromStrings(append([]string{model.MetricNameLabel, name}, pairs...)...)}
+	for _, p := range h.series[0].points {
+		added.points = append(added.points, point{p.T(), f(h.end.Sub(time.UnixMilli(p.T())), 0)})
+	}
+	out.series = append(out.series, added)
+	return out
+}
+
 // without lacks the series of a metric.
 func (h *history) without(name string) *history {
 	out := &history{end: h.end}

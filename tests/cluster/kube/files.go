@@ -3,9 +3,7 @@
 package kube
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/netip"
 	"os"
 	"strings"
 
@@ -69,33 +67,9 @@ imageGCHighThresholdPercent: 100
 evictionHard: {nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%", imagefs.inodesFree: "0%"}
 `
 
-// network is the CNI configuration of a node: a pair of devices for each pod, and addresses of both families from the node's own subnets.
-func network(subnets []netip.Prefix) (string, error) {
-	type object = map[string]any
-	var ranges [][]object
-	var routes []object
-	for _, s := range subnets {
-		ranges = append(ranges, []object{{"subnet": s.String()}})
-		everything := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-		if s.Addr().Is6() {
-			everything = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-		}
-		routes = append(routes, object{"dst": everything.String()})
-	}
-	text, err := json.MarshalIndent(object{
-		"cniVersion": "1.0.0",
-		"name":       "pods",
-		"plugins": []object{
-			{"type": "ptp", "ipMasq": false, "ipam": object{"type": "host-local", "ranges": ranges, "routes": routes}},
-			{"type": "portmap", "capabilities": object{"portMappings": true}},
-		},
-	}, "", "  ")
-	return string(text), err
-}
-
 // files are a node's own: who it is, how it logs in, and what its services are told.
 func (c *Cluster) files(n *lab.Node) (map[string]string, error) {
-	network, err := network(n.PodSubnets())
+	network, err := c.network.config(n.PodSubnets())
 	if err != nil {
 		return nil, err
 	}

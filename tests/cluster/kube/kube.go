@@ -37,8 +37,9 @@ import (
 
 // Options of a cluster. The zero value is one without nodes.
 type Options struct {
-	Nodes []lab.NodeOptions
-	Log   io.Writer // where it says what it does; nil: nowhere
+	Nodes   []lab.NodeOptions
+	Network Network   // of the pods; without a name: PointToPoint
+	Log     io.Writer // where it says what it does; nil: nowhere
 }
 
 // ThreeNodes are n1 and n2 in zone a, n3 in zone b.
@@ -53,6 +54,7 @@ type Cluster struct {
 	Kubeconfig string // the administrator's, for programs of this machine
 
 	log         io.Writer
+	network     Network
 	hierarchies []hierarchy
 	loans       []loan // of the cgroups above the cluster's
 	program     string // Kubernetes'
@@ -61,7 +63,10 @@ type Cluster struct {
 
 // Start makes a cluster and waits until its nodes are ready. What it made is taken back when it fails.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
-	c := &Cluster{log: o.Log}
+	c := &Cluster{log: o.Log, network: o.Network}
+	if c.network.Name == "" {
+		c.network = PointToPoint
+	}
 	if c.log == nil {
 		c.log = io.Discard
 	}
@@ -81,7 +86,7 @@ func (c *Cluster) start(ctx context.Context, o Options) error {
 	if c.hierarchies, err = hierarchies(); err != nil {
 		return err
 	}
-	if c.Lab, err = lab.New(lab.Options{}); err != nil {
+	if c.Lab, err = lab.New(c.network.options()); err != nil {
 		return err
 	}
 	removeStaleCgroups(c.hierarchies)

@@ -31,8 +31,20 @@ const (
 
 // A whole cluster takes a minute of two processors: `make kube-smoke` and the gate ask for it.
 func TestTheProductIsInstalledServesIsUpdatedAndRemoved(t *testing.T) {
-	if os.Getenv("NEARLB_KUBE") == "" {
-		t.Skip("NEARLB_KUBE is not set: make kube-smoke runs this")
+	wanted(t, "NEARLB_KUBE", "make kube-smoke")
+	s := start(t, kube.PointToPoint)
+	s.install()
+	s.serve()
+	s.update()
+	s.restart()
+	s.remove()
+}
+
+// wanted skips a test that a target asks for by a variable, unless it does and the machine can.
+func wanted(t *testing.T, variable, target string) {
+	t.Helper()
+	if os.Getenv(variable) == "" {
+		t.Skipf("%s is not set: %s runs this", variable, target)
 	}
 	privileged.Require(t)
 	// A kernel without a part is the only reason to skip with NEARLB_REQUIRE_PRIVILEGED=1, here as elsewhere: nothing can be asked to mend it.
@@ -44,12 +56,6 @@ func TestTheProductIsInstalledServesIsUpdatedAndRemoved(t *testing.T) {
 	if lacks := kube.MissingPrograms(); len(lacks) > 0 {
 		t.Fatalf("make kube-packages installs what is missing: %s", strings.Join(lacks, "; "))
 	}
-	s := start(t)
-	s.install()
-	s.serve()
-	s.update()
-	s.restart()
-	s.remove()
 }
 
 // smoke is the cluster of a test.
@@ -60,11 +66,11 @@ type smoke struct {
 	outside *outside
 }
 
-func start(t *testing.T) *smoke {
+func start(t *testing.T, network kube.Network) *smoke {
 	t.Helper()
 	root, err := repository.Root()
 	must(t, err)
-	c, err := kube.Start(t.Context(), kube.Options{Nodes: kube.ThreeNodes, Log: t.Output()})
+	c, err := kube.Start(t.Context(), kube.Options{Nodes: kube.ThreeNodes, Network: network, Log: t.Output()})
 	must(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {

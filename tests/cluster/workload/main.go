@@ -22,7 +22,8 @@ import (
 
 const usage = `usage: workload pause
        workload serve PORT               answer each line over TCP, and each datagram, with this pod's name, who asks, and the line
-       workload ask [-times N] URL...    ask each N times over new connections, and print the answers: tcp://HOST:PORT, udp://...
+       workload ask [-times N] [-more B] URL...   ask each N times over new connections, with B bytes more than it takes, and print
+                                         who answers: tcp://HOST:PORT, udp://...
        workload hold URL...              ask each every 100 ms over one connection for ever, and say when one is lost`
 
 func main() {
@@ -93,6 +94,9 @@ func serve(args []string) error {
 	return nil
 }
 
+// longest is the longest question, in bytes.
+const longest = 1 << 20
+
 func accept(listener net.Listener, name string) {
 	for {
 		conn, err := listener.Accept()
@@ -101,7 +105,9 @@ func accept(listener net.Listener, name string) {
 		}
 		go func() {
 			defer conn.Close()
-			for in := bufio.NewScanner(conn); in.Scan(); {
+			in := bufio.NewScanner(conn)
+			in.Buffer(nil, longest)
+			for in.Scan() {
 				if _, err := fmt.Fprintf(conn, "%s %s %s\n", name, conn.RemoteAddr(), in.Text()); err != nil {
 					return
 				}
@@ -111,7 +117,7 @@ func accept(listener net.Listener, name string) {
 }
 
 func answerDatagrams(conn net.PacketConn, name string) {
-	buffer := make([]byte, 2048)
+	buffer := make([]byte, 1<<16)
 	for {
 		n, from, err := conn.ReadFrom(buffer)
 		if err != nil {
@@ -136,10 +142,11 @@ func dial(url string) (*client.Conn, error) {
 func askAll(args []string) error {
 	flags := flag.NewFlagSet("ask", flag.ExitOnError)
 	times := flags.Int("times", 1, "how often each")
+	more := flags.Int("more", 0, "how many bytes more than it takes")
 	_ = flags.Parse(args)
 	for _, url := range flags.Args() {
 		for range *times {
-			answer, err := askOnce(url)
+			answer, err := askOnce(url, *more)
 			if err != nil {
 				return fmt.Errorf("%s: %w", url, err)
 			}
@@ -149,12 +156,13 @@ func askAll(args []string) error {
 	return nil
 }
 
-func askOnce(url string) (string, error) {
+func askOnce(url string, more int) (string, error) {
 	conn, err := dial(url)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
+	conn.More = more
 	return conn.Ask(client.Attempt)
 }
 

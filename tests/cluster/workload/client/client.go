@@ -27,17 +27,22 @@ const again = time.Second
 // Conn is a connection to a server, over TCP or UDP.
 type Conn struct {
 	net.Conn
+	More int // bytes that each question, and its answer, is longer than it has to be
+
 	in    *bufio.Reader
 	asked int
 }
 
+// largest is the largest datagram.
+const largest = 1 << 16
+
 // New takes a connection over.
-func New(conn net.Conn) *Conn { return &Conn{Conn: conn, in: bufio.NewReader(conn)} }
+func New(conn net.Conn) *Conn { return &Conn{Conn: conn, in: bufio.NewReaderSize(conn, largest)} }
 
 // Ask gives the name of who answers, and the address that it sees: "NAME HOST:PORT". Over UDP it repeats the question each second.
 func (c *Conn) Ask(patience time.Duration) (string, error) {
 	c.asked++
-	question, every := strconv.Itoa(c.asked), patience
+	question, every := strings.Repeat("x", c.More)+strconv.Itoa(c.asked), patience
 	if c.LocalAddr().Network() == "udp" {
 		every = again
 	}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/tests/cluster/kube"
+	"github.com/nearlb/nearlb/tests/cluster/workload/client"
+)
+
+// Seven clusters take ten minutes: `make cni` asks for them, and writes docs/cni.md if all were asked for.
+func TestServicesWorkBesideEveryNetworkOfTheReferencePlugins(t *testing.T) {
+	wanted(t, "NEARLB_CNI", "make cni")
+	chosen, err := regexp.Compile(os.Getenv("NETWORKS"))
+	must(t, err)
+	var rows []cniRow
+	for _, network := range kube.Networks {
+		if !chosen.MatchString(network.Name) {
+			continue
+		}
+		row := cniRow{network: network}
+		t.Run(network.Name, func(t *testing.T) {
+			s := start(t, network)
+			s.install()
+			s.serve()
+			s.kubectl("apply", "-f", "testdata/far.yaml")
+			s.kubectl("wait", "--for=condition=Ready", "pod/web-far", limit)
+			for i, check := range cniChecks {
+				row.passed[i] = t.Run(check.name, func(t *testing.T) { check.run(t, s) })
+			}
+			s.awaitAnswers()
+			row.held = !t.Failed()
+		})
+		rows = append(rows, row)
+	}
+	if file := os.Getenv("NEARLB_CNI_OUT"); file != "" {
+		must(t, os.WriteFile(file, []byte(cniDocument(rows, os.Getenv("NEARLB_CNI_VERSION"))), 0o644))
+	}
+}
+
+// cniChecks are what depends on how pods are connected, beside that connections of every kind are held.
+var cniChecks = [...]struct {
+	name string
+	run  func(*testing.T, *smoke)
+}{
+	{"a pod reaches itself by its Service", reachItself},
+	{"100 kB and fragments, to other nodes", reachFar},
+	{"a host port", reachHostPort},
+	{"beyond the cluster", reachBeyond},
+}
+
+// fromPod asks from a pod and wants answers that begin so.
+func (s *smoke) fromPod(t *testing.T, pod, want string, arguments ...string) {
+	t.Helper()
+	at := *s
+	at.T = t
+	at.await(pod+" asks "+strings.Join(arguments, " "), func() error {
+		out, err := s.Kubectl(t.Context(), append([]string{"exec", pod, "--", "/workload", "ask"}, arguments...)...)
+		for line := range strings.Lines(out) {
+			if _, answer, _ := strings.Cut(line, " "); err == nil && !strings.HasPrefix(answer, want) {
+				err = fmt.Errorf("answer %q, want %s", line, want)
+			}
+		}
+		return err
+	})
+}
+
+// urls are those of a port at addresses, over TCP and UDP.
+func urls(port uint16, addresses ...netip.Addr) (all []string) {
+	for _, network := range []string{"tcp", "udp"} {
+		for _, a := range addresses {
+			all = append(all, network+"://"+netip.AddrPortFrom(a, port).String())
+		}
+	}
+	return all
+}
+
+// The addresses of the Services near and far (testdata).
+var (
+	near = []netip.Addr{netip.MustParseAddr("10.96.0.81"), netip.MustParseAddr("fd96::81")}
+	far  = []netip.Addr{netip.MustParseAddr("10.96.0.82"), netip.MustParseAddr("fd96::82")}
+)
+
+// reachItself: on each node there is one server, and the Service leads to that of the node alone.
+func reachItself(t *testing.T, s *smoke) {
+	for _, pod := range strings.Fields(s.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}")) {
+		s.fromPod(t, pod, pod+" ", append([]string{"-times", "3"}, urls(80, near...)...)...)
+	}
+}
+
+// Questions that no packet holds: segments over TCP, fragments over UDP.
+const (
+	manySegments  = "100000"
+	manyFragments = "6000"
+)
+
+// reachFar asks the server of another node, with more than fits into a packet, from a pod, and from outside through a third node.
+func reachFar(t *testing.T, s *smoke) {
+	all := urls(80, far...)
+	half := len(all) / 2
+	s.fromPod(t, "from-pod", "web-far ", append([]string{"-more", manySegments}, all[:half]...)...)
+	s.fromPod(t, "from-pod", "web-far ", append([]string{"-more", manyFragments}, all[half:]...)...)
+	for _, a := range []netip.Addr{s.Nodes[0].V4, s.Nodes[0].V6} {
+		s.fromOutside(t, "tcp", netip.AddrPortFrom(a, 30082), 100_000)
+		s.fromOutside(t, "udp", netip.AddrPortFrom(a, 30082), 6000)
+	}
+}
+
+// fromOutside wants an answer of the server on n3.
+func (s *smoke) fromOutside(t *testing.T, network string, to netip.AddrPort, more int) {
+	t.Helper()
+	at := *s
+	at.T = t
+	at.await(fmt.Sprintf("from outside, %s %s, %d bytes", network, to, more), func() error {
+		conn, err := s.outside.host.Dial(t.Context(), network, to, lab.DialOptions{Patience: client.Attempt})
+		if err != nil {
+			return err
+		}
+		c := client.New(conn.Conn)
+		defer c.Close()
+		c.More = more
+		answer, err := c.Ask(client.Attempt)
+		if err == nil && !strings.HasPrefix(answer, "web-far ") {
+			err = fmt.Errorf("answer %q", answer)
+		}
+		return err
+	})
+}
+
+// reachHostPort: the plugin portmap has rules of netfilter for it, which nearlb is to leave alone.
+func reachHostPort(t *testing.T, s *smoke) {
+	for _, a := range []netip.Addr{s.Nodes[2].V4, s.Nodes[2].V6} {
+		s.fromOutside(t, "tcp", netip.AddrPortFrom(a, 8090), 0)
+		s.fromOutside(t, "udp", netip.AddrPortFrom(a, 8090), 0)
+		s.fromPod(t, "from-pod", "web-far ", urls(8090, a)...)
+	}
+}
+
+// reachBeyond: with ipMasq the server sees the node, without it the pod.
+func reachBeyond(t *testing.T, s *smoke) {
+	host := s.outside.host
+	for _, a := range []netip.Addr{host.V4, host.V6} {
+		var listener net.Listener
+		must(t, host.Do(func() (err error) {
+			listener, err = net.Listen("tcp", netip.AddrPortFrom(a, 0).String())
+			return err
+		}))
+		t.Cleanup(func() { _ = listener.Close() })
+		go answer(listener)
+		to := "tcp://" + listener.Addr().String()
+		s.fromPod(t, "from-pod", "beyond ", "-times", "20", to)
+	}
+}
+
+// answer is a server as those of the command workload.
+func answer(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			for in := bufio.NewScanner(conn); in.Scan(); {
+				_, _ = fmt.Fprintf(conn, "beyond %s %s\n", conn.RemoteAddr(), in.Text())
+			}
+		}()
+	}
+}
+
+// cniRow is what became of one network.
+type cniRow struct {
+	network kube.Network
+	held    bool
+	passed  [len(cniChecks)]bool
+}
+
+// cniDocument is docs/cni.md.
+func cniDocument(rows []cniRow, version string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `<!-- made by make cni -->
+# Beside CNI plugins
+
+Tried on three nodes with kubelet and containerd, dual stack, nearlb installed as README says in kube-proxy's place, with its default settings: nothing is to be set for any of them. %s, nearlb %s.
+
+Each network: connections over TCP and UDP, IPv4 and IPv6, from a pod, from a node and from outside, to cluster IPs, node ports of every node, external IPs and addresses of a load balancer,
+with traffic policies Cluster and Local, are held from before the other columns to after them.
+
+| network | connections of every kind |`, time.Now().UTC().Format(time.DateOnly), version)
+	for _, check := range cniChecks {
+		fmt.Fprintf(&b, " %s |", check.name)
+	}
+	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(cniChecks)) + "\n")
+	for _, row := range rows {
+		fmt.Fprintf(&b, "| %s | %s |", row.network.Name, verdict(row.held))
+		for _, passed := range row.passed {
+			fmt.Fprintf(&b, " %s |", verdict(passed))
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString(`
+The plugins are the reference ones (Debian's containernetworking-plugins) with host-local and portmap. "bridge" is without hairpinMode, by which a bridge may send a packet back to the port that it came
+from: nearlb does not need it, as a pod's connection to itself goes by the host's stack. Over VXLAN there is always ipMasq: what is between the nodes does not know pods' addresses, so that without it a pod
+reaches no node's address, with any proxy. Not tried yet: flannel, kindnet, kube-router, Calico, Cilium, policy engines.
+`)
+	return b.String()
+}
+
+func verdict(good bool) string {
+	if good {
+		return "works"
+	}
+	return "FAILED"
+}

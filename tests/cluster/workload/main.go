@@ -112,6 +112,9 @@ func accept(listener net.Listener, name string) {
 					return
 				}
 			}
+			if err := in.Err(); err != nil {
+				fmt.Fprintf(os.Stderr, "read questions of %s: %v\n", conn.RemoteAddr(), err)
+			}
 		}()
 	}
 }

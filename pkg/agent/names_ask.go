@@ -20,7 +20,6 @@ import (
 	"time"
 
 	wire "github.com/miekg/dns"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -35,9 +34,6 @@ var ErrNoNames = errors.New("no agent answers names (start `nearlb agent --dns`,
 func NamesSocket(lockDir, pinPath string) string {
 	return filepath.Join(lockDir, bpf.LockName(lockDir, pinPath)+".names.sock")
 }
-
-// askTime is how long an agent has to answer AskNames and ListNames in full: as long as it takes itself.
-const askTime = 3 * readTimeout
 
 // AskNames has a running agent look a name up, for the Pod of an address where client is not "".
 func AskNames(ctx context.Context, lockDir, pinPath, name string, qtype uint16, client string) (out dns.LookUp, err error) {
@@ -144,17 +140,7 @@ func (n *names) tellOn(ctx context.Context, path string) error {
 		return errors.Join(err, listener.Close())
 	}
 	n.agent.journal.trouble("tell of names", nil)
-	allowed := from{listener, []uint32{0, uint32(os.Geteuid())}}
-	server := &http.Server{Handler: n.handler(), ReadHeaderTimeout: readTimeout, WriteTimeout: askTime}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { <-ctx.Done(); return server.Close() })
-	group.Go(func() error {
-		if err := server.Serve(allowed); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	return group.Wait()
+	return answerOn(ctx, from{listener, []uint32{0, uint32(os.Geteuid())}}, n.handler())
 }
 
 // from accepts connections of some users alone. The mode of the socket keeps all others out but for the moment before it is set.
@@ -254,6 +240,5 @@ func (n *names) walk(name, client string) ([]string, error) {
 	case len(namespaces) > 1:
 		return nil, fmt.Errorf("--client %s: Pods of the Namespaces %s have this address: want an address of one", client, strings.Join(namespaces, ", "))
 	}
-	kubelet := dns.Kubelet{Zone: n.options.Zones[0], ClusterDNS: []netip.Addr{address}} // any: only the search list is used
-	return kubelet.NamesOf(lb.NamedPod{Name: lb.PodName{Namespace: namespaces[0]}}).Walk(name), nil
+	return dns.WalkOf(lb.NamedPod{Name: lb.PodName{Namespace: namespaces[0]}}, n.options.Zones[0], name), nil
 }

@@ -15,7 +15,8 @@ import (
 
 const (
 	listenAgain = 5 * time.Second
-	readTimeout = 10 * time.Second
+	readTimeout = 10 * time.Second // of a request's header
+	askTime     = 3 * readTimeout  // of a request and its answer
 )
 
 // server is one HTTP server of the agent. While its address is taken, perhaps by kube-proxy, it tries again, and the status says
@@ -49,7 +50,12 @@ func (s server) serve(ctx context.Context) error {
 	}
 	s.agent.listens(s.name, listener.Addr().String())
 	s.agent.journal.trouble("serve "+s.name, nil)
-	server := &http.Server{Handler: s.handler, ReadHeaderTimeout: readTimeout, WriteTimeout: 3 * readTimeout}
+	return answerOn(ctx, listener, s.handler)
+}
+
+// answerOn answers requests until ctx ends, and closes the listener.
+func answerOn(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: readTimeout, WriteTimeout: askTime}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { <-ctx.Done(); return server.Close() })
 	group.Go(func() error {

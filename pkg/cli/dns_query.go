@@ -166,14 +166,13 @@ func (f *nameFlags) walk(names *namesInFiles, client, name string) ([]string, er
 	if err != nil {
 		return nil, usagef("--client %q: want an IP address, as 10.244.1.7", client)
 	}
-	kubelet := dns.Kubelet{Zone: f.zones[0], ClusterDNS: []netip.Addr{address}} // any: only the search list is used
 	var first *lb.PodName
 	var walk []string
 	for _, pod := range slices.SortedFunc(maps.Keys(names.pods), comparePods) {
 		if !slices.Contains(names.pods[pod].Addresses, address.Unmap()) {
 			continue
 		}
-		own := kubelet.NamesOf(names.pods[pod]).Walk(name)
+		own := dns.WalkOf(names.pods[pod], f.zones[0], name)
 		if first != nil && !slices.Equal(own, walk) {
 			return nil, usagef("--client %s: Pods %s/%s and %s/%s have this address, and look %s up in different ways: want an address of one",
 				client, first.Namespace, first.Name, pod.Namespace, pod.Name, name)

@@ -207,6 +207,12 @@ func distinct(all []string) (out []string) {
 	return out
 }
 
+// WalkOf are the names that a Pod asks for one after the other, on a node whose kubelet adds nothing to the cluster's search list.
+func WalkOf(pod lb.NamedPod, zone, name string) []string {
+	k := Kubelet{Zone: zone, ClusterDNS: []netip.Addr{netip.IPv4Unspecified()}} // any: who is asked makes no difference
+	return k.NamesOf(pod).Walk(name)
+}
+
 // Walk are the names that a resolver asks for one after the other, until one has records (resolv.conf(5), as glibc).
 func (c ResolvConf) Walk(name string) (all []string) {
 	if strings.HasSuffix(name, ".") {

@@ -43,9 +43,7 @@ type AskedBefore struct {
 func (r *Responder) LookUp(ctx context.Context, walk []string, qtype uint16) LookUp {
 	out := LookUp{Type: wire.TypeToString[qtype], Answers: []Record{}, LeftOut: []LeftOut{}, Walk: []AskedBefore{}}
 	for i, name := range walk {
-		question := new(wire.Msg)
-		question.SetQuestion(name, qtype)
-		reply, way := r.Answer(ctx, question, Client{})
+		reply, way := r.Answer(ctx, new(wire.Msg).SetQuestion(name, qtype), Client{})
 		out.Name, out.Way, out.Rcode = name, way, wire.RcodeToString[reply.Rcode]
 		if len(reply.Answer) == 0 && i < len(walk)-1 {
 			out.Walk = append(out.Walk, AskedBefore{out.Name, out.Rcode})
@@ -73,9 +71,11 @@ func (r *Responder) Records(ctx context.Context) iter.Seq[Record] {
 	alone.options.Forwarder = nil
 	return func(yield func(Record) bool) {
 		for name := range r.view.Names(r.options.Zones[0]) {
-			told := map[Record]bool{}
+			told, why := map[Record]bool{}, alone.Explain(name)
 			for _, qtype := range []uint16{wire.TypeA, wire.TypeAAAA, wire.TypeSRV} {
-				for _, record := range alone.LookUp(ctx, []string{name}, qtype).Answers {
+				reply, _ := alone.Answer(ctx, new(wire.Msg).SetQuestion(name, qtype), Client{})
+				for _, rr := range reply.Answer {
+					record := recordOf(rr, why)
 					// What an ExternalName leads to has records of its own, and its CNAME answers for both families.
 					if record.Name != name || told[record] {
 						continue

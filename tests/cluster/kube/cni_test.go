@@ -3,19 +3,19 @@
 package kube_test
 
 import (
-	"bufio"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/tests/cluster/kube"
 	"github.com/nearlb/nearlb/tests/cluster/workload/client"
+	"github.com/nearlb/nearlb/tests/cluster/workload/server"
 )
 
 // Seven clusters take ten minutes: `make cni` asks for them, and writes docs/cni.md if all were asked for.
@@ -36,7 +36,7 @@ func TestServicesWorkBesideEveryNetworkOfTheReferencePlugins(t *testing.T) {
 			s.kubectl("apply", "-f", "testdata/far.yaml")
 			s.kubectl("wait", "--for=condition=Ready", "pod/web-far", limit)
 			for i, check := range cniChecks {
-				row.passed[i] = t.Run(check.name, func(t *testing.T) { check.run(t, s) })
+				row.passed[i] = t.Run(check.name, func(t *testing.T) { check.run(s.of(t)) })
 			}
 			s.awaitAnswers()
 			row.held = !t.Failed()
@@ -51,7 +51,7 @@ func TestServicesWorkBesideEveryNetworkOfTheReferencePlugins(t *testing.T) {
 // cniChecks are what depends on how pods are connected, beside that connections of every kind are held.
 var cniChecks = [...]struct {
 	name string
-	run  func(*testing.T, *smoke)
+	run  func(*smoke)
 }{
 	{"a pod reaches itself by its Service", reachItself},
 	{"100 kB and fragments, to other nodes", reachFar},
@@ -59,13 +59,18 @@ var cniChecks = [...]struct {
 	{"beyond the cluster", reachBeyond},
 }
 
+// of is the cluster in a part of its test.
+func (s *smoke) of(t *testing.T) *smoke {
+	part := *s
+	part.T = t
+	return &part
+}
+
 // fromPod asks from a pod and wants answers that begin so.
-func (s *smoke) fromPod(t *testing.T, pod, want string, arguments ...string) {
-	t.Helper()
-	at := *s
-	at.T = t
-	at.await(pod+" asks "+strings.Join(arguments, " "), func() error {
-		out, err := s.Kubectl(t.Context(), append([]string{"exec", pod, "--", "/workload", "ask"}, arguments...)...)
+func (s *smoke) fromPod(pod, want string, arguments ...string) {
+	s.Helper()
+	s.await(pod+" asks "+strings.Join(arguments, " "), func() error {
+		out, err := s.Kubectl(s.Context(), append([]string{"exec", pod, "--", "/workload", "ask"}, arguments...)...)
 		for line := range strings.Lines(out) {
 			if _, answer, _ := strings.Cut(line, " "); err == nil && !strings.HasPrefix(answer, want) {
 				err = fmt.Errorf("answer %q, want %s", line, want)
@@ -76,11 +81,13 @@ func (s *smoke) fromPod(t *testing.T, pod, want string, arguments ...string) {
 }
 
 // urls are those of a port at addresses, over TCP and UDP.
-func urls(port uint16, addresses ...netip.Addr) (all []string) {
-	for _, network := range []string{"tcp", "udp"} {
-		for _, a := range addresses {
-			all = append(all, network+"://"+netip.AddrPortFrom(a, port).String())
-		}
+func urls(port uint16, addresses ...netip.Addr) []string {
+	return append(urlsOf("tcp", port, addresses...), urlsOf("udp", port, addresses...)...)
+}
+
+func urlsOf(network string, port uint16, addresses ...netip.Addr) (all []string) {
+	for _, a := range addresses {
+		all = append(all, network+"://"+netip.AddrPortFrom(a, port).String())
 	}
 	return all
 }
@@ -92,89 +99,67 @@ var (
 )
 
 // reachItself: on each node there is one server, and the Service leads to that of the node alone.
-func reachItself(t *testing.T, s *smoke) {
+func reachItself(s *smoke) {
 	for _, pod := range strings.Fields(s.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}")) {
-		s.fromPod(t, pod, pod+" ", append([]string{"-times", "3"}, urls(80, near...)...)...)
+		s.fromPod(pod, pod+" ", append([]string{"-times", "3"}, urls(80, near...)...)...)
 	}
 }
 
 // Questions that no packet holds: segments over TCP, fragments over UDP.
 const (
-	manySegments  = "100000"
-	manyFragments = "6000"
+	manySegments  = 100_000
+	manyFragments = 6000
 )
 
 // reachFar asks the server of another node, with more than fits into a packet, from a pod, and from outside through a third node.
-func reachFar(t *testing.T, s *smoke) {
-	all := urls(80, far...)
-	half := len(all) / 2
-	s.fromPod(t, "from-pod", "web-far ", append([]string{"-more", manySegments}, all[:half]...)...)
-	s.fromPod(t, "from-pod", "web-far ", append([]string{"-more", manyFragments}, all[half:]...)...)
-	for _, a := range []netip.Addr{s.Nodes[0].V4, s.Nodes[0].V6} {
-		s.fromOutside(t, "tcp", netip.AddrPortFrom(a, 30082), 100_000)
-		s.fromOutside(t, "udp", netip.AddrPortFrom(a, 30082), 6000)
+func reachFar(s *smoke) {
+	for network, more := range map[string]int{"tcp": manySegments, "udp": manyFragments} {
+		s.fromPod("from-pod", "web-far ", append([]string{"-more", strconv.Itoa(more)}, urlsOf(network, 80, far...)...)...)
+		for _, a := range []netip.Addr{s.Nodes[0].V4, s.Nodes[0].V6} {
+			s.fromOutside(network, netip.AddrPortFrom(a, 30082), more)
+		}
 	}
 }
 
 // fromOutside wants an answer of the server on n3.
-func (s *smoke) fromOutside(t *testing.T, network string, to netip.AddrPort, more int) {
-	t.Helper()
-	at := *s
-	at.T = t
-	at.await(fmt.Sprintf("from outside, %s %s, %d bytes", network, to, more), func() error {
-		conn, err := s.outside.host.Dial(t.Context(), network, to, lab.DialOptions{Patience: client.Attempt})
+func (s *smoke) fromOutside(network string, to netip.AddrPort, more int) {
+	s.Helper()
+	s.await(fmt.Sprintf("from outside, %s %s, %d bytes", network, to, more), func() error {
+		c, err := s.outside.dial(network, to)
 		if err != nil {
 			return err
 		}
-		c := client.New(conn.Conn)
 		defer c.Close()
 		c.More = more
-		answer, err := c.Ask(client.Attempt)
-		if err == nil && !strings.HasPrefix(answer, "web-far ") {
-			err = fmt.Errorf("answer %q", answer)
+		if err = c.ask(client.Attempt); err == nil && !strings.HasPrefix(c.who, "web-far ") {
+			err = fmt.Errorf("answer %q", c.who)
 		}
 		return err
 	})
 }
 
 // reachHostPort: the plugin portmap has rules of netfilter for it, which nearlb is to leave alone.
-func reachHostPort(t *testing.T, s *smoke) {
+func reachHostPort(s *smoke) {
 	for _, a := range []netip.Addr{s.Nodes[2].V4, s.Nodes[2].V6} {
-		s.fromOutside(t, "tcp", netip.AddrPortFrom(a, 8090), 0)
-		s.fromOutside(t, "udp", netip.AddrPortFrom(a, 8090), 0)
-		s.fromPod(t, "from-pod", "web-far ", urls(8090, a)...)
+		s.fromOutside("tcp", netip.AddrPortFrom(a, 8090), 0)
+		s.fromOutside("udp", netip.AddrPortFrom(a, 8090), 0)
+		s.fromPod("from-pod", "web-far ", urls(8090, a)...)
 	}
 }
 
 // reachBeyond: with ipMasq the server sees the node, without it the pod.
-func reachBeyond(t *testing.T, s *smoke) {
+func reachBeyond(s *smoke) {
 	host := s.outside.host
 	for _, a := range []netip.Addr{host.V4, host.V6} {
 		var listener net.Listener
-		must(t, host.Do(func() (err error) {
+		must(s.T, host.Do(func() (err error) {
 			listener, err = net.Listen("tcp", netip.AddrPortFrom(a, 0).String())
 			return err
 		}))
-		t.Cleanup(func() { _ = listener.Close() })
-		go answer(listener)
+		s.Cleanup(func() { _ = listener.Close() })
+		go server.Accept(listener, "beyond")
 		to := "tcp://" + listener.Addr().String()
-		s.fromPod(t, "from-pod", "beyond ", "-times", "20", to)
-	}
-}
-
-// answer is a server as those of the command workload.
-func answer(listener net.Listener) {
-	for {
-		conn, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer conn.Close()
-			for in := bufio.NewScanner(conn); in.Scan(); {
-				_, _ = fmt.Fprintf(conn, "beyond %s %s\n", conn.RemoteAddr(), in.Text())
-			}
-		}()
+		s.fromPod("from-pod", "beyond ", "-times", "20", to)
 	}
 }
 

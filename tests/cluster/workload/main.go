@@ -5,7 +5,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"flag"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/nearlb/nearlb/tests/cluster/workload/client"
+	"github.com/nearlb/nearlb/tests/cluster/workload/server"
 )
 
 const usage = `usage: workload pause
@@ -87,36 +87,11 @@ func serve(args []string) error {
 		return err
 	}
 	go answerDatagrams(datagrams, name)
-	go accept(listener, name)
+	go server.Accept(listener, name)
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGTERM)
 	<-ended
 	return nil
-}
-
-// longest is the longest question, in bytes.
-const longest = 1 << 20
-
-func accept(listener net.Listener, name string) {
-	for {
-		conn, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer conn.Close()
-			in := bufio.NewScanner(conn)
-			in.Buffer(nil, longest)
-			for in.Scan() {
-				if _, err := fmt.Fprintf(conn, "%s %s %s\n", name, conn.RemoteAddr(), in.Text()); err != nil {
-					return
-				}
-			}
-			if err := in.Err(); err != nil {
-				fmt.Fprintf(os.Stderr, "read questions of %s: %v\n", conn.RemoteAddr(), err)
-			}
-		}()
-	}
 }
 
 func answerDatagrams(conn net.PacketConn, name string) {

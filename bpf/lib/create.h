@@ -4,20 +4,13 @@
 #pragma once
 
 #include "conntrack.h"
+#include "create_port.h"
 #include "flow_insert.h"
 #include "forward.h"
 #include "hash.h"
 #include "policy.h"
 #include "snat.h"
 #include "work.h"
-
-/* A source port to try where the client's own is taken. Not a well-known one; another in each try. */
-static __always_inline __be16 create_port(__be16 port, __u32 try)
-{
-	__u32 hash = hash_next(port * 64 + try);
-
-	return bpf_htons(1024 + hash % (65536 - 1024));
-}
 
 /* What tells the two entries of a flow with another source port apart. */
 static __always_inline void create_turn(struct insertion *in)
@@ -30,18 +23,15 @@ static __always_inline void create_turn(struct insertion *in)
 }
 
 /* The second entry, found by what the server sees. It is shown before the first packet leaves. */
-static __always_inline enum insert create_alias(struct insertion *in, const struct settings *settings)
+static __always_inline enum insert create_alias(struct insertion *in, const struct settings *settings, bool last)
 {
-	struct flow_place place;
 	enum insert result;
 
 	create_turn(in);
-	if (!flow_find_place(&place, flow_alias_address(settings, &in->flow), in->flow.port, in->flow.protocol,
-			     settings->seed))
-		return INSERT_FULL;
-	in->set = place.index;
-	in->start = place.start;
-	in->replace = FLOW_WAYS;
+	in->hash = flow_hash(flow_alias_address(settings, &in->flow), in->flow.port, in->flow.protocol, settings->seed);
+	in->blocks = FLOW_BLOCKS_OWN;
+	in->last = last;
+	in->replace = FLOW_NONE;
 	in->wire_port = in->flow.port;
 	result = flow_insert(in);
 	if (result == INSERT_DONE && !flow_publish(in, FLOW_LIVE))
@@ -50,30 +40,76 @@ static __always_inline enum insert create_alias(struct insertion *in, const stru
 	return result;
 }
 
-static __always_inline enum insert create_main(struct insertion *in, const struct work *work)
+/* The first entry may be elsewhere than the client's address and port say. Not that of a flow of which the fast path must know, or whose
+ * ports cannot change; nor of a connection that goes on, whose server knows its port. A small table has no other place. */
+static __always_inline bool create_may_spill(const struct work *work)
 {
-	in->set = work->found.set;
-	in->start = work->found.start;
-	in->replace = work->found.way;
-	in->replace_word = work->found.word;
+	const struct flow *flow = &work->in.flow;
+
+	return flow_set_mask >= FLOW_STEPS - 1 && !(flow->flags & FLOW_DIRECT) && flow->protocol != IPPROTO_SCTP &&
+	       (flow_has_twin(flow) || opens_connection(&work->packet));
+}
+
+static __always_inline enum insert create_own(struct insertion *in, __u64 seed, bool last)
+{
+	in->hash = flow_own_hash(&in->flow, seed);
+	in->blocks = FLOW_BLOCKS_OWN;
+	in->last = last;
 	in->wire_port = flow_wire_port(&in->flow);
 	return flow_insert(in);
 }
 
-static __always_inline enum insert create_entries(struct insertion *in, const struct work *work)
+/* Where the frontend's address and port count as well. Replies are found by a second entry then. */
+static __always_inline enum insert create_pair(struct insertion *in, __u64 seed, __u32 try)
 {
-	enum insert result = create_main(in, work);
+	if (!flow_has_twin(&in->flow))
+		in->flow.other_port = create_port(&in->flow, seed, try);
+	in->hash = flow_own_pair_hash(&in->flow, seed);
+	in->blocks = FLOW_BLOCKS_PAIR;
+	in->last = false;
+	in->wire_port = 0;
+	return flow_insert(in);
+}
+
+/* The first entry: where the client's address and port say; where those are full, where the frontend's say as well; where all are, in
+ * the place of the client that has most. */
+static __always_inline enum insert create_main(struct insertion *in, const struct work *work, __u32 try)
+{
+	__u64 seed = work->settings->seed;
+	__be16 other_port = in->flow.other_port;
+	enum insert result;
+
+	in->replace = work->found.at;
+	in->replace_word = work->found.word;
+	if (work->found.spilled)
+		return create_pair(in, seed, try);
+	result = create_own(in, seed, false);
+	if (result != INSERT_FULL)
+		return result;
+	if (create_may_spill(work)) {
+		flow_spill();
+		result = create_pair(in, seed, try);
+		if (result != INSERT_FULL)
+			return result;
+		in->flow.other_port = other_port;
+	}
+	return create_own(in, seed, true);
+}
+
+#define TRIES_LAST 16 /* from this try on a second entry, too, takes the place of the client that has most */
+
+static __always_inline enum insert create_entries(struct insertion *in, const struct work *work, __u32 try)
+{
+	enum insert result = create_main(in, work, try);
 	__u32 made = in->made;
 	__u32 word = in->made_word;
 
 	if (result != INSERT_DONE)
 		return result;
 	if (flow_has_twin(&in->flow))
-		result = create_alias(in, work->settings);
+		result = create_alias(in, work->settings, try >= TRIES_LAST);
 	if (result == INSERT_FULL)
-		result = INSERT_PORT; /* another port is in another set */
-	in->set = work->found.set;
-	in->start = work->found.start;
+		result = INSERT_PORT; /* another port is in other blocks */
 	in->made = made;
 	in->made_word = word;
 	if (!flow_publish(in, result == INSERT_DONE ? FLOW_LIVE : FLOW_FREE) && result == INSERT_DONE)
@@ -90,7 +126,7 @@ static __always_inline enum insert create_snat(struct __sk_buff *skb, struct wor
 	if (result == INSERT_DONE && opens_connection(&work->packet) && create_snat_taken(skb, in))
 		result = INSERT_PORT;
 	if (result == INSERT_DONE)
-		result = create_entries(in, work);
+		result = create_entries(in, work, handed(skb)->slow.tries);
 	if (result == INSERT_PORT)
 		handed(skb)->slow.snat_next++;
 	return result;
@@ -100,13 +136,18 @@ static __always_inline enum insert create_flow(struct __sk_buff *skb, struct wor
 {
 	struct insertion *in = &work->in;
 	enum insert result;
+	__be16 port;
 
 	if (in->flow.flags & FLOW_SNAT)
 		return create_snat(skb, work);
-	if (!handed(skb)->slow.translate)
-		return create_entries(in, work);
-	in->flow.other_port = create_port(in->flow.port, handed(skb)->slow.tries);
-	result = create_entries(in, work);
+	if (!handed(skb)->slow.translate) {
+		port = create_port_again(work);
+		if (port)
+			in->flow.other_port = port;
+		return create_entries(in, work, handed(skb)->slow.tries);
+	}
+	in->flow.other_port = create_port(&in->flow, work->settings->seed, handed(skb)->slow.tries);
+	result = create_entries(in, work, handed(skb)->slow.tries);
 	return result == INSERT_AGAIN ? INSERT_PORT : result;
 }
 
@@ -256,7 +297,7 @@ static __always_inline struct step create_direct(struct __sk_buff *skb, struct w
 	enum insert result;
 
 	if (!known_backend(&packet->destination, packet->destination_port, work->settings->seed) ||
-	    !opens_connection(packet) || !direct_may_clash(work->settings, packet))
+	    !opens_connection(packet) || work->found.spilled || !direct_may_clash(work->settings, packet))
 		return step_finish(VERDICT_PASS_NOT_SERVICE);
 	create_describe(in, packet);
 	in->flow.flags = FLOW_DIRECT;

@@ -82,12 +82,48 @@ static __always_inline enum verdict fast_forward_match(struct __sk_buff *skb, co
 	return VERDICT_CONTINUE;
 }
 
+/* The entry of a packet that is not where its flow would best be. ends are copied here, so that they take no memory where they are
+ * looked at alone. */
+static __always_inline struct flow *fast_search(struct flow_query *query, const struct flow_ends *ends,
+						enum flow_query_kind kind)
+{
+	int at;
+
+	query->ends = *ends;
+	query->kind = kind;
+	query->blocks = FLOW_BLOCKS_OWN;
+	at = flow_search(query);
+	return at < 0 ? NULL : flow_entry(at);
+}
+
+/* The entry of a packet, its word in query; NULL: none. kind: a constant. */
+static __always_inline struct flow *fast_find(struct flow_query *query, const struct flow_ends *ends, __u64 seed,
+					      enum flow_query_kind kind)
+{
+	query->hash = flow_ends_hash(ends, seed);
+#pragma unroll
+	for (__u32 i = 0; i < FLOW_HOMES; i++) {
+		struct flow *flow = flow_entry(flow_home(query->hash) ^ i);
+
+		if (!flow)
+			return NULL;
+		query->word = flow_word(flow);
+		flow_barrier();
+		if ((query->word & FLOW_PHASE_MASK) == FLOW_LIVE &&
+		    (kind == QUERY_FORWARD ? flow_matches_forward(flow, ends) : flow_matches_reply(flow, ends)))
+			return flow;
+	}
+	return fast_search(query, ends, kind);
+}
+
 /* packet: parsed, its family and hook constants here. */
 static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const struct packet *packet,
 						 const struct headers *headers)
 {
 	const struct settings *settings = settings_get();
-	struct flow_place place;
+	struct flow_query query = {};
+	struct flow_ends ends;
+	struct flow *flow;
 	__u32 known;
 	bool opens;
 
@@ -101,17 +137,11 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 	opens = (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 	if (opens && (known & KNOWN_FRONTEND || direct_may_clash(settings, packet)))
 		return VERDICT_CONTINUE;
-	if (!flow_find_place(&place, &packet->source, packet->source_port, packet->protocol, settings->seed))
-		return VERDICT_CONTINUE;
-	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		struct flow *flow = flow_at(&place, flow_way(&place, i));
-		__u32 word = flow_word(flow);
-
-		flow_barrier();
-		if ((word & FLOW_PHASE_MASK) == FLOW_LIVE && flow_matches_forward(flow, packet))
-			return opens ? VERDICT_CONTINUE : fast_forward_match(skb, packet, headers, flow, word);
-	}
-	return fast_without_flow(settings, packet, known);
+	flow_ends_forward(&ends, packet);
+	flow = fast_find(&query, &ends, settings->seed, QUERY_FORWARD);
+	if (!flow)
+		return fast_without_flow(settings, packet, known);
+	return opens ? VERDICT_CONTINUE : fast_forward_match(skb, packet, headers, flow, query.word);
 }
 
 static __always_inline enum verdict fast_reply_flow(struct __sk_buff *skb, const struct packet *packet,
@@ -143,23 +173,17 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 					       const struct headers *headers)
 {
 	const struct settings *settings = settings_get();
-	struct flow_place place;
+	struct flow_query query = {};
+	struct flow_ends ends;
+	struct flow *flow;
 
 	if (!settings || settings->disabled || trace_on)
 		return VERDICT_CONTINUE;
 	if (!known_backend(&packet->source, packet->source_port, settings->seed))
 		return VERDICT_PASS_NOT_SERVICE;
-	if (!flow_find_place(&place, &packet->destination, packet->destination_port, packet->protocol, settings->seed))
-		return VERDICT_CONTINUE;
-	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		struct flow *flow = flow_at(&place, flow_way(&place, i));
-		__u32 word = flow_word(flow);
-
-		flow_barrier();
-		if ((word & FLOW_PHASE_MASK) == FLOW_LIVE && flow_matches_reply(flow, packet))
-			return fast_reply_match(skb, packet, headers, flow, word);
-	}
-	return VERDICT_PASS_NOT_SERVICE;
+	flow_ends_reply(&ends, packet);
+	flow = fast_find(&query, &ends, settings->seed, QUERY_REPLY);
+	return flow ? fast_reply_match(skb, packet, headers, flow, query.word) : VERDICT_PASS_NOT_SERVICE;
 }
 
 /* Tunnels (IPIP, GRE), ESP and others, whose IP header is as it should be: no flow is theirs, but addresses of services refuse them. */

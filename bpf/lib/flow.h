@@ -13,11 +13,15 @@
 #define FLOW_CLAIM  4 /* one in the claim counter of a flow's word */
 #define FLOW_CLOSED (SEEN_CLIENT_FIN | SEEN_SERVER_FIN)
 
-/* Where a client's flows are. */
-struct flow_place {
-	struct flow_set *set;
-	__u32 index; /* of the set */
-	__u32 start; /* the way to look at first: an entry is mostly there */
+#define FLOW_NONE (~0u) /* no entry */
+
+/* Addresses and ports that an entry is searched by. */
+struct flow_ends {
+	struct address client;
+	struct address server; /* what the client takes for it (QUERY_FORWARD), or what sent the reply */
+	__be16 client_port;
+	__be16 server_port;
+	__u8 protocol;
 };
 
 static __always_inline __u32 flow_word(const struct flow *flow)
@@ -84,27 +88,148 @@ static __always_inline bool flow_expired(const struct flow *flow, __u32 now)
 	return flow_age(flow, now) > flow_timeout(flow, flow->seen) * jiffies_per_second;
 }
 
-static __always_inline bool flow_find_place(struct flow_place *place, const struct address *client, __be16 port,
-					    __u8 protocol, __u64 seed)
+/* An entry's number is that of its set times FLOW_WAYS, and its way. */
+static __always_inline struct flow *flow_entry(__u32 at)
 {
-	__u64 hash = flow_hash(client, port, protocol, seed);
+	__u32 index = at / FLOW_WAYS;
+	struct flow_set *set = bpf_map_lookup_elem(&flows, &index);
 
-	place->index = hash & flow_set_mask;
-	place->start = hash >> 61;
-	place->set = bpf_map_lookup_elem(&flows, &place->index);
-	return place->set;
+	if (!set)
+		return NULL;
+	asm volatile("" : "+r"(set)); /* what follows comes after the question, as the verifier wants it */
+	return &set->ways[at & (FLOW_WAYS - 1)];
 }
 
-/* The ways of a set in the order of a search: the i-th. */
-static __always_inline __u32 flow_way(const struct flow_place *place, __u32 i)
+#define FLOW_HOMES 2 /* the i-th is flow_home ^ i: lines side by side */
+
+/* The entry that a flow has where it is free, or else the other one of its pair; then its packets read no tags. */
+static __always_inline __u32 flow_home(__u64 hash)
 {
-	return (place->start + i) & (FLOW_WAYS - 1);
+	return (hash & flow_set_mask) * FLOW_WAYS + (hash >> 61);
 }
 
-static __always_inline struct flow *flow_at(const struct flow_place *place, __u32 way)
+static __always_inline __u64 flow_tag(__u64 hash)
 {
-	return &place->set->ways[way & (FLOW_WAYS - 1)];
+	__u64 tag = (hash >> 47) & 0xff;
+
+	return tag ? tag : 1;
 }
+
+/* The i-th of a hash's four blocks, which are four different ones in a table of as many. A table of less than eight sets is one smaller
+ * block. */
+static __always_inline __u32 flow_block(__u64 hash, __u32 i)
+{
+	__u64 block = hash / FLOW_SETS;
+
+	if (i & 1)
+		block ^= hash >> 29 | 1;
+	if (i & 2)
+		block ^= (hash >> 35 | 2) & ~1ULL;
+	return block & (flow_set_mask / FLOW_SETS);
+}
+
+/* The sets of a block in the order of a search: the i-th. */
+static __always_inline __u32 flow_set_in_block(__u64 hash, __u32 i)
+{
+	return (hash + i) & flow_set_mask & (FLOW_SETS - 1);
+}
+
+static __always_inline __u64 flow_tags_equal(__u64 tags, __u64 tag)
+{
+	__u64 x = tags ^ tag * 0x0101010101010101ULL;
+
+	return ~(((x & 0x7f7f7f7f7f7f7f7fULL) + 0x7f7f7f7f7f7f7f7fULL) | x | 0x7f7f7f7f7f7f7f7fULL);
+}
+
+/* Some entry of a block has this tag. */
+static __always_inline bool flow_block_has(const struct flow_block *tags, __u64 tag)
+{
+	__u64 found = 0;
+
+#pragma unroll
+	for (int i = 0; i < FLOW_SETS; i++) {
+		__u64 x = tags->sets[i] ^ tag * 0x0101010101010101ULL;
+
+		found |= (x - 0x0101010101010101ULL) & ~x;
+	}
+	return found & 0x8080808080808080ULL;
+}
+
+/* A search for entries with a tag, in one or in several of a hash's blocks. */
+struct flow_cursor {
+	__u64 hash;
+	__u64 tag;   /* flow_tag, or 0: free entries */
+	__u64 match; /* ways of set that have it and were not handed out yet: the top bits of their bytes */
+	__u32 set;   /* index */
+	__u16 step;  /* the next of the sets: FLOW_SETS of the first block, then those of the second ... */
+	__u16 end;   /* the last step, and one */
+};
+
+#define FLOW_BLOCKS_OWN  2 /* where the client's address and port alone say where an entry is */
+#define FLOW_BLOCKS_PAIR 4 /* where those of its frontend do as well (flow_pair_hash) */
+#define FLOW_STEPS       (FLOW_BLOCKS_PAIR * FLOW_SETS)
+
+static __always_inline void flow_search_begin(struct flow_cursor *cursor, __u64 hash, __u32 blocks)
+{
+	cursor->hash = hash;
+	cursor->tag = flow_tag(hash);
+	cursor->match = 0;
+	cursor->set = 0;
+	cursor->step = 0;
+	cursor->end = blocks * FLOW_SETS;
+}
+
+/* The way of the lowest bit of match. */
+static __always_inline __u32 flow_lowest(__u64 match)
+{
+	return ((match & -match) >> 7) * 0x0001020304050607ULL >> 56;
+}
+
+/* The ways of the rest of a block's sets that have the tag, set by set. */
+static __always_inline void flow_next_set(struct flow_cursor *cursor, const struct flow_block *tags, __u32 block)
+{
+	__u32 set = 0, step = cursor->step;
+	__u64 match = 0;
+
+	for (__u32 i = 0; i < FLOW_SETS; i++) {
+		set = flow_set_in_block(cursor->hash, step++);
+		match = flow_tags_equal(tags->sets[set], cursor->tag);
+		if (match || !(step % FLOW_SETS))
+			break;
+	}
+	cursor->match = match;
+	cursor->set = block * FLOW_SETS + set;
+	cursor->step = step;
+}
+
+/* Number of the next entry, below 0: there is none. A function of its own so that the verifier goes through it once. */
+__noinline int flow_next(struct flow_cursor *cursor)
+{
+	const struct flow_block *tags;
+	__u32 block;
+	__u64 match;
+
+	if (!cursor)
+		return -1;
+	for (int i = 0; i < FLOW_BLOCKS_PAIR && !cursor->match && cursor->step < cursor->end; i++) {
+		block = flow_block(cursor->hash, cursor->step / FLOW_SETS);
+		tags = bpf_map_lookup_elem(&flow_tags, &block);
+		if (!tags)
+			return -1;
+		if (cursor->step % FLOW_SETS || flow_block_has(tags, cursor->tag))
+			flow_next_set(cursor, tags, block);
+		else
+			cursor->step += FLOW_SETS;
+	}
+	match = cursor->match;
+	if (!match)
+		return -1;
+	cursor->match = match & (match - 1);
+	return cursor->set * FLOW_WAYS + flow_lowest(match);
+}
+
+/* What a search may find: more than there is room for with one client's address, port and protocol. */
+#define FLOW_CANDIDATES (FLOW_STEPS * FLOW_WAYS)
 
 /* The flow has a second entry. */
 static __always_inline bool flow_has_twin(const struct flow *flow)
@@ -124,12 +249,41 @@ static __always_inline bool flow_is_clients(const struct flow *flow, const struc
 	return flow->port == port && flow->protocol == protocol && address_equal(&flow->client, client);
 }
 
-/* A packet of the client towards what it takes for the server. */
-static __always_inline bool flow_matches_forward(const struct flow *flow, const struct packet *packet)
+/* Ends of a packet that a client sends. */
+static __always_inline void flow_ends_forward(struct flow_ends *ends, const struct packet *packet)
 {
-	return flow_is_clients(flow, &packet->source, packet->source_port, packet->protocol) &&
-	       flow->frontend_port == packet->destination_port && !(flow->flags & FLOW_ALIAS) &&
-	       address_equal(&flow->frontend, &packet->destination);
+	ends->client = packet->source;
+	ends->server = packet->destination;
+	ends->client_port = packet->source_port;
+	ends->server_port = packet->destination_port;
+	ends->protocol = packet->protocol;
+}
+
+static __always_inline void flow_ends_reply(struct flow_ends *ends, const struct packet *packet)
+{
+	ends->client = packet->destination;
+	ends->server = packet->source;
+	ends->client_port = packet->destination_port;
+	ends->server_port = packet->source_port;
+	ends->protocol = packet->protocol;
+}
+
+static __always_inline __u64 flow_ends_hash(const struct flow_ends *ends, __u64 seed)
+{
+	return flow_hash(&ends->client, ends->client_port, ends->protocol, seed);
+}
+
+static __always_inline __u64 flow_ends_pair_hash(const struct flow_ends *ends, __u64 seed)
+{
+	return flow_pair_hash(&ends->client, ends->client_port, &ends->server, ends->server_port, ends->protocol, seed);
+}
+
+/* A packet of the client towards what it takes for the server. */
+static __always_inline bool flow_matches_forward(const struct flow *flow, const struct flow_ends *ends)
+{
+	return flow_is_clients(flow, &ends->client, ends->client_port, ends->protocol) &&
+	       flow->frontend_port == ends->server_port && !(flow->flags & FLOW_ALIAS) &&
+	       address_equal(&flow->frontend, &ends->server);
 }
 
 /* The backend that a flow may still use: its id was not handed to another endpoint since. */
@@ -154,11 +308,10 @@ static __always_inline bool flow_leads_to(const struct flow *flow, const struct 
 }
 
 /* A packet of the server towards the client, whose address it knows. */
-static __always_inline bool flow_matches_reply(const struct flow *flow, const struct packet *packet)
+static __always_inline bool flow_matches_reply(const struct flow *flow, const struct flow_ends *ends)
 {
-	return flow_is_clients(flow, &packet->destination, packet->destination_port, packet->protocol) &&
-	       !(flow->flags & FLOW_SNAT) && flow_wire_port(flow) &&
-	       flow_leads_to(flow, &packet->source, packet->source_port);
+	return flow_is_clients(flow, &ends->client, ends->client_port, ends->protocol) && !(flow->flags & FLOW_SNAT) &&
+	       flow_wire_port(flow) && flow_leads_to(flow, &ends->server, ends->server_port);
 }
 
 static __always_inline const struct address *snat_address(const struct settings *settings, const struct flow *flow)
@@ -168,12 +321,72 @@ static __always_inline const struct address *snat_address(const struct settings 
 
 /* A packet of the server towards the address of this node that it takes for the client's. */
 static __always_inline bool flow_matches_snat_reply(const struct flow *flow, const struct settings *settings,
-						    const struct packet *packet)
+						    const struct flow_ends *ends)
 {
-	return flow->port == packet->destination_port && flow->protocol == packet->protocol &&
+	return flow->port == ends->client_port && flow->protocol == ends->protocol &&
 	       (flow->flags & (FLOW_SNAT | FLOW_ALIAS)) == (FLOW_SNAT | FLOW_ALIAS) &&
-	       address_equal(snat_address(settings, flow), &packet->destination) &&
-	       flow_leads_to(flow, &packet->source, packet->source_port);
+	       address_equal(snat_address(settings, flow), &ends->client) &&
+	       flow_leads_to(flow, &ends->server, ends->server_port);
+}
+
+enum flow_query_kind {
+	QUERY_FORWARD = 0, /* of a packet of a client */
+	QUERY_REPLY,       /* of a packet of a server; entries that have expired do not count */
+	QUERY_SNAT_REPLY,  /* the same, to an address and a port that SNAT uses */
+};
+
+/* A search for the entry of a packet. */
+struct flow_query {
+	struct flow_ends ends;
+	__u16 kind;                /* enum flow_query_kind */
+	__u16 blocks;              /* to search: FLOW_BLOCKS_OWN or FLOW_BLOCKS_PAIR */
+	__u32 word;                /* of the entry that was found, when it was */
+	__u64 hash;                /* by which the entry is searched */
+	struct flow_cursor cursor; /* of the search; here for the sake of the stack */
+};
+
+/* Not 0: this is the entry; its word is in the query. A function of its own so that the verifier goes through it once. */
+__noinline int flow_answers(struct flow_query *query, __u32 at)
+{
+	const struct settings *settings = settings_get();
+	const struct flow *flow = flow_entry(at);
+
+	if (!flow || !query || !settings)
+		return false;
+	query->word = flow_word(flow);
+	flow_barrier();
+	if ((query->word & FLOW_PHASE_MASK) != FLOW_LIVE)
+		return false;
+	if (query->kind == QUERY_FORWARD)
+		return flow_matches_forward(flow, &query->ends);
+	if (query->kind == QUERY_REPLY ? !flow_matches_reply(flow, &query->ends)
+				       : !flow_matches_snat_reply(flow, settings, &query->ends))
+		return false;
+	return !flow_expired(flow, flow_now());
+}
+
+/* Number of the entry, below 0: there is none. It may be another flow's by now: then its word is another. A function of its own so
+ * that the verifier goes through it once. */
+__noinline int flow_search(struct flow_query *query)
+{
+	if (!query)
+		return -1;
+	flow_search_begin(&query->cursor, query->hash, query->blocks);
+	for (int i = 0; i < FLOW_CANDIDATES; i++) {
+		int at = flow_next(&query->cursor);
+
+		if (at < 0 || flow_answers(query, at))
+			return at;
+	}
+	return -1;
+}
+
+static __always_inline bool flow_any_spilled(void)
+{
+	__u32 zero = 0;
+	const struct flow_spill *spill = bpf_map_lookup_elem(&flow_spills, &zero);
+
+	return spill && *(volatile const __u32 *)&spill->spilled;
 }
 
 /* Whoever closed first has the last word: the other one forgets the connection with it. The entry has no room for sequence numbers: an
@@ -266,11 +479,25 @@ static __always_inline const struct address *flow_source(const struct settings *
 	return &flow->client;
 }
 
+/* Of a flow's first entry: where it is, and where it is when there is no room. */
+static __always_inline __u64 flow_own_hash(const struct flow *flow, __u64 seed)
+{
+	return flow_hash(&flow->client, flow->port, flow->protocol, seed);
+}
+
+static __always_inline __u64 flow_own_pair_hash(const struct flow *flow, __u64 seed)
+{
+	return flow_pair_hash(&flow->client, flow->port, &flow->frontend, flow->frontend_port, flow->protocol, seed);
+}
+
 /* The two entries of a flow whose source is translated: each is found by one direction. */
 
-static __always_inline bool flow_is_twin(const struct flow *flow, const struct flow *of)
+/* Not 0: this is the other entry. A function of its own so that the verifier goes through it once. */
+__noinline int flow_is_twin(const struct flow *of, __u32 at)
 {
-	return (flow_word(flow) & FLOW_PHASE_MASK) == FLOW_LIVE &&
+	const struct flow *flow = flow_entry(at);
+
+	return flow && of && (flow_word(flow) & FLOW_PHASE_MASK) == FLOW_LIVE &&
 	       flow_is_clients(flow, &of->client, of->other_port, of->protocol) && flow->other_port == of->port &&
 	       (flow->flags ^ of->flags) == FLOW_ALIAS && flow->backend == of->backend &&
 	       flow->generation == of->generation && flow->source == of->source &&
@@ -284,21 +511,36 @@ static __always_inline const struct address *flow_alias_address(const struct set
 	return flow->flags & FLOW_SNAT ? snat_address(settings, flow) : &flow->client;
 }
 
+/* Number of the other entry, below 0: there is none. A function of its own for the sake of the stack. */
+__noinline int flow_twin_find(const struct flow *of, __u64 hash, __u32 blocks)
+{
+	struct flow_cursor cursor = {};
+
+	flow_search_begin(&cursor, hash, blocks);
+	for (int i = 0; i < FLOW_CANDIDATES; i++) {
+		int at = flow_next(&cursor);
+
+		if (at < 0 || flow_is_twin(of, at))
+			return at;
+	}
+	return -1;
+}
+
 /* NULL: evicted, or of is the only entry of its flow. */
 static __always_inline struct flow *flow_twin(const struct settings *settings, const struct flow *of)
 {
 	const struct address *address = of->flags & FLOW_ALIAS ? &of->client : flow_alias_address(settings, of);
-	struct flow_place place;
+	int at;
 
-	if (!flow_has_twin(of) || !flow_find_place(&place, address, of->other_port, of->protocol, settings->seed))
+	if (!flow_has_twin(of))
 		return NULL;
-	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		struct flow *flow = flow_at(&place, flow_way(&place, i));
-
-		if (flow_is_twin(flow, of))
-			return flow;
-	}
-	return NULL;
+	at = flow_twin_find(of, flow_hash(address, of->other_port, of->protocol, settings->seed), FLOW_BLOCKS_OWN);
+	if (at < 0 && of->flags & FLOW_ALIAS && flow_any_spilled())
+		at = flow_twin_find(of,
+				    flow_pair_hash(&of->client, of->other_port, &of->frontend, of->frontend_port,
+						   of->protocol, settings->seed),
+				    FLOW_BLOCKS_PAIR);
+	return at < 0 ? NULL : flow_entry(at);
 }
 
 /* Both entries live as long as packets come. A SYN goes on with both: the FINs that they have seen were another connection's. A

@@ -5,153 +5,7 @@
  * entry still is its own. */
 #pragma once
 
-#include "flow.h"
-#include "rewrite.h"
-
-enum insert {
-	INSERT_DONE = 0,
-	INSERT_AGAIN,     /* another processor made the flow, or is about to: look once more */
-	INSERT_PORT,      /* the source port is already used towards this server */
-	INSERT_FULL,      /* no entry of the set may be evicted */
-	INSERT_EXHAUSTED, /* SNAT: every port of the range is used towards this server */
-};
-
-/* What may be evicted, best first; within a class the one that was idle longest. */
-enum eviction {
-	EVICT_NEVER = 0,
-	EVICT_IDLE,
-	EVICT_HELD,   /* ended, but keeps a port that its server remembers */
-	EVICT_QUIET,  /* UDP */
-	EVICT_DIRECT, /* not translated: forgetting it harms nobody now */
-	EVICT_UNANSWERED,
-	EVICT_CLOSED,
-	EVICT_EXPIRED,
-	EVICT_FREE,
-};
-
-/* A flow that is to be inserted. */
-struct insertion {
-	struct flow flow;
-	struct rewrite to; /* where its packets go: of the writer, destination and its port alone are asked for here */
-	__be16 wire_port;  /* source port that the server sees under this entry, 0 none */
-	bool over;         /* takes that port from an entry whose connection has ended */
-	__u32 set;         /* index of the set */
-	__u32 start;       /* of the search in it */
-	__u32 replace;     /* way to take over; FLOW_WAYS: choose one */
-	union {
-		__u32 replace_word; /* its word when it was judged */
-		__u32 worth;        /* before that: of the port (snat_port_worth) */
-	};
-	union {
-		__u32 made;      /* the claimed way */
-		__u32 candidate; /* before that: number of the port */
-	};
-	__u32 made_word; /* its word while FLOW_CLAIMED */
-};
-
-static __always_inline __u32 flow_next_word(__u32 word, enum flow_phase phase)
-{
-	return ((word & ~FLOW_PHASE_MASK) + FLOW_CLAIM) | phase;
-}
-
-static __always_inline bool flow_swap_word(struct flow *flow, __u32 from, __u32 to)
-{
-	return __sync_val_compare_and_swap(&flow->word, from, to) == from;
-}
-
-#define CLAIM_SECONDS 3 /* a writer that shows its entry has long finished */
-
-/* The writer of this claimed entry is no more. Its time is that of the flow's last packet, so an entry that is carried over may be taken
- * sooner: that writer looks again. */
-static __always_inline bool flow_abandoned(const struct flow *flow, __u32 word, __u32 now)
-{
-	return (word & FLOW_PHASE_MASK) == FLOW_CLAIMED && flow_age(flow, now) > CLAIM_SECONDS * jiffies_per_second;
-}
-
-/* Ends FLOW_WRITING: nobody else touches such an entry. A full barrier on both sides. */
-static __always_inline void flow_show(struct flow *flow, __u32 claimed)
-{
-	asm volatile("" ::: "memory");
-	__sync_lock_test_and_set(&flow->word, claimed);
-}
-
-/* Ends FLOW_CLAIMED. A full barrier on both sides. False: the entry is another writer's by now. */
-static __always_inline bool flow_set_phase(struct flow *flow, __u32 claimed, enum flow_phase phase)
-{
-	asm volatile("" ::: "memory");
-	return flow_swap_word(flow, claimed, (claimed & ~FLOW_PHASE_MASK) | phase);
-}
-
-static __always_inline bool seen_answered(__u8 protocol, __u32 seen)
-{
-	return seen & (protocol == IPPROTO_UDP ? SEEN_REPLY : SEEN_ESTABLISHED);
-}
-
-/* enum eviction in the upper half, age below. */
-static __always_inline __u64 flow_eviction(const struct flow *flow, __u32 word, __u32 now)
-{
-	__u32 phase = word & FLOW_PHASE_MASK;
-	__u64 age = flow_age(flow, now);
-	__u32 seen = flow->seen;
-
-	if (phase == FLOW_FREE)
-		return (__u64)EVICT_FREE << 32;
-	if (phase != FLOW_LIVE && !flow_abandoned(flow, word, now))
-		return EVICT_NEVER;
-	if (phase != FLOW_LIVE || flow_expired(flow, now))
-		return (__u64)EVICT_EXPIRED << 32 | age;
-	if (flow_holds_port(flow, seen))
-		return (__u64)EVICT_HELD << 32 | age;
-	if (seen_closed(seen))
-		return (__u64)EVICT_CLOSED << 32 | age;
-	if (!seen_answered(flow->protocol, seen))
-		return (__u64)EVICT_UNANSWERED << 32 | age;
-	if (flow->flags == FLOW_DIRECT && flow->other_port == flow->port)
-		return (__u64)EVICT_DIRECT << 32 | age;
-	if (flow->protocol == IPPROTO_UDP)
-		return age > udp_active_seconds * jiffies_per_second ? (__u64)EVICT_QUIET << 32 | age : EVICT_NEVER;
-	return age > flow_active_seconds * jiffies_per_second ? (__u64)EVICT_IDLE << 32 | age : EVICT_NEVER;
-}
-
-/* The way to take, FLOW_WAYS none; word: what it was judged by. */
-static __always_inline __u32 flow_victim(const struct flow_place *place, __u32 now, __u32 *word)
-{
-	__u32 best = FLOW_WAYS;
-	__u64 best_eviction = 0;
-
-	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		__u32 way = flow_way(place, i);
-		struct flow *flow = flow_at(place, way);
-		__u32 seen_word = flow_word(flow);
-		__u64 eviction;
-
-		flow_barrier();
-		eviction = flow_eviction(flow, seen_word, now);
-		if (eviction > best_eviction) {
-			best_eviction = eviction;
-			best = way;
-			*word = seen_word;
-		}
-		if (eviction == (__u64)EVICT_FREE << 32)
-			break;
-	}
-	return best;
-}
-
-static __always_inline enum insert flow_claim(const struct flow_place *place, struct insertion *in, __u32 now)
-{
-	__u32 word = in->replace_word;
-
-	in->made = in->replace;
-	if (in->made >= FLOW_WAYS)
-		in->made = flow_victim(place, now, &word);
-	if (in->made >= FLOW_WAYS)
-		return INSERT_FULL;
-	if (!flow_swap_word(flow_at(place, in->made), word, flow_next_word(word, FLOW_WRITING)))
-		return INSERT_AGAIN;
-	in->made_word = flow_next_word(word, FLOW_CLAIMED);
-	return INSERT_DONE;
-}
+#include "flow_room.h"
 
 static __always_inline void flow_fill(struct flow *to, const struct flow *from, __u32 now)
 {
@@ -215,12 +69,18 @@ static __always_inline bool flow_leaves_port(const struct flow *flow)
 	return (flow->flags & FLOW_WIRE) == FLOW_WIRE && seen_closed(flow->seen);
 }
 
-static __always_inline enum insert flow_clash(struct flow *flow, const struct insertion *in, __u32 now)
+/* What an entry says to an insertion: INSERT_DONE nothing. A function of its own so that the verifier goes through it once. */
+__noinline int flow_clash(const struct insertion *in, __u32 at)
 {
-	__u32 word = flow_word(flow);
-	__u32 phase = word & FLOW_PHASE_MASK;
+	struct flow *flow = flow_entry(at);
+	__u32 now = flow_now();
+	__u32 word, phase;
 	bool same_key;
 
+	if (!flow || !in)
+		return INSERT_DONE;
+	word = flow_word(flow);
+	phase = word & FLOW_PHASE_MASK;
 	flow_barrier();
 	if (phase < FLOW_CLAIMED || flow->protocol != in->flow.protocol)
 		return INSERT_DONE;
@@ -231,62 +91,99 @@ static __always_inline enum insert flow_clash(struct flow *flow, const struct in
 		return INSERT_AGAIN;
 	if (phase == FLOW_CLAIMED || flow_is_dead(flow, now) || flow_is_orphan(flow, &in->flow) ||
 	    (in->over && flow_leaves_port(flow)))
-		return flow_swap_word(flow, word, flow_next_word(word, FLOW_FREE)) ? INSERT_DONE : INSERT_AGAIN;
+		return flow_free(flow, at, word) ? INSERT_DONE : INSERT_AGAIN;
 	flow_barrier();
 	if (flow_word(flow) != word)
 		return INSERT_AGAIN; /* it was another flow's in part */
 	return same_key ? INSERT_AGAIN : INSERT_PORT;
 }
 
-static __always_inline enum insert flow_find_clash(const struct flow_place *place, const struct insertion *in,
-						   __u32 now)
+/* Entries that may clash are found by this hash, so they have its tag. A function of its own for the sake of the stack. */
+__noinline int flow_find_clash(const struct insertion *in, __u64 hash, __u32 blocks)
 {
-	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		__u32 way = flow_way(place, i);
-		enum insert clash;
+	struct flow_cursor cursor = {};
 
-		if (way == in->made)
-			continue;
-		clash = flow_clash(flow_at(place, way), in, now);
+	if (!in)
+		return INSERT_DONE;
+	flow_search_begin(&cursor, hash, blocks);
+	for (int i = 0; i < FLOW_CANDIDATES; i++) {
+		int at = flow_next(&cursor);
+		int clash;
+
+		if (at < 0)
+			break;
+		clash = (__u32)at == in->made ? INSERT_DONE : flow_clash(in, at);
 		if (clash != INSERT_DONE)
 			return clash;
 	}
 	return INSERT_DONE;
 }
 
-static __always_inline bool flow_insertion_place(struct flow_place *place, const struct insertion *in)
+/* FLOW_LIVE shows an inserted flow to readers, FLOW_FREE takes it back. A full barrier on both sides. False: it was taken for abandoned. */
+static __always_inline bool flow_publish(const struct insertion *in, enum flow_phase phase)
 {
-	place->index = in->set;
-	place->start = in->start;
-	place->set = bpf_map_lookup_elem(&flows, &place->index);
-	return place->set;
+	struct flow *flow = flow_entry(in->made);
+
+	if (!flow)
+		return false;
+	asm volatile("" ::: "memory");
+	if (phase == FLOW_FREE)
+		return flow_free(flow, in->made, in->made_word);
+	return flow_swap_word(flow, in->made_word, (in->made_word & ~FLOW_PHASE_MASK) | phase);
 }
 
-/* INSERT_DONE: in->made has the flow, shown to other writers; flow_publish shows it to readers.
- * A function of its own so that the verifier goes through it once. */
-__noinline int flow_insert(struct insertion *in)
+/* The same by the other one of the two hashes that another entry with these ends may be found by. */
+static __always_inline int flow_find_clash_apart(const struct insertion *in)
 {
-	__u32 now = flow_now();
-	struct flow_place place;
-	enum insert result;
+	__u64 seed = filter_seed();
 
-	if (!in || !flow_insertion_place(&place, in))
+	if (in->blocks == FLOW_BLOCKS_PAIR)
+		return flow_find_clash(in, flow_own_hash(&in->flow, seed), FLOW_BLOCKS_OWN);
+	return flow_find_clash(in, flow_own_pair_hash(&in->flow, seed), FLOW_BLOCKS_PAIR);
+}
+
+/* Writes the flow into the entry that was taken, shows it to other writers, and looks for theirs. A function of its own so that the
+ * verifier goes through it once. */
+__noinline int flow_write(const struct insertion *in)
+{
+	enum insert result;
+	struct flow *flow;
+
+	if (!in)
 		return INSERT_FULL;
-	result = flow_claim(&place, in, now);
+	flow = flow_entry(in->made);
+	if (!flow)
+		return INSERT_FULL;
+	flow_fill(flow, &in->flow, flow_now());
+	flow_write_tag(in->made, flow_tag(in->hash));
+	flow_show(flow, in->made_word);
+	result = flow_find_clash(in, in->hash, in->blocks);
+	if (result == INSERT_DONE && !(in->flow.flags & FLOW_ALIAS) && flow_any_spilled())
+		result = flow_find_clash_apart(in);
 	if (result != INSERT_DONE)
-		return result;
-	flow_fill(flow_at(&place, in->made), &in->flow, now);
-	flow_show(flow_at(&place, in->made), in->made_word);
-	result = flow_find_clash(&place, in, now);
-	if (result != INSERT_DONE)
-		flow_set_phase(flow_at(&place, in->made), in->made_word, FLOW_FREE);
+		flow_publish(in, FLOW_FREE);
 	return result;
 }
 
-/* FLOW_LIVE shows an inserted flow to readers, FLOW_FREE takes it back. False: it was taken for abandoned. */
-static __always_inline bool flow_publish(const struct insertion *in, enum flow_phase phase)
+/* Has everybody look for first entries by flow_pair_hash as well. Before such an entry is shown: whoever does not see this then has shown
+ * its own, where the writer of this looks. */
+static __always_inline void flow_spill(void)
 {
-	struct flow_place place;
+	__u32 zero = 0;
+	struct flow_spill *spill = bpf_map_lookup_elem(&flow_spills, &zero);
 
-	return flow_insertion_place(&place, in) && flow_set_phase(flow_at(&place, in->made), in->made_word, phase);
+	if (spill && !*(volatile __u32 *)&spill->spilled)
+		*(volatile __u32 *)&spill->spilled = 1;
+}
+
+/* INSERT_DONE: in->made has the flow, shown to other writers; flow_publish shows it to readers. */
+static __always_inline enum insert flow_insert(struct insertion *in)
+{
+	enum insert result;
+
+	if (in->replace == FLOW_NONE)
+		result = flow_make_room(in);
+	else
+		result = flow_take(in, in->replace, in->replace_word) ? INSERT_DONE : INSERT_AGAIN;
+	return result == INSERT_DONE ? flow_write(in) : result;
 }

@@ -11,13 +11,14 @@
 
 /* What became of a search in the flow table. No pointers: it is handed to functions that the verifier knows apart. */
 struct found {
-	__u32 set;   /* index of the set */
-	__u32 start; /* of the search in it */
-	__u32 way;   /* of the flow; FLOW_WAYS: nothing */
-	__u32 word;  /* of the flow */
+	__u32 at;   /* number of the entry; FLOW_NONE: nothing */
+	__u32 word; /* of the entry */
 	__u8 usable;
-	__u8 lost;   /* the flow was alive, its backend is not usable */
+	__u8 lost;    /* the flow was alive, its backend is not usable */
+	__u8 spilled; /* the entry was found by flow_pair_hash: it needs a second one */
+	__u8 pad;
 	__be16 port; /* that the server sees of a flow whose second entry is gone, 0: it is not */
+	__u16 pad2;
 };
 
 /* A new connection may go to this backend: it is active, or terminating and still in the list that is in force. */
@@ -74,50 +75,48 @@ static __always_inline void forward_judge(struct __sk_buff *skb, struct found *f
 		found->lost = 1;
 }
 
-static __always_inline void forward_search(struct __sk_buff *skb, struct found *found, const struct settings *settings,
-					   const struct flow_place *place, const struct packet *packet)
-{
-	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		__u32 way = flow_way(place, i);
-		struct flow *flow = flow_at(place, way);
-		__u32 word = flow_word(flow);
-
-		flow_barrier();
-		if ((word & FLOW_PHASE_MASK) != FLOW_LIVE || !flow_matches_forward(flow, packet))
-			continue;
-		found->way = way;
-		found->word = word;
-		forward_judge(skb, found, settings, flow, packet);
-		return;
-	}
-}
-
-/* Not 0: found tells. A function of its own so that the verifier goes through it once. */
-__noinline int forward_find(struct __sk_buff *skb, struct found *found, const struct packet *packet)
+/* Not 0: found tells. query is room for the search, that of the caller for the sake of the stack. A function of its own so that the
+ * verifier goes through it once. */
+__noinline int forward_find(struct __sk_buff *skb, struct found *found, const struct packet *packet,
+			    struct flow_query *query)
 {
 	const struct settings *settings = settings_get();
-	struct flow_place place;
+	struct flow *flow;
+	int at;
 
-	if (!settings || !found || !packet ||
-	    !flow_find_place(&place, &packet->source, packet->source_port, packet->protocol, settings->seed))
+	if (!settings || !found || !packet || !query)
 		return false;
-	found->set = place.index;
-	found->start = place.start;
-	found->way = FLOW_WAYS;
+	flow_ends_forward(&query->ends, packet);
+	query->kind = QUERY_FORWARD;
+	query->blocks = FLOW_BLOCKS_OWN;
+	query->hash = flow_ends_hash(&query->ends, settings->seed);
+	found->at = FLOW_NONE;
 	found->usable = 0;
 	found->lost = 0;
+	found->spilled = 0;
 	found->port = 0;
-	forward_search(skb, found, settings, &place, packet);
+	at = flow_search(query);
+	if (at < 0 && flow_any_spilled()) {
+		query->hash = flow_ends_pair_hash(&query->ends, settings->seed);
+		query->blocks = FLOW_BLOCKS_PAIR;
+		at = flow_search(query);
+		found->spilled = 1;
+	}
+	flow = at < 0 ? NULL : flow_entry(at);
+	if (!flow) {
+		found->spilled = 0;
+		return true;
+	}
+	found->at = at;
+	found->word = query->word;
+	forward_judge(skb, found, settings, flow, packet);
 	return true;
 }
 
 /* The entry that was found, NULL none. */
 static __always_inline struct flow *found_flow(const struct found *found)
 {
-	struct flow_place place = { .index = found->set, .start = found->start };
-
-	place.set = bpf_map_lookup_elem(&flows, &place.index);
-	return place.set && found->way < FLOW_WAYS ? flow_at(&place, found->way) : NULL;
+	return found->at == FLOW_NONE ? NULL : flow_entry(found->at);
 }
 
 /* Where a flow's packets go. */

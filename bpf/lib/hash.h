@@ -26,7 +26,8 @@ static __always_inline __u32 endpoint_hash(const struct address *address, __be16
 }
 _Static_assert(FILTER_WORDS == 1u << 15, "endpoint_hash gives 15 bits of the word");
 
-/* The set of a flow is the low bits, the way where the search starts the top three. */
+/* The first entry that a flow may have is in the set that the low bits name, in the way that the top three do; flow_tag and flow_block
+ * say what the others are for. */
 static __always_inline __u64 flow_hash(const struct address *client, __be16 port, __u8 protocol, __u64 seed)
 {
 	__u64 x = (client->longs[1] ^ seed) * HASH_A;
@@ -35,6 +36,14 @@ static __always_inline __u64 flow_hash(const struct address *client, __be16 port
 	x ^= client->longs[0] ^ ((__u64)(((__u32)protocol << 16) | port) * HASH_B);
 	x *= HASH_C;
 	return x ^ (x >> 32);
+}
+
+/* Where a flow's first entry is when the blocks of its client's address and port are full: many frontends may be spoken to from one
+ * port. Only the client's direction knows both ends, so the server's has the second entry. */
+static __always_inline __u64 flow_pair_hash(const struct address *client, __be16 port, const struct address *frontend,
+					    __be16 frontend_port, __u8 protocol, __u64 seed)
+{
+	return flow_hash(client, port, protocol, flow_hash(frontend, frontend_port, protocol, seed));
 }
 
 /* Picks a slot of a Maglev table. No seed: every node and every restart picks the same. */

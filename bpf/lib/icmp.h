@@ -14,10 +14,13 @@ struct icmp {
 	struct packet outer;
 	struct packet answer; /* like a packet that answers the quoted one: source and destination exchanged */
 	struct rewrite to;    /* what answer is translated to */
-	struct reply match;   /* the connection of the quoted packet, in either direction */
-	__u16 quote;          /* offset of the quoted IP header */
-	__u16 l4_check;       /* offset of the quoted checksum, 0 when the quote ends before it or it has none */
-	bool back;            /* goes back to the pod that sent it (hairpin) */
+	union {
+		struct reply match;      /* the connection of the quoted packet, in either direction */
+		struct flow_query query; /* before it is known */
+	};
+	__u16 quote;    /* offset of the quoted IP header */
+	__u16 l4_check; /* offset of the quoted checksum, 0 when the quote ends before it or it has none */
+	bool back;      /* goes back to the pod that sent it (hairpin) */
 };
 
 static __always_inline bool is_icmp_error(const struct packet *packet, __u8 type)
@@ -188,7 +191,7 @@ static __always_inline bool icmp_find_forward(struct __sk_buff *skb, struct icmp
 	struct found found = {};
 	struct flow *live;
 
-	if (!forward_find(skb, &found, answer) || !(found.usable | found.lost))
+	if (!forward_find(skb, &found, answer, &icmp->query) || !(found.usable | found.lost))
 		return false;
 	live = found_flow(&found);
 	if (!live)
@@ -203,13 +206,10 @@ static __always_inline bool icmp_find_reply(struct icmp *icmp, const struct sett
 {
 	struct packet *answer = &icmp->answer;
 	struct address destination = answer->destination;
-	struct flow_place place;
 
 	if (is_hairpin_address(settings, answer->family, &destination))
 		answer->destination = answer->source;
-	if (!flow_find_place(&place, &answer->destination, answer->destination_port, answer->protocol, settings->seed))
-		return false;
-	reply_find(&icmp->match, &place, answer, NULL);
+	reply_find(&icmp->match, settings, answer, QUERY_REPLY);
 	answer->destination = destination;
 	if (!icmp->match.at)
 		return false;
@@ -221,11 +221,8 @@ static __always_inline bool icmp_find_reply(struct icmp *icmp, const struct sett
 static __always_inline bool icmp_find_snat(struct icmp *icmp, const struct settings *settings)
 {
 	const struct packet *answer = &icmp->answer;
-	struct flow_place place;
 
-	if (!flow_find_place(&place, &answer->destination, answer->destination_port, answer->protocol, settings->seed))
-		return false;
-	reply_find(&icmp->match, &place, answer, settings);
+	reply_find(&icmp->match, settings, answer, QUERY_SNAT_REPLY);
 	if (!icmp->match.at)
 		return false;
 	reply_target(&icmp->to, &icmp->match.flow, answer);

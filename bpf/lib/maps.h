@@ -61,6 +61,24 @@ struct {
 	__uint(max_entries, 32768);
 } flows SEC(".maps");
 
+/* An element for each eight sets of flows. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct flow_block);
+	__uint(max_entries, 4096);
+} flow_tags SEC(".maps");
+
+/* Not 0: some first entry is, or was, in the blocks of its pair of ends (flow_pair_hash). Until then nobody looks there. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct flow_spill);
+	__uint(max_entries, 1);
+} flow_spills SEC(".maps");
+
 /* Two bits for each address that a frontend or a backend has: most packets that are not for a service stop here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

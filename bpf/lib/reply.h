@@ -12,33 +12,28 @@
 struct reply {
 	struct flow flow; /* copy */
 	struct flow *at;  /* NULL: nothing */
+	__u32 entry;      /* number of at */
 };
 
-/* snat: NULL, or the settings, for a reply to SNAT. */
-static __always_inline bool reply_matches(const struct flow *flow, const struct packet *packet,
-					  const struct settings *snat)
+/* kind: QUERY_REPLY or QUERY_SNAT_REPLY. */
+static __always_inline void reply_find(struct reply *reply, const struct settings *settings,
+				       const struct packet *packet, enum flow_query_kind kind)
 {
-	return snat ? flow_matches_snat_reply(flow, snat, packet) : flow_matches_reply(flow, packet);
-}
+	struct flow_query query = { .kind = kind, .blocks = FLOW_BLOCKS_OWN };
+	struct flow *flow;
+	int at;
 
-static __always_inline void reply_find(struct reply *reply, const struct flow_place *place, const struct packet *packet,
-				       const struct settings *snat)
-{
-	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		struct flow *flow = flow_at(place, flow_way(place, i));
-		__u32 word = flow_word(flow);
-
-		flow_barrier();
-		if ((word & FLOW_PHASE_MASK) != FLOW_LIVE || !reply_matches(flow, packet, snat) ||
-		    flow_expired(flow, flow_now()))
-			continue;
-		reply->flow = *flow;
-		flow_barrier();
-		if (flow_word(flow) != word)
-			continue;
-		reply->at = flow;
+	flow_ends_reply(&query.ends, packet);
+	query.hash = flow_ends_hash(&query.ends, settings->seed);
+	at = flow_search(&query);
+	flow = at < 0 ? NULL : flow_entry(at);
+	if (!flow)
 		return;
-	}
+	reply->flow = *flow;
+	reply->entry = at;
+	flow_barrier();
+	if (flow_word(flow) == query.word)
+		reply->at = flow;
 }
 
 static __always_inline void reply_target(struct rewrite *to, const struct flow *flow, const struct packet *packet)
@@ -82,13 +77,10 @@ static __always_inline enum verdict reply_rewrite(struct __sk_buff *skb, const s
 static __always_inline enum verdict reply_translate(struct __sk_buff *skb, const struct settings *settings,
 						    const struct packet *packet, const struct packet *seen)
 {
-	struct flow_place place;
 	struct reply reply = {};
 	__u32 add;
 
-	if (!flow_find_place(&place, &seen->destination, seen->destination_port, seen->protocol, settings->seed))
-		return VERDICT_PASS_NOT_SERVICE;
-	reply_find(&reply, &place, seen, NULL);
+	reply_find(&reply, settings, seen, QUERY_REPLY);
 	if (!reply.at)
 		return VERDICT_PASS_NOT_SERVICE;
 	add = seen_from_server(packet, reply.flow.seen);

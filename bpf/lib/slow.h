@@ -61,7 +61,7 @@ static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work 
 	struct packet *packet = &work->packet;
 	enum verdict verdict;
 
-	if (!forward_find(skb, &work->found, packet))
+	if (!forward_find(skb, &work->found, packet, &work->query))
 		return step_finish(VERDICT_PASS_NOT_SERVICE);
 	if (work->found.usable) {
 		verdict = forward_established(skb, work->settings, packet, &work->found, &work->in.flow, &work->in.to);

@@ -148,27 +148,43 @@ static __always_inline enum snat_port snat_port_left(const struct flow *flow, co
 	return snat_port_ended(flow, now);
 }
 
+/* How good the port of an entry is, the larger the better; below 0: it has another. A function of its own so that the verifier goes
+ * through it once. */
+__noinline int snat_entry_worth(const struct insertion *in, __u32 port, __u32 at)
+{
+	const struct flow *flow = flow_entry(at);
+	__u32 now = flow_now();
+	__u32 seconds;
+
+	if (!flow || !in || !snat_has_port(flow, in, port))
+		return -1;
+	seconds = flow_age(flow, now) / jiffies_per_second;
+	if (seconds >= 1 << SNAT_PORT_SHIFT)
+		seconds = (1 << SNAT_PORT_SHIFT) - 1;
+	return snat_port_left(flow, in, now) << SNAT_PORT_SHIFT | seconds;
+}
+
 /* How good a port is, as far as can be seen before it is claimed: the larger the better. A function of its own so that the verifier
  * goes through it once. */
 __noinline int snat_port_worth(const struct insertion *in, __u32 port)
 {
 	const struct settings *settings = settings_get();
-	__u32 now = flow_now();
-	struct flow_place place;
+	struct flow_cursor cursor = {};
 
-	if (!in || !settings ||
-	    !flow_find_place(&place, snat_address(settings, &in->flow), port, in->flow.protocol, settings->seed))
+	if (!in || !settings)
 		return SNAT_PORT_TAKEN << SNAT_PORT_SHIFT;
-	for (__u32 way = 0; way < FLOW_WAYS; way++) {
-		const struct flow *flow = flow_at(&place, way);
-		__u32 seconds;
+	flow_search_begin(&cursor,
+			  flow_hash(snat_address(settings, &in->flow), port, in->flow.protocol, settings->seed),
+			  FLOW_BLOCKS_OWN);
+	for (int i = 0; i < FLOW_CANDIDATES; i++) {
+		int at = flow_next(&cursor);
+		int worth;
 
-		if (!snat_has_port(flow, in, port))
-			continue;
-		seconds = flow_age(flow, now) / jiffies_per_second;
-		if (seconds >= 1 << SNAT_PORT_SHIFT)
-			seconds = (1 << SNAT_PORT_SHIFT) - 1;
-		return snat_port_left(flow, in, now) << SNAT_PORT_SHIFT | seconds;
+		if (at < 0)
+			break;
+		worth = snat_entry_worth(in, port, at);
+		if (worth >= 0)
+			return worth;
 	}
 	return SNAT_PORT_FREE << SNAT_PORT_SHIFT;
 }
@@ -177,8 +193,7 @@ __noinline int snat_port_worth(const struct insertion *in, __u32 port)
  * forgotten. */
 static __always_inline __u64 snat_hash(const struct flow *flow, __u64 seed)
 {
-	return flow_hash(&flow->client, flow->port, flow->protocol,
-			 flow_hash(&flow->frontend, flow->frontend_port, flow->protocol, seed));
+	return flow_own_pair_hash(flow, seed);
 }
 
 static __always_inline __be16 snat_candidate(const struct settings *settings, __u64 hash, __u32 candidate)
@@ -318,11 +333,7 @@ static __always_inline enum verdict create_external(struct __sk_buff *skb, struc
 
 static __always_inline bool snat_find(const struct settings *settings, const struct packet *packet, struct reply *reply)
 {
-	struct flow_place place;
-
-	if (!flow_find_place(&place, &packet->destination, packet->destination_port, packet->protocol, settings->seed))
-		return false;
-	reply_find(reply, &place, packet, settings);
+	reply_find(reply, settings, packet, QUERY_SNAT_REPLY);
 	return reply->at;
 }
 
@@ -336,7 +347,7 @@ static __always_inline bool snat_is_over(const struct flow *flow, const struct p
 /* Frees the entry: the other connection's next packets are not the flow's either. */
 static __always_inline void snat_give(const struct reply *reply)
 {
-	flow_swap_word(reply->at, reply->flow.word, flow_next_word(reply->flow.word, FLOW_FREE));
+	flow_free(reply->at, reply->entry, reply->flow.word);
 }
 
 static __always_inline enum verdict snat_translate(struct __sk_buff *skb, const struct settings *settings,

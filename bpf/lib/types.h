@@ -9,6 +9,7 @@
 #define SLOTS_PER_LINE    16 /* ids of one element of slots: a cache line */
 #define TIERS_MAX         3
 #define FLOW_WAYS         8 /* entries of one set of the flow table: 512 bytes */
+#define FLOW_SETS         8 /* sets of one block: a page of entries, and a cache line of tags */
 #define SERVICE_CIDRS_MAX 8
 #define SOURCES_MAX       64         /* the node's addresses that SNAT may use; index 0 is nobody's */
 #define FILTER_WORDS      (1u << 15) /* of each of the two filters: twice 256 KiB */
@@ -187,8 +188,8 @@ enum flow_seen {
 		64, /* TCP: the client went on after both had closed: a server that closed last has forgotten it */
 };
 
-/* One connection: one cache line. Found by hash of client address, port and protocol; a forward packet matches the
- * frontend, a reply the backend. Written only between FLOW_WRITING and FLOW_LIVE, but for seen, touched. port is that of the entry's
+/* One connection: one cache line. Found by hash of client address, port and protocol, in one of two blocks; a forward packet matches
+ * the frontend, a reply the backend. Written only between FLOW_WRITING and FLOW_LIVE, but for seen, touched. port is that of the entry's
  * key, other_port that of its twin's: older agents carry flows over by these names, so they stay. */
 struct flow {
 	__u32 word;    /* phase and claim counter */
@@ -213,6 +214,20 @@ struct flow_set {
 	struct flow ways[FLOW_WAYS];
 };
 _Static_assert(sizeof(struct flow_set) == 512, "layout is shared");
+
+/* Of each entry of a block eight bits of its key's hash, 0: the entry is free. Byte w of sets[s] is that of way w of the block's set s. Who
+ * takes an entry to FLOW_WRITING writes its tag, and nobody else does. */
+struct flow_block {
+	__u64 sets[FLOW_SETS];
+};
+_Static_assert(sizeof(struct flow_block) == 64, "one cache line");
+
+/* Of the whole table; a cache line that is hardly ever written. */
+struct flow_spill {
+	__u32 spilled;
+	__u32 pad[15];
+};
+_Static_assert(sizeof(struct flow_spill) == 64, "one cache line");
 
 struct affinity_key {
 	struct address client;
@@ -330,7 +345,7 @@ struct settings {
 /* Raised when an agent that does not know of the change would misread the tables. The next agent carries them over by the names of
  * fields (pkg/bpf conversion): so a field whose meaning changes gets another name, and zero means "nothing of the kind". */
 enum schema {
-	SCHEMA_VERSION = 4,
+	SCHEMA_VERSION = 5,
 };
 
 /* What SNAT uses towards a network device whose route names no source; key: ifindex. */

@@ -61,7 +61,10 @@ struct work {
 	struct packet packet;
 	const struct settings *settings;
 	struct found found;
-	struct insertion in;
+	union {
+		struct insertion in;
+		struct flow_query query; /* before there is an insertion */
+	};
 	__u32 service; /* id of the service port, 0 none */
 };
 

@@ -25,7 +25,6 @@ const newBackends = 10
 type bench struct {
 	objects *bpf.Objects
 	floors  BenchObjects
-	zeroes  []byte // as many as the flow table has bytes
 	count   *counter
 	closers []io.Closer
 }
@@ -96,7 +95,6 @@ func open() (*bench, error) {
 }
 
 func (b *bench) prepare() error {
-	b.zeroes = make([]byte, b.objects.Flows.MaxEntries()*b.objects.Flows.ValueSize())
 	if err := LoadBenchObjects(&b.floors, nil); err != nil {
 		return fmt.Errorf("load floor programs: %w", err)
 	}
@@ -122,16 +120,7 @@ func (b *bench) prepare() error {
 }
 
 // forget empties the flow table.
-func (b *bench) forget() error {
-	memory, err := b.objects.Flows.Memory()
-	if err == nil {
-		_, err = memory.WriteAt(b.zeroes, 0)
-	}
-	if err != nil {
-		return fmt.Errorf("clear table flows: %w", err)
-	}
-	return nil
-}
+func (b *bench) forget() error { return b.objects.ForgetFlows() }
 
 // counted reads one verdict counter of one hook.
 func (b *bench) counted(hook bpf.NearlbHook, verdict bpf.NearlbVerdict) (uint64, error) {

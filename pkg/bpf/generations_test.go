@@ -55,16 +55,16 @@ func TestTablesOfAnotherLayoutServeUntilTheyAreTakenOver(t *testing.T) {
 	sizes := small()
 	sizes.Backends = 128
 	load(t, bpf.Options{Sizes: sizes, PinPath: path}).Close()
-	pretend(t, path, "v4", "v7")
-	if _, err := bpf.OpenMaps(path, true); !errors.Is(err, bpf.ErrIncompatible) || !strings.Contains(err.Error(), "of layout v7, this nearlb has v4") {
+	pretend(t, path, "v5", "v7")
+	if _, err := bpf.OpenMaps(path, true); !errors.Is(err, bpf.ErrIncompatible) || !strings.Contains(err.Error(), "of layout v7, this nearlb has v5") {
 		t.Errorf("a read command says %v", err)
 	}
 
 	killed := load(t, bpf.Options{Sizes: small(), PinPath: path})
-	wantGenerations(t, path, "new_v4", "v7")
+	wantGenerations(t, path, "new_v5", "v7")
 	killed.Close()
 	objects := load(t, bpf.Options{Sizes: small(), PinPath: path})
-	wantGenerations(t, path, "new_v4", "v7")
+	wantGenerations(t, path, "new_v5", "v7")
 	if !objects.Fresh() || len(objects.Former()) != 1 || objects.Former()[0].Layout() != "v7" {
 		t.Errorf("fresh %v beside %v, want new tables beside those of v7", objects.Fresh(), objects.Former())
 	}
@@ -74,7 +74,7 @@ func TestTablesOfAnotherLayoutServeUntilTheyAreTakenOver(t *testing.T) {
 	if err := objects.TakeOver(); err != nil {
 		t.Fatal(err)
 	}
-	wantGenerations(t, path, "old_v7", "v4")
+	wantGenerations(t, path, "old_v7", "v5")
 	objects.Close()
 	again := load(t, bpf.Options{Sizes: small(), PinPath: path})
 	if again.Fresh() || len(again.Former()) != 1 {
@@ -83,21 +83,21 @@ func TestTablesOfAnotherLayoutServeUntilTheyAreTakenOver(t *testing.T) {
 	if err := again.RemoveFormer(); err != nil {
 		t.Fatal(err)
 	}
-	wantGenerations(t, path, "v4")
+	wantGenerations(t, path, "v5")
 }
 
 func TestAStartThatWasKilledBetweenTwoRenamesIsUndone(t *testing.T) {
 	path := privileged.Bpffs(t)
 	load(t, bpf.Options{Sizes: small(), PinPath: path}).Close()
-	pretend(t, path, "v4", "v7")
+	pretend(t, path, "v5", "v7")
 	load(t, bpf.Options{Sizes: small(), PinPath: path}).Close()
 	pretend(t, path, "v7", "old_1_v7")
-	wantGenerations(t, path, "new_v4", "old_v7")
+	wantGenerations(t, path, "new_v5", "old_v7")
 	objects := load(t, bpf.Options{Sizes: small(), PinPath: path})
 	if !objects.Fresh() || len(objects.Former()) != 1 {
 		t.Errorf("fresh %v beside %d others, want new tables beside one", objects.Fresh(), len(objects.Former()))
 	}
-	wantGenerations(t, path, "new_v4", "v7")
+	wantGenerations(t, path, "new_v5", "v7")
 }
 
 func TestTablesThatDoNotFitTheirNameAreReplacedAndNotRefused(t *testing.T) {
@@ -108,7 +108,7 @@ func TestTablesThatDoNotFitTheirNameAreReplacedAndNotRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer odd.Close()
-	pin := filepath.Join(path, "v4", "maps", "names")
+	pin := filepath.Join(path, "v5", "maps", "names")
 	if err := errors.Join(os.Remove(pin), odd.Pin(pin)); err != nil {
 		t.Fatal(err)
 	}
@@ -119,13 +119,13 @@ func TestTablesThatDoNotFitTheirNameAreReplacedAndNotRefused(t *testing.T) {
 	if err := objects.TakeOver(); err != nil {
 		t.Fatal(err)
 	}
-	wantGenerations(t, path, "old_v4", "v4")
+	wantGenerations(t, path, "old_v5", "v5")
 }
 
 func TestCleanupTakesEveryGenerationAway(t *testing.T) {
 	path := privileged.Bpffs(t)
 	load(t, bpf.Options{Sizes: small(), PinPath: path}).Close()
-	pretend(t, path, "v4", "v1")
+	pretend(t, path, "v5", "v1")
 	load(t, bpf.Options{Sizes: small(), PinPath: path}).Close()
 	pretend(t, path, "v1", "old_5_v1")
 	if err := os.MkdirAll(filepath.Join(path, "v9", "maps"), 0o700); err != nil {
@@ -152,7 +152,7 @@ func TestProgramsThatNobodyAttachedGo(t *testing.T) {
 	if err := objects.RemoveUnattachedPrograms(map[ebpf.ProgramID]bool{id: true}); err != nil {
 		t.Fatal(err)
 	}
-	dirs, err := os.ReadDir(filepath.Join(path, "v4", "programs"))
+	dirs, err := os.ReadDir(filepath.Join(path, "v5", "programs"))
 	if err != nil || len(dirs) != 2 {
 		t.Errorf("pinned programs are %v (%v), want those that are attached and this load's", dirs, err)
 	}

@@ -135,6 +135,11 @@ type NearlbFlow struct {
 	Service      uint32
 }
 
+type NearlbFlowBlock struct {
+	_    structs.HostLayout
+	Sets [8]uint64
+}
+
 type NearlbFlowFlags uint32
 
 const (
@@ -169,6 +174,12 @@ const (
 type NearlbFlowSet struct {
 	_    structs.HostLayout
 	Ways [8]NearlbFlow
+}
+
+type NearlbFlowSpill struct {
+	_       structs.HostLayout
+	Spilled uint32
+	Pad     [15]uint32
 }
 
 type NearlbFragmentKey struct {
@@ -345,7 +356,7 @@ const (
 type NearlbSchema uint32
 
 const (
-	NearlbSchemaSCHEMA_VERSION NearlbSchema = 4
+	NearlbSchemaSCHEMA_VERSION NearlbSchema = 5
 )
 
 type NearlbServiceCounter struct {
@@ -531,6 +542,8 @@ const (
 	NearlbMapDevices               = "devices"
 	NearlbMapEventBudgets          = "event_budgets"
 	NearlbMapEvents                = "events"
+	NearlbMapFlowSpills            = "flow_spills"
+	NearlbMapFlowTags              = "flow_tags"
 	NearlbMapFlows                 = "flows"
 	NearlbMapFragments             = "fragments"
 	NearlbMapFrontends             = "frontends"
@@ -698,6 +711,8 @@ type NearlbMapSpecs struct {
 	Devices         *ebpf.MapSpec `ebpf:"devices"`
 	EventBudgets    *ebpf.MapSpec `ebpf:"event_budgets"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
+	FlowSpills      *ebpf.MapSpec `ebpf:"flow_spills"`
+	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Frontends       *ebpf.MapSpec `ebpf:"frontends"`
@@ -789,6 +804,8 @@ type NearlbMaps struct {
 	Devices         *ebpf.Map `ebpf:"devices"`
 	EventBudgets    *ebpf.Map `ebpf:"event_budgets"`
 	Events          *ebpf.Map `ebpf:"events"`
+	FlowSpills      *ebpf.Map `ebpf:"flow_spills"`
+	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Frontends       *ebpf.Map `ebpf:"frontends"`
@@ -815,6 +832,8 @@ func (m *NearlbMaps) Close() error {
 		m.Devices,
 		m.EventBudgets,
 		m.Events,
+		m.FlowSpills,
+		m.FlowTags,
 		m.Flows,
 		m.Fragments,
 		m.Frontends,

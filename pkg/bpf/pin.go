@@ -99,6 +99,7 @@ func keepSizes(spec *ebpf.CollectionSpec, have func(name string) uint32, grow bo
 			spec.Maps[name].MaxEntries = size
 		}
 	}
+	sizeTags(spec)
 }
 
 // Pinned are the sizes of the tables in force under a pin path, whatever their layout, as far as they can be opened; false

@@ -120,7 +120,14 @@ func (s Sizes) apply(spec *ebpf.CollectionSpec) error {
 		}
 		m.MaxEntries = elements(name, *field)
 	}
+	sizeTags(spec)
 	return nil
+}
+
+// sizeTags gives flow_tags an element for each block of sets.
+func sizeTags(spec *ebpf.CollectionSpec) {
+	const sets = uint32(len(NearlbFlowBlock{}.Sets))
+	spec.Maps[NearlbMapFlowTags].MaxEntries = (spec.Maps[NearlbMapFlows].MaxEntries + sets - 1) / sets
 }
 
 // Sizes reads the capacities that these tables have in the kernel.

@@ -3,7 +3,6 @@
 package maps
 
 import (
-	"encoding/binary"
 	"sync/atomic"
 	"unsafe"
 
@@ -17,16 +16,6 @@ const (
 	wordSeen    = int(unsafe.Offsetof(bpf.NearlbFlow{}.Seen) / 4)
 	wordOfFlow  = int(unsafe.Offsetof(bpf.NearlbFlow{}.Word) / 4)
 )
-
-// flowHash is flow_hash of bpf/lib/hash.h.
-func flowHash(a bpf.NearlbAddress, port uint16, protocol uint8, seed uint64) uint64 {
-	low, high := binary.LittleEndian.Uint64(a.Bytes[:8]), binary.LittleEndian.Uint64(a.Bytes[8:])
-	x := (high ^ seed) * 0x9e3779b97f4a7c15
-	x ^= x >> 32
-	x ^= low ^ uint64(uint32(protocol)<<16|uint32(port))*0xbf58476d1ce4e5b9
-	x *= 0xff51afd7ed558ccd
-	return x ^ x>>32
-}
 
 // carriedFlow is what Carrier wrote to an entry last.
 type carriedFlow struct{ word, seen uint32 }
@@ -68,68 +57,94 @@ func (c *Carrier) show(f *bpf.NearlbFlow) {
 	c.store.known(of, f.Frontend, f.FrontendPort).put(c.store.filter)
 }
 
-// put brings one entry over; false when its set has no room.
+// put brings one entry over; false when its blocks have no room.
 func (c *Carrier) put(f bpf.NearlbFlow, settings *bpf.NearlbSettings, e expiry) bool {
 	at := f.Client
 	if f.Flags&(flowSNAT|flowAlias) == flowSNAT|flowAlias { // found by what the backend sees
 		at = settings.Sources[int(f.Source)%len(settings.Sources)]
 	}
-	hash := flowHash(at, f.Port, f.Protocol, settings.Seed)
-	set, start := uint32(hash)&(c.store.flows.size-1), int(hash>>61)
+	keys := flowKeys{own: flowHash(at, f.Port, f.Protocol, settings.Seed)}
+	if f.Flags&flowAlias == 0 {
+		keys.pair = flowPairHash(&f, settings.Seed)
+	}
 	for range readAttempts {
-		way, have := c.find(set, start, &f)
-		if way >= 0 && sameFlow(&have, &f) {
-			c.merge(set, way, have.Word, &f)
+		hash, place, have, found := c.find(keys, &f)
+		if found && sameFlow(&have, &f) {
+			c.merge(place, have.Word, &f)
 			return true
 		}
-		if way >= 0 && !c.later(set, way, &have, &f) {
+		if found && !c.later(place, &have, &f) {
 			return true
 		}
-		if way < 0 {
-			way, have = c.taken(set, &f)
-			if way >= 0 && c.wrote[place(set, way)].word != have.Word {
+		if !found {
+			hash = keys.own
+			place, have, found = c.taken(hash, &f)
+			if found && c.wrote[place].word != have.Word {
 				return false
 			}
 		}
-		if way < 0 {
-			if way, have.Word = c.room(set, start, e); way < 0 {
+		if !found {
+			if hash, place, have.Word, found = c.roomFor(keys, &f, e); !found {
 				return false
 			}
 		}
-		if c.claim(set, way, have.Word, &f) {
+		if hash != keys.own && !hasTwin(&f) {
+			return false // its replies would not find it there
+		}
+		if c.claim(keys, hash, place, have.Word, &f) {
 			return true
 		}
 	}
 	return false
 }
 
-// find looks for an entry of the same ends.
-func (c *Carrier) find(set uint32, start int, f *bpf.NearlbFlow) (way int, have bpf.NearlbFlow) {
-	for i := range flowWays {
-		way = (start + i) % flowWays
-		have, ok := readFlow(c.store.flows, set, way)
-		if ok && have.Client == f.Client && have.Frontend == f.Frontend && have.Port == f.Port && have.FrontendPort == f.FrontendPort &&
-			have.Protocol == f.Protocol && (have.Flags^f.Flags)&flowAlias == 0 && (f.Flags&flowAlias == 0 || have.OtherPort == f.OtherPort) {
-			return way, have
+// flowKeys are the hashes by which a connection's entry may be found; pair is 0 for a second entry.
+type flowKeys struct{ own, pair uint64 }
+
+// hasTwin is flow_has_twin of bpf/lib/flow.h.
+func hasTwin(f *bpf.NearlbFlow) bool { return f.Flags&flowSNAT != 0 || f.OtherPort != f.Port }
+
+// find looks for an entry of the same ends, and tells by which hash it is found.
+func (c *Carrier) find(keys flowKeys, f *bpf.NearlbFlow) (hash uint64, place uint32, have bpf.NearlbFlow, found bool) {
+	for hash, place := range c.store.tagged(keys) {
+		have, ok := readFlow(c.store.flows, place)
+		if ok && sameEnds(&have, f) {
+			return hash, place, have, true
 		}
 	}
-	return -1, have
+	return 0, 0, have, false
 }
 
-// taken finds another connection's second entry with the port that the backend sees, -1 none: replies would be anybody's. One
-// that these tables' programs made is theirs; one that was carried here is over, as its port was given to this one since.
-func (c *Carrier) taken(set uint32, f *bpf.NearlbFlow) (way int, have bpf.NearlbFlow) {
-	if f.Flags&flowAlias == 0 {
-		return -1, have
+// roomFor is room at the first place that has some: only a connection with a second entry has another than its own.
+func (c *Carrier) roomFor(keys flowKeys, f *bpf.NearlbFlow, e expiry) (hash uint64, place, word uint32, found bool) {
+	place, word, found = c.room(keys.own, blocksOwn, e)
+	if found || keys.pair == 0 || !hasTwin(f) || c.store.flows.size < blocksPair*uint32(flowSets) {
+		return keys.own, place, word, found
 	}
-	for way := range flowWays {
-		have, ok := readFlow(c.store.flows, set, way)
+	c.store.spill()
+	place, word, found = c.room(keys.pair, blocksPair, e)
+	return keys.pair, place, word, found
+}
+
+func sameEnds(have, f *bpf.NearlbFlow) bool {
+	return have.Client == f.Client && have.Frontend == f.Frontend && have.Port == f.Port && have.FrontendPort == f.FrontendPort &&
+		have.Protocol == f.Protocol && (have.Flags^f.Flags)&flowAlias == 0 && (f.Flags&flowAlias == 0 || have.OtherPort == f.OtherPort)
+}
+
+// taken finds another connection's second entry with the port that the backend sees: replies would be anybody's. One
+// that these tables' programs made is theirs; one that was carried here is over, as its port was given to this one since.
+func (c *Carrier) taken(hash uint64, f *bpf.NearlbFlow) (place uint32, have bpf.NearlbFlow, found bool) {
+	if f.Flags&flowAlias == 0 {
+		return 0, have, false
+	}
+	for _, place := range c.store.tagged(flowKeys{own: hash}) {
+		have, ok := readFlow(c.store.flows, place)
 		if ok && have.Flags == f.Flags && have.Port == f.Port && have.Protocol == f.Protocol && have.Backend == f.Backend &&
 			have.Source == f.Source && (f.Flags&flowSNAT != 0 || have.Client == f.Client) {
-			return way, have
+			return place, have, true
 		}
 	}
-	return -1, have
+	return 0, have, false
 }
 
 func sameFlow(a, b *bpf.NearlbFlow) bool {
@@ -137,48 +152,44 @@ func sameFlow(a, b *bpf.NearlbFlow) bool {
 }
 
 // later tells whether the other layout's entry is the newer one: it had a packet later, or nobody but us has written this one.
-func (c *Carrier) later(set uint32, way int, have, f *bpf.NearlbFlow) bool {
+func (c *Carrier) later(place uint32, have, f *bpf.NearlbFlow) bool {
 	if f.Touched != have.Touched {
 		return int32(f.Touched-have.Touched) > 0
 	}
-	return c.wrote[place(set, way)].word == have.Word
+	return c.wrote[place].word == have.Word
 }
-
-func place(set uint32, way int) uint32 { return set*uint32(flowWays) + uint32(way) }
 
 // merge brings an entry up to date with what the connection has shown since it was carried, and takes back what was another one's, from
 // the same port. Of an entry that these tables' programs made, the other layout knows the end of the connection before at best. An entry
 // that another took in the meantime gets it wrongly: a bit of another's state, which its own packets would have set soon.
-func (c *Carrier) merge(set uint32, way int, word uint32, f *bpf.NearlbFlow) {
-	a, base := c.store.flows, way*flowWords
+func (c *Carrier) merge(place, word uint32, f *bpf.NearlbFlow) {
+	seen, touched := flowWord(c.store.flows, place, wordSeen), flowWord(c.store.flows, place, wordTouched)
 	add, gone := f.Seen&uint32(bpf.NearlbFlowSeenSEEN_REPLY|bpf.NearlbFlowSeenSEEN_ESTABLISHED), uint32(0)
-	if last := c.wrote[place(set, way)]; last.word == word {
+	if last := c.wrote[place]; last.word == word {
 		add, gone = f.Seen&^last.seen, last.seen&^f.Seen
-		c.wrote[place(set, way)] = carriedFlow{word, f.Seen}
+		c.wrote[place] = carriedFlow{word, f.Seen}
 	}
-	if a.load(set, base+wordSeen)&add != add {
-		atomic.OrUint32(a.word(set, base+wordSeen), add)
+	if atomic.LoadUint32(seen)&add != add {
+		atomic.OrUint32(seen, add)
 	}
-	if a.load(set, base+wordSeen)&gone != 0 {
-		atomic.AndUint32(a.word(set, base+wordSeen), ^gone)
+	if atomic.LoadUint32(seen)&gone != 0 {
+		atomic.AndUint32(seen, ^gone)
 	}
-	if touched := a.load(set, base+wordTouched); int32(f.Touched-touched) > 0 {
-		atomic.CompareAndSwapUint32(a.word(set, base+wordTouched), touched, f.Touched)
+	if last := atomic.LoadUint32(touched); int32(f.Touched-last) > 0 {
+		atomic.CompareAndSwapUint32(touched, last, f.Touched)
 	}
 }
 
-// room is a way that the programs would take too: free, expired, closed, or else the one that waits for an answer longest.
-func (c *Carrier) room(set uint32, start int, e expiry) (way int, word uint32) {
-	way = -1
+// room is an entry that the programs would take too: free, expired, closed, or else the one that waits for an answer longest.
+func (c *Carrier) room(hash uint64, blocks int, e expiry) (place, word uint32, found bool) {
 	best, oldest := 0, uint64(0)
-	for i := range flowWays {
-		at := (start + i) % flowWays
-		have := c.store.flows.load(set, at*flowWords+wordOfFlow)
-		f, used := readFlow(c.store.flows, set, at)
+	for at := range c.store.roomy(hash, blocks) {
+		have := atomic.LoadUint32(flowWord(c.store.flows, at, wordOfFlow))
+		f, used := readFlow(c.store.flows, at)
 		rank := 0
 		switch {
 		case !used && have&flowPhase == 0:
-			return at, have
+			return at, have, true
 		case !used || f.Word != have || have&flowPhase != flowLive:
 		case e.expired(&f):
 			rank = 3
@@ -188,43 +199,46 @@ func (c *Carrier) room(set uint32, start int, e expiry) (way int, word uint32) {
 			rank = 1
 		}
 		if rank > best || rank == best && rank > 0 && e.idle(&f) > oldest {
-			way, word, best, oldest = at, have, rank, e.idle(&f)
+			place, word, found, best, oldest = at, have, true, rank, e.idle(&f)
 		}
 	}
-	return way, word
+	return place, word, found
 }
 
 // claim writes an entry as the programs do: shown to other writers first, and taken back if one of them has the same.
-func (c *Carrier) claim(set uint32, way int, word uint32, f *bpf.NearlbFlow) bool {
-	a, base := c.store.flows, way*flowWords
+func (c *Carrier) claim(keys flowKeys, hash uint64, place, word uint32, f *bpf.NearlbFlow) bool {
+	a := c.store.flows
+	state := flowWord(a, place, wordOfFlow)
 	claimed := word&^flowPhase + flowClaim
-	if !atomic.CompareAndSwapUint32(a.word(set, base+wordOfFlow), word, claimed|flowWriting) {
+	if !atomic.CompareAndSwapUint32(state, word, claimed|flowWriting) {
 		return false
 	}
 	for i, value := range wordsOf(f) {
 		if i != wordOfFlow {
-			a.store(set, base+i, value)
+			atomic.StoreUint32(flowWord(a, place, i), value)
 		}
 	}
-	a.store(set, base+wordOfFlow, claimed|flowClaimed)
-	// The programs take a claimed entry that they find abandoned: it is published only if it is ours yet.
-	publish := func(phase uint32) bool {
-		return atomic.CompareAndSwapUint32(a.word(set, base+wordOfFlow), claimed|flowClaimed, claimed|phase)
-	}
-	if c.twice(set, way, f) {
-		publish(uint32(bpf.NearlbFlowPhaseFLOW_FREE))
+	c.store.setTag(place, flowTag(hash))
+	atomic.StoreUint32(state, claimed|flowClaimed)
+	a.written()
+	if c.twice(keys, place, f) {
+		// The programs take a claimed entry that they find abandoned: it is freed, or published, only if it is ours yet.
+		if atomic.CompareAndSwapUint32(state, claimed|flowClaimed, claimed|flowWriting) {
+			c.store.setTag(place, 0)
+			atomic.StoreUint32(state, claimed|uint32(bpf.NearlbFlowPhaseFLOW_FREE))
+		}
 		return false
 	}
-	if !publish(flowLive) {
+	if !atomic.CompareAndSwapUint32(state, claimed|flowClaimed, claimed|flowLive) {
 		return false
 	}
-	c.wrote[place(set, way)] = carriedFlow{claimed | flowLive, f.Seen}
+	c.wrote[place] = carriedFlow{claimed | flowLive, f.Seen}
 	return true
 }
 
-func (c *Carrier) twice(set uint32, way int, f *bpf.NearlbFlow) bool {
-	for at := range flowWays {
-		if found, _ := c.find(set, at, f); found >= 0 && found != way {
+func (c *Carrier) twice(keys flowKeys, place uint32, f *bpf.NearlbFlow) bool {
+	for _, at := range c.store.tagged(keys) {
+		if have, ok := readFlow(c.store.flows, at); ok && at != place && sameEnds(&have, f) {
 			return true
 		}
 	}

@@ -65,3 +65,46 @@ func TestACarriedConnectionIsNotEndedByTheOneBeforeIt(t *testing.T) {
 		}
 	}
 }
+
+// A connection with two entries is carried over where its port's blocks are full as well, to where the programs look for it. One that has
+// but one entry would be found there by its client's packets alone: it stays behind.
+func TestAConnectionBeyondItsPortsBlocksIsCarriedToWhereItIsFound(t *testing.T) {
+	sizes := tinySizes()
+	sizes.FlowSets = 64
+	s := memoryStore(sizes)
+	s.clock = standing{}
+	c := &Carrier{store: s, wrote: map[uint32]carriedFlow{}}
+	settings := read[bpf.NearlbSettings](s.settings, 0)
+	put := func(backend int, port, other uint16, flags uint8) bool {
+		return c.put(bpf.NearlbFlow{Word: flowLive, Client: address16(hostAddress(1).Addr()), Frontend: address16(hostAddress(2).Addr()), Port: swap16(port),
+			OtherPort: swap16(other), FrontendPort: swap16(uint16(backend)), Protocol: 6, Backend: uint32(backend), Generation: 1, Flags: flags,
+			Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)}, &settings, newExpiry(s.clock))
+	}
+	room := blocksOwn * flowSets * flowWays
+	for i := range room {
+		if !put(i+1, 41000, 41000, 0) {
+			t.Fatalf("there is no room for connection %d of %d", i, room)
+		}
+	}
+	if put(room+1, 41000, 41000, 0) || s.spilled() {
+		t.Error("a connection of one entry was carried to where its replies do not find it")
+	}
+	for range 2 {
+		if !put(room+2, 41000, 50000, 0) || !put(room+2, 50000, 41000, flowAlias) || !s.spilled() {
+			t.Fatal("a connection of two entries was not carried")
+		}
+	}
+	first, second := 0, 0
+	for place, f := range liveFlows(s) {
+		switch {
+		case f.Backend != uint32(room+2):
+		case f.Flags&flowAlias == 0 && s.tagOf(place) == flowTag(flowPairHash(&f, settings.Seed)):
+			first++
+		case f.Flags&flowAlias != 0 && s.tagOf(place) == flowTag(flowHash(f.Client, f.Port, f.Protocol, settings.Seed)):
+			second++
+		}
+	}
+	if first != 1 || second != 1 {
+		t.Errorf("it has %d first and %d second entries where they are looked for", first, second)
+	}
+}

@@ -4,6 +4,7 @@ package maps
 
 import (
 	"iter"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -23,12 +24,25 @@ const (
 	readAttempts = 4
 )
 
-// liveFlows walks the flow table: every entry with a key, under its place (set * ways + way).
+// flowPlace is the number of an entry.
+func flowPlace(set uint32, way int) uint32 { return set*uint32(flowWays) + uint32(way) }
+
+// flowWord is a word of the entry of a place.
+func flowWord(a *array, place uint32, word int) *uint32 {
+	return a.word(place/uint32(flowWays), int(place%uint32(flowWays))*flowWords+word)
+}
+
+func yieldFlow(a *array, place uint32, yield func(uint32, bpf.NearlbFlow) bool) bool {
+	f, ok := readFlow(a, place)
+	return !ok || yield(place, f)
+}
+
+// liveFlows walks the flow table: every entry with a key, under its place.
 func liveFlows(s *store) iter.Seq2[uint32, bpf.NearlbFlow] {
 	return func(yield func(uint32, bpf.NearlbFlow) bool) {
 		for set := range s.flows.size {
 			for way := range flowWays {
-				if f, ok := readFlow(s.flows, set, way); ok && !yield(set*uint32(flowWays)+uint32(way), f) {
+				if place := flowPlace(set, way); !yieldFlow(s.flows, place, yield) {
 					return
 				}
 			}
@@ -38,17 +52,17 @@ func liveFlows(s *store) iter.Seq2[uint32, bpf.NearlbFlow] {
 
 // readFlow copies an entry that the programs may be changing: the word of state must be the same before and after. An entry
 // that never stands still is given as it was read last.
-func readFlow(a *array, set uint32, way int) (f bpf.NearlbFlow, ok bool) {
-	words, base := wordsOf(&f), way*flowWords
+func readFlow(a *array, place uint32) (f bpf.NearlbFlow, ok bool) {
+	words, state := wordsOf(&f), flowWord(a, place, wordOfFlow)
 	for range readAttempts {
-		word := a.load(set, base+wordOfFlow)
+		word := atomic.LoadUint32(state)
 		if phase := word & flowPhase; phase != flowLive && phase != flowClaimed {
 			return f, false
 		}
 		for i := range words {
-			words[i] = a.load(set, base+i)
+			words[i] = atomic.LoadUint32(flowWord(a, place, i))
 		}
-		if a.load(set, base+wordOfFlow) == word {
+		if atomic.LoadUint32(state) == word {
 			break
 		}
 	}

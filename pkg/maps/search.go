@@ -84,7 +84,7 @@ func (t *Tables) searchFlows(s *search) bool {
 	expiry := newExpiry(t.store.clock)
 	for end := min(t.store.flows.size, s.set+searchedSets); s.set < end; s.set++ {
 		for way := range flowWays {
-			f, ok := readFlow(t.store.flows, s.set, way)
+			f, ok := readFlow(t.store.flows, flowPlace(s.set, way))
 			if ok && !expiry.surely(&f) {
 				s.note(t.store, &f)
 			}

@@ -23,6 +23,8 @@ type store struct {
 	slots    *array
 	backends *array
 	flows    *array
+	tags     *array // of flows: flow_tags
+	spills   *array // of flows: flow_spills
 	filter   *array
 	settings *array
 

@@ -24,6 +24,8 @@ func memoryStore(sizes bpf.Sizes) *store {
 		slots:           packed(newMemory[bpf.NearlbSlotLine](sizes.Slots / bpf.SlotsPerLine)),
 		backends:        newMemory[backendRow](sizes.Backends),
 		flows:           newMemory[bpf.NearlbFlowSet](sizes.FlowSets),
+		tags:            newMemory[bpf.NearlbFlowBlock]((sizes.FlowSets + uint32(flowSets) - 1) / uint32(flowSets)),
+		spills:          newMemory[bpf.NearlbFlowSpill](1),
 		filter:          newMemory[bpf.NearlbKnownBits](filterWords),
 		settings:        newMemory[bpf.NearlbSettings](1),
 		frontends:       newMemoryHash[frontendKey, uint32](sizes.Frontends),

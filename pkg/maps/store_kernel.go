@@ -24,6 +24,8 @@ func kernelStore(m *bpf.NearlbMaps, readOnly bool) (*store, error) {
 		slots:           packed(mapArray[bpf.NearlbSlotLine](mapped, m.Slots)),
 		backends:        mapArray[backendRow](mapped, m.Backends),
 		flows:           mapArray[bpf.NearlbFlowSet](mapped, m.Flows),
+		tags:            mapArray[bpf.NearlbFlowBlock](mapped, m.FlowTags),
+		spills:          mapArray[bpf.NearlbFlowSpill](mapped, m.FlowSpills),
 		filter:          mapArray[bpf.NearlbKnownBits](mapped, m.KnownAddresses),
 		settings:        mapArray[bpf.NearlbSettings](mapped, m.Config),
 		frontends:       &kernelHash[frontendKey, uint32]{table: m.Frontends},

@@ -34,7 +34,7 @@ func (t *Tables) FlowFill() float64 {
 	used := 0
 	for i := range count {
 		for way := range flowWays {
-			if f, ok := readFlow(s.flows, i*step, way); ok && !expiry.expired(&f) && !closed(f.Seen) {
+			if f, ok := readFlow(s.flows, flowPlace(i*step, way)); ok && !expiry.expired(&f) && !closed(f.Seen) {
 				used++
 			}
 		}

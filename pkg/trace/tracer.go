@@ -20,8 +20,6 @@ type Tracer struct {
 	objects *bpf.Objects
 	live    *bpf.NearlbMaps // nil offline
 	private *maps.Tables    // nil where live is not
-	flows   *ebpf.Memory
-	nothing []byte // as long as the flow table, all zero
 }
 
 // flowSets is the size of the private flow table: it has one connection at a time.
@@ -44,7 +42,7 @@ func Live(pinPath string) (*Tracer, error) {
 	if err != nil {
 		return nil, errors.Join(err, live.Close())
 	}
-	return newTracer(objects, live)
+	return &Tracer{objects: objects, live: live}, nil
 }
 
 // Offline publishes decisions into private tables and answers from those. The problems are those of publishing: frontends that
@@ -71,10 +69,7 @@ func Private(sizes bpf.Sizes) (*Tracer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := newTracer(objects, nil)
-	if err != nil {
-		return nil, err
-	}
+	t := &Tracer{objects: objects}
 	if t.private, err = maps.Open(&objects.NearlbMaps); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
@@ -104,8 +99,8 @@ func (t *Tracer) clear() error {
 			return err
 		}
 	}
-	if _, err := t.flows.WriteAt(t.nothing, 0); err != nil {
-		return fmt.Errorf("clear table flows: %w", err)
+	if err := t.objects.ForgetFlows(); err != nil {
+		return err
 	}
 	if err := t.forget(); err != nil {
 		return err
@@ -134,16 +129,6 @@ func sizesFor(decisions []lb.Decision) bpf.Sizes {
 	}
 }
 
-func newTracer(objects *bpf.Objects, live *bpf.NearlbMaps) (*Tracer, error) {
-	t := &Tracer{objects: objects, live: live}
-	var err error
-	if t.flows, err = objects.Flows.Memory(); err != nil {
-		return nil, errors.Join(fmt.Errorf("map table flows: %w", err), t.Close())
-	}
-	t.nothing = make([]byte, t.flows.Size())
-	return t, nil
-}
-
 // Close takes the programs and private tables out of the kernel.
 func (t *Tracer) Close() error {
 	err := t.objects.Close()
@@ -160,8 +145,8 @@ func (t *Tracer) Close() error {
 // it and the packet that came out.
 func (t *Tracer) run(door door, frame []byte) (bpf.NearlbTraceResult, []byte, error) {
 	var result bpf.NearlbTraceResult
-	if _, err := t.flows.WriteAt(t.nothing, 0); err != nil {
-		return result, nil, fmt.Errorf("clear table flows: %w", err)
+	if err := t.objects.ForgetFlows(); err != nil {
+		return result, nil, err
 	}
 	if err := t.objects.Trace.Put(uint32(0), &result); err != nil {
 		return result, nil, fmt.Errorf("clear table trace: %w", err)

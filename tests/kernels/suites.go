@@ -30,7 +30,7 @@ var suites = []suite{
 	{pkg: "tests/sockets", without: "TestSocketsOfOtherNamespacesAreServedOnlyWhenAllAre/all", why: "the same programs by a flag: the default is run",
 		oldest: true},
 	{pkg: "tests/packet", without: "TestConnectionsThroughSNATAreNeverTakenForOneAnother|TestPacketsCutAtEveryByte|TestProcessors|" +
-		"TestSharesAreWithinOnePercentOfEqual|TestRepliesGiveBackExactly|TestTheFlowTableNeverHoldsTwo|TestPacketsWithChangedBytes|TestAFlood|" +
+		"TestSharesAreWithinOnePercentOfEqual|TestRepliesGiveBackExactly|TestTheFlowTable|FullBlock|ItsPortsBlocks|FillsTheTable|FillTheTable|TestPacketsWithChangedBytes|TestAFlood|" +
 		"TestOnePortServesConnections|TestICMPErrorsAreLimited|TestWhatICMPsLimit|TestAClashingConnectionLasts|TestFramesShorterThan",
 		loads: "TestASumOfTheWholePacket|TestRepliesThatNoFlowHasPass|TestDirectTraffic|TestEntriesWhoseWriter|TestAFullSet|TestQuestionsGoTo|" +
 			"TestNobodyAsksAResponder|TestSessionAffinityKeepsNobody|TestAResponderAnswers|TestTheNodesOwnQuestions|TestAForgottenConnection|" +

@@ -200,13 +200,7 @@ func (r *rig) forget() {
 // evict empties the flow table alone.
 func (r *rig) evict() {
 	r.Helper()
-	memory, err := r.objects.Flows.Memory()
-	if err != nil {
-		r.Fatalf("map table flows: %v", err)
-	}
-	if _, err := memory.WriteAt(make([]byte, memory.Size()), 0); err != nil {
-		r.Fatalf("clear table flows: %v", err)
-	}
+	check(r, r.objects.ForgetFlows())
 }
 
 func clearHash[K any](r *rig, table *ebpf.Map) {
@@ -249,7 +243,22 @@ func (r *rig) editEntries(edit func(*bpf.NearlbFlow), phases ...bpf.NearlbFlowPh
 		if err := r.objects.Flows.Put(i, &set); err != nil {
 			r.Fatalf("write table flows: %v", err)
 		}
+		for w, f := range set.Ways {
+			if bpf.NearlbFlowPhase(f.Word)&bpf.NearlbFlowPhaseFLOW_PHASE_MASK == bpf.NearlbFlowPhaseFLOW_FREE {
+				r.untag(i, w)
+			}
+		}
 	}
+}
+
+// untag says of an entry that it is free.
+func (r *rig) untag(set uint32, way int) {
+	r.Helper()
+	var tags bpf.NearlbFlowBlock
+	block, of := set/uint32(len(tags.Sets)), set%uint32(len(tags.Sets))
+	check(r, r.objects.FlowTags.Lookup(block, &tags))
+	tags.Sets[of] &^= 0xff << (8 * way)
+	check(r, r.objects.FlowTags.Put(block, &tags))
 }
 
 // liveFlows lists the flow table.

@@ -58,11 +58,11 @@ func startEverywhere(t *testing.T, sets uint32, least int) {
 		var samples []sampled
 		for i := range 224 {
 			in := sized(w.packet(at(w.outside(1+i%2), uint16(41000+i/8)), at(w.outside(10+i%services), 80)))
-			samples = append(samples, sampled{fromPod, in, in})
+			samples = append(samples, sampled{hook: fromPod, before: in, after: in})
 		}
 		for i := range 32 {
 			back := sized(w.packet(at(w.pod(2), 8080), at(w.own(), ports.First+uint16(i))).with("SA", ""))
-			samples = append(samples, sampled{fromPod, back, back})
+			samples = append(samples, sampled{hook: fromPod, before: back, after: back})
 		}
 		c := r.gather(samples)
 		most := 0

@@ -4,6 +4,7 @@ package packet
 
 import (
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -38,35 +39,103 @@ func quickEndpoints(frame []byte) (src, dst netip.AddrPort, err error) {
 	return src, dst, nil
 }
 
+// stressed is how many packets each processor runs in each world of a stress test.
+var stressed = flag.Int("stressed", 500_000, "`packets` of each processor in each world of a stress test")
+
+// busy are tables of so many sets where nothing is protected for longer than a tick, so that entries change owners all the time.
+func busy(sets uint32) bpf.Options {
+	o := withSets(sets)
+	o.Knobs = map[string]any{"flow_active_seconds": uint32(0), "udp_active_seconds": uint32(0)}
+	return o
+}
+
 // Many more connections than the table holds, all in one or two sets, both processors at once: a packet is translated as its
 // own connection, or dropped, or passes as one whose flow is gone. Never as another connection's.
 func TestProcessorsThatShareASetNeverTranslateWrongly(t *testing.T) {
 	for _, sets := range []uint32{1, 2} {
 		for _, w := range worlds(lb.TCP, lb.UDP) {
 			t.Run(fmt.Sprintf("%d sets, %s", sets, w), func(t *testing.T) {
-				sizes := small()
-				sizes.FlowSets = sets
-				// Nothing is protected for longer than a tick, so that entries change owners all the time.
-				r := newRig(t, bpf.Options{Sizes: sizes, Knobs: map[string]any{"flow_active_seconds": uint32(0), "udp_active_seconds": uint32(0)}})
-				samples := r.manyFlows(w)
-				before := r.total()
-				for _, tally := range r.gather(samples).run(r, samples[0].before, 500_000) {
-					t.Logf("%d packets translated, %d as they came", tally.Translated, tally.Kept)
-					if tally.Translated == 0 || tally.Kept == 0 {
-						t.Error("no packet of one kind: the test does not test what it should")
-					}
-					if tally.Wrong != 0 {
-						s := samples[tally.WrongSample]
-						t.Errorf("%d packets translated wrongly, the last, %s:\n%s\nbecame:\n%s\nwant:\n%s", tally.Wrong, s.hook,
-							show(s.before.bytes()), show(frameOf(tally.Seen)), show(s.after.bytes()))
-					}
-				}
-				lost, all := r.counters()[counter{fromPod, "drop_flow_race"}].Packets, r.total()-before
-				t.Logf("%d of %d packets lost the race for an entry", lost, all)
-				if lost*50 > all {
-					t.Errorf("%d of %d packets lost the race for an entry", lost, all)
-				}
+				r := newRig(t, busy(sets))
+				r.crowded(r.manyFlows(w))
 			})
+		}
+	}
+}
+
+// The same where one port speaks to so many frontends that its blocks are full: a connection comes and goes between its own port and
+// another, wherever its entry is, and is never taken for another.
+func TestProcessorsThatFillABlockFromOnePortNeverTranslateWrongly(t *testing.T) {
+	for _, w := range worlds(lb.TCP, lb.UDP) {
+		t.Run(w.String(), func(t *testing.T) {
+			r := newRig(t, busy(32))
+			for i, tally := range r.crowded(r.onePort(w)) {
+				if t.Logf("processor %d: %d packets from other ports, %d answers to them", i, tally.Moved, tally.Back); tally.Moved == 0 || tally.Back == 0 {
+					t.Error("no packet of one kind: the test does not test what it should")
+				}
+			}
+			r.wellKept()
+		})
+	}
+}
+
+// crowded runs samples on both processors.
+func (r *rig) crowded(samples []sampled) [2]StressTally {
+	r.Helper()
+	before := r.total()
+	tallies := r.gather(samples).run(r, samples[0].before, *stressed)
+	for _, tally := range tallies {
+		r.Logf("%d packets translated, %d as they came", tally.Translated, tally.Kept)
+		if tally.Translated == 0 || tally.Kept == 0 {
+			r.Error("no packet of one kind: the test does not test what it should")
+		}
+		if tally.Wrong != 0 {
+			s := samples[int(tally.WrongSample)%len(samples)]
+			r.Errorf("%d packets translated wrongly, the last, %s:\n%s\nbecame:\n%s\nwant:\n%s", tally.Wrong, s.hook,
+				show(s.before.bytes()), show(frameOf(tally.Seen)), show(s.after.bytes()))
+		}
+	}
+	lost, all := r.counters()[counter{fromPod, "drop_flow_race"}].Packets, r.total()-before
+	r.Logf("%d of %d packets lost the race for an entry", lost, all)
+	if lost*50 > all {
+		r.Errorf("%d of %d packets lost the race for an entry", lost, all)
+	}
+	return tallies
+}
+
+// onePort are packets of connections from one port to two hundred frontends, each with a backend of its own: answers are theirs
+// whatever port they go to.
+func (r *rig) onePort(w world) (all []sampled) {
+	r.Helper()
+	const frontends = 200
+	r.webs(w, frontends)
+	for i := range frontends {
+		in := sized(w.packet(at(w.pod(1), 41000), w.web(i)))
+		_, out := r.pick(in)
+		r.evict()
+		for _, flags := range []string{"S", "A", "RA"} {
+			all = append(all, sampled{hook: fromPod, before: sized(in.with(flags, "")), after: sized(out.with(flags, "")), connection: i, moves: true})
+		}
+		answer := sized(out.reply("A", ""))
+		all = append(all, sampled{hook: toPod, before: answer, after: answer.from(in.dst), connection: i, moves: true})
+	}
+	return all
+}
+
+// wellKept looks at the whole table: free entries have no tag, and all others have one.
+func (r *rig) wellKept() {
+	r.Helper()
+	for block := range r.objects.FlowTags.MaxEntries() {
+		var tags bpf.NearlbFlowBlock
+		check(r, r.objects.FlowTags.Lookup(block, &tags))
+		for i, eight := range tags.Sets {
+			var set bpf.NearlbFlowSet
+			check(r, r.objects.Flows.Lookup(block*uint32(len(tags.Sets))+uint32(i), &set))
+			for way, f := range set.Ways {
+				free := bpf.NearlbFlowPhase(f.Word)&bpf.NearlbFlowPhaseFLOW_PHASE_MASK == bpf.NearlbFlowPhaseFLOW_FREE
+				if tag := eight >> (8 * way) & 0xff; free != (tag == 0) {
+					r.Errorf("block %d, set %d, way %d: word %d, tag %d", block, i, way, f.Word, tag)
+				}
+			}
 		}
 	}
 }
@@ -75,6 +144,23 @@ func TestProcessorsThatShareASetNeverTranslateWrongly(t *testing.T) {
 type sampled struct {
 	hook          string
 	before, after packet
+	connection    int
+	moves         bool // its server may see another port than the client's: that is the port that answers go to
+}
+
+// value is the sample as bpf/stress.c wants it.
+func (s sampled) value() StressSample {
+	v := StressSample{Before: wordsOf(s.before.bytes()), After: wordsOf(s.after.bytes())}
+	port := 0 // offset in the transport header: of the source port
+	if s.hook == toPod {
+		v.Hook, port = uint32(bpf.NearlbHookHOOK_TO_POD), 2
+	}
+	if s.moves {
+		transport := 14 + map[bool]int{false: 20, true: 40}[s.before.src.Addr().Is6()]
+		v.PortAt, v.CheckAt = uint16(transport+port), uint16(transport+map[lb.Protocol]int{lb.TCP: 16, lb.UDP: 6}[s.before.protocol])
+		v.Connection, v.Port = uint16(s.connection), swap(s.before.src.Port())
+	}
+	return v
 }
 
 // manyFlows are packets of 64 connections of one client to four services over five backends, forward and back, first ones and
@@ -90,10 +176,10 @@ func (r *rig) manyFlows(w world) []sampled {
 		_, out := r.pick(in)
 		r.evict()
 		for _, flags := range []string{"S", "PA", "RA"} {
-			all = append(all, sampled{fromPod, sized(in.with(flags, "")), sized(out.with(flags, ""))})
+			all = append(all, sampled{hook: fromPod, before: sized(in.with(flags, "")), after: sized(out.with(flags, ""))})
 		}
 		if answer := sized(out.reply("A", "")); i%4 == 0 {
-			all = append(all, sampled{toPod, answer, answer.from(in.dst)})
+			all = append(all, sampled{hook: toPod, before: answer, after: answer.from(in.dst)})
 		}
 	}
 	return all
@@ -133,11 +219,7 @@ func (r *rig) gather(samples []sampled) *crowd {
 		check(r, c[i].Hooks.Put(uint32(bpf.NearlbHookHOOK_FROM_POD), r.program(fromPod)))
 		check(r, c[i].Hooks.Put(uint32(bpf.NearlbHookHOOK_TO_POD), r.program(toPod)))
 		for n := range c[i].Samples.MaxEntries() {
-			s := samples[int(n)%len(samples)]
-			value := StressSample{Before: wordsOf(s.before.bytes()), After: wordsOf(s.after.bytes())}
-			if s.hook == toPod {
-				value.Hook = uint32(bpf.NearlbHookHOOK_TO_POD)
-			}
+			value := samples[int(n)%len(samples)].value()
 			check(r, c[i].Samples.Put(n, &value))
 		}
 	}
@@ -172,18 +254,42 @@ func TestTheFlowTableNeverHoldsTwoFlowsThatAreOne(t *testing.T) {
 			r.publish(w.decide(service{name: fmt.Sprint("s", n), address: at(w.vip(10+n), 80), tiers: tiersOf(w.tier(8080, 2))}))
 			for i := range 64 {
 				in := sized(w.packet(at(w.pod(1), uint16(41000+i)), at(w.vip(10+n), 80)))
-				samples = append(samples, sampled{fromPod, in, in})
+				samples = append(samples, sampled{hook: fromPod, before: in, after: in})
 			}
 		}
-		c := r.gather(samples)
-		for round := range 300 {
-			r.evict()
-			c.run(r, samples[0].before, 1000)
-			if r.checkTable(); t.Failed() {
-				t.Fatalf("in round %d", round)
-			}
+		r.startRounds(samples, 300, 1000)
+	}, lb.TCP, lb.UDP)
+}
+
+// The same from one port to so many frontends of one backend that its blocks are full: each connection has a port of its own.
+func TestTheFlowTableNeverHoldsTwoFlowsThatAreOneOfAFullBlock(t *testing.T) {
+	forEachWorld(t, withSets(64), func(t *testing.T, r *rig, w world) {
+		var samples []sampled
+		for n := range 200 {
+			r.publish(w.decide(service{name: fmt.Sprint("s", n), address: w.web(n), tiers: tiersOf(w.tier(8080, 2))}))
+			in := sized(w.packet(at(w.pod(1), 41000), w.web(n)))
+			samples = append(samples, sampled{hook: fromPod, before: in, after: in}, sampled{hook: fromPod, before: sized(in.with("A", "")), after: in})
+		}
+		r.startRounds(samples, 60, 3000)
+		var spills bpf.NearlbFlowSpill
+		if check(r, r.objects.FlowSpills.Lookup(uint32(0), &spills)); spills.Spilled == 0 {
+			t.Error("no block was full: the test does not test what it should")
 		}
 	}, lb.TCP, lb.UDP)
+}
+
+// startRounds runs samples in an empty table, so many on each processor, and looks at what is in it then, over and over.
+func (r *rig) startRounds(samples []sampled, rounds, runs int) {
+	r.Helper()
+	c := r.gather(samples)
+	for round := range rounds {
+		r.evict()
+		c.run(r, samples[0].before, runs)
+		r.checkTable()
+		if r.wellKept(); r.Failed() {
+			r.Fatalf("in round %d", round)
+		}
+	}
 }
 
 // checkTable looks at the live entries, all of one backend.

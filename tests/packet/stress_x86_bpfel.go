@@ -14,23 +14,31 @@ import (
 )
 
 type StressSample struct {
-	_      structs.HostLayout
-	Before [12]uint64
-	After  [12]uint64
-	Hook   uint32
-	Pad    uint32
+	_          structs.HostLayout
+	Before     [12]uint64
+	After      [12]uint64
+	Hook       uint32
+	PortAt     uint16
+	CheckAt    uint16
+	Connection uint16
+	Port       uint16
+	Pad        uint32
 }
 
 type StressTally struct {
 	_           structs.HostLayout
 	Translated  uint64
+	Moved       uint64
+	Back        uint64
 	Kept        uint64
 	Wrong       uint64
 	Seen        [12]uint64
 	WrongSample uint32
 	Sample      uint32
 	Started     uint32
-	Pad         uint32
+	Asked       uint32
+	Sent        [16]uint64
+	Came        [16]uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -38,6 +46,7 @@ type StressTally struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	StressMapHooks   = "hooks"
+	StressMapPorts   = "ports"
 	StressMapSamples = "samples"
 	StressMapTallies = "tallies"
 	StressProgCrowd  = "crowd"
@@ -93,6 +102,7 @@ type StressProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type StressMapSpecs struct {
 	Hooks   *ebpf.MapSpec `ebpf:"hooks"`
+	Ports   *ebpf.MapSpec `ebpf:"ports"`
 	Samples *ebpf.MapSpec `ebpf:"samples"`
 	Tallies *ebpf.MapSpec `ebpf:"tallies"`
 }
@@ -124,6 +134,7 @@ func (o *StressObjects) Close() error {
 // It can be passed to LoadStressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type StressMaps struct {
 	Hooks   *ebpf.Map `ebpf:"hooks"`
+	Ports   *ebpf.Map `ebpf:"ports"`
 	Samples *ebpf.Map `ebpf:"samples"`
 	Tallies *ebpf.Map `ebpf:"tallies"`
 }
@@ -131,6 +142,7 @@ type StressMaps struct {
 func (m *StressMaps) Close() error {
 	return _StressClose(
 		m.Hooks,
+		m.Ports,
 		m.Samples,
 		m.Tallies,
 	)

@@ -48,8 +48,8 @@ type layout struct {
 }
 
 var (
-	ours         = layout{"v4", func() (string, error) { return "/proc/self/exe", nil }, daemonset.Program}
-	other        = layout{"v5", otherProgram, otherProgram}
+	ours         = layout{"v5", func() (string, error) { return "/proc/self/exe", nil }, daemonset.Program}
+	other        = layout{"v6", otherProgram, otherProgram}
 	otherProgram = sync.OnceValues(buildOther)
 )
 
@@ -63,7 +63,7 @@ func buildOther() (string, error) {
 	replace := map[string]string{}
 	for _, suffix := range []string{"go", "o"} {
 		name := fmt.Sprintf("nearlb_%s_bpfel.%s", machine, suffix)
-		replace[filepath.Join(root, "pkg", "bpf", name)] = filepath.Join(root, "tests", "upgrade", "testdata", "layout5", name)
+		replace[filepath.Join(root, "pkg", "bpf", name)] = filepath.Join(root, "tests", "upgrade", "testdata", "layout6", name)
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {

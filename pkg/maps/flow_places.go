@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"encoding/binary"
+	"iter"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// Where the flow table has an entry: bpf/lib/flow.h and flow_room.h in Go.
+
+const (
+	flowSets   = len(bpf.NearlbFlowBlock{}.Sets) // of a block
+	blocksOwn  = 2                               // FLOW_BLOCKS_OWN
+	blocksPair = 4                               // FLOW_BLOCKS_PAIR
+	flowRoomy  = 32                              // FLOW_ROOMY
+)
+
+// flowHash is flow_hash of bpf/lib/hash.h.
+func flowHash(a bpf.NearlbAddress, port uint16, protocol uint8, seed uint64) uint64 {
+	low, high := binary.LittleEndian.Uint64(a.Bytes[:8]), binary.LittleEndian.Uint64(a.Bytes[8:])
+	x := (high ^ seed) * 0x9e3779b97f4a7c15
+	x ^= x >> 32
+	x ^= low ^ uint64(uint32(protocol)<<16|uint32(port))*0xbf58476d1ce4e5b9
+	x *= 0xff51afd7ed558ccd
+	return x ^ x>>32
+}
+
+// flowPairHash is flow_pair_hash of bpf/lib/hash.h.
+func flowPairHash(f *bpf.NearlbFlow, seed uint64) uint64 {
+	return flowHash(f.Client, f.Port, f.Protocol, flowHash(f.Frontend, f.FrontendPort, f.Protocol, seed))
+}
+
+// spilled tells whether first entries may be where flowPairHash says.
+func (s *store) spilled() bool { return s.spills.load(0, 0) != 0 }
+
+// spill says so. It comes before the entry is shown, as in the programs.
+func (s *store) spill() { atomic.StoreUint32(s.spills.word(0, 0), 1) }
+
+// flowTag is flow_tag: never 0.
+func flowTag(hash uint64) uint8 { return max(uint8(hash>>47), 1) }
+
+// flowHome is flow_home: the place that a flow has where it is free.
+func (s *store) flowHome(hash uint64) uint32 {
+	return flowPlace(uint32(hash)&(s.flows.size-1), int(hash>>61))
+}
+
+// flowSet is the set of a step of a search: flowSets steps in the first block of the hash, then those of the second.
+func (s *store) flowSet(hash uint64, step int) uint32 {
+	mask, block := s.flows.size-1, uint32(hash/uint64(flowSets))
+	if step/flowSets&1 != 0 {
+		block ^= uint32(hash>>29) | 1
+	}
+	if step/flowSets&2 != 0 {
+		block ^= (uint32(hash>>35) | 2) &^ 1
+	}
+	return block&(mask/uint32(flowSets))*uint32(flowSets) + (uint32(hash)+uint32(step))&mask&uint32(flowSets-1)
+}
+
+// tag is the byte of an entry in the table flow_tags.
+func (s *store) tag(place uint32) *uint8 {
+	const perBlock = uint32(flowSets * flowWays)
+	return (*uint8)(unsafe.Add(unsafe.Pointer(s.tags.word(place/perBlock, 0)), place%perBlock))
+}
+
+// setTag writes the tag of an entry that is FLOW_WRITING by us: each byte has one writer, and neighbours have others.
+func (s *store) setTag(place uint32, tag uint8) { *s.tag(place) = tag }
+
+// tagOf reads a tag with its neighbours, in order with other atomic loads and stores.
+func (s *store) tagOf(place uint32) uint8 {
+	const perBlock = uint32(flowSets * flowWays)
+	at := place % perBlock
+	return uint8(s.tags.load(place/perBlock, int(at/4)) >> (at % 4 * 8)) // little-endian, as all that BPF is made for here
+}
+
+// tagged are the places where an entry may be, with the hash by which it is found there.
+func (s *store) tagged(keys flowKeys) iter.Seq2[uint64, uint32] {
+	return func(yield func(uint64, uint32) bool) {
+		if s.yieldTagged(keys.own, blocksOwn, yield) && keys.pair != 0 && s.spilled() {
+			s.yieldTagged(keys.pair, blocksPair, yield)
+		}
+	}
+}
+
+func (s *store) yieldTagged(hash uint64, blocks int, yield func(uint64, uint32) bool) bool {
+	tag := flowTag(hash)
+	for step := range blocks * flowSets {
+		set := s.flowSet(hash, step)
+		for way := range flowWays {
+			if place := flowPlace(set, way); s.tagOf(place) == tag && !yield(hash, place) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// roomy are all places of a hash, the best for a new entry first: its home, and then those of the block that has most free ones.
+func (s *store) roomy(hash uint64, blocks int) iter.Seq[uint32] {
+	most, turn := s.freeTags(hash, 0), 0
+	for step := flowSets; step < blocks*flowSets && most < flowRoomy; step += flowSets {
+		if free := s.freeTags(hash, step); free > most {
+			most, turn = free, step
+		}
+	}
+	return func(yield func(uint32) bool) {
+		if turn == 0 && !yield(s.flowHome(hash)) {
+			return
+		}
+		for i := range blocks * flowSets {
+			set := s.flowSet(hash, (i+turn)%(blocks*flowSets))
+			for way := range flowWays {
+				if !yield(flowPlace(set, way)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// freeTags counts the tags of a block that say free; step is its first.
+func (s *store) freeTags(hash uint64, step int) (free int) {
+	for i := range flowSets {
+		for way := range flowWays {
+			if s.tagOf(flowPlace(s.flowSet(hash, step+i), way)) == 0 {
+				free++
+			}
+		}
+	}
+	return free
+}

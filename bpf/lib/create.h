@@ -31,6 +31,7 @@ static __always_inline enum insert create_alias(struct insertion *in, const stru
 	in->hash = flow_hash(flow_alias_address(settings, &in->flow), in->flow.port, in->flow.protocol, settings->seed);
 	in->blocks = FLOW_BLOCKS_OWN;
 	in->last = last;
+	in->looked = false;
 	in->replace = FLOW_NONE;
 	in->wire_port = in->flow.port;
 	result = flow_insert(in);
@@ -96,23 +97,37 @@ static __always_inline enum insert create_main(struct insertion *in, const struc
 	return create_own(in, seed, true);
 }
 
-#define TRIES_LAST 16 /* from this try on a second entry, too, takes the place of the client that has most */
+#define TRIES_LAST \
+	3 /* from this try on a second entry, too, takes the place of what is idle, or of the client that has most; */
+#define TRIES_FULL 6 /* from this one on no other port is tried because its blocks are full */
 
-static __always_inline enum insert create_entries(struct insertion *in, const struct work *work, __u32 try)
+/* The second entry: in another port's blocks if need be, but for a connection that goes on, whose server knows its port. */
+static __always_inline enum insert create_second(struct __sk_buff *skb, struct work *work, __u32 try)
 {
+	bool stays = !opens_connection(&work->packet) || handed(skb)->slow.snat_next & SNAT_HELD_TOO;
+	enum insert result = create_alias(&work->in, work->settings, stays || work->found.port || try >= TRIES_LAST);
+
+	/* another port is in other blocks */
+	return result == INSERT_FULL && !stays && try < TRIES_FULL ? INSERT_PORT : result;
+}
+
+static __always_inline enum insert create_entries(struct __sk_buff *skb, struct work *work)
+{
+	__u32 try = handed(skb)->slow.tries;
+	struct insertion *in = &work->in;
 	enum insert result = create_main(in, work, try);
 	__u32 made = in->made;
 	__u32 word = in->made_word;
+	bool keep;
 
 	if (result != INSERT_DONE)
 		return result;
 	if (flow_has_twin(&in->flow))
-		result = create_alias(in, work->settings, try >= TRIES_LAST);
-	if (result == INSERT_FULL)
-		result = INSERT_PORT; /* another port is in other blocks */
+		result = create_second(skb, work, try);
 	in->made = made;
 	in->made_word = word;
-	if (!flow_publish(in, result == INSERT_DONE ? FLOW_LIVE : FLOW_FREE) && result == INSERT_DONE)
+	keep = result == INSERT_DONE || (result == INSERT_FULL && work->found.port); /* it tells the port yet */
+	if (!flow_publish(in, keep ? FLOW_LIVE : FLOW_FREE) && result == INSERT_DONE)
 		return INSERT_AGAIN;
 	return result;
 }
@@ -126,7 +141,7 @@ static __always_inline enum insert create_snat(struct __sk_buff *skb, struct wor
 	if (result == INSERT_DONE && opens_connection(&work->packet) && create_snat_taken(skb, in))
 		result = INSERT_PORT;
 	if (result == INSERT_DONE)
-		result = create_entries(in, work, handed(skb)->slow.tries);
+		result = create_entries(skb, work);
 	if (result == INSERT_PORT)
 		handed(skb)->slow.snat_next++;
 	return result;
@@ -144,10 +159,10 @@ static __always_inline enum insert create_flow(struct __sk_buff *skb, struct wor
 		port = create_port_again(work);
 		if (port)
 			in->flow.other_port = port;
-		return create_entries(in, work, handed(skb)->slow.tries);
+		return create_entries(skb, work);
 	}
 	in->flow.other_port = create_port(&in->flow, work->settings->seed, handed(skb)->slow.tries);
-	result = create_entries(in, work, handed(skb)->slow.tries);
+	result = create_entries(skb, work);
 	return result == INSERT_AGAIN ? INSERT_PORT : result;
 }
 
@@ -199,6 +214,7 @@ static __always_inline struct step create_to_backend(struct __sk_buff *skb, stru
 	in->flow.backend = choice->backend;
 	in->flow.generation = choice->generation;
 	in->flow.service = record->service;
+	in->flow.side = side;
 	if (side == SIDE_INTERNAL && address_equal(&choice->address, &packet->source))
 		in->flow.flags = FLOW_HAIRPIN;
 	in->to.destination = choice->address;

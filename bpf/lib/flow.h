@@ -124,7 +124,7 @@ static __always_inline __u32 flow_block(__u64 hash, __u32 i)
 	if (i & 1)
 		block ^= hash >> 29 | 1;
 	if (i & 2)
-		block ^= (hash >> 35 | 2) & ~1ULL;
+		block ^= (hash >> 40 | 2) & ~1ULL;
 	return block & (flow_set_mask / FLOW_SETS);
 }
 

@@ -21,6 +21,7 @@ static __always_inline void flow_fill(struct flow *to, const struct flow *from, 
 	to->protocol = from->protocol;
 	to->flags = from->flags;
 	to->source = from->source;
+	to->side = from->side;
 	to->service = from->service;
 }
 

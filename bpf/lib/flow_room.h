@@ -37,8 +37,9 @@ struct insertion {
 	bool over;         /* takes that port from an entry whose connection has ended */
 	__u8 blocks;       /* of hash: FLOW_BLOCKS_OWN or FLOW_BLOCKS_PAIR */
 	__u8 last;         /* not 0: there is no other place, others make room */
-	__u64 hash;        /* by which the entry is found */
-	__u32 replace;     /* number of the entry to take over; FLOW_NONE: choose one */
+	__u8 looked;   /* not 0: flow_evict found nothing but for last, which is in made; FLOW_NONE: not even that */
+	__u64 hash;    /* by which the entry is found */
+	__u32 replace; /* number of the entry to take over; FLOW_NONE: choose one */
 	union {
 		__u32 replace_word; /* its word when it was judged */
 		__u32 worth;        /* before that: of the port (snat_port_worth) */
@@ -129,15 +130,22 @@ static __always_inline __u64 flow_eviction(const struct flow *flow, __u32 word, 
 	return age > flow_active_seconds * jiffies_per_second ? (__u64)EVICT_IDLE << 32 | age : EVICT_NEVER;
 }
 
+/* False: the entry has another word by now, or is being written. */
 static __always_inline bool flow_take(struct insertion *in, __u32 at, __u32 word)
 {
 	struct flow *flow = flow_entry(at);
 
-	if (!flow || !flow_swap_word(flow, word, flow_next_word(word, FLOW_WRITING)))
+	if (!flow || (word & FLOW_PHASE_MASK) == FLOW_WRITING ||
+	    !flow_swap_word(flow, word, flow_next_word(word, FLOW_WRITING)))
 		return false;
 	in->made = at;
 	in->made_word = flow_next_word(word, FLOW_CLAIMED);
 	return true;
+}
+
+static __always_inline enum insert flow_take_judged(struct insertion *in, __u32 at, __u32 word)
+{
+	return flow_take(in, at, word) ? INSERT_DONE : INSERT_AGAIN;
 }
 
 /* How many entries of a block have this tag; 0: are free. What has ended counts as taken. A function of its own so that the verifier goes
@@ -195,12 +203,13 @@ static __always_inline bool flow_take_home(struct insertion *in)
 #define FLOW_MANY    8  /* so many entries in its blocks */
 #define FLOW_SCARCE  4  /* free entries of a block below which those that have ended are looked for */
 
-/* The entry's address and port are to leave these free entries to others: it may be one port that speaks to very many frontends. */
+/* The entry's address and port are to leave these free entries to others: it may be one port that speaks to very many frontends. A second
+ * entry leaves none, as it has no other place. */
 static __always_inline bool flow_leaves(const struct insertion *in, __u32 free)
 {
 	__u64 tag = flow_tag(in->hash);
 
-	return free < FLOW_RESERVE && !in->last && in->blocks == FLOW_BLOCKS_OWN &&
+	return free < FLOW_RESERVE && !in->last && in->blocks == FLOW_BLOCKS_OWN && !(in->flow.flags & FLOW_ALIAS) &&
 	       flow_count(in->hash, 0, tag) + flow_count(in->hash, 1, tag) >= FLOW_MANY;
 }
 
@@ -272,9 +281,12 @@ static __always_inline void flow_find_victim(struct flow_victim *victim, __u64 h
 		flow_judge(victim, (block + flow_set_in_block(hash, i / FLOW_WAYS)) * FLOW_WAYS + i % FLOW_WAYS, sweep);
 }
 
-/* A block is a sample of the table. Where nothing in it may be evicted, whoever has an eighth of it, and more than the client that
- * comes, loses the flow that was idle longest; that client has no more than its share then, and gets none of others'. */
+/* A block is a sample of the table. Where nothing in it may be evicted, whoever has most of it, at least so many entries, and two more
+ * than the client that comes, loses the flow that was idle longest. */
 #define FLOW_BLOCK_SHARE 8
+
+/* The same of a client on this node where the one that comes is off it: that one may have any number of addresses. */
+#define FLOW_NODE_SHARE 16
 
 /* Clients that are counted together: so few that the counters are on the stack. */
 #define FLOW_CLIENT_GROUPS 16
@@ -288,6 +300,7 @@ struct flow_crowd {
 	__u8 votes;
 	__u8 count; /* of that client's flows */
 	__u8 own;   /* of flows of the client that comes */
+	__u8 side;  /* enum side_index: of the victim */
 };
 
 static __always_inline __u32 flow_client_group(const struct address *client, __u64 seed)
@@ -304,15 +317,16 @@ static __always_inline const struct flow *flow_live(__u32 at)
 
 /* The three looks at an entry, functions of their own so that the verifier goes through each once. */
 
-/* Counts it in its client's group. */
-__noinline int flow_count_client(struct flow_crowd *crowd, __u32 at)
+/* Counts it in its client's group, and for the client that comes. */
+__noinline int flow_count_client(struct flow_crowd *crowd, const struct insertion *in, __u32 at)
 {
 	const struct settings *settings = settings_get();
 	const struct flow *flow = flow_live(at);
 	__u32 group;
 
-	if (!flow || !crowd || !settings)
+	if (!flow || !crowd || !in || !settings)
 		return 0;
+	crowd->own += address_equal(&flow->client, &in->flow.client);
 	group = flow_client_group(&flow->client, settings->seed) & (FLOW_CLIENT_GROUPS - 1);
 	crowd->counts[group]++;
 	if (crowd->counts[group] > crowd->counts[crowd->largest & (FLOW_CLIENT_GROUPS - 1)])
@@ -337,16 +351,18 @@ __noinline int flow_vote(struct flow_crowd *crowd, __u32 at)
 	return 0;
 }
 
-/* Weighs it: the elected client's, or that of the client that comes. */
-__noinline int flow_weigh(struct flow_crowd *crowd, const struct insertion *in, __u32 at)
+/* Weighs it if it is the elected client's. The word comes first: whoever takes the entry by it takes what was weighed. */
+__noinline int flow_weigh(struct flow_crowd *crowd, __u32 at)
 {
-	const struct flow *flow = flow_live(at);
+	const struct flow *flow = flow_entry(at);
+	__u32 word;
 	__u64 idle;
 
-	if (!flow || !crowd || !in)
+	if (!flow || !crowd)
 		return 0;
-	crowd->own += address_equal(&flow->client, &in->flow.client);
-	if (!address_equal(&flow->client, &crowd->client))
+	word = flow_word(flow);
+	flow_barrier();
+	if ((word & FLOW_PHASE_MASK) != FLOW_LIVE || !address_equal(&flow->client, &crowd->client))
 		return 0;
 	crowd->count++;
 	idle = (__u64)flow_age(flow, flow_now()) + 1;
@@ -354,8 +370,15 @@ __noinline int flow_weigh(struct flow_crowd *crowd, const struct insertion *in, 
 		return 0;
 	crowd->victim.eviction = idle;
 	crowd->victim.at = at;
-	crowd->victim.word = flow_word(flow);
+	crowd->victim.word = word;
+	crowd->side = flow->side;
 	return 0;
+}
+
+/* The client that comes may take an entry of one that has, or that has at most, this many; least: of its share. */
+static __always_inline bool flow_has_surplus(const struct flow_crowd *crowd, __u32 count, __u32 least)
+{
+	return count >= least && count > crowd->own + 1u;
 }
 
 /* Takes an entry of the client that has most flows in the first block, if it has too many. A function of its own for the sake of the
@@ -364,20 +387,24 @@ __noinline int flow_take_surplus(struct insertion *in)
 {
 	__u32 count = (flow_set_mask < FLOW_SETS ? flow_set_mask + 1 : FLOW_SETS) * FLOW_WAYS;
 	struct flow_crowd crowd = {};
+	bool outside;
 	__u32 first;
 
 	if (!in)
 		return INSERT_FULL;
 	first = flow_block(in->hash, 0) * FLOW_SETS * FLOW_WAYS;
 	for (__u32 i = 0; i < FLOW_SETS * FLOW_WAYS && i < count; i++)
-		flow_count_client(&crowd, first + i);
+		flow_count_client(&crowd, in, first + i);
+	if (!flow_has_surplus(&crowd, crowd.counts[crowd.largest & (FLOW_CLIENT_GROUPS - 1)], FLOW_BLOCK_SHARE))
+		return INSERT_FULL;
 	for (__u32 i = 0; i < FLOW_SETS * FLOW_WAYS && i < count; i++)
 		flow_vote(&crowd, first + i);
 	for (__u32 i = 0; i < FLOW_SETS * FLOW_WAYS && i < count; i++)
-		flow_weigh(&crowd, in, first + i);
-	if (crowd.count < FLOW_BLOCK_SHARE || crowd.count <= crowd.own + 1)
+		flow_weigh(&crowd, first + i);
+	outside = in->flow.side == SIDE_EXTERNAL && crowd.side == SIDE_INTERNAL;
+	if (!flow_has_surplus(&crowd, crowd.count, outside ? FLOW_NODE_SHARE : FLOW_BLOCK_SHARE))
 		return INSERT_FULL;
-	return flow_take(in, crowd.victim.at, crowd.victim.word) ? INSERT_DONE : INSERT_AGAIN;
+	return flow_take_judged(in, crowd.victim.at, crowd.victim.word);
 }
 
 /* Takes an entry that others keep. The first set alone is asked first: it mostly has one whose connection has ended or was never
@@ -388,6 +415,8 @@ __noinline int flow_evict(struct insertion *in)
 
 	if (!in)
 		return INSERT_FULL;
+	if (in->looked)
+		return in->made == FLOW_NONE ? INSERT_FULL : flow_take_judged(in, in->made, in->made_word);
 	flow_find_victim(&victim, in->hash, 0, false);
 	if (victim.eviction >> 32 < EVICT_UNANSWERED) {
 		flow_find_victim(&victim, in->hash, 0, true);
@@ -395,9 +424,12 @@ __noinline int flow_evict(struct insertion *in)
 		if (victim.eviction >> 32 == EVICT_FREE)
 			return INSERT_SWEPT;
 	}
-	if (victim.eviction >> 32 < (in->last ? EVICT_IDLE : EVICT_DIRECT))
-		return INSERT_FULL;
-	return flow_take(in, victim.at, victim.word) ? INSERT_DONE : INSERT_AGAIN;
+	if (victim.eviction >> 32 >= (in->last ? EVICT_IDLE : EVICT_DIRECT))
+		return flow_take_judged(in, victim.at, victim.word);
+	in->looked = true;
+	in->made = victim.eviction ? victim.at : FLOW_NONE;
+	in->made_word = victim.word;
+	return INSERT_FULL;
 }
 
 /* While there is another place, only what has ended, is unanswered or merely remembered makes room: INSERT_FULL. */

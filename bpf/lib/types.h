@@ -203,9 +203,9 @@ struct flow {
 	__be16 frontend_port;
 	__u16 generation; /* of the backend id */
 	__u8 protocol;
-	__u8 flags;  /* enum flow_flags */
-	__u8 source; /* FLOW_SNAT: index in sources of settings */
-	__u8 pad;
+	__u8 flags;    /* enum flow_flags */
+	__u8 source;   /* FLOW_SNAT: index in sources of settings */
+	__u8 side;     /* enum side_index: of the client */
 	__u32 service; /* id of the service port */
 };
 _Static_assert(sizeof(struct flow) == 64, "one cache line");

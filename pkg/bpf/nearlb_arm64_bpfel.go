@@ -131,7 +131,7 @@ type NearlbFlow struct {
 	Protocol     uint8
 	Flags        uint8
 	Source       uint8
-	Pad          uint8
+	Side         uint8
 	Service      uint32
 }
 

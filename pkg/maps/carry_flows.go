@@ -210,7 +210,7 @@ func (c *Carrier) claim(keys flowKeys, hash uint64, place, word uint32, f *bpf.N
 	a := c.store.flows
 	state := flowWord(a, place, wordOfFlow)
 	claimed := word&^flowPhase + flowClaim
-	if !atomic.CompareAndSwapUint32(state, word, claimed|flowWriting) {
+	if word&flowPhase == flowWriting || !atomic.CompareAndSwapUint32(state, word, claimed|flowWriting) {
 		return false
 	}
 	for i, value := range wordsOf(f) {

@@ -108,3 +108,20 @@ func TestAConnectionBeyondItsPortsBlocksIsCarriedToWhereItIsFound(t *testing.T) 
 		t.Errorf("it has %d first and %d second entries where they are looked for", first, second)
 	}
 }
+
+// Each of the four blocks of a spilled flow is another for each port of a client, also for ports that differ in their upper bits alone.
+func TestPortsOfAClientSpreadOverAllFourBlocks(t *testing.T) {
+	sizes := tinySizes()
+	sizes.FlowSets = 4096
+	s := memoryStore(sizes)
+	for i := range blocksPair {
+		blocks := map[uint32]bool{}
+		for port := range 16 {
+			f := bpf.NearlbFlow{Client: address16(hostAddress(2).Addr()), Frontend: address16(hostAddress(1).Addr()), Port: uint16(port) << 12, Protocol: 6}
+			blocks[s.flowSet(flowPairHash(&f, 1), i*flowSets)/uint32(flowSets)] = true
+		}
+		if len(blocks) < 12 {
+			t.Errorf("16 ports have %d blocks of 512 as their number %d", len(blocks), i)
+		}
+	}
+}

@@ -56,7 +56,7 @@ func (s *store) flowSet(hash uint64, step int) uint32 {
 		block ^= uint32(hash>>29) | 1
 	}
 	if step/flowSets&2 != 0 {
-		block ^= (uint32(hash>>35) | 2) &^ 1
+		block ^= (uint32(hash>>40) | 2) &^ 1
 	}
 	return block&(mask/uint32(flowSets))*uint32(flowSets) + (uint32(hash)+uint32(step))&mask&uint32(flowSets-1)
 }

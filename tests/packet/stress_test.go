@@ -232,6 +232,7 @@ func (c *crowd) run(r *rig, first packet, runs int) (tallies [2]StressTally) {
 	var group errgroup.Group
 	start := make(chan struct{})
 	for i := range c {
+		check(r, c[i].Tallies.Put(uint32(0), &StressTally{})) // the first packet of this run is none that the last one left
 		group.Go(func() error {
 			<-start
 			if _, _, err := c[i].Crowd.Benchmark(first.bytes(), runs, nil); err != nil {
@@ -276,6 +277,70 @@ func TestTheFlowTableNeverHoldsTwoFlowsThatAreOneOfAFullBlock(t *testing.T) {
 			t.Error("no block was full: the test does not test what it should")
 		}
 	}, lb.TCP, lb.UDP)
+}
+
+// A client has the whole table, and both processors give its entries to two others at once: nobody's packet is translated as another's.
+func TestProcessorsThatTakeFromOneClientNeverTranslateWrongly(t *testing.T) {
+	forEachWorld(t, unhurried(8), func(t *testing.T, r *rig, w world) {
+		const entries, others = 64, 24
+		r.webs(w, 1)
+		hog := func(i int) packet { return sized(w.packet(at(w.pod(1), uint16(1024+i)), w.web(0))) }
+		samples := r.untilAnswered(hog, entries, "A")
+		for client := range 2 {
+			samples = append(samples, r.untilAnswered(func(i int) packet {
+				return sized(w.packet(at(w.pod(2+client), uint16(1024+i)), w.web(0)))
+			}, others, "S", "A")...)
+		}
+		c := r.gather(samples)
+		for round := range 40 {
+			r.evict()
+			for i := range entries {
+				r.established(hog(i))
+			}
+			had := r.entriesOf(w.pod(1))
+			for i, tally := range c.run(r, samples[0].before, 4000) {
+				if tally.Wrong != 0 {
+					s := samples[int(tally.WrongSample)%len(samples)]
+					t.Fatalf("round %d, processor %d: %d packets translated wrongly, the last, %s:\n%s\nbecame:\n%s\nwant:\n%s", round, i, tally.Wrong, s.hook,
+						show(s.before.bytes()), show(frameOf(tally.Seen)), show(s.after.bytes()))
+				}
+			}
+			if r.checkTable(); t.Failed() {
+				t.Fatalf("in round %d", round)
+			}
+			if n := r.entriesOf(w.pod(1)); had != entries || n > entries*7/8 {
+				t.Fatalf("round %d: the first client had %d entries and has %d: the test does not test what it should", round, had, n)
+			}
+		}
+		r.wellKept()
+	}, lb.TCP, lb.UDP)
+}
+
+// untilAnswered are packets of n connections and answers to them: none that ends one.
+func (r *rig) untilAnswered(packet func(int) packet, n int, flags ...string) (all []sampled) {
+	r.Helper()
+	for i := range n {
+		in := packet(i)
+		_, out := r.pick(in)
+		r.evict()
+		for _, f := range flags {
+			all = append(all, sampled{hook: fromPod, before: sized(in.with(f, "")), after: sized(out.with(f, ""))})
+		}
+		answer := sized(out.reply("A", ""))
+		all = append(all, sampled{hook: toPod, before: answer, after: answer.from(in.dst)})
+	}
+	return all
+}
+
+// entriesOf counts what a client has in the table.
+func (r *rig) entriesOf(client netip.Addr) (n int) {
+	r.Helper()
+	for _, f := range r.liveFlows() {
+		if f.Client == (bpf.NearlbAddress{Bytes: client.As16()}) {
+			n++
+		}
+	}
+	return n
 }
 
 // startRounds runs samples in an empty table, so many on each processor, and looks at what is in it then, over and over.

@@ -122,7 +122,7 @@ const (
 type NearlbFlow struct {
 	_            structs.HostLayout
 	Service      uint32
-	Pad          uint8
+	Side         uint8
 	Source       uint8
 	Flags        uint8
 	Protocol     uint8

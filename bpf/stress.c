@@ -35,8 +35,8 @@ struct tally {
 	__u64 seen[FRAME_WORDS]; /* the last wrong packet, */
 	__u32 wrong_sample;      /* and the one that it was made of */
 	__u32 sample;            /* being run */
-	__u32 started;
-	__u32 asked;            /* port of the answer that is being run, 0: the client's */
+	__u32 asked;             /* port of the answer that is being run, 0: the client's */
+	__u32 pad;
 	__u64 sent[FRAME_ROOM]; /* the packet as it went in */
 	__u64 came[FRAME_ROOM]; /* and as it came out */
 };
@@ -145,6 +145,12 @@ static __always_inline void stays(const struct sample *sample)
 		*last = 0;
 }
 
+/* A run's first packet is of no sample: its source address begins so. A run that a signal interrupts begins anew with it. */
+static __always_inline bool starts(const __u64 *words)
+{
+	return words[0] >> 48 == 0xffff;
+}
+
 static __always_inline void judge(struct tally *tally, const __u64 *words)
 {
 	__u32 last = tally->sample;
@@ -194,9 +200,8 @@ int crowd(struct __sk_buff *skb)
 
 	if (!sample || !tally || (void *)(words + FRAME_WORDS) > (void *)(long)skb->data_end)
 		return TC_ACT_SHOT;
-	if (tally->started)
+	if (!starts(words))
 		judge(tally, words);
-	tally->started = 1;
 	tally->sample = next;
 	make(tally, sample);
 	copy(words, tally->sent);

@@ -35,8 +35,8 @@ type StressTally struct {
 	Seen        [12]uint64
 	WrongSample uint32
 	Sample      uint32
-	Started     uint32
 	Asked       uint32
+	Pad         uint32
 	Sent        [16]uint64
 	Came        [16]uint64
 }

@@ -101,7 +101,7 @@ func newNames(o NameOptions, node string, agent *daemon) *names {
 	n.forward = dns.NewForwarder(n.servers)
 	n.observer = watched{agent.metrics.Names(n.count)}
 	n.servers.Observer = n.observer
-	n.view = dns.NewView(dns.ViewOptions{Node: lb.Node{Name: node}, Reverse: true})
+	n.view = dns.NewView(dns.ViewOptions{Node: lb.Node{Name: node}})
 	return n
 }
 
@@ -109,10 +109,10 @@ func (n *names) service() lb.ServiceName { return n.options.Service }
 func (n *names) alsoAt() []netip.Addr    { return n.options.AlsoAt }
 
 // Narrow, Set, Doubt and Remove are the view's.
-func (n *names) Narrow(next lb.NamedService) { n.view.Narrow(next) }
-func (n *names) Set(s lb.NamedService)       { n.view.Set(s) }
-func (n *names) Doubt(name lb.ServiceName)   { n.view.Doubt(name) }
-func (n *names) Remove(name lb.ServiceName)  { n.view.Remove(name) }
+func (n *names) Narrow(next *lb.NamedService) { n.view.Narrow(next) }
+func (n *names) Set(s *lb.NamedService)       { n.view.Set(s) }
+func (n *names) Doubt(name lb.ServiceName)    { n.view.Doubt(name) }
+func (n *names) Remove(name lb.ServiceName)   { n.view.Remove(name) }
 
 // Synced says that all names are in force.
 func (n *names) Synced() {

@@ -10,8 +10,8 @@ import (
 
 // nameTables is what the loop keeps in step with the tables of packets: *names.
 type nameTables interface {
-	Narrow(next lb.NamedService)
-	Set(lb.NamedService)
+	Narrow(next *lb.NamedService)
+	Set(*lb.NamedService)
 	Doubt(lb.ServiceName)
 	Remove(lb.ServiceName)
 	Synced()
@@ -26,15 +26,14 @@ type nameTables interface {
 type serviceNames struct {
 	*loop
 	name   lb.ServiceName
-	before lb.NamedService // read before what the tables are made of
-	exists bool
+	before *lb.NamedService // read before what the tables are made of; nil: it does not exist
 }
 
 // namesOf is to be called before the source is asked for the Service's Input.
 func (l *loop) namesOf(name lb.ServiceName) *serviceNames {
 	s := &serviceNames{loop: l, name: name}
 	if l.named != nil {
-		s.before, s.exists = l.named.Named(name)
+		s.before = l.named.Named(name)
 	}
 	return s
 }
@@ -45,9 +44,10 @@ func (s *serviceNames) narrow() {
 	if s.named == nil {
 		return
 	}
-	after, exists := s.named.Named(s.name)
-	switch s.exists = s.exists && exists; {
-	case !s.exists:
+	after := s.named.Named(s.name)
+	switch {
+	case s.before == nil, after == nil:
+		s.before = nil
 		s.names.Remove(s.name)
 	case !after.Headless && after.ExternalName == "":
 		s.before = after.Within(s.before)
@@ -61,7 +61,7 @@ func (s *serviceNames) narrow() {
 // names yet is one that exists all the same.
 func (s *serviceNames) settle(err error) {
 	switch {
-	case s.named == nil || !s.exists:
+	case s.named == nil, s.before == nil:
 	case err == nil:
 		s.names.Set(s.before)
 	default:

@@ -21,13 +21,16 @@ import (
 // namedScripted is a source whose Services have names.
 type namedScripted struct{ *scripted }
 
-func (s namedScripted) Named(name lb.ServiceName) (lb.NamedService, bool) {
+func (s namedScripted) Named(name lb.ServiceName) *lb.NamedService {
 	in, found := s.Input(name)
-	out := lb.NamedService{Name: name, Slices: []lb.NamedSlice{{Name: "s"}}}
-	for _, e := range in.Endpoints {
-		out.Slices[0].Endpoints = append(out.Slices[0].Endpoints, lb.NamedEndpoint{Addresses: []netip.Addr{e.Address.Addr()}, Ready: true})
+	if !found {
+		return nil
 	}
-	return out, found
+	var endpoints []lb.NamedEndpoint
+	for _, e := range in.Endpoints {
+		endpoints = append(endpoints, lb.NamedEndpoint{Addresses: []netip.Addr{e.Address.Addr()}, Is: lb.IsReady})
+	}
+	return &lb.NamedService{Name: name, Slices: []*lb.NamedSlice{lb.NewNamedSlice("s", nil, endpoints...)}}
 }
 
 func (s namedScripted) NamedServices() []lb.ServiceName { return s.Services() }
@@ -42,8 +45,8 @@ type notedNames struct {
 }
 
 func (n *notedNames) Doubt(s lb.ServiceName)     { n.note("doubt " + s.Name) }
-func (n *notedNames) Narrow(s lb.NamedService)   { n.note("narrow " + s.Name.Name) }
-func (n *notedNames) Set(s lb.NamedService)      { n.note("set " + s.Name.Name) }
+func (n *notedNames) Narrow(s *lb.NamedService)  { n.note("narrow " + s.Name.Name) }
+func (n *notedNames) Set(s *lb.NamedService)     { n.note("set " + s.Name.Name) }
 func (n *notedNames) Remove(name lb.ServiceName) { n.note("unname " + name.Name) }
 func (n *notedNames) Synced()                    { n.note("synced") }
 func (n *notedNames) service() lb.ServiceName    { return n.dns }

@@ -23,7 +23,7 @@ import (
 type namesInFiles struct {
 	*dns.View
 	pods     map[lb.PodName]lb.NamedPod
-	services map[lb.ServiceName]lb.NamedService
+	services map[lb.ServiceName]*lb.NamedService
 }
 
 func (n *namesInFiles) SetPod(p lb.NamedPod) {
@@ -31,7 +31,7 @@ func (n *namesInFiles) SetPod(p lb.NamedPod) {
 	n.View.SetPod(p)
 }
 
-func (n *namesInFiles) Set(s lb.NamedService) {
+func (n *namesInFiles) Set(s *lb.NamedService) {
 	n.services[s.Name] = s
 	n.View.Set(s)
 }
@@ -66,8 +66,8 @@ func (f *nameFlags) read(cmd *cobra.Command) (*namesInFiles, *dns.Responder, err
 		return nil, nil, usagef("--pods %q: want %s", f.pods, strings.Join(podModes(), ", "))
 	}
 	f.zones = zones
-	n := &namesInFiles{pods: map[lb.PodName]lb.NamedPod{}, services: map[lb.ServiceName]lb.NamedService{}}
-	n.View = dns.NewView(dns.ViewOptions{Node: f.node, Reverse: true})
+	n := &namesInFiles{pods: map[lb.PodName]lb.NamedPod{}, services: map[lb.ServiceName]*lb.NamedService{}}
+	n.View = dns.NewView(dns.ViewOptions{Node: f.node})
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if _, err := watch.FollowNames(f.files, cmd.InOrStdin(), log, n); err != nil {
 		return nil, nil, usageError{err}

@@ -174,7 +174,7 @@ func upstreams(flag string, texts []string) (out []netip.AddrPort, err error) {
 
 // serve answers until ctx ends.
 func (f *dnsFlags) serve(ctx context.Context, in io.Reader, out io.Writer, log *slog.Logger, o dns.Options) error {
-	view := dns.NewView(dns.ViewOptions{Node: f.node, PodNames: f.podNames, Reverse: len(o.ReverseZones) > 0})
+	view := dns.NewView(dns.ViewOptions{Node: f.node, PodNames: f.podNames})
 	files, err := watch.FollowNames(f.files, in, log, view)
 	if err != nil {
 		return usageError{err}

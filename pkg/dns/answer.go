@@ -52,8 +52,8 @@ func (a *answer) forward() {
 	case wire.TypeCNAME:
 		if m.alias != "" {
 			a.records = []wire.RR{a.cname(a.name, m.alias)}
-		} else if len(m.candidates) > 0 && m.candidates[0].target != "" {
-			a.records = []wire.RR{a.cname(a.name, m.candidates[0].target)}
+		} else if len(m.candidates) > 0 && m.candidates[0].target() != "" {
+			a.records = []wire.RR{a.cname(a.name, m.candidates[0].target())}
 		}
 	case wire.TypeSRV:
 		a.services(m)
@@ -77,19 +77,57 @@ func (a *answer) apex() {
 
 // addresses answers A or AAAA: each address once, nearest first where that was asked for, otherwise in any order.
 func (a *answer) addresses(m match) {
-	found := slices.Clone(m.candidates)
-	a.mix(found, m.ordered)
-	seen := map[netip.Addr]bool{}
-	for _, c := range found {
+	a.mix(m.candidates, m.ordered)
+	found := make([]netip.Addr, 0, len(m.candidates))
+	var seen map[netip.Addr]bool // where there are many
+	if len(m.candidates) > few {
+		seen = make(map[netip.Addr]bool, len(m.candidates))
+	}
+	for _, c := range m.candidates {
 		switch {
-		case c.target != "" && a.alias == "" && len(a.records) == 0:
-			a.alias = c.target
-		case !c.address.IsValid() || seen[c.address] || typeOf(c.address) != a.qtype:
+		case !c.address.IsValid():
+			if a.alias == "" && len(found) == 0 {
+				a.alias = c.target()
+			}
+		case typeOf(c.address) != a.qtype, seen[c.address], seen == nil && slices.Contains(found, c.address):
 		default:
-			seen[c.address] = true
-			a.records = append(a.records, a.address(a.name, c.address))
+			if seen != nil {
+				seen[c.address] = true
+			}
+			found = append(found, c.address)
 		}
 	}
+	a.records = a.addressRecords(a.name, found)
+}
+
+// few is of how many addresses a list is searched as fast as a map.
+const few = 16
+
+// addressRecords are those of one name, in memory of two pieces.
+func (a *answer) addressRecords(name string, found []netip.Addr) []wire.RR {
+	if len(found) == 0 {
+		return nil
+	}
+	all, header := make([]wire.RR, len(found)), header(name, a.qtype, a.options.TTL)
+	bytes := make([]byte, 0, len(found)*found[0].BitLen()/8)
+	if a.qtype == wire.TypeA {
+		records := make([]wire.A, len(found))
+		for i, ip := range found {
+			four := ip.As4()
+			bytes = append(bytes, four[:]...)
+			records[i] = wire.A{Hdr: header, A: bytes[4*i : 4*i+4 : 4*i+4]}
+			all[i] = &records[i]
+		}
+		return all
+	}
+	records := make([]wire.AAAA, len(found))
+	for i, ip := range found {
+		six := ip.As16()
+		bytes = append(bytes, six[:]...)
+		records[i] = wire.AAAA{Hdr: header, AAAA: bytes[16*i : 16*i+16 : 16*i+16]}
+		all[i] = &records[i]
+	}
+	return all
 }
 
 // mix brings candidates into any order; of ordered ones those that are equally near, which stand together.
@@ -108,12 +146,7 @@ func (a *answer) mix(all []candidate, ordered bool) {
 // services answers SRV: a record for each name and port, with the addresses of the names. The weight is that of all candidates, before
 // those that say the same are left out (CoreDNS).
 func (a *answer) services(m match) {
-	var found []candidate
-	for _, c := range m.candidates {
-		if c.address.IsValid() && !m.server {
-			found = append(found, c)
-		}
-	}
+	found := slices.DeleteFunc(m.candidates, func(c candidate) bool { return !c.address.IsValid() || m.server })
 	a.mix(found, m.ordered)
 	type record struct {
 		target string
@@ -124,14 +157,20 @@ func (a *answer) services(m match) {
 		address netip.Addr
 	}
 	told, glued := map[record]bool{}, map[glue]bool{}
+	var text []byte
+	below := a.target(m.owner, "")
 	for _, c := range found {
-		if c.number == 0 {
+		if c.number() == 0 {
 			continue
 		}
-		target := a.target(m.owner, c.host)
-		if key := (record{target, c.number}); !told[key] {
+		target := below
+		if text = c.appendHost(text[:0]); len(text) > 0 {
+			text = append(append(text, '.'), below...)
+			target = string(text)
+		}
+		if key := (record{target, c.number()}); !told[key] {
 			told[key] = true
-			a.records = append(a.records, &wire.SRV{Hdr: header(a.name, wire.TypeSRV, a.options.TTL), Target: target, Port: c.number,
+			a.records = append(a.records, &wire.SRV{Hdr: header(a.name, wire.TypeSRV, a.options.TTL), Target: target, Port: c.number(),
 				Weight: uint16(max(1, weightTotal/len(found)))})
 		}
 		if key := (glue{target, c.address}); !glued[key] {
@@ -165,54 +204,59 @@ func (a *answer) nameServers() {
 	}
 }
 
-// servers are the addresses of the Services that this server answers for, each with its name as target; where there is none the
-// server's own addresses, under ns.dns.
-func (a *answer) servers() (all []candidate) {
+// nameServer is a name of this server with an address of it.
+type nameServer struct {
+	address netip.Addr
+	target  string
+}
+
+// servers are the addresses of the Services that this server answers for, each with its name; where there is none the server's own
+// addresses, under ns.dns. Each is told once.
+func (a *answer) servers() (all []nameServer) {
+	told := map[nameServer]bool{}
+	add := func(ip netip.Addr, target string) {
+		if s := (nameServer{ip, target}); !told[s] {
+			told[s] = true
+			all = append(all, s)
+		}
+	}
 	services := a.answersFor()
-	for _, name := range services {
-		e := a.view.services[name]
+	for _, e := range services {
 		if e.service.Unserved {
 			continue
 		}
-		for _, ip := range e.clusterIPs {
-			all = append(all, candidate{address: ip, target: a.target(name, "")})
+		for _, ip := range e.service.ClusterIPs {
+			add(ip, a.target(e.service.Name, ""))
 		}
-		for _, c := range e.backends {
-			if e.service.Headless && c.address.IsValid() {
-				all = append(all, candidate{address: c.address, target: a.target(name, c.host)})
+		if !e.service.Headless {
+			continue
+		}
+		for _, c := range e.backends(a.view.options.Node, choice{}) {
+			if c.address.IsValid() {
+				add(c.address, a.target(e.service.Name, c.host()))
 			}
 		}
 	}
 	for _, own := range a.options.OwnAddresses {
 		if len(services) == 0 {
-			all = append(all, candidate{address: own, target: "ns.dns." + a.zone})
+			add(own, "ns.dns."+a.zone)
 		}
-	}
-	return unique(all)
-}
-
-// answersFor names the Services whose clients ask this server. A node's own address is an endpoint of many others.
-func (a *answer) answersFor() (all []lb.ServiceName) {
-	if a.options.Service != (lb.ServiceName{}) {
-		if a.view.services[a.options.Service] != nil {
-			all = append(all, a.options.Service)
-		}
-		return all
-	}
-	for _, own := range a.options.OwnAddresses {
-		all = append(all, a.view.endpoints[own]...)
 	}
 	return all
 }
 
-// unique leaves out what was there before: an endpoint has a candidate for each of its ports.
-func unique(all []candidate) (out []candidate) {
-	for _, c := range all {
-		if !slices.Contains(out, c) {
-			out = append(out, c)
+// answersFor are the Services whose clients ask this server. A node's own address is an endpoint of many others.
+func (a *answer) answersFor() (all []*entry) {
+	if a.options.Service != (lb.ServiceName{}) {
+		if e := a.view.services[a.options.Service]; e != nil {
+			all = append(all, e)
 		}
+		return all
 	}
-	return out
+	for _, own := range a.options.OwnAddresses {
+		all = append(all, a.view.owners(&a.view.endpoints, own)...)
+	}
+	return all
 }
 
 // soa is the zone's, for its apex and for every negative answer (RFC 2308).

@@ -91,19 +91,22 @@ func (r *Responder) explainService(q question, e *entry) Explanation {
 	case e.service.Selection == lb.NamesPin:
 		out.Rule, reason = "headless "+service+": ready endpoints of the node's zone", "other-zone"
 	}
-	found, _ := q.backends(e, r.view.options.Node.Zone)
+	node := r.view.options.Node
+	found, _ := q.backends(e, node)
 	for _, c := range found {
 		if c.address.IsValid() {
-			out.Tiers[c.address] = c.near.String()
+			out.Tiers[c.address] = c.nearness(node).String()
 		}
 	}
-	out.LeftOut = leftOut(e, out.Tiers, reason, q.endpoint != "")
+	if q.endpoint == "" {
+		out.LeftOut = leftOut(e, node, out.Tiers, reason)
+	}
 	return out
 }
 
-// leftOut are the addresses of an entry that were not found. A name of one endpoint leaves nothing out but that endpoint, and an SRV
-// name those of other ports, without a reason to tell.
-func leftOut(e *entry, found map[netip.Addr]string, reason string, one bool) (all []LeftOut) {
+// leftOut are the addresses of an entry that were not found. A name of one endpoint leaves nothing out, and an SRV name those of other
+// ports, without a reason to tell.
+func leftOut(e *entry, node lb.Node, found map[netip.Addr]string, reason string) (all []LeftOut) {
 	told := map[netip.Addr]bool{}
 	add := func(a netip.Addr, reason string) {
 		if _, in := found[a]; !in && !told[a] && reason != "" {
@@ -111,20 +114,15 @@ func leftOut(e *entry, found map[netip.Addr]string, reason string, one bool) (al
 			all = append(all, LeftOut{a, reason})
 		}
 	}
-	if one {
-		return nil
-	}
-	for _, c := range e.backends {
+	for _, c := range e.backends(node, choice{}) {
 		if c.address.IsValid() {
 			add(c.address, reason)
 		}
 	}
 	for _, slice := range e.service.Slices {
 		for _, in := range slice.Endpoints {
-			for _, a := range in.Addresses {
-				if !in.Ready {
-					add(a, "not-ready")
-				}
+			if in.Addr().IsValid() && in.Is&lb.IsReady == 0 {
+				add(in.Addr(), "not-ready")
 			}
 		}
 	}

@@ -3,7 +3,7 @@
 package dns
 
 import (
-	"net/netip"
+	"slices"
 	"strings"
 
 	wire "github.com/miekg/dns"
@@ -27,7 +27,7 @@ const SchemaVersion = "1.1.0"
 // versionTTL is the lifetime of that record in seconds: the specification's example.
 const versionTTL = 28800
 
-// match is what there is under a name.
+// match is what there is under a name. The candidates are the match's own.
 type match struct {
 	doubt      bool        // nothing is known: it is a name of a Service that is not in force
 	exists     bool        // there is such a name, whatever it answers with
@@ -130,68 +130,66 @@ func (r *Responder) findService(q question) match {
 	switch {
 	case q.zonal && !e.service.Headless:
 	case e.service.ExternalName != "":
-		if !q.sub && e.external != "" {
-			m.exists, m.alias = true, e.external
+		if external := e.external(); !q.sub && external != "" {
+			m.exists, m.alias = true, external
 		}
 	case e.service.Headless || q.endpoint != "":
-		m.candidates, m.exists = q.backends(e, r.view.options.Node.Zone)
+		m.candidates, m.exists = q.backends(e, r.view.options.Node)
 		m.exists = m.exists || len(m.candidates) > 0
-	case r.options.IgnoreEmpty && len(e.backends) == 0:
-	case len(e.frontends) == 0: // a Service that was given no address yet
+	case r.options.IgnoreEmpty && !e.hasReady():
+	case len(e.service.ClusterIPs) == 0: // a Service that was given no address yet
 		m.exists = !q.sub
 	default:
-		m.candidates = q.ofPort(e.frontends)
+		m.candidates = slices.DeleteFunc(e.frontends(), func(c candidate) bool { return !c.isOf(q.port, q.protocol) })
 		m.exists = len(m.candidates) > 0
 	}
 	return m
 }
 
 // backends are the endpoints that a name asks for; exists says that the name is there without any.
-func (q question) backends(e *entry, zone string) (found []candidate, exists bool) {
+func (q question) backends(e *entry, node lb.Node) (found []candidate, exists bool) {
 	switch {
 	case q.zonal:
-		found = inZone(e.backends, q.topologyZone)
+		all := e.backends(node, choice{})
+		found = inZone(all, q.topologyZone)
 		if len(found) == 0 && q.topologyPrefer {
-			found = e.backends
+			found = all
 		}
 		return found, true
 	case q.endpoint != "":
-		for _, c := range e.backends {
-			if strings.EqualFold(c.host, q.endpoint) {
-				found = append(found, c)
-			}
-		}
-		return found, false
+		return e.backends(node, q.isEndpoint(e.podNames)), false
+	case q.port == "" && q.protocol == "":
+		found = e.backends(node, choice{})
+	default:
+		found = e.backends(node, choice{port: func(c candidate) bool { return c.isOf(q.port, q.protocol) }})
 	}
-	all := q.ofPort(e.backends)
-	return e.selected(all, zone), len(all) > 0
+	return e.selected(found, node.Zone), len(found) > 0
 }
 
-// ofPort leaves those of the port and protocol that the name has.
-func (q question) ofPort(all []candidate) []candidate {
-	if q.port == "" && q.protocol == "" {
-		return all
+// isEndpoint is the endpoints that have the name that was asked for. It is compared with what their names are made of, as to make each
+// would take longer.
+func (q question) isEndpoint(podNames bool) choice {
+	var wanted [16]byte
+	if a, is := undashed(q.endpoint); is && strings.EqualFold(string(dashed(a.AppendTo(nil), 0)), q.endpoint) { // there are other ways to write it
+		wanted = a.As16()
 	}
-	var found []candidate
-	for _, c := range all {
-		if (q.port == "" || strings.EqualFold(c.port, q.port)) && (q.protocol == "" || c.protocol == q.protocol) {
-			found = append(found, c)
+	return choice{endpoint: func(slice *lb.NamedSlice, i int) bool {
+		if given := given(slice, i, podNames); given != "" {
+			return strings.EqualFold(given, q.endpoint)
 		}
-	}
-	return found
+		if target := slice.Target(i); target != "" {
+			return strings.EqualFold(string(dashed([]byte(target), 0)), q.endpoint)
+		}
+		return wanted == slice.Endpoints[i].Address
+	}}
 }
 
 // findPod reads a pod's address from its name. Labels left of it mean nothing, as CoreDNS has it.
 func (r *Responder) findPod(q question) match {
-	text := strings.ReplaceAll(q.service, "-", ":")
-	if strings.Count(q.service, "-") == 3 && !strings.Contains(q.service, "--") {
-		text = strings.ReplaceAll(q.service, "-", ".")
-	}
-	address, err := netip.ParseAddr(text)
-	if err != nil || address.Zone() != "" {
+	address, ok := undashed(q.service)
+	if !ok {
 		return match{}
 	}
-	address = address.Unmap()
 	m := match{exists: true, candidates: []candidate{{address: address}}}
 	if r.options.Pods == PodsInsecure {
 		return m

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	wire "github.com/miekg/dns"
+
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // LookUp is what a look-up comes to, and why: the contract of `nearlb dns query -o json`.
@@ -111,9 +113,9 @@ func (v *View) NamespacesOf(address netip.Addr) (all []string) {
 	for pod := range v.pods[address] {
 		all = append(all, pod.Namespace)
 	}
-	for _, service := range v.endpoints[address] {
-		if v.services[service].hasPod(address) {
-			all = append(all, service.Namespace)
+	for _, owner := range v.owners(&v.endpoints, address) {
+		if owner.hasPod(address) {
+			all = append(all, owner.service.Name.Namespace)
 		}
 	}
 	slices.Sort(all)
@@ -124,7 +126,7 @@ func (v *View) NamespacesOf(address netip.Addr) (all []string) {
 func (e *entry) hasPod(address netip.Addr) bool {
 	for _, slice := range e.service.Slices {
 		for _, in := range slice.Endpoints {
-			if in.Pod != "" && slices.Contains(in.Addresses, address) {
+			if in.Is&lb.HasTarget != 0 && in.Addr() == address {
 				return true
 			}
 		}

@@ -14,13 +14,14 @@ import (
 )
 
 // crowd is a headless Service with n endpoints that have hostnames.
-func crowd(n int) lb.NamedService {
+func crowd(n int) *lb.NamedService {
 	s := named("prod", "crowd")
 	s.Headless = true
-	s.Slices = []lb.NamedSlice{{Ports: []lb.NamedPort{tcp("http", 80)}}}
+	var all []lb.NamedEndpoint
 	for i := range n {
-		s.Slices[0].Endpoints = append(s.Slices[0].Endpoints, ready(fmt.Sprintf("10.1.%d.%d", i/250, i%250+1), fmt.Sprintf("member-%d", i)))
+		all = append(all, ready(fmt.Sprintf("10.1.%d.%d", i/250, i%250+1), fmt.Sprintf("member-%d", i)))
 	}
+	s.Slices = []*lb.NamedSlice{slice("", tcp("http", 80), all...)}
 	return s
 }
 

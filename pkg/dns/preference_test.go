@@ -26,32 +26,36 @@ func TestNamesPreferTheEndpointsThatPacketsDo(t *testing.T) {
 		place := func(label string, values ...string) string { return rapid.SampledFrom(values).Draw(t, label) }
 		node := lb.Node{Name: "n1", Zone: place("node's zone", "a", "b", ""), Region: place("node's region", "r", "s", "")}
 		node.Labels = lb.NewLabels(map[string]string{nearness[0]: node.Name})
-		named := lb.NamedService{Name: lb.ServiceName{Namespace: "prod", Name: "db"}, Headless: true, Selection: lb.NamesPrefer}
+		named := &lb.NamedService{Name: lb.ServiceName{Namespace: "prod", Name: "db"}, Headless: true, Selection: lb.NamesPrefer}
 		in := lb.Input{Service: lb.Service{
 			Name: named.Name, Type: lb.TypeClusterIP, ClusterIPs: addrs("10.96.0.1", "fd00:96::1"),
 			Ports:    []lb.ServicePort{{Name: "sql", Protocol: lb.TCP, Port: 5432}, {Name: "admin", Protocol: lb.TCP, Port: 8080}},
 			Internal: lb.PolicyCluster, External: lb.PolicyCluster, TopologyKeys: nearness,
 		}}
 		for i := range rapid.IntRange(0, 8).Draw(t, "endpoints") {
-			e := lb.NamedEndpoint{Ready: place("ready", "yes", "yes", "no") == "yes", Node: place("node", "n1", "n2", "n3", ""), Zone: place("zone", "a", "b", ""), Region: place("region", "r", "s", "")}
+			isReady := place("ready", "yes", "yes", "no") == "yes"
+			e := lb.NamedEndpoint{Place: lb.Place{Node: place("node", "n1", "n2", "n3", ""), Zone: place("zone", "a", "b", ""), Region: place("region", "r", "s", "")}}
+			if isReady {
+				e.Is = lb.IsReady
+			}
 			e.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 1)})}
 			if place("family", "4", "6") == "6" {
 				e.Addresses = []netip.Addr{netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i + 1)})}
 			}
-			slice := lb.NamedSlice{Endpoints: []lb.NamedEndpoint{e}}
+			var ports []lb.NamedPort
 			for _, p := range in.Service.Ports {
 				if place("has port", "yes", "no") == "no" {
 					continue
 				}
-				slice.Ports = append(slice.Ports, tcp(p.Name, p.Port))
-				endpoint := lb.Endpoint{Port: lb.PortKey{Name: p.Name, Protocol: lb.TCP}, Address: netip.AddrPortFrom(e.Addresses[0], p.Port), Ready: e.Ready, Serving: e.Ready,
+				ports = append(ports, tcp(p.Name, p.Port))
+				endpoint := lb.Endpoint{Port: lb.PortKey{Name: p.Name, Protocol: lb.TCP}, Address: netip.AddrPortFrom(e.Addresses[0], p.Port), Ready: isReady, Serving: isReady,
 					Node: e.Node, Zone: e.Zone, Region: e.Region}
 				if e.Node != "" {
 					endpoint.Labels = lb.NewLabels(map[string]string{nearness[0]: e.Node})
 				}
 				in.Endpoints = append(in.Endpoints, endpoint)
 			}
-			named.Slices = append(named.Slices, slice)
+			named.Slices = append(named.Slices, lb.NewNamedSlice("", ports, e))
 		}
 		view := dns.NewView(dns.ViewOptions{Node: node})
 		view.Set(named)

@@ -30,37 +30,45 @@ func tcp(name string, number uint16) lb.NamedPort {
 }
 
 func ready(address, hostname string) lb.NamedEndpoint {
-	return lb.NamedEndpoint{Addresses: addrs(address), Hostname: hostname, Ready: true}
+	return lb.NamedEndpoint{Addresses: addrs(address), Hostname: hostname, Is: lb.IsReady}
 }
 
-func named(namespace, name string) lb.NamedService {
-	return lb.NamedService{Name: lb.ServiceName{Namespace: namespace, Name: name}}
+// elsewhere is an endpoint that has a name instead of an address.
+func elsewhere(target string) lb.NamedEndpoint {
+	return lb.NamedEndpoint{Targets: []string{target}, Is: lb.IsReady}
+}
+
+func slice(name string, port lb.NamedPort, endpoints ...lb.NamedEndpoint) *lb.NamedSlice {
+	return lb.NewNamedSlice(name, []lb.NamedPort{port}, endpoints...)
+}
+
+func named(namespace, name string) *lb.NamedService {
+	return &lb.NamedService{Name: lb.ServiceName{Namespace: namespace, Name: name}}
 }
 
 // cluster has a Service for every rule of dns.md, section 1.
-func cluster() []lb.NamedService {
+func cluster() []*lb.NamedService {
 	web := named("prod", "web")
 	web.ClusterIPs, web.Ports = addrs("10.96.0.10", "fd00:96::10"), []lb.NamedPort{tcp("http", 80), {Name: "dns", Protocol: lb.UDP, Number: 53}}
-	web.Slices = []lb.NamedSlice{{Name: "web-a", Ports: []lb.NamedPort{tcp("http", 8080)}, Endpoints: []lb.NamedEndpoint{
-		ready("10.244.1.10", "web-0"), {Addresses: addrs("10.244.1.11")}}}}
+	web.Slices = []*lb.NamedSlice{slice("web-a", tcp("http", 8080), ready("10.244.1.10", "web-0"), lb.NamedEndpoint{Addresses: addrs("10.244.1.11")})}
 	plain := named("prod", "plain")
 	plain.ClusterIPs, plain.Ports = addrs("10.96.0.11"), []lb.NamedPort{tcp("", 80)}
 	db := named("prod", "db")
 	db.Headless, db.Ports = true, []lb.NamedPort{tcp("sql", 5432)}
-	db.Slices = []lb.NamedSlice{
-		{Name: "db-a", Ports: []lb.NamedPort{tcp("sql", 5432)}, Endpoints: []lb.NamedEndpoint{ready("10.244.1.1", "db-0"), ready("10.244.1.2", "")}},
-		{Name: "db-b", Ports: []lb.NamedPort{tcp("sql", 5433)}, Endpoints: []lb.NamedEndpoint{ready("10.244.1.2", ""), {Addresses: addrs("10.244.1.3")}}},
-		{Name: "db-c", Ports: []lb.NamedPort{tcp("sql", 5432)}, Endpoints: []lb.NamedEndpoint{ready("fd00:244::1", "db-0"), ready("fd00:244:1::", "")}},
+	db.Slices = []*lb.NamedSlice{
+		slice("db-a", tcp("sql", 5432), ready("10.244.1.1", "db-0"), ready("10.244.1.2", "")),
+		slice("db-b", tcp("sql", 5433), ready("10.244.1.2", ""), lb.NamedEndpoint{Addresses: addrs("10.244.1.3")}),
+		slice("db-c", tcp("sql", 5432), ready("fd00:244::1", "db-0"), ready("fd00:244:1::", "")),
 	}
 	empty := named("prod", "empty")
 	empty.Headless = true
 	portless := named("prod", "portless")
 	portless.Headless = true
-	portless.Slices = []lb.NamedSlice{{Name: "p", Endpoints: []lb.NamedEndpoint{ready("10.244.2.1", "")}}}
+	portless.Slices = []*lb.NamedSlice{lb.NewNamedSlice("p", nil, ready("10.244.2.1", ""))}
 	fqdn := named("prod", "fqdn")
 	fqdn.Headless = true
-	fqdn.Slices = []lb.NamedSlice{{Name: "f", Endpoints: []lb.NamedEndpoint{{Targets: []string{"db.example.com"}, Ready: true}}}}
-	all := []lb.NamedService{web, plain, db, empty, portless, fqdn}
+	fqdn.Slices = []*lb.NamedSlice{lb.NewNamedSlice("f", nil, elsewhere("db.example.com"))}
+	all := []*lb.NamedService{web, plain, db, empty, portless, fqdn}
 	for name, target := range map[string]string{"out": "www.example.com", "in": "web.prod.svc.cluster.local", "two": "in.prod.svc.cluster.local",
 		"loop": "pool.prod.svc.cluster.local", "pool": "loop.prod.svc.cluster.local", "lost": "nobody.prod.svc.cluster.local", "literal": "192.0.2.1",
 		"silent": "silent.example.com", "failing": "failing.example.com", "long": strings.Repeat("x", 64) + ".example.com"} {
@@ -90,8 +98,7 @@ func (outside) Exchange(_ context.Context, query *wire.Msg) (*wire.Msg, error) {
 	return out, nil
 }
 
-func responder(o dns.Options, view dns.ViewOptions, services ...lb.NamedService) *dns.Responder {
-	view.Reverse = len(o.ReverseZones) > 0
+func responder(o dns.Options, view dns.ViewOptions, services ...*lb.NamedService) *dns.Responder {
 	v := dns.NewView(view)
 	for _, s := range services {
 		v.Set(s)
@@ -285,12 +292,12 @@ func TestNothingIsDeniedBeforeEverythingWasListed(t *testing.T) {
 func TestNearestEndpointsComeFirst(t *testing.T) {
 	near := dns.ViewOptions{Node: lb.Node{Name: "n1", Zone: "a", Region: "r"}}
 	at := func(address, node, zone, region string) lb.NamedEndpoint {
-		return lb.NamedEndpoint{Addresses: addrs(address), Node: node, Zone: zone, Region: region, Ready: true}
+		return lb.NamedEndpoint{Addresses: addrs(address), Place: lb.Place{Node: node, Zone: zone, Region: region}, Is: lb.IsReady}
 	}
 	s := named("prod", "db")
 	s.Headless = true
-	s.Slices = []lb.NamedSlice{{Ports: []lb.NamedPort{tcp("sql", 1)}, Endpoints: []lb.NamedEndpoint{
-		at("10.0.0.4", "n4", "c", "other"), at("10.0.0.3", "n3", "b", "r"), at("10.0.0.22", "n2", "a", "r"), at("10.0.0.21", "n2", "a", "r"), at("10.0.0.1", "n1", "a", "r"), at("10.0.0.5", "", "", "")}}}
+	s.Slices = []*lb.NamedSlice{slice("", tcp("sql", 1),
+		at("10.0.0.4", "n4", "c", "other"), at("10.0.0.3", "n3", "b", "r"), at("10.0.0.22", "n2", "a", "r"), at("10.0.0.21", "n2", "a", "r"), at("10.0.0.1", "n1", "a", "r"), at("10.0.0.5", "", "", ""))}
 	for selection, want := range map[lb.NameSelection][]string{
 		lb.NamesOrdered: {"10.0.0.1", "10.0.0.21 10.0.0.22", "10.0.0.3", "10.0.0.4 10.0.0.5"},
 		lb.NamesPrefer:  {"10.0.0.1"},
@@ -333,11 +340,11 @@ func TestNearestEndpointsComeFirst(t *testing.T) {
 func TestEndpointsAreInAnyOrder(t *testing.T) {
 	s := named("prod", "db")
 	s.Headless = true
-	slice := lb.NamedSlice{Ports: []lb.NamedPort{tcp("sql", 1)}}
+	var all []lb.NamedEndpoint
 	for i, node := range []string{"n1", "n2", "n1", "n2"} {
-		slice.Endpoints = append(slice.Endpoints, lb.NamedEndpoint{Addresses: addrs(fmt.Sprintf("10.0.0.%d", i)), Node: node, Ready: true})
+		all = append(all, lb.NamedEndpoint{Addresses: addrs(fmt.Sprintf("10.0.0.%d", i)), Place: lb.Place{Node: node}, Is: lb.IsReady})
 	}
-	s.Slices = []lb.NamedSlice{slice}
+	s.Slices = []*lb.NamedSlice{slice("", tcp("sql", 1), all...)}
 	r := responder(dns.Options{}, dns.ViewOptions{Node: lb.Node{Name: "n1"}}, s)
 	for _, qtype := range []string{"A", "SRV"} {
 		first := map[string]bool{}
@@ -354,8 +361,9 @@ func TestEndpointsAreInAnyOrder(t *testing.T) {
 func TestNamesOfAZoneAreThoseOfCoreDNS(t *testing.T) {
 	s := named("prod", "db")
 	s.Headless = true
-	s.Slices = []lb.NamedSlice{{Ports: []lb.NamedPort{tcp("sql", 1)}, Endpoints: []lb.NamedEndpoint{
-		{Addresses: addrs("10.0.0.1"), Zone: "eu.A", Ready: true}, {Addresses: addrs("10.0.0.2"), Zone: "eu.b", Ready: true}}}}
+	s.Slices = []*lb.NamedSlice{slice("", tcp("sql", 1),
+		lb.NamedEndpoint{Addresses: addrs("10.0.0.1"), Place: lb.Place{Zone: "eu.A"}, Is: lb.IsReady},
+		lb.NamedEndpoint{Addresses: addrs("10.0.0.2"), Place: lb.Place{Zone: "eu.b"}, Is: lb.IsReady})}
 	r := responder(dns.Options{Zonal: true}, dns.ViewOptions{}, append(cluster()[:1], s)...)
 	for name, want := range map[string]string{
 		"eu.a.pin._zone.db.prod.svc.cluster.local":     "NOERROR A 10.0.0.1",
@@ -391,10 +399,7 @@ func TestOtherTypesOfANameThatExistsHaveNoRecords(t *testing.T) {
 func TestAFailureCarriesNoRecords(t *testing.T) {
 	mixed := named("prod", "mixed")
 	mixed.Headless = true
-	mixed.Slices = []lb.NamedSlice{
-		{Name: "a", Ports: []lb.NamedPort{tcp("sql", 1)}, Endpoints: []lb.NamedEndpoint{{Targets: []string{"silent.example.com"}, Ready: true}}},
-		{Name: "b", Ports: []lb.NamedPort{tcp("sql", 1)}, Endpoints: []lb.NamedEndpoint{ready("10.244.1.9", "")}},
-	}
+	mixed.Slices = []*lb.NamedSlice{slice("a", tcp("sql", 1), elsewhere("silent.example.com")), slice("b", tcp("sql", 1), ready("10.244.1.9", ""))}
 	r := responder(dns.Options{Forwarder: dns.NewForwarder(outside{})}, dns.ViewOptions{}, mixed)
 	seen := map[int]bool{}
 	for range 100 {
@@ -411,7 +416,7 @@ func TestAFailureCarriesNoRecords(t *testing.T) {
 func TestASliceOfNamesHasOneCNAME(t *testing.T) {
 	s := named("prod", "many")
 	s.Headless = true
-	s.Slices = []lb.NamedSlice{{Endpoints: []lb.NamedEndpoint{{Targets: []string{"a.example.com"}, Ready: true}, {Targets: []string{"b.example.com"}, Ready: true}}}}
+	s.Slices = []*lb.NamedSlice{lb.NewNamedSlice("", nil, elsewhere("a.example.com"), elsewhere("b.example.com"))}
 	r := responder(dns.Options{}, dns.ViewOptions{}, s)
 	for range 10 {
 		if got := ask(r, "many.prod.svc.cluster.local", "A"); got != "NOERROR CNAME a.example.com." && got != "NOERROR CNAME b.example.com." {
@@ -422,7 +427,7 @@ func TestASliceOfNamesHasOneCNAME(t *testing.T) {
 
 // A view whose Services came, changed and went again is as one that never had them.
 func TestNamesOfServicesThatWentAreGone(t *testing.T) {
-	v := dns.NewView(dns.ViewOptions{Reverse: true})
+	v := dns.NewView(dns.ViewOptions{})
 	r := dns.NewResponder(v, dns.Options{Zones: []string{"cluster.local"}, ReverseZones: []string{"in-addr.arpa"}, Pods: dns.PodsVerified})
 	v.Synced()
 	for _, s := range cluster() {

@@ -17,7 +17,7 @@ func (a *answer) reverse() {
 		return
 	}
 	if !prefix.IsSingleIP() {
-		a.exists = a.view.parents[prefix] > 0
+		a.exists = a.view.clusterIPs.below(prefix) || a.view.endpoints.below(prefix)
 		return
 	}
 	for _, name := range a.reverseNames(prefix.Addr()) {
@@ -34,12 +34,12 @@ func (a *answer) reverseNames(ip netip.Addr) (names []string) {
 		return nil
 	}
 	zone := a.options.Zones[0]
-	if owners := a.view.clusterIPs[ip]; len(owners) > 0 {
-		return []string{serviceName(owners[0], "", zone)}
+	if owners := a.view.owners(&a.view.clusterIPs, ip); len(owners) > 0 {
+		return []string{serviceName(owners[0].service.Name, "", zone)}
 	}
-	for _, owner := range a.view.endpoints[ip] {
-		for _, c := range a.view.services[owner].backends {
-			if name := serviceName(owner, c.host, zone); c.address == ip && !slices.Contains(names, name) {
+	for _, owner := range a.view.owners(&a.view.endpoints, ip) {
+		for _, c := range owner.backends(a.view.options.Node, has(ip)) {
+			if name := serviceName(owner.service.Name, c.host(), zone); !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
@@ -93,16 +93,4 @@ func prefix6(labels []string) (netip.Prefix, bool) {
 		bytes[i/2] |= byte(digit << (4 * (1 - i%2)))
 	}
 	return netip.PrefixFrom(netip.AddrFrom16(bytes), 4*len(labels)), true
-}
-
-// parentsOf are the prefixes whose names are above the address's own.
-func parentsOf(ip netip.Addr) (all []netip.Prefix) {
-	step := 4
-	if ip.Is4() {
-		step = 8
-	}
-	for bits := step; bits < ip.BitLen(); bits += step {
-		all = append(all, netip.PrefixFrom(ip, bits).Masked())
-	}
-	return all
 }

@@ -31,8 +31,8 @@ func TestQuestionsThatWaitForTheUpstreamAreSharedAmongClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := make(patientUpstream)
 		view := NewView(ViewOptions{})
-		view.Set(lb.NamedService{Name: lb.ServiceName{Namespace: "prod", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
-		view.Set(lb.NamedService{Name: lb.ServiceName{Namespace: "prod", Name: "out"}, ExternalName: "www.example.com"})
+		view.Set(&lb.NamedService{Name: lb.ServiceName{Namespace: "prod", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
+		view.Set(&lb.NamedService{Name: lb.ServiceName{Namespace: "prod", Name: "out"}, ExternalName: "www.example.com"})
 		view.Synced()
 		r := NewResponder(view, Options{Zones: []string{"cluster.local"}, Forwarder: NewForwarder(upstream)})
 		r.options.Forwarder.waiting.most = 8

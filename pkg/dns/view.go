@@ -9,15 +9,15 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// View is what names are answered from: Services with their endpoints, Namespaces and Pods. What is asked for often is indexed; the
-// records of a Service are made when it changes. All methods may be called from any goroutine.
+// View is what names are answered from: Services with their endpoints, Namespaces and Pods. It shares the Services with who told it of
+// them, and adds a map by name and an index of addresses; records are made when they are asked for. All methods may be called from any
+// goroutine.
 type View struct {
 	options ViewOptions
 
@@ -26,20 +26,20 @@ type View struct {
 	synced     bool
 	serial     uint32
 	services   map[lb.ServiceName]*entry
+	entries    []*entry // by number; nil: the number is free
+	free       []uint32 // numbers
 	namespaces map[string]*namespace
-	clusterIPs map[netip.Addr][]lb.ServiceName // in order
-	endpoints  map[netip.Addr][]lb.ServiceName // Services that have a ready endpoint of the address, in order
+	clusterIPs index
+	endpoints  index // of ready ones
 	pods       map[netip.Addr]map[lb.PodName]bool
 	podsByName map[lb.PodName][]netip.Addr
 	doubtful   map[lb.ServiceName]bool // exist, and are not in force
-	parents    map[netip.Prefix]int    // addresses with reverse names below each name of the reverse trees; nil: not wanted
 }
 
 // ViewOptions are what a View needs to know of its node and of how names are made.
 type ViewOptions struct {
 	Node     lb.Node // the clients' own: its name, zone and region say what is near
 	PodNames bool    // an endpoint without hostname is named by its Pod (CoreDNS endpoint_pod_names)
-	Reverse  bool    // reverse zones are answered
 }
 
 // namespace exists if an object of it does, or if it was said to.
@@ -50,16 +50,11 @@ type namespace struct {
 
 // NewView is an empty view that was not told everything yet.
 func NewView(o ViewOptions) *View {
-	v := &View{
+	return &View{
 		options: o, zoned: o.Node.Zone != "", serial: uint32(time.Now().Unix()),
 		services: map[lb.ServiceName]*entry{}, namespaces: map[string]*namespace{},
-		clusterIPs: map[netip.Addr][]lb.ServiceName{}, endpoints: map[netip.Addr][]lb.ServiceName{},
 		pods: map[netip.Addr]map[lb.PodName]bool{}, podsByName: map[lb.PodName][]netip.Addr{},
 	}
-	if o.Reverse {
-		v.parents = map[netip.Prefix]int{}
-	}
-	return v
 }
 
 // Synced says that the view was told of everything once. Before that a missing name is no proof that there is none.
@@ -69,19 +64,19 @@ func (v *View) Synced() {
 	v.synced = true
 }
 
-// Set puts a Service in force in the place of what it was.
-func (v *View) Set(s lb.NamedService) {
+// Set puts a Service in force in the place of what it was, and keeps it.
+func (v *View) Set(s *lb.NamedService) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.replace(s.Name, newEntry(s, v.options)) // the options change with the Node
+	v.replace(s.Name, s)
 }
 
 // Narrow takes those endpoints of a Service out that its next state has not: before the tables of packets lose them. Set follows.
-func (v *View) Narrow(next lb.NamedService) {
+func (v *View) Narrow(next *lb.NamedService) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if old := v.services[next.Name]; old != nil {
-		v.replace(next.Name, newEntry(old.service.Within(next), v.options))
+	if old := v.services[next.Name]; old != nil && old.service != next {
+		v.replace(next.Name, old.service.Within(next))
 	}
 }
 
@@ -108,24 +103,55 @@ func (v *View) Remove(name lb.ServiceName) {
 	v.replace(name, nil)
 }
 
-func (v *View) replace(name lb.ServiceName, next *entry) {
+// replace takes nil for a Service that is gone. It takes as long as sorting the addresses of both states.
+func (v *View) replace(name lb.ServiceName, service *lb.NamedService) {
 	v.modified()
 	if v.doubtful[name] {
 		v.count(name.Namespace, -1)
 		delete(v.doubtful, name)
 	}
-	if old := v.services[name]; old != nil {
-		v.count(name.Namespace, -1)
-		v.unindex(v.clusterIPs, old.clusterIPs, name)
-		v.unindex(v.endpoints, old.addresses, name)
-		delete(v.services, name)
-	}
-	if next != nil {
+	old, next := v.services[name], &entry{service: &lb.NamedService{}}
+	switch {
+	case old == nil && service == nil:
+		return
+	case old == nil:
+		old = next
+		next = &entry{service: service, number: v.newNumber(), podNames: v.options.PodNames}
 		v.count(name.Namespace, 1)
-		v.index(v.clusterIPs, next.clusterIPs, name)
-		v.index(v.endpoints, next.addresses, name)
-		v.services[name] = next
+	case service != nil:
+		next = &entry{service: service, number: old.number, podNames: v.options.PodNames}
+	default:
+		next.number = old.number
+		v.count(name.Namespace, -1)
 	}
+	v.clusterIPs.replace(next.number, old.clusterIPs(), next.clusterIPs())
+	v.endpoints.replace(next.number, old.addresses(), next.addresses())
+	if service == nil {
+		delete(v.services, name)
+		v.entries[next.number], v.free = nil, append(v.free, next.number)
+		return
+	}
+	v.services[service.Name], v.entries[next.number] = next, next
+}
+
+// newNumber is one that no entry has.
+func (v *View) newNumber() uint32 {
+	if last := len(v.free) - 1; last >= 0 {
+		number := v.free[last]
+		v.free = v.free[:last]
+		return number
+	}
+	v.entries = append(v.entries, nil)
+	return uint32(len(v.entries) - 1)
+}
+
+// owners are the entries that have an address, in the order of their names.
+func (v *View) owners(in *index, a netip.Addr) (all []*entry) {
+	for _, number := range in.owners(a) {
+		all = append(all, v.entries[number])
+	}
+	slices.SortFunc(all, func(a, b *entry) int { return a.service.Name.Compare(b.service.Name) })
+	return all
 }
 
 // Names are the names of all Services and of their endpoints in a zone, in order. Those of a Service are read when its turn comes.
@@ -154,8 +180,8 @@ func (v *View) namesOf(service lb.ServiceName, zone string) []string {
 		return nil
 	}
 	own := []string{serviceName(service, "", zone)}
-	for _, c := range e.backends {
-		own = append(own, serviceName(service, c.host, zone))
+	for c := range e.endpoints() {
+		own = append(own, serviceName(service, c.host(), zone))
 	}
 	slices.Sort(own[1:])
 	return slices.Compact(own)
@@ -183,15 +209,8 @@ func (v *View) SetNode(name, zone, region string) {
 	if name == "" || name != own.Name {
 		return
 	}
-	before := *own
 	if own.Region = region; !v.zoned {
 		own.Zone = zone
-	}
-	if own.Zone == before.Zone && own.Region == before.Region {
-		return
-	}
-	for name, e := range v.services {
-		v.services[name] = newEntry(e.service, v.options) // the same addresses: the indexes stay
 	}
 }
 
@@ -250,48 +269,4 @@ func (v *View) forget(name string, n *namespace) {
 	if !n.declared && n.objects == 0 {
 		delete(v.namespaces, name)
 	}
-}
-
-func (v *View) index(in map[netip.Addr][]lb.ServiceName, addresses []netip.Addr, name lb.ServiceName) {
-	for _, a := range addresses {
-		at, found := slices.BinarySearchFunc(in[a], name, lb.ServiceName.Compare)
-		if !found {
-			in[a] = slices.Insert(in[a], at, name)
-			v.below(a, 1)
-		}
-	}
-}
-
-func (v *View) unindex(in map[netip.Addr][]lb.ServiceName, addresses []netip.Addr, name lb.ServiceName) {
-	for _, a := range addresses {
-		at, found := slices.BinarySearchFunc(in[a], name, lb.ServiceName.Compare)
-		if found {
-			in[a] = slices.Delete(in[a], at, at+1)
-			v.below(a, -1)
-		}
-		if len(in[a]) == 0 {
-			delete(in, a)
-		}
-	}
-}
-
-// below counts the reverse names below each name above them.
-func (v *View) below(a netip.Addr, by int) {
-	if v.parents == nil {
-		return
-	}
-	for _, prefix := range parentsOf(a) {
-		if v.parents[prefix] += by; v.parents[prefix] == 0 {
-			delete(v.parents, prefix)
-		}
-	}
-}
-
-// dashed is the name of an endpoint without hostname: its address with dashes, as CoreDNS writes it.
-func dashed(address string) string {
-	name := strings.NewReplacer(".", "-", ":", "-").Replace(address)
-	if strings.HasSuffix(name, "-") {
-		name += "0"
-	}
-	return name
 }

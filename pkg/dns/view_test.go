@@ -3,6 +3,11 @@
 package dns_test
 
 import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +20,8 @@ import (
 func TestAViewThatIsNarrowedHasWhatBothStatesHave(t *testing.T) {
 	before, after := named("prod", "web"), named("prod", "web")
 	before.ClusterIPs, after.ClusterIPs = addrs("10.96.0.10"), addrs("10.96.0.10")
-	before.Slices = []lb.NamedSlice{{Name: "a", Endpoints: []lb.NamedEndpoint{ready("10.244.1.1", ""), ready("10.244.1.2", "")}}}
-	after.Slices = []lb.NamedSlice{{Name: "b", Endpoints: []lb.NamedEndpoint{ready("10.244.1.2", ""), ready("10.244.1.3", "")}}}
+	before.Slices = []*lb.NamedSlice{lb.NewNamedSlice("a", nil, ready("10.244.1.1", ""), ready("10.244.1.2", ""))}
+	after.Slices = []*lb.NamedSlice{lb.NewNamedSlice("b", nil, ready("10.244.1.2", ""), ready("10.244.1.3", ""))}
 	v := dns.NewView(dns.ViewOptions{})
 	r := dns.NewResponder(v, dns.Options{Zones: []string{"cluster.local"}})
 	v.Synced()
@@ -76,6 +81,42 @@ func TestAServiceThatIsNotInForceIsNotDenied(t *testing.T) {
 	if got := ask(r, "prod.svc.cluster.local", "A"); !strings.HasPrefix(got, "NXDOMAIN") {
 		t.Errorf("its Namespace, when it is gone: %s", got)
 	}
+}
+
+// A view shares the Services that it is told of. What it adds grows with the number of addresses alone, however they are spread: addresses
+// of IPv6 that have little in common do not take a count for each name above them.
+func TestAViewAddsLittleToItsServices(t *testing.T) {
+	const services, endpoints, most = 2000, 10, 120
+	random := rand.New(rand.NewPCG(1, 1))
+	var all []*lb.NamedService
+	for i := range services {
+		s := named("prod", fmt.Sprintf("s%d", i))
+		var six []lb.NamedEndpoint
+		for range endpoints {
+			var a [16]byte
+			binary.BigEndian.PutUint64(a[:], 0xfd00<<48|random.Uint64()>>16)
+			binary.BigEndian.PutUint64(a[8:], random.Uint64())
+			six = append(six, lb.NamedEndpoint{Addresses: []netip.Addr{netip.AddrFrom16(a)}, Is: lb.IsReady})
+		}
+		s.Slices = []*lb.NamedSlice{slice("a", tcp("http", 80), six...)}
+		all = append(all, s)
+	}
+	inUse := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	v, before := dns.NewView(dns.ViewOptions{}), inUse()
+	for _, s := range all {
+		v.Set(s)
+	}
+	if each := (inUse() - before) / (services * endpoints); each > most {
+		t.Errorf("%d bytes for each endpoint, want %d at most", each, most)
+	}
+	runtime.KeepAlive(v)
+	runtime.KeepAlive(all)
 }
 
 // TestRecordsAreListedWithoutAskingAnybody holds that a list of names neither waits for an upstream nor loses what leads outside where that

@@ -5,43 +5,40 @@ package lb
 import (
 	"net/netip"
 	"slices"
+	"unique"
 )
 
 // NamedService is what the names of one Service are made of (kubernetes/dns specification 1.1.0): the Service and the EndpointSlices
-// whose label names it.
+// whose label names it. Once it was handed out it is never edited, so that whoever keeps it shares it.
 type NamedService struct {
 	Name         ServiceName
 	Headless     bool         // spec.clusterIP is None
+	Unserved     bool         // there is no Service: the slices' addresses have reverse names alone
 	ClusterIPs   []netip.Addr // spec.clusterIPs
 	ExternalName string       // spec.externalName of type ExternalName, without the last dot; "" for other types
 	Ports        []NamedPort  // spec.ports
 	Selection    NameSelection
-	Slices       []NamedSlice // in the order of their names
-	Unserved     bool         // there is no Service: the slices' addresses have reverse names alone
+	Slices       []*NamedSlice // in the order of their names
 }
 
 // Within is the Service without the ready endpoints that another state of it has not, or has not ready.
-func (s NamedService) Within(other NamedService) NamedService {
-	ready := map[netip.Addr]bool{}
+func (s *NamedService) Within(other *NamedService) *NamedService {
+	if s == other {
+		return s
+	}
+	ready := map[[16]byte]bool{}
 	for _, slice := range other.Slices {
 		for _, e := range slice.Endpoints {
-			for _, a := range e.Addresses {
-				ready[a] = ready[a] || e.Ready
-			}
+			ready[e.Address] = ready[e.Address] || e.Is&IsReady != 0
 		}
 	}
-	gone := func(e NamedEndpoint) bool {
-		return e.Ready && slices.ContainsFunc(e.Addresses, func(a netip.Addr) bool { return !ready[a] })
+	gone := func(e SliceEndpoint) bool { return e.Is&IsReady != 0 && e.Addr().IsValid() && !ready[e.Address] }
+	out := *s
+	out.Slices = make([]*NamedSlice, 0, len(s.Slices))
+	for _, slice := range s.Slices {
+		out.Slices = append(out.Slices, slice.without(gone))
 	}
-	all := s.Slices
-	s.Slices = nil
-	for _, slice := range all {
-		if slices.ContainsFunc(slice.Endpoints, gone) {
-			slice.Endpoints = slices.DeleteFunc(slices.Clone(slice.Endpoints), gone)
-		}
-		s.Slices = append(s.Slices, slice)
-	}
-	return s
+	return &out
 }
 
 // NamesPort is where names are asked for (RFC 1035 4.2).
@@ -54,21 +51,125 @@ type NamedPort struct {
 	Number   uint16 // 0: the slice's port has none
 }
 
-// NamedSlice is an EndpointSlice as names know it.
+// NamedSlice is an EndpointSlice as names know it. It is never edited once it was handed out.
 type NamedSlice struct {
 	Name      string
 	Ports     []NamedPort
-	Endpoints []NamedEndpoint
+	Endpoints []SliceEndpoint // one for each address; those of packets where both are the same
+	texts     *endpointTexts  // nil: no endpoint has any
 }
 
-// NamedEndpoint is an endpoint of a slice. Each of its addresses gets the same names.
+// endpointTexts are what few endpoints have besides an address, by their index; nil: none has it.
+type endpointTexts struct{ hostnames, pods, targets []string }
+
+// NamedEndpoint is an endpoint as a slice is made of it. Each of its addresses gets the same names.
 type NamedEndpoint struct {
-	Addresses          []netip.Addr
-	Targets            []string // addresses of a slice with addressType FQDN, instead of Addresses
-	Ready              bool     // conditions.ready, nil is true
-	Hostname           string   // "" none
-	Pod                string   // targetRef.name, "" none or longer than a label may be
-	Node, Zone, Region string   // "" unknown
+	Addresses []netip.Addr
+	Targets   []string // addresses of a slice with addressType FQDN, instead of Addresses
+	Hostname  string   // "" none
+	Pod       string   // targetRef.name, where endpoints are named by it; "" none
+	Is        Conditions
+	Place
+}
+
+// NewNamedSlice makes a slice of endpoints.
+func NewNamedSlice(name string, ports []NamedPort, endpoints ...NamedEndpoint) *NamedSlice {
+	n := 0
+	for _, e := range endpoints {
+		n += len(e.Addresses) + len(e.Targets)
+	}
+	out, texts := &NamedSlice{Name: name, Ports: ports, Endpoints: make([]SliceEndpoint, 0, n)}, endpointTexts{}
+	note := func(list *[]string, text string) {
+		if text != "" && *list == nil {
+			*list, out.texts = make([]string, n), &texts
+		}
+		if text != "" {
+			(*list)[len(out.Endpoints)] = text
+		}
+	}
+	add := func(e NamedEndpoint, address [16]byte, target string) {
+		note(&texts.hostnames, e.Hostname)
+		note(&texts.pods, e.Pod)
+		note(&texts.targets, target)
+		out.Endpoints = append(out.Endpoints, SliceEndpoint{address, unique.Make(e.Place), e.Is})
+	}
+	for _, e := range endpoints {
+		for _, a := range e.Addresses {
+			add(e, a.As16(), "")
+		}
+		for _, target := range e.Targets {
+			add(e, [16]byte{}, target)
+		}
+	}
+	return out
+}
+
+// Hostname is that of the endpoint with an index; "" none.
+func (s *NamedSlice) Hostname(i int) string {
+	if s.texts == nil {
+		return ""
+	}
+	return textAt(s.texts.hostnames, i)
+}
+
+// Pod is the name of the Pod of the endpoint with an index, where endpoints are named by it; "" none.
+func (s *NamedSlice) Pod(i int) string {
+	if s.texts == nil {
+		return ""
+	}
+	return textAt(s.texts.pods, i)
+}
+
+// Target is the name that the endpoint with an index has instead of an address; "" none.
+func (s *NamedSlice) Target(i int) string {
+	if s.texts == nil {
+		return ""
+	}
+	return textAt(s.texts.targets, i)
+}
+
+func textAt(list []string, i int) string {
+	if list == nil {
+		return ""
+	}
+	return list[i]
+}
+
+// Equal tells whether two slices give the same names.
+func (s *NamedSlice) Equal(o *NamedSlice) bool {
+	if s.Name != o.Name || !slices.Equal(s.Ports, o.Ports) || !slices.Equal(s.Endpoints, o.Endpoints) {
+		return false
+	}
+	if s.texts == nil || o.texts == nil {
+		return s.texts == o.texts
+	}
+	return slices.Equal(s.texts.hostnames, o.texts.hostnames) && slices.Equal(s.texts.pods, o.texts.pods) && slices.Equal(s.texts.targets, o.texts.targets)
+}
+
+// Endpoint is what the endpoint with an index was made of, with one of its addresses.
+func (s *NamedSlice) Endpoint(i int) NamedEndpoint {
+	in := s.Endpoints[i]
+	out := NamedEndpoint{Hostname: s.Hostname(i), Pod: s.Pod(i), Is: in.Is, Place: in.At.Value()}
+	if target := s.Target(i); target != "" {
+		out.Targets = []string{target}
+	} else {
+		out.Addresses = []netip.Addr{in.Addr()}
+	}
+	return out
+}
+
+// without is the slice without the endpoints that are gone.
+func (s *NamedSlice) without(gone func(SliceEndpoint) bool) *NamedSlice {
+	if !slices.ContainsFunc(s.Endpoints, gone) {
+		return s
+	}
+	var left []NamedEndpoint
+	for i, e := range s.Endpoints {
+		if !gone(e) {
+			left = append(left, s.Endpoint(i))
+		}
+	}
+	return NewNamedSlice(s.Name, s.Ports, left...)
 }
 
 // NameSelection says which endpoints of a headless Service its name answers with, and in which order (annotation nearlb.io/dns).

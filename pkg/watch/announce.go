@@ -269,7 +269,7 @@ func (a *announcer) nodesNamed() map[string]bool {
 		a.named, a.at = map[string]bool{}, now
 		for _, slice := range a.slices {
 			for _, e := range slice.endpoints {
-				a.named[e.at.Value().node] = true
+				a.named[e.At.Value().Node] = true
 			}
 		}
 		delete(a.named, "")

@@ -25,8 +25,8 @@ func TestEveryHintIsKeptTheOneWithoutANameToo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		at := o.slice.endpoints[0].at.Value()
-		if zones, nodes := split(at.zoneHints), split(at.nodeHints); !slices.Equal(zones, names) || !slices.Equal(nodes, names) {
+		at := o.slice.endpoints[0].At.Value()
+		if zones, nodes := split(at.ZoneHints), split(at.NodeHints); !slices.Equal(zones, names) || !slices.Equal(nodes, names) {
 			t.Errorf("hints %q: zones %q, nodes %q", names, zones, nodes)
 		}
 	}

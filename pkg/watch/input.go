@@ -70,13 +70,13 @@ type gatherer struct {
 // append makes one lb.Endpoint for each port of each endpoint.
 func (g *gatherer) append(out []lb.Endpoint, in *slice) []lb.Endpoint {
 	for _, e := range in.endpoints {
-		addr := e.addr()
-		at := g.locate(e.at.Value(), addr)
+		addr := e.Addr()
+		at := g.locate(e.At.Value(), addr)
 		made := lb.Endpoint{
-			Ready: e.is&isReady != 0, Serving: e.is&isServing != 0, Terminating: e.is&isTerminating != 0,
-			Node: at.node, Zone: at.zone, Region: at.region,
-			NodeHints: g.nodes.split(at.nodeHints), ZoneHints: g.zones.split(at.zoneHints),
-			Slice: in.name, Labels: g.labelsAt(at.node),
+			Ready: e.Is&lb.IsReady != 0, Serving: e.Is&lb.IsServing != 0, Terminating: e.Is&lb.IsTerminating != 0,
+			Node: at.Node, Zone: at.Zone, Region: at.Region,
+			NodeHints: g.nodes.split(at.NodeHints), ZoneHints: g.zones.split(at.ZoneHints),
+			Slice: in.name, Labels: g.labelsAt(at.Node),
 		}
 		for _, port := range in.ports {
 			made.Port, made.Address = port.key, netip.AddrPortFrom(addr, port.number)

@@ -26,8 +26,8 @@ type NamePlaces interface {
 // NameEvents is who wants to know all that names are made of: a dns.View.
 type NameEvents interface {
 	NamePlaces
-	// Set tells of a Service that is new or another one now, with all of its slices.
-	Set(lb.NamedService)
+	// Set tells of a Service that is new or another one now, with all of its slices. It may be kept, and is never edited.
+	Set(*lb.NamedService)
 	// Remove tells that a Service is gone, and that no slice names it.
 	Remove(lb.ServiceName)
 	// Synced tells that everything was read once, and afterwards again after every reading.
@@ -37,116 +37,167 @@ type NameEvents interface {
 // NameSource is a Source that reads what names are made of as well (NodeConfig.Names). Its Events tell of Services whose names may be
 // others, in force for packets or not.
 type NameSource interface {
-	// Named is what the names of a Service are made of; false: there is neither a Service nor a slice of it.
-	Named(name lb.ServiceName) (lb.NamedService, bool)
+	// Named is what the names of a Service are made of, never edited; nil: there is neither a Service nor a slice of it.
+	Named(name lb.ServiceName) *lb.NamedService
 	// NamedServices are all that Named has an answer for, sorted.
 	NamedServices() []lb.ServiceName
 	// NamesKnown tells whether all that NamePlaces are told of was read once, which may be after Events' Synced. Events must not ask.
 	NamesKnown() bool
 }
 
-// nameStore keeps what names are made of, by object. Its owner guards it.
+// nameStore keeps what names are made of. Its owner guards it. A Service is replaced as a whole when something of it changes, so that those
+// who have it share it; its slices' endpoints are those that packets are decided by, where both read the same.
 type nameStore struct {
-	to       NamePlaces
-	objects  map[objectKey]*naming
-	slices   map[lb.ServiceName]map[string]*lb.NamedSlice
-	services map[lb.ServiceName]*lb.NamedService
+	to         NamePlaces
+	services   map[lb.ServiceName]*lb.NamedService
+	slices     map[sliceName]string // the name of the Service in whose Slices it is
+	namespaces map[string]bool
+	pods       map[lb.PodName]*lb.NamedPod
 }
 
 func newNameStore(to NamePlaces) *nameStore {
-	return &nameStore{to: to, objects: map[objectKey]*naming{}, slices: map[lb.ServiceName]map[string]*lb.NamedSlice{}, services: map[lb.ServiceName]*lb.NamedService{}}
+	return &nameStore{to: to, services: map[lb.ServiceName]*lb.NamedService{}, slices: map[sliceName]string{},
+		namespaces: map[string]bool{}, pods: map[lb.PodName]*lb.NamedPod{}}
 }
 
 // set puts what an object means for names in the place of what it meant; nil: nothing any more. It calls dirty for each Service that is
 // another one now.
 func (s *nameStore) set(key objectKey, now *naming, dirty func(lb.ServiceName)) {
-	old := s.objects[key]
-	if old == now || old != nil && now != nil && reflect.DeepEqual(old, now) {
-		return
-	}
-	if old != nil && (now == nil || old.slice != nil) {
-		s.drop(key, old, dirty)
-	}
 	if now == nil {
-		delete(s.objects, key)
-		return
+		now = &naming{}
 	}
-	s.objects[key] = now
-	switch {
-	case key.kind == kindNamespace:
-		s.to.SetNamespace(key.name, true)
-	case now.pod != nil:
-		s.to.SetPod(*now.pod)
-	case now.service != nil:
-		s.services[now.service.Name] = now.service
-		dirty(now.service.Name)
-	case now.slice != nil:
-		if s.slices[now.owner] == nil {
-			s.slices[now.owner] = map[string]*lb.NamedSlice{}
+	switch key.kind {
+	case kindService:
+		s.setService(lb.ServiceName{Namespace: key.namespace, Name: key.name}, now.service, dirty)
+	case kindSlice:
+		s.setSlice(sliceName{key.namespace, key.name}, now, dirty)
+	case kindPod:
+		s.setPod(lb.PodName{Namespace: key.namespace, Name: key.name}, now.pod)
+	case kindNamespace:
+		if s.namespaces[key.name] == now.namespace {
+			return
 		}
-		s.slices[now.owner][now.slice.Name] = now.slice
-		dirty(now.owner)
+		if s.to.SetNamespace(key.name, now.namespace); now.namespace {
+			s.namespaces[key.name] = true
+		} else {
+			delete(s.namespaces, key.name)
+		}
 	}
 }
 
-func (s *nameStore) drop(key objectKey, old *naming, dirty func(lb.ServiceName)) {
-	switch {
-	case key.kind == kindNamespace:
-		s.to.SetNamespace(key.name, false)
-	case old.pod != nil:
-		s.to.RemovePod(old.pod.Name)
-	case old.service != nil:
-		delete(s.services, old.service.Name)
-		dirty(old.service.Name)
-	case old.slice != nil:
-		delete(s.slices[old.owner], old.slice.Name)
-		if len(s.slices[old.owner]) == 0 {
-			delete(s.slices, old.owner)
+func (s *nameStore) setService(name lb.ServiceName, now *lb.NamedService, dirty func(lb.ServiceName)) {
+	old := s.services[name]
+	was, next := lb.NamedService{Name: name, Unserved: true}, lb.NamedService{Name: name, Unserved: true}
+	if old != nil {
+		was = *old
+	}
+	if now != nil {
+		next = *now
+	}
+	if next.Slices = was.Slices; !sameBesideSlices(&was, &next) {
+		s.put(&next)
+		dirty(name)
+	}
+}
+
+// sameBesideSlices compares Services that have the same slices.
+func sameBesideSlices(a, b *lb.NamedService) bool {
+	return a.Headless == b.Headless && a.Unserved == b.Unserved && a.ExternalName == b.ExternalName && a.Selection == b.Selection &&
+		slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.Ports, b.Ports)
+}
+
+// put keeps a Service, if there is one or a slice of it.
+func (s *nameStore) put(now *lb.NamedService) {
+	if now.Unserved && len(now.Slices) == 0 {
+		delete(s.services, now.Name)
+		return
+	}
+	s.services[now.Name] = now
+}
+
+func (s *nameStore) setSlice(name sliceName, now *naming, dirty func(lb.ServiceName)) {
+	owner, known := s.slices[name]
+	if known && (now.slice == nil || now.owner.Name != owner) {
+		delete(s.slices, name)
+		s.putSlice(lb.ServiceName{Namespace: name.namespace, Name: owner}, name.name, nil, dirty)
+	}
+	if now.slice != nil {
+		if !known || now.owner.Name != owner {
+			s.slices[sliceName{now.owner.Namespace, now.slice.Name}] = now.owner.Name
 		}
-		dirty(old.owner)
+		s.putSlice(now.owner, name.name, now.slice, dirty)
+	}
+}
+
+// putSlice puts a slice in the place of the one of that name that a Service has; nil: of none.
+func (s *nameStore) putSlice(owner lb.ServiceName, name string, now *lb.NamedSlice, dirty func(lb.ServiceName)) {
+	next := lb.NamedService{Name: owner, Unserved: true}
+	if old := s.services[owner]; old != nil {
+		next = *old
+	}
+	at, found := slices.BinarySearchFunc(next.Slices, name, func(slice *lb.NamedSlice, name string) int { return cmp.Compare(slice.Name, name) })
+	if found && now != nil && next.Slices[at].Equal(now) {
+		return
+	}
+	left := next.Slices[at:]
+	if found {
+		left = left[1:]
+	}
+	switch {
+	case now != nil:
+		next.Slices = slices.Concat(next.Slices[:at], []*lb.NamedSlice{now}, left)
+	default:
+		next.Slices = slices.Concat(next.Slices[:at], left)
+	}
+	s.put(&next)
+	dirty(owner)
+}
+
+func (s *nameStore) setPod(name lb.PodName, now *lb.NamedPod) {
+	switch old := s.pods[name]; {
+	case reflect.DeepEqual(old, now):
+	case now == nil:
+		delete(s.pods, name)
+		s.to.RemovePod(name)
+	default:
+		s.pods[name] = now
+		s.to.SetPod(*now)
 	}
 }
 
 // keys names the objects of a kind.
 func (s *nameStore) keys(k kind) (out []objectKey) {
-	for key := range s.objects {
-		if key.kind == k {
-			out = append(out, key)
+	switch k {
+	case kindService:
+		for name, service := range s.services {
+			if !service.Unserved {
+				out = append(out, objectKey{k, name.Namespace, name.Name})
+			}
+		}
+	case kindSlice:
+		for name := range s.slices {
+			out = append(out, name.key())
+		}
+	case kindNamespace:
+		for name := range s.namespaces {
+			out = append(out, objectKey{k, "", name})
+		}
+	case kindPod:
+		for name := range s.pods {
+			out = append(out, objectKey{k, name.Namespace, name.Name})
 		}
 	}
 	return out
 }
 
-// named is a Service as it is now. Slices without a Service have reverse names.
-func (s *nameStore) named(name lb.ServiceName) (lb.NamedService, bool) {
-	service, owned := s.services[name], s.slices[name]
-	if service == nil && len(owned) == 0 {
-		return lb.NamedService{}, false
-	}
-	out := lb.NamedService{Name: name, Unserved: true}
-	if service != nil {
-		out = *service
-	}
-	for _, slice := range slices.SortedFunc(maps.Values(owned), func(a, b *lb.NamedSlice) int { return cmp.Compare(a.Name, b.Name) }) {
-		out.Slices = append(out.Slices, *slice)
-	}
-	return out, true
-}
-
-func (s *nameStore) names() []lb.ServiceName {
-	all := slices.AppendSeq(slices.Collect(maps.Keys(s.services)), maps.Keys(s.slices))
-	slices.SortFunc(all, lb.ServiceName.Compare)
-	return slices.Compact(all)
-}
-
 // Named is NameSource's.
-func (s *store) Named(name lb.ServiceName) (lb.NamedService, bool) {
+func (s *store) Named(name lb.ServiceName) *lb.NamedService {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.names == nil {
-		return lb.NamedService{}, false
+		return nil
 	}
-	return s.names.named(name)
+	return s.names.services[name]
 }
 
 // NamedServices is NameSource's.
@@ -156,7 +207,7 @@ func (s *store) NamedServices() []lb.ServiceName {
 	if s.names == nil {
 		return nil
 	}
-	return s.names.names()
+	return slices.SortedFunc(maps.Keys(s.names.services), lb.ServiceName.Compare)
 }
 
 // NamesKnown is NameSource's: files of all kinds are read together.

@@ -4,7 +4,6 @@ package watch
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -44,12 +43,7 @@ func (s *sink) convert(in runtime.Object) (object, *ObjectError) {
 	if err != nil || s.names == nil {
 		return o, err
 	}
-	switch in := in.(type) {
-	case *corev1.Service:
-		o.naming = &naming{service: namedService(in)}
-	case *discoveryv1.EndpointSlice:
-		o.naming = namedSlice(in)
-	}
+	namer{}.name(&o, in)
 	return o, nil
 }
 
@@ -59,6 +53,6 @@ func convertNamespace(in runtime.Object) (object, *ObjectError) {
 	if err != nil {
 		return object{}, &ObjectError{Problem: err.Error()}
 	}
-	o := object{key: objectKey{kindNamespace, "", m.GetName()}, naming: &naming{}}
+	o := object{key: objectKey{kindNamespace, "", m.GetName()}, naming: &naming{namespace: true}}
 	return o, checkName(o.key, maxLabel, false)
 }

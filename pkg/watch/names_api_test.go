@@ -46,7 +46,7 @@ func TestNamesAreReadFromTheAPIServerWhereTheyAreWanted(t *testing.T) {
 		same(t, "told", to.all(), "namespace prod: exists\nnode n1: a\npod p: [10.1.9.9]")
 		same(t, "services of packets", len(a.source.Services()), 1)
 		same(t, "services of names", names.NamedServices(), []lb.ServiceName{{Namespace: "default", Name: "db"}, {Namespace: "default", Name: "web"}})
-		got, _ := names.Named(lb.ServiceName{Namespace: "default", Name: "db"})
+		got := names.Named(lb.ServiceName{Namespace: "default", Name: "db"})
 		same(t, "endpoints", len(got.Slices[0].Endpoints), 2)
 		same(t, "headless", got.Headless, true)
 
@@ -56,15 +56,15 @@ func TestNamesAreReadFromTheAPIServerWhereTheyAreWanted(t *testing.T) {
 		same(t, "changes of db", a.changed("db"), 1)
 		a.setSlice(db.DeepCopy())
 		same(t, "changes of db that changed nothing", a.changed("db"), 1)
-		got, _ = names.Named(lb.ServiceName{Namespace: "default", Name: "db"})
-		same(t, "address left", got.Slices[0].Endpoints[0].Addresses, []netip.Addr{netip.MustParseAddr("10.1.0.1")})
+		got = names.Named(lb.ServiceName{Namespace: "default", Name: "db"})
+		same(t, "address left", got.Slices[0].Endpoints[0].Addr(), netip.MustParseAddr("10.1.0.1"))
 
 		must(t, a.client.CoreV1().Namespaces().Delete(t.Context(), "prod", metav1.DeleteOptions{}))
 		must(t, a.client.CoreV1().Pods("prod").Delete(t.Context(), "p", metav1.DeleteOptions{}))
 		must(t, a.client.CoreV1().Services("default").Delete(t.Context(), "db", metav1.DeleteOptions{}))
 		a.setNode(apiNode("n1", "b"))
 		same(t, "told at last", to.all(), "node n1: b")
-		got, _ = names.Named(lb.ServiceName{Namespace: "default", Name: "db"})
+		got = names.Named(lb.ServiceName{Namespace: "default", Name: "db"})
 		same(t, "slices without a Service", got.Unserved, true)
 	}, apiService("web"), apiService("db", headless), db, apiNode("n1", "a"), namespace, pod)
 }

@@ -5,6 +5,7 @@ package watch
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,19 +24,25 @@ const (
 	kindPod       kind = "Pod"
 )
 
-// naming is what an object means for names; all nil: nothing.
+// naming is what an object means for names; zero: nothing.
 type naming struct {
-	service *lb.NamedService // without slices
-	owner   lb.ServiceName   // of slice
-	slice   *lb.NamedSlice
-	pod     *lb.NamedPod
+	service   *lb.NamedService // without slices
+	owner     lb.ServiceName   // of slice
+	slice     *lb.NamedSlice
+	pod       *lb.NamedPod
+	namespace bool // a Namespace of this name exists
+}
+
+// namer makes namings of objects.
+type namer struct {
+	pods bool // endpoints may be named by their Pods
 }
 
 // convertNaming is convertFile for names. Objects are validated as for packets first: what breaks a rule there is refused here, too.
 func convertNaming(in runtime.Object) (object, *ObjectError) {
 	switch in := in.(type) {
 	case *corev1.Namespace:
-		o := object{key: objectKey{kindNamespace, "", in.Name}, naming: &naming{}}
+		o := object{key: objectKey{kindNamespace, "", in.Name}, naming: &naming{namespace: true}}
 		return o, refused(o.key, validateMeta(&in.ObjectMeta, false, apivalidation.NameIsDNSLabel))
 	case *corev1.Pod:
 		o, err := convertNamedPod(in)
@@ -46,15 +53,27 @@ func convertNaming(in runtime.Object) (object, *ObjectError) {
 	if err != nil {
 		return o, err
 	}
+	if old, is := in.(*discoveryv1beta1.EndpointSlice); is {
+		in = fromV1beta1(old)
+	}
+	namer{pods: true}.name(&o, in)
+	return o, nil
+}
+
+// name adds what a Service or a slice means for names to what it means for packets.
+func (n namer) name(o *object, in runtime.Object) {
 	switch in := in.(type) {
 	case *corev1.Service:
 		o.naming = &naming{service: namedService(in)}
+		if o.service != nil && slices.Equal(o.service.clusterIPs, o.naming.service.ClusterIPs) {
+			o.naming.service.ClusterIPs, o.naming.service.Name = o.service.clusterIPs, o.service.name // the same memory, kept once
+		}
 	case *discoveryv1.EndpointSlice:
-		o.naming = namedSlice(in)
-	case *discoveryv1beta1.EndpointSlice:
-		o.naming = namedSlice(fromV1beta1(in))
+		o.naming = n.namedSlice(in)
+		if o.slice != nil && o.naming != nil && slices.Equal(o.slice.endpoints, o.naming.slice.Endpoints) {
+			o.naming.slice.Endpoints, o.naming.owner = o.slice.endpoints, o.slice.owner
+		}
 	}
-	return o, nil
 }
 
 func namedService(in *corev1.Service) *lb.NamedService {
@@ -76,44 +95,47 @@ func namedService(in *corev1.Service) *lb.NamedService {
 			out.ClusterIPs = append(out.ClusterIPs, ip)
 		}
 	}
+	out.Ports = make([]lb.NamedPort, 0, len(svc.Spec.Ports))
 	for _, p := range svc.Spec.Ports {
 		protocol, _ := lb.ParseProtocol(string(p.Protocol)) // validated
-		out.Ports = append(out.Ports, lb.NamedPort{Name: p.Name, Protocol: protocol, Number: uint16(p.Port)})
+		out.Ports = append(out.Ports, lb.NamedPort{Name: shared(p.Name), Protocol: protocol, Number: uint16(p.Port)})
 	}
 	return out
 }
 
 // namedSlice takes slices of every address type; headless Services' slices are what most names are made of.
-func namedSlice(in *discoveryv1.EndpointSlice) *naming {
+func (n namer) namedSlice(in *discoveryv1.EndpointSlice) *naming {
 	name := in.Labels[labelServiceName]
 	if name == "" {
 		return nil
 	}
-	out := &lb.NamedSlice{Name: in.Name}
+	ports := make([]lb.NamedPort, 0, len(in.Ports))
 	for _, p := range in.Ports {
 		protocol, _ := lb.ParseProtocol(string(protocolOf(p)))
-		out.Ports = append(out.Ports, lb.NamedPort{Name: deref(p.Name), Protocol: protocol, Number: uint16(deref(p.Port))})
+		ports = append(ports, lb.NamedPort{Name: shared(deref(p.Name)), Protocol: protocol, Number: uint16(deref(p.Port))})
 	}
+	endpoints := make([]lb.NamedEndpoint, 0, len(in.Endpoints))
 	for i := range in.Endpoints {
 		e := &in.Endpoints[i]
 		if in.AddressType != discoveryv1.AddressTypeFQDN && len(validateEndpoint(e, in.AddressType, field.NewPath("endpoints").Index(i))) > 0 {
 			continue // a problem that plan tells of
 		}
-		out.Endpoints = append(out.Endpoints, namedEndpoint(in.AddressType, e))
+		endpoints = append(endpoints, n.namedEndpoint(in.AddressType, e))
 	}
-	return &naming{owner: lb.ServiceName{Namespace: in.Namespace, Name: name}, slice: out}
+	return &naming{owner: lb.ServiceName{Namespace: shared(in.Namespace), Name: name}, slice: lb.NewNamedSlice(in.Name, ports, endpoints...)}
 }
 
-func namedEndpoint(kind discoveryv1.AddressType, in *discoveryv1.Endpoint) lb.NamedEndpoint {
-	out := lb.NamedEndpoint{
-		Ready:    in.Conditions.Ready == nil || *in.Conditions.Ready,
-		Hostname: deref(in.Hostname),
-		Node:     shared(cmp.Or(deref(in.NodeName), in.DeprecatedTopology[corev1.LabelHostname])),
-		Zone:     shared(cmp.Or(deref(in.Zone), in.DeprecatedTopology[corev1.LabelTopologyZone])),
-		Region:   shared(in.DeprecatedTopology[corev1.LabelTopologyRegion]),
+func (n namer) namedEndpoint(kind discoveryv1.AddressType, in *discoveryv1.Endpoint) lb.NamedEndpoint {
+	out := lb.NamedEndpoint{Hostname: deref(in.Hostname), Is: conditionsOf(in), Place: lb.Place{
+		Node:   cmp.Or(deref(in.NodeName), in.DeprecatedTopology[corev1.LabelHostname]),
+		Zone:   cmp.Or(deref(in.Zone), in.DeprecatedTopology[corev1.LabelTopologyZone]),
+		Region: in.DeprecatedTopology[corev1.LabelTopologyRegion],
+	}}
+	if in.Hints != nil {
+		out.NodeHints, out.ZoneHints = joined(nodeHints(in.Hints)), joined(zoneHints(in.Hints))
 	}
-	if in.TargetRef != nil && len(in.TargetRef.Name) <= maxLabel {
-		out.Pod = in.TargetRef.Name
+	if n.pods {
+		out.Pod = podOf(in)
 	}
 	for _, text := range in.Addresses {
 		if kind == discoveryv1.AddressTypeFQDN {

@@ -123,9 +123,11 @@ func (n *NameFiles) replace(objects map[objectKey]object) {
 			n.to.SetNode(key.name, "", "")
 		}
 	}
-	for key := range n.store.objects {
-		if _, stays := objects[key]; !stays {
-			n.store.set(key, nil, dirty)
+	for _, k := range []kind{kindService, kindSlice, kindNamespace, kindPod} {
+		for _, key := range n.store.keys(k) {
+			if _, stays := objects[key]; !stays {
+				n.store.set(key, nil, dirty)
+			}
 		}
 	}
 	for key, o := range objects {
@@ -137,7 +139,7 @@ func (n *NameFiles) replace(objects map[objectKey]object) {
 		n.store.set(key, o.naming, dirty)
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(changed), lb.ServiceName.Compare) {
-		if named, exists := n.store.named(name); exists {
+		if named := n.store.services[name]; named != nil {
 			n.to.Set(named)
 		} else {
 			n.to.Remove(name)

@@ -39,11 +39,12 @@ func (t *told) note(what, text string) {
 	}
 }
 
-func (t *told) Set(s lb.NamedService) {
+func (t *told) Set(s *lb.NamedService) {
 	out := []string{fmt.Sprintf("headless=%v ips=%v external=%q ports=%v %s unserved=%v", s.Headless, s.ClusterIPs, s.ExternalName, s.Ports, s.Selection, s.Unserved)}
 	for _, slice := range s.Slices {
-		for _, e := range slice.Endpoints {
-			out = append(out, fmt.Sprintf("%s %v%v %s ready=%v zone=%s", slice.Name, e.Addresses, e.Targets, e.Hostname, e.Ready, e.Zone))
+		for i := range slice.Endpoints {
+			e := slice.Endpoint(i)
+			out = append(out, fmt.Sprintf("%s %v%v %s ready=%v zone=%s", slice.Name, e.Addresses, e.Targets, e.Hostname, e.Is&lb.IsReady != 0, e.Zone))
 		}
 	}
 	t.note("service "+s.Name.String(), strings.Join(out, "; "))

@@ -87,10 +87,10 @@ func (s *store) extentOf(name lb.ServiceName) (out extent) {
 	}
 	for _, slice := range s.owned[name] {
 		for _, e := range slice.endpoints {
-			switch at := e.at.Value(); {
-			case at.node == "" && !s.cfg.KeepNodeless && !slices.Contains(s.self.Addresses, e.addr()):
+			switch at := e.At.Value(); {
+			case at.Node == "" && !s.cfg.KeepNodeless && !slices.Contains(s.self.Addresses, e.Addr()):
 				return allOfOthers
-			case at.node != "" && at.zone == "":
+			case at.Node != "" && at.Zone == "":
 				out = metadataOfOthers
 			}
 		}
@@ -169,7 +169,7 @@ func (c *cluster) readOthers(ctx context.Context, e extent) (stop func()) {
 // countZones counts a slice's endpoints to their zones, or with -1 away from them. With the last one the zone's region is forgotten.
 func (s *store) countZones(of *slice, by int) {
 	for _, e := range of.endpoints {
-		zone := e.at.Value().zone
+		zone := e.At.Value().Zone
 		if zone == "" {
 			continue
 		}
@@ -227,7 +227,7 @@ func (c *cluster) setRegion(zone, region string) {
 		c.regions[zone] = region
 	}
 	for _, slice := range c.slices {
-		if region != "" && slices.ContainsFunc(slice.endpoints, func(e endpoint) bool { return e.at.Value().zone == zone }) {
+		if region != "" && slices.ContainsFunc(slice.endpoints, func(e lb.SliceEndpoint) bool { return e.At.Value().Zone == zone }) {
 			c.touch(slice.owner, &changed)
 		}
 	}

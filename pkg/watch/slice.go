@@ -31,7 +31,7 @@ type slice struct {
 	name      string
 	owner     lb.ServiceName // Name is empty when the label is missing
 	ports     []slicePort
-	endpoints []endpoint
+	endpoints []lb.SliceEndpoint
 	problems  []lb.Problem
 	trigger   int64 // nanoseconds since 1970; 0 if the annotation is absent or no time
 }
@@ -41,31 +41,8 @@ type slicePort struct {
 	number uint16
 }
 
-// endpoint is an address of a slice, for all of its ports. A cluster has some 100,000, so it is kept in 32 bytes.
-type endpoint struct {
-	address [16]byte // IPv4 as ::ffff:a.b.c.d
-	at      handle.Handle[place]
-	is      conditions
-}
-
-// place is what a slice says of where an endpoint is, and for whom it is. Endpoints of a Node share one.
-type place struct {
-	node, zone, region   string
-	nodeHints, zoneHints string // names, sorted, with hintEnd after each; "": none, which the name "" is not
-}
-
 // hintEnd ends names in a place. No name contains it.
 const hintEnd = "\x00"
-
-type conditions uint8
-
-const (
-	isReady conditions = 1 << iota
-	isServing
-	isTerminating
-)
-
-func (e endpoint) addr() netip.Addr { return netip.AddrFrom16(e.address).Unmap() }
 
 // convertSlice reduces a slice to what decides. What is wrong with one port or endpoint costs that one, and is a problem.
 func convertSlice(in *discoveryv1.EndpointSlice) (object, *ObjectError) {
@@ -103,7 +80,7 @@ func convertSliceOf(in *discoveryv1.EndpointSlice, strict bool) (object, *Object
 		return o, nil
 	}
 	c.addPorts(in.Ports)
-	out.endpoints = make([]endpoint, 0, len(in.Endpoints))
+	out.endpoints = make([]lb.SliceEndpoint, 0, len(in.Endpoints))
 	for i := range in.Endpoints {
 		c.add(i, &in.Endpoints[i])
 	}
@@ -170,27 +147,41 @@ func (c *sliceConverter) add(i int, in *discoveryv1.Endpoint) {
 	if !ok {
 		return
 	}
-	e := endpoint{address: addr.As16()}
-	if in.Conditions.Ready == nil || *in.Conditions.Ready {
-		e.is |= isReady
-	}
-	if in.Conditions.Serving == nil || *in.Conditions.Serving {
-		e.is |= isServing
-	}
-	if deref(in.Conditions.Terminating) {
-		e.is |= isTerminating
-	}
-	at := place{
-		node:   c.text(i, "nodeName", deref(in.NodeName), in.DeprecatedTopology[corev1.LabelHostname], func(s string) bool { return isName(s, maxSubdomain) }),
-		zone:   c.text(i, "zone", deref(in.Zone), in.DeprecatedTopology[corev1.LabelTopologyZone], isLabelValue),
-		region: c.text(i, "deprecatedTopology", "", in.DeprecatedTopology[corev1.LabelTopologyRegion], isLabelValue),
+	at := lb.Place{
+		Node:   c.text(i, "nodeName", deref(in.NodeName), in.DeprecatedTopology[corev1.LabelHostname], func(s string) bool { return isName(s, maxSubdomain) }),
+		Zone:   c.text(i, "zone", deref(in.Zone), in.DeprecatedTopology[corev1.LabelTopologyZone], isLabelValue),
+		Region: c.text(i, "deprecatedTopology", "", in.DeprecatedTopology[corev1.LabelTopologyRegion], isLabelValue),
 	}
 	if in.Hints != nil {
-		at.nodeHints = c.hints(i, "hints.forNodes", hintNames(in.Hints.ForNodes, func(h discoveryv1.ForNode) string { return h.Name }))
-		at.zoneHints = c.hints(i, "hints.forZones", hintNames(in.Hints.ForZones, func(h discoveryv1.ForZone) string { return h.Name }))
+		at.NodeHints = c.hints(i, "hints.forNodes", nodeHints(in.Hints))
+		at.ZoneHints = c.hints(i, "hints.forZones", zoneHints(in.Hints))
 	}
-	e.at = handle.Make(at)
-	c.endpoints = append(c.endpoints, e)
+	c.endpoints = append(c.endpoints, lb.SliceEndpoint{Address: addr.As16(), At: handle.Make(at), Is: conditionsOf(in)})
+}
+
+// conditionsOf are an endpoint's, with the API's defaults.
+func conditionsOf(in *discoveryv1.Endpoint) (is lb.Conditions) {
+	if in.Conditions.Ready == nil || *in.Conditions.Ready {
+		is |= lb.IsReady
+	}
+	if in.Conditions.Serving == nil || *in.Conditions.Serving {
+		is |= lb.IsServing
+	}
+	if deref(in.Conditions.Terminating) {
+		is |= lb.IsTerminating
+	}
+	if podOf(in) != "" {
+		is |= lb.HasTarget
+	}
+	return is
+}
+
+// podOf is the name of what an endpoint stands for, where it can be a label; "" none.
+func podOf(in *discoveryv1.Endpoint) string {
+	if in.TargetRef == nil || len(in.TargetRef.Name) > maxLabel {
+		return ""
+	}
+	return in.TargetRef.Name
 }
 
 // address is the endpoint's, if it is one that traffic can be sent to.
@@ -225,20 +216,26 @@ func (c *sliceConverter) text(i int, child, value, topology string, may func(str
 	return value
 }
 
-// hints joins names.
+// hints joins the names that can be such.
 func (c *sliceConverter) hints(i int, child string, names []string) string {
-	joined := ""
-	for _, name := range names {
-		if name == "" || isName(name, maxSubdomain) || isLabelValue(name) {
-			joined += name + hintEnd
-			continue
+	return joined(slices.DeleteFunc(names, func(name string) bool {
+		is := name == "" || isName(name, maxSubdomain) || isLabelValue(name)
+		if !is {
+			c.wrong("endpoints", i, child, name, "is no such name; this hint is ignored")
 		}
-		c.wrong("endpoints", i, child, name, "is no such name; this hint is ignored")
-	}
-	return joined
+		return !is
+	}))
 }
 
-// split is the reverse of hints.
+// joined makes one text of names.
+func joined(names []string) (text string) {
+	for _, name := range names {
+		text += name + hintEnd
+	}
+	return text
+}
+
+// split is the reverse of joined.
 func split(hints string) []string {
 	if hints == "" {
 		return nil
@@ -246,6 +243,15 @@ func split(hints string) []string {
 	return strings.Split(strings.TrimSuffix(hints, hintEnd), hintEnd)
 }
 
+func nodeHints(in *discoveryv1.EndpointHints) []string {
+	return hintNames(in.ForNodes, func(h discoveryv1.ForNode) string { return h.Name })
+}
+
+func zoneHints(in *discoveryv1.EndpointHints) []string {
+	return hintNames(in.ForZones, func(h discoveryv1.ForZone) string { return h.Name })
+}
+
+// hintNames are sorted.
 func hintNames[T any](hints []T, name func(T) string) []string {
 	if len(hints) == 0 {
 		return nil

@@ -63,10 +63,8 @@ func validateEndpoint(in *discoveryv1.Endpoint, family discoveryv1.AddressType, 
 	if in.Hints == nil {
 		return errs
 	}
-	zones := hintNames(in.Hints.ForZones, func(h discoveryv1.ForZone) string { return h.Name })
-	nodes := hintNames(in.Hints.ForNodes, func(h discoveryv1.ForNode) string { return h.Name })
-	errs = append(errs, validateHints(zones, path.Child("hints", "forZones"))...)
-	return append(errs, validateHints(nodes, path.Child("hints", "forNodes"))...)
+	errs = append(errs, validateHints(zoneHints(in.Hints), path.Child("hints", "forZones"))...)
+	return append(errs, validateHints(nodeHints(in.Hints), path.Child("hints", "forNodes"))...)
 }
 
 func validateAddresses(addresses []string, family discoveryv1.AddressType, path *field.Path) field.ErrorList {

@@ -20,8 +20,8 @@ func (s *slice) place() (family, bool) {
 		return family{}, false
 	}
 	for _, e := range s.endpoints {
-		if e.is&isReady != 0 {
-			return family{s.owner, e.addr().Is4()}, len(s.ports) > 0
+		if e.Is&lb.IsReady != 0 {
+			return family{s.owner, e.Addr().Is4()}, len(s.ports) > 0
 		}
 	}
 	return family{}, false

@@ -78,7 +78,7 @@ func (s *store) touchKeyed(c *changes) {
 func (s *store) anyNode(name lb.ServiceName, wanted func(string) bool) bool {
 	for _, slice := range s.owned[name] {
 		for _, e := range slice.endpoints {
-			if node := s.locate(e.at.Value(), e.addr()).node; node != "" && wanted(node) {
+			if node := s.locate(e.At.Value(), e.Addr()).Node; node != "" && wanted(node) {
 				return true
 			}
 		}

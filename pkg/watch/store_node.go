@@ -113,12 +113,12 @@ func (s *store) touchSlices(c *changes) {
 }
 
 // concerns tells whether an endpoint has its node, zone or region from one of the noted Nodes.
-func (c *changes) concerns(e endpoint) bool {
-	at := e.at.Value()
-	if at.node == "" {
-		return c.moved[e.addr()]
+func (c *changes) concerns(e lb.SliceEndpoint) bool {
+	at := e.At.Value()
+	if at.Node == "" {
+		return c.moved[e.Addr()]
 	}
-	return (at.zone == "" || at.region == "") && c.placed[at.node]
+	return (at.Zone == "" || at.Region == "") && c.placed[at.Node]
 }
 
 func without(a, b []netip.Addr) (out []netip.Addr) {
@@ -132,22 +132,22 @@ func without(a, b []netip.Addr) (out []netip.Addr) {
 
 // locate fills in what an endpoint does not say of itself: its node, by the address (requirement B16); zone and region, by
 // the node (requirement A11).
-func (s *store) locate(at place, addr netip.Addr) place {
-	if at.node == "" {
-		at.node = s.nodeOf(addr)
+func (s *store) locate(at lb.Place, addr netip.Addr) lb.Place {
+	if at.Node == "" {
+		at.Node = s.nodeOf(addr)
 	}
-	if at.node == "" || at.zone != "" && at.region != "" {
+	if at.Node == "" || at.Zone != "" && at.Region != "" {
 		return at
 	}
 	var n node
-	if known := s.nodes[at.node]; known != nil {
+	if known := s.nodes[at.Node]; known != nil {
 		n = *known
 	}
-	if at.node == s.cfg.Name && s.cfg.Zone != "" {
+	if at.Node == s.cfg.Name && s.cfg.Zone != "" {
 		n.zone = s.cfg.Zone
 	}
-	at.zone, at.region = cmp.Or(at.zone, n.zone), cmp.Or(at.region, n.region)
-	at.region = cmp.Or(at.region, s.regions[at.zone])
+	at.Zone, at.Region = cmp.Or(at.Zone, n.zone), cmp.Or(at.Region, n.region)
+	at.Region = cmp.Or(at.Region, s.regions[at.Zone])
 	return at
 }
 

@@ -26,7 +26,7 @@ type setup struct {
 
 // startNearlb reads the objects as `nearlb dns serve` does.
 func startNearlb(t cleaner, s setup, known bool, objects ...runtime.Object) *dns.Responder {
-	view := dns.NewView(dns.ViewOptions{PodNames: s.podNames, Reverse: len(s.ReverseZones) > 0})
+	view := dns.NewView(dns.ViewOptions{PodNames: s.podNames})
 	if known {
 		if _, err := watch.FollowNames([]string{"-"}, bytes.NewReader(textOf(t, objects)), slog.New(slog.DiscardHandler), view); err != nil {
 			t.Fatalf("nearlb refuses the cluster: %v", err)

@@ -116,7 +116,7 @@ func (r *running) openLoop(context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.loop = newLoop(r.source, r.tables, r.metrics, d.journal, r.log, loopOptions{
+	r.loop = newLoop(r.source, r.tables, r.metrics, d.diary, r.log, loopOptions{
 		loopback4: o.Loopback4, loopback6: o.Loopback6,
 		auditEvery: o.AuditEvery, reclaimEvery: o.ReclaimEvery, debounce: o.Debounce,
 		namespace: namespace, snatPorts: o.SNATPorts, nodeConfig: o.nodeConfig(),
@@ -235,6 +235,7 @@ func (r *running) run(ctx context.Context) error {
 	group.Go(func() error { return r.followRules(ctx) })
 	group.Go(func() error { return r.tellAttached(ctx) })
 	group.Go(func() error { return r.followRoom(ctx) })
+	group.Go(func() error { return r.daemon.drops.follow(ctx, r) })
 	return group.Wait()
 }
 

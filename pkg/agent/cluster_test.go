@@ -58,7 +58,7 @@ func TestObjectsOfAnAPIServerReachTheTables(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		source := watch.Kubernetes(client, watch.NodeConfig{Name: "n1"}, log)
 		tables := newWitnessed()
-		l := newLoop(source, tables, metrics.New("test"), newJournal(), log,
+		l := newLoop(source, tables, metrics.New("test"), newDiary(), log,
 			loopOptions{auditEvery: testAudit, reclaimEvery: testReclaim, debounce: testDebounce, checks: asked{}})
 		ended := make(chan error, 2)
 		go func() { ended <- source.Run(ctx, l) }()

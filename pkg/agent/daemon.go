@@ -30,13 +30,14 @@ type daemon struct {
 	// Set by newDaemon, and not changed.
 	options Options
 	log     *slog.Logger
-	journal *journal
+	diary   *diary
 	source  watch.Source
 	origin  string // of the objects, for people
 	metrics *metrics.Metrics
 	reader  *reader // of the tables that are worked with
 	checks  *health.Servers
 	names   *names // nil: nobody answers names
+	drops   *drops
 	room    bpf.Room
 	started time.Time
 
@@ -64,10 +65,11 @@ type daemon struct {
 
 // newDaemon opens what needs no tables.
 func newDaemon(o Options) (*daemon, error) {
-	d := &daemon{options: o, log: o.Log, journal: newJournal(), metrics: metrics.New(o.Version), reader: &reader{}, started: time.Now(), listen: map[string]string{},
+	d := &daemon{options: o, log: o.Log, diary: newDiary(), metrics: metrics.New(o.Version), reader: &reader{}, started: time.Now(), listen: map[string]string{},
 		attached: make(chan struct{}), room: bpf.NewRoom(bpf.Limits{Sizes: o.Sizes}, bpf.NodeMemory())}
 	var err error
 	config := o.nodeConfig()
+	d.drops = newDrops(d)
 	if o.Names.On {
 		d.names = newNames(o.Names, o.NodeName, d)
 		config.Names, config.NamedPods = d.names.view, o.Names.Pods == dns.PodsVerified
@@ -79,7 +81,7 @@ func newDaemon(o Options) (*daemon, error) {
 		Addresses: func() []netip.Addr { return d.now.Load().node().NodePortIPs },
 		Fresh:     func() bool { return !d.now.Load().stale(time.Now()) },
 		Answered:  func(code int) { d.metrics.Answered("service", code) },
-		Changed:   d.journal.tell,
+		Changed:   d.diary.tell,
 		Log:       d.log,
 	})
 	d.metrics.Follow(func() metrics.State { return d.now.Load().count() })
@@ -108,8 +110,8 @@ func (d *daemon) run(ctx context.Context) error {
 	}
 	if d.names != nil {
 		group.Go(func() error { return d.names.run(ctx) })
-		group.Go(func() error { return d.names.tell(ctx) })
 	}
+	group.Go(func() error { return d.answerPeople(ctx) })
 	group.Go(func() error { return d.work(ctx, r) })
 	return group.Wait()
 }
@@ -172,7 +174,7 @@ func (d *daemon) listens(server, address string) {
 		delete(d.listen, server)
 	}
 	d.mu.Unlock()
-	d.journal.tell()
+	d.diary.tell()
 }
 
 func (d *daemon) listening() map[string]string {

@@ -7,7 +7,7 @@
 //
 //   - daemon (daemon.go) lasts as long as the process, and has what needs no particular tables: the source, the servers, the metrics, the
 //     responder (names.go), the loader (loader.go), and what became of tables that grew (grow.go).
-//   - journal (journal.go) is the daemon's notebook: what the agent could not do, when it last had published everything, what audits
+//   - diary (diary.go) is the daemon's notebook: what the agent could not do, when it last had published everything, what audits
 //     found. Everybody writes to it.
 //   - running (running.go) works with one set of tables, which daemon.start opens and running.close closes: programs, tables, what is
 //     attached, connections that are carried over. Larger tables have a running of their own, which comes in place of the one

@@ -34,7 +34,7 @@ func follow(t *testing.T, tables *witnessed, objects ...runtime.Object) followin
 	guard := DefaultOptions().MassDeletion
 	guard.Published = tables.Serving()
 	source.Guard(guard)
-	l := newLoop(source, tables, metrics.New("test"), newJournal(), log,
+	l := newLoop(source, tables, metrics.New("test"), newDiary(), log,
 		loopOptions{auditEvery: testAudit, reclaimEvery: testReclaim, debounce: testDebounce, checks: asked{}})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)

@@ -67,7 +67,7 @@ func (a answers) answer(w http.ResponseWriter, endpoint string, eligible bool, s
 
 func (a answers) body() healthBody {
 	now := a.now()
-	body := healthBody{LastUpdated: a.progress.journal.lastSynced(), CurrentTime: now, Healthy: !a.progress.stale(now)}
+	body := healthBody{LastUpdated: a.progress.diary.lastSynced(), CurrentTime: now, Healthy: !a.progress.stale(now)}
 	if !body.LastUpdated.IsZero() {
 		family := familyHealth{body.LastUpdated, body.Healthy}
 		body.Status = map[string]familyHealth{"IPv4": family, "IPv6": family}

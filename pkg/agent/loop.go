@@ -73,7 +73,7 @@ type loop struct {
 	log     *slog.Logger
 	queue   workqueue.TypedRateLimitingInterface[task]
 	*progress
-	*journal
+	*diary
 	network network
 
 	full       chan string                  // gets the name of a table that had no room for a Service
@@ -102,14 +102,14 @@ const (
 	reclaim
 )
 
-func newLoop(source watch.Source, tables publisher, m *metrics.Metrics, j *journal, log *slog.Logger, o loopOptions) *loop {
+func newLoop(source watch.Source, tables publisher, m *metrics.Metrics, j *diary, log *slog.Logger, o loopOptions) *loop {
 	l := &loop{
 		loopOptions: o,
 		source:      source,
 		tables:      tables,
 		metrics:     m,
 		log:         log,
-		journal:     j,
+		diary:       j,
 		progress:    newProgress(j, allowance{o.debounce}, log.Enabled(context.Background(), slog.LevelDebug)),
 		left:        make(chan struct{}, 1),
 		memoryDue:   make(chan struct{}, 1),

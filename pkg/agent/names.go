@@ -207,7 +207,7 @@ func (n *names) run(ctx context.Context) error {
 			continue
 		}
 		err := n.serve(ctx, at)
-		if n.agent.journal.trouble("answer names", err) {
+		if n.agent.diary.trouble("answer names", err) {
 			n.agent.log.Error("answer names", "error", err)
 		}
 		if err != nil {

@@ -60,7 +60,7 @@ func TestNamesComeAfterPacketsAndGoBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, tables := newScripted(), newWitnessed()
 		names := &notedNames{witnessed: tables, dns: serviceName(2)}
-		l := newLoop(namedScripted{source}, tables, metrics.New("test"), newJournal(), slog.New(slog.DiscardHandler),
+		l := newLoop(namedScripted{source}, tables, metrics.New("test"), newDiary(), slog.New(slog.DiscardHandler),
 			loopOptions{auditEvery: time.Hour, reclaimEvery: time.Hour, debounce: testDebounce, checks: asked{}, names: names})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -106,7 +106,7 @@ func TestAFurtherAddressForNamesIsTheClustersDNSs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, tables := newScripted(), newWitnessed()
 		names := &notedNames{witnessed: tables, dns: serviceName(2), also: addresses("169.254.20.10")}
-		l := newLoop(namedScripted{source}, tables, metrics.New("test"), newJournal(), slog.New(slog.DiscardHandler),
+		l := newLoop(namedScripted{source}, tables, metrics.New("test"), newDiary(), slog.New(slog.DiscardHandler),
 			loopOptions{auditEvery: time.Hour, reclaimEvery: time.Hour, debounce: testDebounce, checks: asked{}, names: names})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)

@@ -25,7 +25,7 @@ func (d *daemon) dropPrivileges(r *running) error {
 		return nil
 	}
 	if len(d.options.Loader) > 0 && d.loader == nil {
-		if d.loader, err = startLoader(d.options.Loader, d.journal.tell); err != nil {
+		if d.loader, err = startLoader(d.options.Loader, d.diary.tell); err != nil {
 			d.log.Warn("start a process that may load programs: tables do not grow", "error", err)
 		}
 	}

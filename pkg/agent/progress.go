@@ -18,7 +18,7 @@ const staleAfter = 60 * time.Second
 
 // progress is how far the work with one set of tables is. The loop owns it and alone changes it; everybody may ask.
 type progress struct {
-	journal *journal // the daemon's
+	diary   *diary // the daemon's
 	started time.Time
 	listed  chan struct{} // closed: everything was listed once
 	first   chan struct{} // closed: everything listed at first was published, or failed once
@@ -59,9 +59,9 @@ type outcome struct {
 	stats    tables.Stats
 }
 
-func newProgress(j *journal, a allowance, whole bool) *progress {
+func newProgress(j *diary, a allowance, whole bool) *progress {
 	return &progress{
-		journal: j, allowance: a, whole: whole,
+		diary: j, allowance: a, whole: whole,
 		started:  time.Now(),
 		listed:   make(chan struct{}),
 		first:    make(chan struct{}),
@@ -117,9 +117,9 @@ func (p *progress) completeFirst() bool {
 	}
 	close(p.first)
 	if len(p.dirty) == 0 {
-		p.journal.synced(time.Now())
+		p.diary.synced(time.Now())
 	}
-	p.journal.tell()
+	p.diary.tell()
 	return true
 }
 
@@ -185,7 +185,7 @@ func (r result) change() lb.Change {
 func (p *progress) finish(name lb.ServiceName, version int, o outcome, err error) result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	defer p.journal.tell()
+	defer p.diary.tell()
 	now := time.Now()
 	_, failed := p.failing[name]
 	r := result{recovered: failed && err == nil}
@@ -225,7 +225,7 @@ func (p *progress) noteSuccess(name lb.ServiceName, version int, now time.Time) 
 		p.dirty[name] = m
 	}
 	if len(p.dirty) == 0 {
-		p.journal.synced(now)
+		p.diary.synced(now)
 	}
 }
 
@@ -277,7 +277,7 @@ func (p *progress) stale(now time.Time) bool {
 	return false
 }
 
-// describe fills in the status, the journal's part included.
+// describe fills in the status, the diary's part included.
 func (p *progress) describe(s *Status) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -292,7 +292,7 @@ func (p *progress) describe(s *Status) {
 	for _, problems := range p.tally.problems {
 		s.Problems = append(s.Problems, problems...)
 	}
-	p.journal.fill(s)
+	p.diary.fill(s)
 }
 
 // count is what the metrics show of the loop's work.

@@ -55,6 +55,16 @@ func (r *reader) Fill() iter.Seq2[maps.FillRow, error] {
 	}
 }
 
+// refused is maps.Reader's Refused; 0 where there are no tables.
+func (r *reader) refused() (uint64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tables == nil {
+		return 0, nil
+	}
+	return r.tables.Refused()
+}
+
 // draining is maps.Reader's Draining.
 func (r *reader) draining() bool {
 	r.mu.Lock()

@@ -109,7 +109,7 @@ func TestALoaderThatDoesNotAnswerKeepsNoAgentFromEnding(t *testing.T) {
 // A bubble does not end before all of its goroutines have: those of a queue as well.
 func TestALoopThatWasNeverRunLeavesNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLoop(newScripted(), newWitnessed(), metrics.New("test"), newJournal(), slog.New(slog.DiscardHandler), loopOptions{debounce: testDebounce, checks: asked{}})
+		l := newLoop(newScripted(), newWitnessed(), metrics.New("test"), newDiary(), slog.New(slog.DiscardHandler), loopOptions{debounce: testDebounce, checks: asked{}})
 		l.ServiceChanged(serviceName(1))
 		if err := (&running{loop: l}).close(); err != nil {
 			t.Error(err)

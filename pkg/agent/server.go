@@ -32,7 +32,7 @@ type server struct {
 func (s server) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := s.serve(ctx)
-		if s.agent.journal.trouble("serve "+s.name, err) {
+		if s.agent.diary.trouble("serve "+s.name, err) {
 			s.agent.log.Error("serve http", "server", s.name, "error", err)
 		}
 		select {
@@ -49,7 +49,7 @@ func (s server) serve(ctx context.Context) error {
 		return fmt.Errorf("listen on %s: %w", s.address, err)
 	}
 	s.agent.listens(s.name, listener.Addr().String())
-	s.agent.journal.trouble("serve "+s.name, nil)
+	s.agent.diary.trouble("serve "+s.name, nil)
 	return answerOn(ctx, listener, s.handler)
 }
 

@@ -256,7 +256,7 @@ func inBubble(t *testing.T, test func(b *bench)) {
 
 func newBench(t *testing.T, source *scripted, tables *witnessed) *bench {
 	asked := asked{}
-	l := newLoop(source, tables, metrics.New("test"), newJournal(), slog.New(slog.DiscardHandler),
+	l := newLoop(source, tables, metrics.New("test"), newDiary(), slog.New(slog.DiscardHandler),
 		loopOptions{auditEvery: testAudit, reclaimEvery: testReclaim, debounce: testDebounce, checks: asked})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

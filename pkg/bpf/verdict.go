@@ -99,6 +99,17 @@ func newVerdict(number uint32, name string) Verdict {
 	return Verdict{Number: number, Name: name, Class: Class(class), Reason: strings.ReplaceAll(reason, "_", "-")}
 }
 
+// Refusals are the verdicts of packets that a Service did not get, and that events tell of (bpf/lib/verdicts.h: verdict_is_reject,
+// verdict_is_drop).
+func Refusals() (all []Verdict) {
+	for _, v := range Verdicts() {
+		if v.Class == Drop || v.Class == Reject && v.Number < uint32(NearlbVerdictVERDICT_REJECT_ECHO) {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
 // Spelled is the whole verdict in the contract's spelling: "reject-no-endpoints".
 func (v Verdict) Spelled() string { return strings.ReplaceAll(v.Name, "_", "-") }
 

@@ -78,7 +78,7 @@ func cleanup(pinPath, lockDir string) (removed []string, err error) {
 	if err != nil {
 		return removed, err
 	}
-	for _, file := range []string{agent.StatusPath(lockDir, pinPath), agent.NamesSocket(lockDir, pinPath)} {
+	for _, file := range []string{agent.StatusPath(lockDir, pinPath), agent.Socket(lockDir, pinPath)} {
 		switch err := os.Remove(file); {
 		case err == nil:
 			removed = append(removed, file)

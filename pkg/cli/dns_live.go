@@ -8,22 +8,13 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/dns"
 )
 
 // liveNames are the flags of commands that ask the agent where no files are named.
-type liveNames struct {
-	pins    pinFlags
-	lockDir string
-}
-
-func (l *liveNames) add(flags *pflag.FlagSet) {
-	l.pins.add(flags)
-	addLockDir(flags, &l.lockDir)
-}
+type liveNames struct{ agentFlags }
 
 // asked tells whether the agent is meant. Flags of files are refused then, and those of the agent with files.
 func (l *liveNames) asked(cmd *cobra.Command, f *nameFlags) (bool, error) {

@@ -122,6 +122,15 @@ func (v *View) NamespacesOf(address netip.Addr) (all []string) {
 	return slices.Compact(all)
 }
 
+// PodAt is the Pod that has an address, where Pods are read; false where several have.
+func (v *View) PodAt(address netip.Addr) (name lb.PodName, known bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for name = range v.pods[address] {
+	}
+	return name, len(v.pods[address]) == 1
+}
+
 // hasPod tells whether an address is that of a Pod.
 func (e *entry) hasPod(address netip.Addr) bool {
 	for _, slice := range e.service.Slices {

@@ -97,6 +97,9 @@ func (s slice) endpoint(e Endpoint) map[string]any {
 		"addresses":  []netip.Addr{address},
 		"conditions": map[string]any{"ready": !e.NotReady, "serving": !e.NotServing, "terminating": e.Terminating},
 	}
+	if e.Host == nil {
+		fields["targetRef"] = map[string]any{"kind": "Pod", "namespace": "default", "name": e.Pod.Name}
+	}
 	if e.Unplaced {
 		return fields
 	}

@@ -33,7 +33,8 @@ type slice struct {
 	ports     []slicePort
 	endpoints []lb.SliceEndpoint
 	problems  []lb.Problem
-	trigger   int64 // nanoseconds since 1970; 0 if the annotation is absent or no time
+	pods      []podAt // of its endpoints; the store keeps those of this node alone
+	trigger   int64   // nanoseconds since 1970; 0 if the annotation is absent or no time
 }
 
 type slicePort struct {
@@ -157,6 +158,9 @@ func (c *sliceConverter) add(i int, in *discoveryv1.Endpoint) {
 		at.ZoneHints = c.hints(i, "hints.forZones", zoneHints(in.Hints))
 	}
 	c.endpoints = append(c.endpoints, lb.SliceEndpoint{Address: addr.As16(), At: handle.Make(at), Is: conditionsOf(in)})
+	if name := c.pod(in); name != "" {
+		c.pods = append(c.pods, podAt{address: addr.As16(), name: name, node: at.Node})
+	}
 }
 
 // conditionsOf are an endpoint's, with the API's defaults.

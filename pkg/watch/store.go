@@ -47,7 +47,8 @@ type store struct {
 	asking   [allOfOthers + 1]int            // how many of picky ask for so much
 	regions  map[string]string               // of zones, as far as they were asked for; "" for one that has none
 	zones    map[string]int                  // how many endpoints are in each
-	names    *nameStore                      // nil: nobody answers names
+	pods     podsHere
+	names    *nameStore // nil: nobody answers names
 }
 
 func newStore(cfg NodeConfig) *store {
@@ -67,6 +68,7 @@ func newStore(cfg NodeConfig) *store {
 		picky:    map[lb.ServiceName]extent{},
 		regions:  map[string]string{},
 		zones:    map[string]int{},
+		pods:     podsHere{},
 	}
 	s.self, s.ranges = s.selfNow(), s.rangesNow()
 	if cfg.Names != nil {
@@ -232,6 +234,9 @@ func (s *store) setService(name lb.ServiceName, now *service, c *changes) {
 // forgets to do.
 func (s *store) setSlice(name sliceName, now *slice, c *changes) {
 	old := s.slices[name]
+	if now != nil {
+		now.podsOn(s.cfg.Name)
+	}
 	if sameSlice(old, now) {
 		return
 	}
@@ -259,11 +264,13 @@ func (s *store) own(in *slice) {
 	owned := s.owned[in.owner]
 	at, _ := slices.BinarySearchFunc(owned, in.name, (*slice).compareName)
 	s.owned[in.owner] = slices.Insert(owned, at, in)
+	s.pods.count(in, 1)
 }
 
 func (s *slice) compareName(name string) int { return strings.Compare(s.name, name) }
 
 func (s *store) disown(out *slice) {
+	s.pods.count(out, -1)
 	owned := slices.DeleteFunc(s.owned[out.owner], func(other *slice) bool { return other == out })
 	if len(owned) > 0 {
 		s.owned[out.owner] = owned
@@ -281,7 +288,7 @@ func sameSlice(a, b *slice) bool {
 		return a == b
 	}
 	return a.name == b.name && a.owner == b.owner && slices.Equal(a.endpoints, b.endpoints) && slices.Equal(a.ports, b.ports) &&
-		slices.Equal(a.problems, b.problems)
+		slices.Equal(a.problems, b.problems) && slices.Equal(a.pods, b.pods)
 }
 
 // touch marks a Service, if it is served: a slice may be there before its Service, which is marked when it comes.

@@ -32,13 +32,14 @@ var allowed = map[string][]string{
 	"pkg/metrics":    {"pkg/lb", "pkg/bpf", "pkg/maps"},
 	"pkg/trace":      {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide", "pkg/watch"},
 	"pkg/bench":      {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide"},
-	"pkg/agent":      {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/bpf", "pkg/maps", "pkg/attach", "pkg/metrics", "pkg/sockdiag", "pkg/health", "pkg/capability", "pkg/kubeproxy", "pkg/dns"},
+	"pkg/agent":      {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/bpf", "pkg/maps", "pkg/attach", "pkg/metrics", "pkg/sockdiag", "pkg/health", "pkg/capability", "pkg/kubeproxy", "pkg/dns", "pkg/journal"},
 	"pkg/lab":        {"pkg/cgroup"},
 	"pkg/cgroup":     {},
 	"pkg/capability": {},
 	"pkg/kubeproxy":  {},
 	"pkg/sockdiag":   {},
 	"pkg/dns":        {"pkg/lb"},
+	"pkg/journal":    {},
 }
 
 type listed struct {

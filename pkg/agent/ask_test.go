@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// listening is a socket of names in a directory of its own.
+// listening is a socket in a directory of its own.
 func listening(t *testing.T) (*net.UnixListener, string) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "names.sock")
+	path := filepath.Join(t.TempDir(), "agent.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +28,7 @@ func listening(t *testing.T) (*net.UnixListener, string) {
 // The agent is stopped: its socket takes connections still.
 func TestWhoAsksAnAgentThatSaysNothingIsToldSo(t *testing.T) {
 	_, path := listening(t)
-	err := askNames(t.Context(), path, "/names", 50*time.Millisecond, func(*json.Decoder) error { return nil })
+	err := askAgent(t.Context(), path, "/names", 50*time.Millisecond, func(*json.Decoder) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "is the agent stopped") {
 		t.Errorf("got %v", err)
 	}
@@ -46,7 +46,7 @@ func TestOnlyUsersThatMayAskAreAnswered(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- server.Serve(from{l, []uint32{row.user}}) }()
 		var got int
-		err := askNames(t.Context(), path, "/names", readTimeout, func(d *json.Decoder) error { return d.Decode(&got) })
+		err := askAgent(t.Context(), path, "/names", readTimeout, func(d *json.Decoder) error { return d.Decode(&got) })
 		if answered := err == nil && got == 7; answered != row.answered {
 			t.Errorf("user %d of %d: %v, %d", row.user, me, err, got)
 		}

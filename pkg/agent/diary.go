@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// journal is what the agent notes for people as long as it runs, whatever tables it works with: what it could not do, when it last had
+// diary is what the agent notes for people as long as it runs, whatever tables it works with: what it could not do, when it last had
 // published everything, and what its audits found. The daemon owns it; everybody may write to it and ask.
-type journal struct {
+type diary struct {
 	news chan struct{} // gets something when the status may be another one
 
 	mu       sync.Mutex
@@ -27,12 +27,12 @@ type audits struct {
 	drift int       // differences that they found
 }
 
-func newJournal() *journal {
-	return &journal{news: make(chan struct{}, 1), troubles: map[string]string{}}
+func newDiary() *diary {
+	return &diary{news: make(chan struct{}, 1), troubles: map[string]string{}}
 }
 
 // tell wakes whoever shows the status to people.
-func (j *journal) tell() {
+func (j *diary) tell() {
 	select {
 	case j.news <- struct{}{}:
 	default:
@@ -40,7 +40,7 @@ func (j *journal) tell() {
 }
 
 // trouble notes what the agent itself could not do, or with nil that it could, and tells whether that is news.
-func (j *journal) trouble(what string, err error) bool {
+func (j *diary) trouble(what string, err error) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	text := ""
@@ -59,7 +59,7 @@ func (j *journal) trouble(what string, err error) bool {
 }
 
 // audited notes an audit and how many differences it found.
-func (j *journal) audited(drift int) {
+func (j *diary) audited(drift int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.audits.last = time.Now()
@@ -68,28 +68,28 @@ func (j *journal) audited(drift int) {
 }
 
 // wasAudited tells whether some audit is over.
-func (j *journal) wasAudited() bool {
+func (j *diary) wasAudited() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return !j.audits.last.IsZero()
 }
 
 // synced notes that everything that had changed is published.
-func (j *journal) synced(now time.Time) {
+func (j *diary) synced(now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.lastSync = now
 }
 
 // lastSynced is when everything that had changed was last published; zero: never.
-func (j *journal) lastSynced() time.Time {
+func (j *diary) lastSynced() time.Time {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.lastSync
 }
 
 // fill fills in its part of the status.
-func (j *journal) fill(s *Status) {
+func (j *diary) fill(s *Status) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s.LastSync, s.LastAudit, s.Drift = j.lastSync, j.audits.last, j.audits.drift

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// ErrNotAsked: no agent of the pin path runs.
+var ErrNotAsked = errors.New("no agent runs (start `nearlb agent`, or name its --pin-path and --lock-dir)")
+
+// Socket is where the agent of a pin path answers questions of the command line, to root alone.
+func Socket(lockDir, pinPath string) string {
+	return filepath.Join(lockDir, bpf.LockName(lockDir, pinPath)+".sock")
+}
+
+// askAgent has read take in what the agent behind a socket says, which has so much time for it; 0: as long as it goes on.
+func askAgent(ctx context.Context, socket, request string, within time.Duration, read func(*json.Decoder) error) error {
+	dial := func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
+		err = inDirectory(socket, func(address string) error {
+			conn, err = new(net.Dialer).DialContext(ctx, "unix", address)
+			return err
+		})
+		return conn, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial, ResponseHeaderTimeout: askTime}, Timeout: within}
+	question, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+request, nil)
+	if err != nil {
+		return fmt.Errorf("ask the agent: %w", err)
+	}
+	answer, err := client.Do(question)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+		return ErrNotAsked
+	}
+	if err != nil {
+		return late("ask the agent", cmp.Or(within, askTime), err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		text, err := io.ReadAll(answer.Body)
+		return errors.Join(err, errors.New(strings.TrimSpace(string(text))))
+	}
+	if err := read(json.NewDecoder(answer.Body)); err != nil {
+		return late("read the agent's answer", within, err)
+	}
+	return nil
+}
+
+// late says what to think of where the agent took too long.
+func late(doing string, within time.Duration, err error) error {
+	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
+		return fmt.Errorf("%s: it is not answered within %v: is the agent stopped, or does it hang? (%w)", doing, within, err)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// inDirectory calls use with an address for a socket that is short, however long its path: addresses have 107 bytes (unix(7)).
+func inDirectory(path string, use func(address string) error) error {
+	directory, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+	return use(fmt.Sprintf("/proc/self/fd/%d/%s", directory.Fd(), filepath.Base(path)))
+}
+
+// answerPeople answers those who ask by the socket until ctx ends. What fails is tried again.
+func (d *daemon) answerPeople(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := d.answerPeopleOn(ctx, Socket(d.options.LockDir, d.options.PinPath))
+		if d.diary.trouble("answer people", err) {
+			d.log.Error("answer people", "error", err)
+		}
+		if err != nil {
+			pause(ctx, listenAgain)
+		}
+	}
+	return nil
+}
+
+// answerPeopleOn serves at a path, whose socket an agent may have left that was killed: the lock is ours.
+func (d *daemon) answerPeopleOn(ctx context.Context, path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove former socket: %w", err)
+	}
+	var listener *net.UnixListener
+	err := inDirectory(path, func(address string) (err error) {
+		listener, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: address})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", path, err)
+	}
+	listener.SetUnlinkOnClose(false) // by an address that means something else by then
+	defer os.Remove(path)
+	if err := os.Chmod(path, 0o600); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	d.diary.trouble("answer people", nil)
+	mux := http.NewServeMux()
+	d.names.answer(mux)
+	mux.HandleFunc("GET /drops", d.drops.answer)
+	return answerOn(ctx, from{listener, []uint32{0, uint32(os.Geteuid())}}, mux)
+}
+
+// from accepts connections of some users alone. The mode of the socket keeps all others out but for the moment before it is set.
+type from struct {
+	*net.UnixListener
+	users []uint32
+}
+
+// Accept is net.Listener's.
+func (l from) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		if user, err := userOf(conn); err == nil && slices.Contains(l.users, user) {
+			return conn, nil
+		}
+		_ = conn.Close() // nothing was written
+	}
+}
+
+// userOf is who connected (unix(7), SO_PEERCRED).
+func userOf(conn *net.UnixConn) (uint32, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	if refused := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); refused != nil {
+		return 0, refused
+	}
+	if err != nil {
+		return 0, err
+	}
+	return peer.Uid, nil
+}

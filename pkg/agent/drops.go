@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/journal"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// dropBytes are kept of events: some 1,500 of them.
+const dropBytes = 512 << 10
+
+// drops takes the programs' events, with names as they are at that time, and keeps the last ones for `nearlb drops`.
+type drops struct {
+	agent *daemon
+	kept  *journal.Ring
+
+	mu      sync.Mutex
+	since   time.Time // when packets were first counted
+	began   uint64    // the same for the tables at work, in nanoseconds since the machine started
+	base    uint64    // packets that these had refused by then
+	before  uint64    // packets that were refused with other tables since
+	sampled uint64    // events since
+}
+
+func newDrops(d *daemon) *drops { return &drops{agent: d, kept: journal.NewRing(dropBytes)} }
+
+// follow reads the events of one set of tables until ctx ends.
+func (d *drops) follow(ctx context.Context, r *running) error {
+	events, err := maps.NewEventReader(&r.objects.NearlbMaps)
+	if r.trouble("read events", err) {
+		r.log.Error("read events", "error", err)
+	}
+	if err != nil {
+		return nil // packets are served without
+	}
+	defer context.AfterFunc(ctx, func() { _ = events.End() })()
+	d.begin()
+	for {
+		event, err := events.Read()
+		if errors.Is(err, ringbuf.ErrFlushed) {
+			d.end()
+			return events.Close()
+		}
+		if r.trouble("read events", err) {
+			r.log.Error("read events", "error", err)
+		}
+		if err != nil {
+			return errors.Join(events.Close(), ctx.Err())
+		}
+		d.note(r.tables, event)
+	}
+}
+
+// begin counts from what the tables at work have counted so far.
+func (d *drops) begin() {
+	refused, err := d.agent.reader.refused()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.since.IsZero() {
+		d.since = time.Now()
+	}
+	if d.began, d.base = bpf.BootNanoseconds(), refused; err != nil {
+		d.base = 0
+	}
+}
+
+// end notes what tables counted that are left.
+func (d *drops) end() {
+	refused, _ := d.agent.reader.refused() // what cannot be read is missing in a number for people
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.before += max(refused, d.base) - d.base
+	d.base = refused
+}
+
+// named tells what is served where: *maps.Tables.
+type named interface {
+	PortAt(at netip.AddrPort, protocol uint8) (name lb.PortName, whole, found bool)
+}
+
+func (d *drops) note(names named, e maps.Event) {
+	d.mu.Lock()
+	if e.Booted >= d.began {
+		d.sampled++
+	}
+	d.mu.Unlock()
+	line, err := json.Marshal(d.row(names, e))
+	if err == nil { // of texts and a time: there is no other case
+		d.kept.Add(line)
+	}
+}
+
+func (d *drops) row(names named, e maps.Event) journal.Drop {
+	ago := time.Duration(bpf.BootNanoseconds() - e.Booted)
+	row := journal.Drop{
+		Node: d.agent.options.NodeName, Time: time.Now().Add(-ago).UTC(),
+		Verdict: string(e.Verdict.Class), Reason: e.Verdict.Reason,
+		Client: endText(e.Source), Frontend: endText(e.Destination), Protocol: protocolText(e.Protocol), Hook: e.Hook,
+	}
+	if name, whole, found := names.PortAt(e.Destination, e.Protocol); found {
+		row.Service = name.Service.String()
+		if whole {
+			row.Port = name.Port
+		}
+	}
+	if pod, known := d.agent.podAt(e.Source.Addr()); known {
+		row.ClientPod = pod.Namespace + "/" + pod.Name
+	}
+	return row
+}
+
+// endText is one end of a packet; "" where a socket has no address yet.
+func endText(end netip.AddrPort) string {
+	switch {
+	case end.Addr().IsUnspecified():
+		return ""
+	case end.Port() == 0:
+		return end.Addr().String()
+	}
+	return end.String()
+}
+
+// protocolText is as the Kubernetes API spells it, else a number.
+func protocolText(protocol uint8) string {
+	switch protocol {
+	case 1:
+		return "ICMP"
+	case 58:
+		return "ICMPv6"
+	}
+	return lb.Protocol(protocol).String()
+}
+
+// unsampled counts the refused packets that no event told of.
+func (d *drops) unsampled() (journal.Unsampled, error) {
+	refused, err := d.agent.reader.refused()
+	if err != nil {
+		return journal.Unsampled{}, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := d.before + max(refused, d.base) - d.base
+	return journal.Unsampled{Since: d.since, Packets: max(all, d.sampled) - d.sampled}, nil
+}
+
+// DropNews is one line of what ReadDrops reads: one of the three.
+type DropNews struct {
+	Drop      *json.RawMessage   `json:"drop,omitempty"` // a journal.Drop
+	Forgotten uint64             `json:"forgotten,omitempty"`
+	Unsampled *journal.Unsampled `json:"unsampled,omitempty"`
+}
+
+// unsampledEvery is how often who follows is told of packets that no event tells of.
+const unsampledEvery = time.Second
+
+// answer writes what is kept, how much was not sampled, and with ?follow=1 what comes until the client goes away.
+func (d *drops) answer(w http.ResponseWriter, ask *http.Request) {
+	out := newLines(w)
+	follow := ask.URL.Query().Get("follow") != ""
+	tick := time.NewTicker(unsampledEvery)
+	defer tick.Stop()
+	told := journal.Unsampled{}
+	for number := uint64(0); ; {
+		lines, next, forgotten, news := d.kept.From(number)
+		if number > 0 && forgotten > 0 {
+			out.write(DropNews{Forgotten: forgotten})
+		}
+		for _, line := range lines {
+			out.write(DropNews{Drop: (*json.RawMessage)(&line)})
+		}
+		number = next
+		if unsampled, err := d.unsampled(); err == nil && (unsampled != told || !follow) {
+			told = unsampled
+			out.write(DropNews{Unsampled: &unsampled})
+		}
+		if out.flush() != nil || !follow {
+			return
+		}
+		select {
+		case <-ask.Context().Done():
+			return
+		case <-news:
+		case <-tick.C:
+		}
+	}
+}
+
+// lines writes values of JSON to a client that has askTime for what is written at once.
+type lines struct {
+	*json.Encoder
+	control *http.ResponseController
+	failed  error
+}
+
+func newLines(w http.ResponseWriter) *lines {
+	w.Header().Set("Content-Type", "application/jsonl")
+	return &lines{Encoder: json.NewEncoder(w), control: http.NewResponseController(w)}
+}
+
+func (l *lines) write(value any) {
+	if l.failed == nil {
+		l.failed = l.Encode(value)
+	}
+}
+
+// flush sends what was written; an error is that the client went away.
+func (l *lines) flush() error {
+	if l.failed == nil {
+		l.failed = l.control.Flush()
+	}
+	if l.failed == nil {
+		l.failed = l.control.SetWriteDeadline(time.Now().Add(askTime))
+	}
+	return l.failed
+}
+
+// ReadDrops has a running agent tell the events that it keeps, and with follow what comes until ctx ends.
+func ReadDrops(ctx context.Context, lockDir, pinPath string, follow bool, tell func(DropNews) error) error {
+	request, within := "/drops", askTime
+	if follow {
+		request, within = "/drops?follow=1", 0
+	}
+	return askAgent(ctx, Socket(lockDir, pinPath), request, within, func(d *json.Decoder) error {
+		return eachNews(d, follow, tell)
+	})
+}
+
+// ErrAgentEnded: the agent that was followed is gone.
+var ErrAgentEnded = errors.New("the agent has ended")
+
+// eachNews reads values to their end, which an agent that is followed does not come to.
+func eachNews[T any](d *json.Decoder, follow bool, tell func(T) error) error {
+	for d.More() {
+		var next T
+		if err := d.Decode(&next); err != nil {
+			return err
+		}
+		if err := tell(next); err != nil {
+			return err
+		}
+	}
+	if _, err := d.Token(); follow && err != nil {
+		return fmt.Errorf("%w: %w", ErrAgentEnded, err)
+	}
+	return nil
+}

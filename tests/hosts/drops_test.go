@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/journal"
+)
+
+// What the kernel samples of refused packets is listed with names, whoever was refused, at every door.
+func TestDropsAreListedWithTheirNames(t *testing.T) {
+	s := newStage(t, options{})
+	known, refusing, dropping := s.next(), s.next(), s.next()
+	known.publish(ready(s.pod)...) // so that the client's name is known
+	s.serve(dropping, ready(s.far)...)
+	dropping.ExternalLocal = true
+	dropping.publish(ready(s.far)...)
+	refusing.publish(notReady(s.near))
+	s.mayDrop("drop_no_local_endpoints")
+	for _, w := range ways() {
+		port := strings.TrimRight(w.network, "46")
+		s.listed(refusing, s.pod, clusterIP, w, journal.Drop{Verdict: "reject", Reason: "no-endpoints", ClientPod: "default/pod", Port: port, Hook: "from_pod"})
+		s.listed(refusing, s.outside, nodePort, w, journal.Drop{Verdict: "reject", Reason: "no-endpoints", Port: port, Hook: "from_net"})
+		s.listed(refusing, s.here, clusterIP, w, journal.Drop{Verdict: "reject", Reason: "no-endpoints", Port: port, Hook: "sock"})
+		s.listed(dropping, s.outside, nodePort, w, journal.Drop{Verdict: "drop", Reason: "no-local-endpoints", Port: port, Hook: "from_net"})
+	}
+	if said := s.run("drops", "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir(), "--verdict", "no-local-endpoints"); !strings.Contains(said, "drop: no-local-endpoints") ||
+		strings.Contains(said, "reject: ") {
+		t.Errorf("drops by reason:\n%s", said)
+	}
+}
+
+// listed asks in vain until the packet is listed as it should be.
+func (s *stage) listed(of *service, client host, kind frontend, w way, want journal.Drop) {
+	s.t.Helper()
+	asked := s.by(of, kind)
+	want.Node, want.Service, want.Frontend, want.Protocol = "n1", "default/"+of.Name, asked.address(w.six).String(), strings.ToUpper(want.Port)
+	if want.Client = client.Address(w.six).String(); want.Hook == "sock" {
+		want.Client = "" // one of the node's own
+	}
+	s.await(fmt.Sprintf("%s over %s of %s is listed", client, w, of.Name), func() bool {
+		_, _ = asked.inVain(client, w)
+		for _, got := range s.drops("--service", of.Name) {
+			if at, err := netip.ParseAddrPort(got.Client); err == nil {
+				got.Client = at.Addr().String()
+			} else if got.Hook == "sock" { // a socket that connects has no port yet
+				got.Client = ""
+			}
+			recent := time.Since(got.Time) < time.Hour && time.Since(got.Time) > -time.Minute
+			if got.Time = (time.Time{}); recent && got == want {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// drops are what `nearlb drops` lists on the first node.
+func (s *stage) drops(flags ...string) (rows []journal.Drop) {
+	s.t.Helper()
+	said := s.run(append([]string{"drops", "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir(), "-o", "jsonl"}, flags...)...)
+	for line := range strings.Lines(said) {
+		var row journal.Drop
+		if !strings.HasPrefix(line, "{") {
+			continue // of standard error: how many were not sampled
+		}
+		if err := json.Unmarshal([]byte(line), &row); err != nil {
+			s.t.Fatalf("%v:\n%s", err, said)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// What is listed and what is said not to be sampled are together all packets that were refused.
+func TestDropsThatAreNotListedAreCounted(t *testing.T) {
+	s := newStage(t, options{})
+	of := s.next()
+	s.serve(of, ready(s.near)...)
+	of.publish(notReady(s.near))
+	w := way{"udp", false}
+	s.await("the Service refuses", func() bool { return refused(s.by(of, clusterIP).try(s.pod, w)) })
+	const enough = 300 // more than the processors may tell of in the time that this takes
+	for n := 0; s.unsampled() == 0; n++ {
+		for range enough {
+			_, _ = s.by(of, clusterIP).ask(s.pod, w)
+		}
+		if n > 100 {
+			t.Fatal("all of 30,000 packets were told of one by one")
+		}
+	}
+	s.await("every packet is counted once", func() bool {
+		refused := uint64(0)
+		for verdict, packets := range s.verdicts(0) {
+			if strings.HasPrefix(verdict, "reject_no") || strings.HasPrefix(verdict, "drop_") {
+				refused += packets
+			}
+		}
+		return uint64(len(s.drops()))+s.unsampled() == refused
+	})
+	if said := s.run("drops", "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir()); !strings.Contains(said, " were counted, and not told of one by one\n") {
+		t.Errorf("drops say nothing of those:\n%s", said)
+	}
+}
+
+// unsampled is how many packets were counted and not listed on the first node.
+func (s *stage) unsampled() (packets uint64) {
+	s.t.Helper()
+	err := agent.ReadDrops(s.t.Context(), s.LockDir(), s.here.PinPath(), false, func(news agent.DropNews) error {
+		if news.Unsampled != nil {
+			packets = news.Unsampled.Packets
+		}
+		return nil
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return packets
+}
+
+// Who follows is told of each packet as it comes, and of the agent's end.
+func TestDropsAreFollowedUntilTheAgentEnds(t *testing.T) {
+	s := newStage(t, options{})
+	of := s.next()
+	s.serve(of, ready(s.near)...)
+	of.publish(notReady(s.near))
+	w := way{"tcp", true}
+	seen, ended := make(chan string, 1000), make(chan error, 1)
+	go func() {
+		ended <- agent.ReadDrops(context.WithoutCancel(t.Context()), s.LockDir(), s.here.PinPath(), true, func(news agent.DropNews) error {
+			if news.Drop != nil {
+				seen <- string(*news.Drop)
+			}
+			return nil
+		})
+	}()
+	for range 2 { // what was there before, and what comes
+		s.await("the refusal is told", func() bool {
+			_, _ = s.by(of, clusterIP).try(s.pod, w)
+			select {
+			case line := <-seen:
+				return strings.Contains(line, of.Name)
+			default:
+				return false
+			}
+		})
+	}
+	if err := s.agents[0].Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), agent.ErrAgentEnded.Error()) {
+		t.Errorf("the one who follows is told %v", err)
+	}
+}

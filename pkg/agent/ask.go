@@ -31,16 +31,20 @@ func Socket(lockDir, pinPath string) string {
 	return filepath.Join(lockDir, bpf.LockName(lockDir, pinPath)+".sock")
 }
 
-// askAgent has read take in what the agent behind a socket says, which has so much time for it; 0: as long as it goes on.
+// askAgent has read take in what the agent behind a socket says, which has so much time until it says something, and then more; 0: as
+// long as it goes on.
 func askAgent(ctx context.Context, socket, request string, within time.Duration, read func(*json.Decoder) error) error {
 	dial := func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
 		err = inDirectory(socket, func(address string) error {
-			conn, err = new(net.Dialer).DialContext(ctx, "unix", address)
+			conn, err = (&net.Dialer{Timeout: cmp.Or(within, askTime)}).DialContext(ctx, "unix", address)
 			return err
 		})
-		return conn, err
+		if err != nil || within == 0 {
+			return conn, err
+		}
+		return patient{conn, within}, nil
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial, ResponseHeaderTimeout: askTime}, Timeout: within}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial, ResponseHeaderTimeout: askTime}}
 	question, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+request, nil)
 	if err != nil {
 		return fmt.Errorf("ask the agent: %w", err)
@@ -61,6 +65,20 @@ func askAgent(ctx context.Context, socket, request string, within time.Duration,
 		return late("read the agent's answer", within, err)
 	}
 	return nil
+}
+
+// patient waits so long for each piece of what the other end says. A list may take longer as a whole.
+type patient struct {
+	net.Conn
+	within time.Duration
+}
+
+// Read is net.Conn's.
+func (p patient) Read(to []byte) (int, error) {
+	if err := p.SetReadDeadline(time.Now().Add(p.within)); err != nil {
+		return 0, err
+	}
+	return p.Conn.Read(to)
 }
 
 // late says what to think of where the agent took too long.

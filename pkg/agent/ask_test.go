@@ -4,12 +4,14 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -32,6 +34,28 @@ func TestWhoAsksAnAgentThatSaysNothingIsToldSo(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "is the agent stopped") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// A list of many names may take long as a whole, as long as more of it comes.
+func TestAnAgentThatGoesOnSayingSomethingIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		go func() {
+			for range 3 {
+				time.Sleep(900 * time.Millisecond)
+				_, _ = there.Write([]byte("x"))
+			}
+		}()
+		conn := patient{here, time.Second}
+		for range 3 {
+			if _, err := conn.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("nothing comes any more: %v", err)
+		}
+	})
 }
 
 // The socket is there for a moment before it has its mode.

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"time"
 
 	wire "github.com/miekg/dns"
 
@@ -52,6 +54,9 @@ func askNames(ctx context.Context, socket, request string, read func(*json.Decod
 	return ErrNoNames
 }
 
+// pieceOfAnswer is how much of an answer is gathered before it is sent, in bytes.
+const pieceOfAnswer = 64 << 10
+
 // answer has AskNames and ListNames answered, in values of JSON. Without names it says so.
 func (n *names) answer(mux *http.ServeMux) {
 	for path, answer := range map[string]func(*dns.Responder, *json.Encoder, *http.Request) error{"/names": n.list, "/query": n.query} {
@@ -66,14 +71,31 @@ func (n *names) answer(mux *http.ServeMux) {
 				return
 			}
 			w.Header().Set("Content-Type", "application/json")
-			if err := answer(responder, json.NewEncoder(w), ask); err != nil {
+			out := bufio.NewWriterSize(lasting{w, http.NewResponseController(w)}, pieceOfAnswer)
+			if err := answer(responder, json.NewEncoder(out), ask); err != nil {
 				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
 			}
+			_ = out.Flush() // or the client went away
 		})
 	}
 }
 
-// list writes each record as it is made: all of them take far more memory than the names that they are made of.
+// lasting gives the client so much time for each piece of an answer.
+type lasting struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+// Write is io.Writer's.
+func (l lasting) Write(data []byte) (int, error) {
+	if err := l.control.SetWriteDeadline(time.Now().Add(askTime)); err != nil {
+		return 0, err
+	}
+	return l.ResponseWriter.Write(data)
+}
+
+// list writes records as they are made: all of them take far more memory than the names that they are made of.
 func (n *names) list(r *dns.Responder, out *json.Encoder, ask *http.Request) error {
 	for record := range r.Records(ask.Context()) {
 		if out.Encode(record) != nil {

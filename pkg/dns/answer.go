@@ -171,7 +171,7 @@ func (a *answer) services(m match) {
 		if key := (record{target, c.number()}); !told[key] {
 			told[key] = true
 			a.records = append(a.records, &wire.SRV{Hdr: header(a.name, wire.TypeSRV, a.options.TTL), Target: target, Port: c.number(),
-				Weight: uint16(max(1, weightTotal/len(found)))})
+				Weight: weightOf(found)})
 		}
 		if key := (glue{target, c.address}); !glued[key] {
 			glued[key] = true
@@ -179,6 +179,9 @@ func (a *answer) services(m match) {
 		}
 	}
 }
+
+// weightOf is the weight of each of some candidates.
+func weightOf(found []candidate) uint16 { return uint16(max(1, weightTotal/len(found))) }
 
 // target is the name of a Service in the zone as the question spells it, or of an endpoint of it.
 func (a *answer) target(name lb.ServiceName, host string) string {

@@ -81,3 +81,28 @@ func BenchmarkSet(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkRecords lists the names of 10,000 Services of ten endpoints, as `nearlb dns names` asks an agent to.
+func BenchmarkRecords(b *testing.B) {
+	var all []*lb.NamedService
+	for i := range 10000 {
+		s := named("prod", fmt.Sprintf("s%d", i))
+		s.ClusterIPs, s.Ports = addrs(fmt.Sprintf("10.96.%d.%d", i/250, i%250)), []lb.NamedPort{tcp("http", 80)}
+		var endpoints []lb.NamedEndpoint
+		for j := range 10 {
+			endpoints = append(endpoints, ready(fmt.Sprintf("10.%d.%d.%d", 100+i/6250, i/25%250, i%25*10+j+1), ""))
+		}
+		s.Slices = []*lb.NamedSlice{slice(s.Name.Name, tcp("http", 8080), endpoints...)}
+		all = append(all, s)
+	}
+	r := responder(dns.Options{}, dns.ViewOptions{}, all...)
+	for b.Loop() {
+		n := 0
+		for range r.Records(b.Context()) {
+			n++
+		}
+		if n != 220000 {
+			b.Fatalf("%d records", n)
+		}
+	}
+}

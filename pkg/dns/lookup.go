@@ -4,7 +4,6 @@ package dns
 
 import (
 	"context"
-	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -64,31 +63,6 @@ func (r *Responder) LookUp(ctx context.Context, walk []string, qtype uint16) Loo
 		break
 	}
 	return out
-}
-
-// Records are the A, AAAA, CNAME and SRV records of Services' and endpoints' own names in the first zone, each once. Nobody else is asked:
-// what an ExternalName outside leads to is not listed. They are made one after the other, and the view may change meanwhile.
-func (r *Responder) Records(ctx context.Context) iter.Seq[Record] {
-	alone := *r
-	alone.options.Forwarder = nil
-	return func(yield func(Record) bool) {
-		for name := range r.view.Names(r.options.Zones[0]) {
-			told, why := map[Record]bool{}, alone.Explain(name)
-			for _, qtype := range []uint16{wire.TypeA, wire.TypeAAAA, wire.TypeSRV} {
-				reply, _ := alone.Answer(ctx, new(wire.Msg).SetQuestion(name, qtype), Client{})
-				for _, rr := range reply.Answer {
-					record := recordOf(rr, why)
-					// What an ExternalName leads to has records of its own, and its CNAME answers for both families.
-					if record.Name != name || told[record] {
-						continue
-					}
-					if told[record] = true; !yield(record) {
-						return
-					}
-				}
-			}
-		}
-	}
 }
 
 // isOfType tells whether a question for a type could be answered with an address.

@@ -5,8 +5,6 @@
 package dns
 
 import (
-	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -152,39 +150,6 @@ func (v *View) owners(in *index, a netip.Addr) (all []*entry) {
 	}
 	slices.SortFunc(all, func(a, b *entry) int { return a.service.Name.Compare(b.service.Name) })
 	return all
-}
-
-// Names are the names of all Services and of their endpoints in a zone, in order. Those of a Service are read when its turn comes.
-func (v *View) Names(zone string) iter.Seq[string] {
-	zone = absolute([]string{zone})[0]
-	return func(yield func(string) bool) {
-		v.mu.RLock()
-		services := slices.SortedFunc(maps.Keys(v.services), lb.ServiceName.Compare)
-		v.mu.RUnlock()
-		for _, service := range services {
-			for _, name := range v.namesOf(service, zone) {
-				if !yield(name) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// namesOf is the name of a Service, and then those of its endpoints; none where it is gone.
-func (v *View) namesOf(service lb.ServiceName, zone string) []string {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	e := v.services[service]
-	if e == nil || e.service.Unserved {
-		return nil
-	}
-	own := []string{serviceName(service, "", zone)}
-	for c := range e.endpoints() {
-		own = append(own, serviceName(service, c.host(), zone))
-	}
-	slices.Sort(own[1:])
-	return slices.Compact(own)
 }
 
 // SetNamespace says that a Namespace exists as an object of its own, or that it does not any more.

@@ -99,49 +99,45 @@ func inDirectory(path string, use func(address string) error) error {
 	return use(fmt.Sprintf("/proc/self/fd/%d/%s", directory.Fd(), filepath.Base(path)))
 }
 
-// answerPeople answers those who ask by the socket until ctx ends. What fails is tried again.
-func (d *daemon) answerPeople(ctx context.Context) error {
-	for ctx.Err() == nil {
-		err := d.answerPeopleOn(ctx, Socket(d.options.LockDir, d.options.PinPath))
-		if d.diary.trouble("answer people", err) {
-			d.log.Error("answer people", "error", err)
-		}
-		if err != nil {
-			pause(ctx, listenAgain)
-		}
-	}
-	return nil
-}
-
-// answerPeopleOn serves at a path, whose socket an agent may have left that was killed: the lock is ours.
-func (d *daemon) answerPeopleOn(ctx context.Context, path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove former socket: %w", err)
-	}
-	var listener *net.UnixListener
-	err := inDirectory(path, func(address string) (err error) {
-		listener, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: address})
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("listen on %s: %w", path, err)
-	}
-	listener.SetUnlinkOnClose(false) // by an address that means something else by then
-	defer os.Remove(path)
-	if err := os.Chmod(path, 0o600); err != nil {
-		return errors.Join(err, listener.Close())
-	}
-	d.diary.trouble("answer people", nil)
+// forPeople is the server of those who ask by the socket.
+func (d *daemon) forPeople() server {
 	mux := http.NewServeMux()
 	d.names.answer(mux)
 	mux.HandleFunc("GET /drops", d.drops.answer)
-	return answerOn(ctx, from{listener, []uint32{0, uint32(os.Geteuid())}}, mux)
+	return server{"people", func() (net.Listener, error) { return listenToUsers(Socket(d.options.LockDir, d.options.PinPath)) }, mux, d}
+}
+
+// listenToUsers makes the socket at a path, where an agent may have left one that was killed: the lock is ours.
+func listenToUsers(path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("remove former socket: %w", err)
+	}
+	out := from{path: path, users: []uint32{0, uint32(os.Geteuid())}}
+	err := inDirectory(path, func(address string) (err error) {
+		out.UnixListener, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: address})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	out.SetUnlinkOnClose(false) // by an address that means something else by then
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	return out, nil
 }
 
 // from accepts connections of some users alone. The mode of the socket keeps all others out but for the moment before it is set.
 type from struct {
 	*net.UnixListener
+	path  string
 	users []uint32
+}
+
+// Close is net.Listener's, and takes the socket away.
+func (l from) Close() error {
+	_ = os.Remove(l.path) // nobody else makes one while the lock is ours
+	return l.UnixListener.Close()
 }
 
 // Accept is net.Listener's.

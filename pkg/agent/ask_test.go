@@ -68,7 +68,7 @@ func TestOnlyUsersThatMayAskAreAnswered(t *testing.T) {
 		l, path := listening(t)
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("7")) }), ReadHeaderTimeout: readTimeout}
 		ended := make(chan error, 1)
-		go func() { ended <- server.Serve(from{l, []uint32{row.user}}) }()
+		go func() { ended <- server.Serve(from{l, path, []uint32{row.user}}) }()
 		var got int
 		err := askAgent(t.Context(), path, "/names", readTimeout, func(d *json.Decoder) error { return d.Decode(&got) })
 		if answered := err == nil && got == 7; answered != row.answered {

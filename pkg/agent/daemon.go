@@ -111,7 +111,7 @@ func (d *daemon) run(ctx context.Context) error {
 	if d.names != nil {
 		group.Go(func() error { return d.names.run(ctx) })
 	}
-	group.Go(func() error { return d.answerPeople(ctx) })
+	group.Go(func() error { return d.forPeople().run(ctx) })
 	group.Go(func() error { return d.work(ctx, r) })
 	return group.Wait()
 }
@@ -159,10 +159,10 @@ func (d *daemon) servers() []server {
 			serving := func() bool { return r.stage().state == Serving }
 			answers{progress: r.progress, eligible: d.source.NodeEligible, serving: serving, answered: d.metrics.Answered, now: time.Now}.handler().ServeHTTP(w, q)
 		})
-		all = append(all, server{"health", d.options.HealthAddress, health, d})
+		all = append(all, server{"health", d.onTCP("health", d.options.HealthAddress), health, d})
 	}
 	if d.options.MetricsAddress != "" {
-		all = append(all, server{"metrics", d.options.MetricsAddress, d.metrics.Handler(), d})
+		all = append(all, server{"metrics", d.onTCP("metrics", d.options.MetricsAddress), d.metrics.Handler(), d})
 	}
 	return all
 }

@@ -22,10 +22,22 @@ const (
 // server is one HTTP server of the agent. While its address is taken, perhaps by kube-proxy, it tries again, and the status says
 // so: traffic is served without it.
 type server struct {
-	name    string // "health", "metrics"
-	address string
+	name    string // "health", "metrics", "people"
+	listen  func() (net.Listener, error)
 	handler http.Handler
 	agent   *daemon
+}
+
+// onTCP listens at an address, which the status tells.
+func (d *daemon) onTCP(name, address string) func() (net.Listener, error) {
+	return func() (net.Listener, error) {
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			return nil, fmt.Errorf("listen on %s: %w", address, err)
+		}
+		d.listens(name, listener.Addr().String())
+		return listener, nil
+	}
 }
 
 // run serves until ctx ends.
@@ -35,20 +47,16 @@ func (s server) run(ctx context.Context) error {
 		if s.agent.diary.trouble("serve "+s.name, err) {
 			s.agent.log.Error("serve http", "server", s.name, "error", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(listenAgain):
-		}
+		pause(ctx, listenAgain)
 	}
 	return nil
 }
 
 func (s server) serve(ctx context.Context) error {
-	listener, err := net.Listen("tcp", s.address)
+	listener, err := s.listen()
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w", s.address, err)
+		return err
 	}
-	s.agent.listens(s.name, listener.Addr().String())
 	s.agent.diary.trouble("serve "+s.name, nil)
 	return answerOn(ctx, listener, s.handler)
 }

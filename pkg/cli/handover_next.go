@@ -77,17 +77,19 @@ func removal(k kubeProxyState) handoverStep {
 
 func stepsToKubeProxy(s handoverState) []handoverStep {
 	undo := handoverStep{Text: "To go back to nearlb:", Commands: []string{"nearlb handover --to nearlb"}}
+	var names []handoverStep
+	if s.names {
+		names = []handoverStep{{Text: "Nobody answers names at the addresses of --dns-address (169.254.20.10): have pods whose resolv.conf names one of them alone ask the cluster's DNS " +
+			"(the kubelet's clusterDNS), or run NodeLocal DNSCache.",
+			Brief: "Pods may ask for names where nobody answers: nearlb handover says which"}}
+	}
 	if !s.KubeProxy.found.Any() && len(s.KubeProxy.found.Hidden) == 0 {
-		return []handoverStep{{Text: "Start kube-proxy: nobody takes this node's new connections.", Brief: "Start it: nobody takes them"}, undo}
+		start := handoverStep{Text: "Start kube-proxy: nobody takes this node's new connections.", Brief: "Start it: nobody takes them"}
+		return append(append([]handoverStep{start}, names...), undo)
 	}
 	remove := handoverStep{Text: "Stop the agent (kubectl delete -k manifests/...), and take nearlb out of the kernel:", Commands: []string{"nearlb cleanup"},
 		Brief: "None of nearlb's is left: stop the agent, nearlb cleanup"}
-	steps := []handoverStep{remove, undo}
-	if s.names {
-		steps = append([]handoverStep{{Text: "Nobody answers names at the addresses of --dns-address (169.254.20.10): have pods whose resolv.conf names one of them alone ask the cluster's DNS " +
-			"(the kubelet's clusterDNS), or run NodeLocal DNSCache.",
-			Brief: "Pods may ask for names where nobody answers: nearlb handover says which"}}, steps...)
-	}
+	steps := append(names, remove, undo)
 	n := s.Nearlb.TCP + s.Nearlb.UDP + s.Nearlb.SCTP
 	if n == 0 {
 		return steps

@@ -41,6 +41,21 @@ func TestTheHandOverSaysItsNextStep(t *testing.T) {
 	}
 }
 
+// While a node drains nobody answers at --dns-address, whether kube-proxy is there or not.
+func TestANodeThatDrainsIsToldOfPodsThatAskForNames(t *testing.T) {
+	for _, kubeProxy := range []kubeProxyState{{}, {found: kubeproxy.Rules{NFTables: []string{"ip"}, NAT: true}}} {
+		for _, names := range []bool{true, false} {
+			told := 0
+			for _, step := range nextSteps(handoverState{Installed: true, Draining: true, names: names, KubeProxy: kubeProxy}) {
+				told += strings.Count(step.Text, "169.254.20.10")
+			}
+			if told == 1 != names {
+				t.Errorf("kube-proxy is there: %v, names are answered: %v: told %d times", kubeProxy.found.Any(), names, told)
+			}
+		}
+	}
+}
+
 func TestTheHandOverGoesToNearlbOrKubeProxy(t *testing.T) {
 	var out, errOut strings.Builder
 	if status := run(t.Context(), []string{"handover", "--to=nobody"}, nil, &out, &errOut); status != exitUsage || !strings.Contains(errOut.String(), "want nearlb or kube-proxy") {

@@ -48,6 +48,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.reader.close()) }()
 	err = d.run(ctx)
+	d.sayEnded(err)
 	if err == nil {
 		d.log.Info("agent stopped; programs and tables go on serving")
 	}
@@ -95,6 +96,7 @@ func (r *running) openTables(ctx context.Context) (err error) {
 	serving := r.tables.Serving()
 	r.daemon.guard(serving)
 	if r.warm = len(serving) > 0; r.warm {
+		r.tables.Note(true)
 		return r.takeOver()
 	}
 	return nil
@@ -123,6 +125,7 @@ func (r *running) openLoop(context.Context) error {
 		nodeChanged: func() { r.devices.Changed(); r.checks.Look(); r.hostChanged(); d.lookAtNames() },
 		checks:      r.checks,
 		names:       d.nameTables(),
+		changes:     d.changes,
 	})
 	if err := r.reader.open(&r.objects.NearlbMaps); err != nil {
 		return err

@@ -104,6 +104,7 @@ func (d *daemon) forPeople() server {
 	mux := http.NewServeMux()
 	d.names.answer(mux)
 	mux.HandleFunc("GET /drops", d.drops.answer)
+	mux.HandleFunc("GET /changes", d.changes.answer)
 	return server{"people", func() (net.Listener, error) { return listenToUsers(Socket(d.options.LockDir, d.options.PinPath)) }, mux, d}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/dns"
 	"github.com/nearlb/nearlb/pkg/health"
+	"github.com/nearlb/nearlb/pkg/journal"
 	tables "github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/metrics"
 	"github.com/nearlb/nearlb/pkg/watch"
@@ -38,6 +39,7 @@ type daemon struct {
 	checks  *health.Servers
 	names   *names // nil: nobody answers names
 	drops   *drops
+	changes *changes
 	room    bpf.Room
 	started time.Time
 
@@ -69,7 +71,7 @@ func newDaemon(o Options) (*daemon, error) {
 		attached: make(chan struct{}), room: bpf.NewRoom(bpf.Limits{Sizes: o.Sizes}, bpf.NodeMemory())}
 	var err error
 	config := o.nodeConfig()
-	d.drops = newDrops(d)
+	d.drops, d.changes = newDrops(d), newChanges(d)
 	if o.Names.On {
 		d.names = newNames(o.Names, o.NodeName, d)
 		config.Names, config.NamedPods = d.names.view, o.Names.Pods == dns.PodsVerified
@@ -112,6 +114,7 @@ func (d *daemon) run(ctx context.Context) error {
 		group.Go(func() error { return d.names.run(ctx) })
 	}
 	group.Go(func() error { return d.forPeople().run(ctx) })
+	group.Go(func() error { d.changes.keep(ctx); return nil })
 	group.Go(func() error { return d.work(ctx, r) })
 	return group.Wait()
 }
@@ -187,4 +190,9 @@ func (d *daemon) listening() map[string]string {
 func (d *daemon) sayStarted(r *running) {
 	d.log.Info("agent started", "version", d.options.Version, "node", d.options.NodeName, "source", d.origin, "services", len(r.tables.Published()),
 		"capabilities", strings.Join(d.may, ","))
+	change := journal.Change{What: "agent-started", To: d.options.Version, Because: "no tables with Services were here"}
+	if services := len(r.tables.Published()); r.warm {
+		change.What, change.Because = "agent-took-over", fmt.Sprintf("an earlier agent left %d Services in force", services)
+	}
+	d.changes.tell(change)
 }

@@ -83,6 +83,7 @@ func (d *daemon) next(ctx context.Context, e *exchange) (*running, error) {
 	d.noteGrowth(err)
 	if err == nil {
 		d.log.Info("tables have grown", "entries", r.objects.NearlbMaps.Sizes())
+		d.changes.grown(before, r)
 		return r, nil
 	}
 	d.log.Error("grow tables", "error", err, "retry", d.growPause())

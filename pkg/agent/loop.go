@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"log/slog"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/nearlb/nearlb/pkg/health"
+	"github.com/nearlb/nearlb/pkg/journal"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/metrics"
@@ -33,6 +35,7 @@ type publisher interface {
 	Again() []lb.ServiceName
 	Waiting() bool
 	Searching() bool
+	Note(on bool)
 	AuditSteps(repair bool) iter.Seq2[[]maps.Drift, error]
 }
 
@@ -53,6 +56,7 @@ type loopOptions struct {
 	nodeChanged                        func() // told when the node's addresses may have changed; may be nil
 	checks                             checks
 	names                              nameTables // nil: nobody answers names
+	changes                            *changes   // nil: nobody is told
 }
 
 // checks are the health check node ports: *health.Servers.
@@ -302,7 +306,10 @@ func (l *loop) enqueueAll() {
 // firstDone runs when the first publication is complete. Only now may the programs be told which addresses are those of Services:
 // they drop packets to the others.
 func (l *loop) firstDone() {
-	l.log.Info("published all services", "services", len(l.tables.Published()))
+	services := len(l.tables.Published())
+	l.log.Info("published all services", "services", services)
+	l.tables.Note(l.changes != nil) // of tables that were empty nothing was told before
+	l.changes.tell(journal.Change{What: "services-published", To: fmt.Sprint(services), Because: "everything was listed, and is in force"})
 	l.queue.Add(task{kind: configure})
 	l.queue.Add(task{kind: audit})
 	if l.names != nil {
@@ -338,6 +345,7 @@ func (l *loop) configure() error {
 	c, err := l.config()
 	if err == nil {
 		err = l.tables.Configure(c)
+		l.changes.configured(l.node(), l.done())
 		l.reclaimLater() // of sources that nobody names any more
 	}
 	if l.trouble("configure programs", err) {

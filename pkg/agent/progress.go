@@ -53,10 +53,13 @@ type service struct {
 
 // outcome is what came of one publication.
 type outcome struct {
+	service  lb.ServiceName
 	exists   bool
 	held     bool // nothing was touched
 	decision lb.Decision
 	stats    tables.Stats
+	input    lb.Input // of one that exists
+	node     lb.Node  // likewise
 }
 
 func newProgress(j *diary, a allowance, whole bool) *progress {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/health"
+	"github.com/nearlb/nearlb/pkg/journal"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
@@ -30,6 +31,7 @@ func (l *loop) publish(name lb.ServiceName) error {
 	}
 	result := l.finish(name, version, outcome, err)
 	l.say(name, result, err)
+	l.changes.published(&outcome, outcome.node)
 	if result.first {
 		l.firstDone()
 	}
@@ -69,10 +71,12 @@ func (l *loop) say(name lb.ServiceName, r result, err error) {
 	switch {
 	case err != nil && r.news:
 		l.log.Error("publish service", "service", name.String(), "error", err)
+		l.changes.tell(journal.Change{Service: name.String(), What: "publication-failed", Because: err.Error()})
 	case err != nil:
 		l.log.Debug("publish service", "service", name.String(), "error", err)
 	case r.recovered:
 		l.log.Info("published service again", "service", name.String())
+		l.changes.tell(journal.Change{Service: name.String(), What: "published-again", Because: "what it failed by is over"})
 	case l.log.Enabled(context.Background(), slog.LevelDebug):
 		l.log.Debug("published service", "service", name.String(), "change", r.change().String())
 	}
@@ -82,7 +86,7 @@ func (l *loop) say(name lb.ServiceName, r result, err error) {
 // the source holds it.
 func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	if l.source.Holds(name) {
-		return outcome{held: true, stats: l.tables.Hold(name)}, nil
+		return outcome{service: name, held: true, stats: l.tables.Hold(name)}, nil
 	}
 	names := l.namesOf(name)
 	in, exists := l.source.Input(name)
@@ -93,7 +97,7 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 		l.noteMinding(name, false)
 		stats, err := l.tables.Remove(name)
 		names.settle(err)
-		return outcome{stats: stats}, err
+		return outcome{service: name, stats: stats}, err
 	}
 	l.pending(name, in.Triggered)
 	names.ask(&in)
@@ -105,7 +109,7 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	names.settle(err)
 	names.learn(&decision)
 	l.check(in, node, err == nil)
-	return outcome{exists: true, decision: decision, stats: stats}, err
+	return outcome{service: name, exists: true, decision: decision, stats: stats, input: in, node: node}, err
 }
 
 // check tells what the Service's health check node port answers now. Only a load balancer's Service with traffic policy Local has

@@ -14,6 +14,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/journal"
 )
 
 // addLockDir adds the flag of the commands that ask for a running agent.
@@ -85,6 +86,10 @@ func cleanup(pinPath, lockDir string) (removed []string, err error) {
 		case !errors.Is(err, fs.ErrNotExist):
 			return removed, fmt.Errorf("remove file of the agent: %w", err)
 		}
+	}
+	left, err := journal.RemoveLog(agent.ChangesPath(lockDir, pinPath))
+	if removed = append(removed, left...); err != nil {
+		return removed, fmt.Errorf("remove file of the agent: %w", err)
 	}
 	return removed, nil
 }

@@ -95,7 +95,7 @@ func commands() []*cobra.Command {
 	}{
 		{groupRun, []*cobra.Command{agentCommand(agent.Run), demoCommand(), mountCommand(), handoverCommand(), cleanupCommand(), dnsCommand()}},
 		{groupRead, []*cobra.Command{servicesCommand(), backendsCommand(), flowsCommand(), affinityCommand(),
-			verdictsCommand(), dropsCommand(), devicesCommand(), statusCommand()}},
+			verdictsCommand(), dropsCommand(), changesCommand(), devicesCommand(), statusCommand()}},
 		{groupExplain, []*cobra.Command{checkCommand(), planCommand(), traceCommand(), benchCommand()}},
 	} {
 		for _, cmd := range group.commands {

@@ -156,6 +156,7 @@ func (c *change) putFrontends() error {
 			return put("frontend "+keyText(f.key), err, bpf.NearlbMapFrontends, c.t.store.sizes.Frontends)
 		}
 		c.stats.Frontends++
+		c.noteFrontend(old, f)
 		c.frontends = c.frontends[1:]
 		for _, r := range f.runs {
 			r.refs++
@@ -193,6 +194,7 @@ func (c *change) dropFrontends() error {
 			return err
 		}
 		c.stats.Frontends++
+		c.noteFrontend(f, nil)
 	}
 	return nil
 }
@@ -220,6 +222,7 @@ func (c *change) settleBackends() error {
 			c.stats.Backends++
 		}
 	}
+	c.noteBackends()
 	return nil
 }
 

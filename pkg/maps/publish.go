@@ -236,4 +236,5 @@ func (s *Stats) add(o Stats) {
 	s.Names += o.Names
 	s.AddressFilter += o.AddressFilter
 	s.Counters += o.Counters
+	s.Noted = append(s.Noted, o.Noted...)
 }

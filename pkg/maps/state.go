@@ -53,6 +53,7 @@ type Tables struct {
 	config     *Config                  // as told last; nil: not yet
 	stale      map[filterBit]*staleMark // bits that are set and that nothing needs any more
 	ends       Ends                     // nil: nobody adds up counters
+	noting     bool                     // Stats say what changed for clients
 }
 
 type retiredRecord struct {

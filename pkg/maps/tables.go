@@ -75,6 +75,7 @@ type Stats struct {
 	AddressFilter int              `json:"addressFilter"`      // bits set or cleared
 	Counters      int              `json:"counters"`           // counters set to zero for a new owner
 	Problems      []lb.Problem     `json:"problems,omitempty"` // frontends of the Service that another Service has
+	Noted         []Noted          `json:"-"`                  // what changed for clients, where it is asked for (Tables.Note)
 	Again         []lb.ServiceName `json:"again,omitempty"`    // other Services whose frontends changed hands, to be decided and applied again
 }
 

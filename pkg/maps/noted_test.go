@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// noted is what a publication says in lines.
+func noted(t *testing.T, b *bench, d lb.Decision) (lines []string) {
+	t.Helper()
+	stats, err := b.Apply(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return linesOf(stats)
+}
+
+func linesOf(stats Stats) (lines []string) {
+	for _, n := range stats.Noted {
+		at := n.Backend
+		if !at.IsValid() {
+			at = n.Frontend
+		}
+		lines = append(lines, fmt.Sprintf("%s %s %s: %q -> %q", n.What, n.Port, at, n.From, n.To))
+	}
+	return lines
+}
+
+func wantLines(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("noted\n%q\nwant\n%q", got, want)
+	}
+}
+
+func TestPublicationsSayWhatChangedForClients(t *testing.T) {
+	b := newTables(t, tinySizes())
+	wantLines(t, noted(t, b, made(1, ep{1, lb.Active, lb.TierNode}))) // nobody asked
+	b.Note(true)
+	wantLines(t, noted(t, b, made(1, ep{1, lb.Active, lb.TierNode}))) // nothing changed
+	wantLines(t, noted(t, b, made(1, ep{1, lb.Active, lb.TierNode}, ep{2, lb.Active, lb.TierZone})),
+		`backend-added default/s1:http/TCP 10.244.0.2:8080: "" -> "active, zone"`)
+	wantLines(t, noted(t, b, made(1, ep{1, lb.Quiet, lb.TierNode}, ep{2, lb.Draining, lb.TierZone})),
+		`backend-removed default/s1:http/TCP 10.244.0.1:8080: "active, node" -> ""`,
+		`backend-changed default/s1:http/TCP 10.244.0.2:8080: "active, zone" -> "draining, zone"`)
+	wantLines(t, noted(t, b, made(1, ep{2, lb.Active, lb.TierNode})), // the one that took no connections is gone
+		`backend-changed default/s1:http/TCP 10.244.0.2:8080: "draining, zone" -> "active, node"`)
+
+	d := made(1, ep{2, lb.Active, lb.TierNode})
+	d.Frontends[0].Affinity = time.Hour
+	d.Frontends[0].External = lb.Side{Action: lb.Drop, Reason: lb.ReasonNoLocalEndpoints, List: lb.ListLocal}
+	d.Frontends[0].Internal.Reason, d.Frontends[0].Internal.List = lb.ReasonLocal, lb.ListLocal
+	d.Backends[0].Lists = []lb.List{lb.ListCluster, lb.ListLocal}
+	wantLines(t, noted(t, b, d),
+		`policy-changed default/s1:http/TCP 10.96.0.1:80: "from this node: balance all" -> "from this node: balance local"`,
+		`traffic-changed default/s1:http/TCP 10.96.0.1:80: "from outside: balance all" -> "from outside: drop no-local-endpoints"`,
+		`affinity-changed default/s1:http/TCP 10.96.0.1:80: "none" -> "3600s"`)
+
+	balancer := addFrontend(&d, d.Frontends[0].Internal, lb.KindLoadBalancer, netip.MustParseAddrPort("203.0.113.1:80"))
+	wantLines(t, noted(t, b, d), `frontend-added default/s1:http/TCP 203.0.113.1:80: "" -> "balance local"`)
+	d.Frontends = slices.Clone(d.Frontends) // what was published must not be changed
+	balancer = &d.Frontends[1]
+	balancer.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	wantLines(t, noted(t, b, d), `source-ranges-changed default/s1:http/TCP 203.0.113.1:80: "anybody" -> "restricted"`)
+
+	stats, err := b.Remove(d.Service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := linesOf(stats)
+	slices.Sort(got)
+	wantLines(t, got, `backend-removed default/s1:http/TCP 10.244.0.2:8080: "active, node" -> ""`,
+		`frontend-removed default/s1:http/TCP 10.96.0.1:80: "" -> ""`, `frontend-removed default/s1:http/TCP 203.0.113.1:80: "" -> ""`)
+}
+
+func TestAFrontendThatGoesToAnotherServiceIsNotedForBoth(t *testing.T) {
+	b := newTables(t, tinySizes())
+	b.Note(true)
+	second, first := made(2, ep{2, lb.Active, lb.TierNode}), made(1, ep{1, lb.Active, lb.TierNode})
+	second.Frontends[0].Key = first.Frontends[0].Key
+	noted(t, b, second)
+	got := noted(t, b, first)
+	slices.Sort(got)
+	wantLines(t, got, `backend-added default/s1:http/TCP 10.244.0.1:8080: "" -> "active, node"`,
+		`frontend-added default/s1:http/TCP 10.96.0.1:80: "" -> "balance all"`, `frontend-removed default/s2:http/TCP 10.96.0.1:80: "" -> ""`)
+}

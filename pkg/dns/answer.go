@@ -103,29 +103,32 @@ func (a *answer) addresses(m match) {
 // few is of how many addresses a list is searched as fast as a map.
 const few = 16
 
-// addressRecords are those of one name, in memory of two pieces.
+// addressRecords are those of one name, of one type, in one piece of memory.
 func (a *answer) addressRecords(name string, found []netip.Addr) []wire.RR {
 	if len(found) == 0 {
 		return nil
 	}
 	all, header := make([]wire.RR, len(found)), header(name, a.qtype, a.options.TTL)
-	bytes := make([]byte, 0, len(found)*found[0].BitLen()/8)
 	if a.qtype == wire.TypeA {
-		records := make([]wire.A, len(found))
+		records := make([]struct {
+			wire.A
+			four [4]byte
+		}, len(found))
 		for i, ip := range found {
-			four := ip.As4()
-			bytes = append(bytes, four[:]...)
-			records[i] = wire.A{Hdr: header, A: bytes[4*i : 4*i+4 : 4*i+4]}
-			all[i] = &records[i]
+			r := &records[i]
+			r.four = ip.As4()
+			r.A, all[i] = wire.A{Hdr: header, A: r.four[:]}, &r.A
 		}
 		return all
 	}
-	records := make([]wire.AAAA, len(found))
+	records := make([]struct {
+		wire.AAAA
+		six [16]byte
+	}, len(found))
 	for i, ip := range found {
-		six := ip.As16()
-		bytes = append(bytes, six[:]...)
-		records[i] = wire.AAAA{Hdr: header, AAAA: bytes[16*i : 16*i+16 : 16*i+16]}
-		all[i] = &records[i]
+		r := &records[i]
+		r.six = ip.As16()
+		r.AAAA, all[i] = wire.AAAA{Hdr: header, AAAA: r.six[:]}, &r.AAAA
 	}
 	return all
 }

@@ -315,9 +315,13 @@ func dashed(name []byte, from int) []byte {
 
 // undashed is the address that a label may stand for, as pods' names have it, too; false: none.
 func undashed(label string) (netip.Addr, bool) {
-	text := strings.ReplaceAll(label, "-", ":")
+	separator := ":"
 	if strings.Count(label, "-") == 3 && !strings.Contains(label, "--") {
-		text = strings.ReplaceAll(label, "-", ".")
+		separator = "."
+	}
+	text := strings.ReplaceAll(label, "-", separator)
+	if strings.Trim(text, "0123456789abcdef.:") != "" { // most hostnames, without an error's text
+		return netip.Addr{}, false
 	}
 	a, err := netip.ParseAddr(text)
 	return a.Unmap(), err == nil && a.Zone() == ""

@@ -170,7 +170,8 @@ func (q question) backends(e *entry, node lb.Node) (found []candidate, exists bo
 // would take longer.
 func (q question) isEndpoint(podNames bool) choice {
 	var wanted [16]byte
-	if a, is := undashed(q.endpoint); is && strings.EqualFold(string(dashed(a.AppendTo(nil), 0)), q.endpoint) { // there are other ways to write it
+	var text [64]byte
+	if a, is := undashed(q.endpoint); is && string(dashed(a.AppendTo(text[:0]), 0)) == q.endpoint { // there are other ways to write it
 		wanted = a.As16()
 	}
 	return choice{endpoint: func(slice *lb.NamedSlice, i int) bool {
@@ -194,7 +195,7 @@ func (r *Responder) findPod(q question) match {
 	if r.options.Pods == PodsInsecure {
 		return m
 	}
-	for pod := range r.view.pods[address] {
+	for _, pod := range r.view.pods[address] {
 		if pod.Namespace == q.namespace {
 			return m
 		}

@@ -109,8 +109,8 @@ func sorted(all [][16]byte) [][16]byte {
 	return slices.Compact(all)
 }
 
-// owners are the entries that have an address.
-func (x *index) owners(a netip.Addr) (entries []uint32) {
+// owners appends the entries that have an address.
+func (x *index) owners(entries []uint32, a netip.Addr) []uint32 {
 	address := a.As16()
 	block, at, _ := x.find(owned{address: address})
 	for ; block < len(x.blocks); block, at = block+1, 0 {

@@ -68,7 +68,7 @@ func TestAnIndexFindsWhatAListHas(t *testing.T) {
 				want = append(want, entry)
 			}
 		}
-		if got := x.owners(asked); !slices.Equal(got, want) {
+		if got := x.owners(nil, asked); !slices.Equal(got, want) {
 			t.Fatalf("owners of %v: %v, want %v", asked, got, want)
 		}
 	})

@@ -84,7 +84,7 @@ func recordOf(rr wire.RR, why Explanation) Record {
 func (v *View) NamespacesOf(address netip.Addr) (all []string) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	for pod := range v.pods[address] {
+	for _, pod := range v.pods[address] {
 		all = append(all, pod.Namespace)
 	}
 	for _, owner := range v.owners(&v.endpoints, address) {
@@ -100,7 +100,7 @@ func (v *View) NamespacesOf(address netip.Addr) (all []string) {
 func (v *View) PodAt(address netip.Addr) (name lb.PodName, known bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	for name = range v.pods[address] {
+	for _, name = range v.pods[address] {
 	}
 	return name, len(v.pods[address]) == 1
 }

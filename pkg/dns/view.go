@@ -28,8 +28,8 @@ type View struct {
 	free       []uint32 // numbers
 	namespaces map[string]*namespace
 	clusterIPs index
-	endpoints  index // of ready ones
-	pods       map[netip.Addr]map[lb.PodName]bool
+	endpoints  index                       // of ready ones
+	pods       map[netip.Addr][]lb.PodName // mostly one
 	podsByName map[lb.PodName][]netip.Addr
 	doubtful   map[lb.ServiceName]bool // exist, and are not in force
 }
@@ -51,7 +51,7 @@ func NewView(o ViewOptions) *View {
 	return &View{
 		options: o, zoned: o.Node.Zone != "", serial: uint32(time.Now().Unix()),
 		services: map[lb.ServiceName]*entry{}, namespaces: map[string]*namespace{},
-		pods: map[netip.Addr]map[lb.PodName]bool{}, podsByName: map[lb.PodName][]netip.Addr{},
+		pods: map[netip.Addr][]lb.PodName{}, podsByName: map[lb.PodName][]netip.Addr{},
 	}
 }
 
@@ -145,8 +145,14 @@ func (v *View) newNumber() uint32 {
 
 // owners are the entries that have an address, in the order of their names.
 func (v *View) owners(in *index, a netip.Addr) (all []*entry) {
-	for _, number := range in.owners(a) {
-		all = append(all, v.entries[number])
+	var room [4]uint32
+	numbers := in.owners(room[:0], a)
+	if len(numbers) == 0 {
+		return nil
+	}
+	all = make([]*entry, len(numbers))
+	for i, number := range numbers {
+		all[i] = v.entries[number]
 	}
 	slices.SortFunc(all, func(a, b *entry) int { return a.service.Name.Compare(b.service.Name) })
 	return all
@@ -187,10 +193,9 @@ func (v *View) SetPod(p lb.NamedPod) {
 	v.count(p.Name.Namespace, 1)
 	v.podsByName[p.Name] = p.Addresses
 	for _, a := range p.Addresses {
-		if v.pods[a] == nil {
-			v.pods[a] = map[lb.PodName]bool{}
+		if !slices.Contains(v.pods[a], p.Name) {
+			v.pods[a] = append(v.pods[a], p.Name)
 		}
-		v.pods[a][p.Name] = true
 	}
 }
 
@@ -210,7 +215,8 @@ func (v *View) removePod(name lb.PodName) {
 	v.count(name.Namespace, -1)
 	delete(v.podsByName, name)
 	for _, a := range old {
-		if delete(v.pods[a], name); len(v.pods[a]) == 0 {
+		left := slices.DeleteFunc(v.pods[a], func(other lb.PodName) bool { return other == name })
+		if v.pods[a] = left; len(left) == 0 {
 			delete(v.pods, a)
 		}
 	}

@@ -37,7 +37,29 @@ type endpointPool struct {
 	v4   bool
 }
 
-type count struct{ all, local int }
+type count struct{ all, local members }
+
+// members counts endpoints, adds up their weights, and knows the least of them.
+type members struct {
+	endpoints int
+	sum       uint64
+	least     uint32
+}
+
+func (m *members) add(weight uint32) {
+	if weight == 0 {
+		return
+	}
+	if m.endpoints == 0 || weight < m.least {
+		m.least = weight
+	}
+	m.endpoints++
+	m.sum += uint64(weight)
+}
+
+func (m members) slots() uint32 {
+	return uint32(decide.WeightedTableSize(m.endpoints, m.sum, m.least))
+}
 
 func (n *need) add(in lb.Input) {
 	s := in.Service
@@ -64,9 +86,9 @@ func (n *need) endpoints(in lb.Input) {
 		e := &in.Endpoints[i]
 		at := endpointPool{e.Port, e.Address.Addr().Is4()}
 		pool := n.pools[at]
-		pool.all++
+		pool.all.add(e.Weight.Number())
 		if e.Node == n.node.Name {
-			pool.local++
+			pool.local.add(e.Weight.Number())
 		}
 		n.pools[at] = pool
 		if e.Node != last.Node || e.Zone != last.Zone || i == 0 {
@@ -80,9 +102,9 @@ func (n *need) endpoints(in lb.Input) {
 		tiers = len(bpf.NearlbRecord{}.Sides[0].Tiers)
 	}
 	for _, pool := range n.pools {
-		n.sizes.Slots += uint32(tiers * decide.TableSize(pool.all))
+		n.sizes.Slots += uint32(tiers) * pool.all.slots()
 		if s.Internal == lb.PolicyLocal || s.External == lb.PolicyLocal {
-			n.sizes.Slots += uint32(decide.TableSize(pool.local))
+			n.sizes.Slots += pool.local.slots()
 		}
 	}
 }

@@ -3,9 +3,11 @@
 package cli
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 
+	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
@@ -56,6 +58,8 @@ type planBackend struct {
 	Node    string     `json:"node"`
 	Zone    string     `json:"zone"`
 	State   lb.State   `json:"state"`
+	Weight  uint32     `json:"weight,omitempty"` // where endpoints of the tier have weights
+	Share   float64    `json:"share,omitempty"`  // of the tier's new connections, 0 to 1; where shares are unequal
 }
 
 type planEndpoint struct {
@@ -119,12 +123,29 @@ func newPlanSide(side lb.Side, backends map[lb.BackendKey]lb.Backend) planSide {
 		for _, key := range tier.Backends {
 			b := backends[key]
 			t.Backends = append(t.Backends, planBackend{
-				Address: key.Address.Addr(), Port: key.Address.Port(), Node: b.Node, Zone: b.Zone, State: b.State,
+				Address: key.Address.Addr(), Port: key.Address.Port(), Node: b.Node, Zone: b.Zone, State: b.State, Weight: b.Weight,
 			})
 		}
+		addShares(t.Backends)
 		made.Tiers = append(made.Tiers, t)
 	}
 	return made
+}
+
+// addShares says how the slots of a tier are divided, where that is unequal.
+func addShares(backends []planBackend) {
+	weights := make([]uint32, len(backends))
+	for i, b := range backends {
+		weights[i] = b.Weight
+	}
+	shares := decide.SharesOf(weights)
+	slots := uint32(0)
+	for _, share := range shares {
+		slots += share
+	}
+	for i, share := range shares {
+		backends[i].Share = math.Round(1e6*float64(share)/float64(slots)) / 1e6
+	}
 }
 
 func newPlanEndpoint(e lb.EndpointReason) planEndpoint {

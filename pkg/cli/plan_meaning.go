@@ -31,6 +31,8 @@ func reasonText(reason lb.Reason, node planNode) string {
 		return "terminating but serving, and none on this node is ready (traffic policy Local)"
 	case lb.ReasonNotReady:
 		return "its condition ready is false"
+	case lb.ReasonWeightZero:
+		return "no new connections: annotation nearlb.io/weight of its slice is 0"
 	case lb.ReasonNotServing:
 		return "terminating, and its condition serving is false"
 	case lb.ReasonIsTerminating:

@@ -5,6 +5,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -24,7 +25,7 @@ func writePlan(w io.Writer, width int, wide bool, doc planDocument) error {
 	fmt.Fprintln(w)
 	if len(doc.Endpoints) == 0 {
 		fmt.Fprint(w, "No endpoints: no EndpointSlice has any for these Services.\n")
-	} else if err := writeTable(w, width, wide, endpointColumns(doc.Node), doc.Endpoints); err != nil {
+	} else if err := writeTable(w, width, wide, endpointColumns(doc), doc.Endpoints); err != nil {
 		return err
 	} else if !wide {
 		writeLegend(w, doc)
@@ -89,17 +90,64 @@ func outside[R any](sides func(R) (internal, external string)) column[R] {
 	}
 }
 
-func endpointColumns(node planNode) []column[planEndpoint] {
-	return []column[planEndpoint]{
+// endpointKey names an endpoint of a Service in a plan.
+type endpointKey struct {
+	service, port string
+	protocol      lb.Protocol
+	address       netip.AddrPort
+}
+
+// sharesOf are the shares of new connections from this node, by the first frontend that leads to an endpoint; of equal ones there is none.
+func sharesOf(doc planDocument) map[endpointKey]float64 {
+	shares := map[endpointKey]float64{}
+	for _, f := range doc.Frontends {
+		for _, side := range []planSide{f.Internal, f.External} {
+			for _, tier := range side.Tiers {
+				for _, b := range tier.Backends {
+					key := endpointKey{f.Service, f.Port, f.Protocol, netip.AddrPortFrom(b.Address, b.Port)}
+					if _, known := shares[key]; !known && b.Share > 0 {
+						shares[key] = b.Share
+					}
+				}
+			}
+		}
+	}
+	return shares
+}
+
+// shareText is "33.3 %", "0.10 %".
+func shareText(share float64) string {
+	switch {
+	case share == 0:
+		return ""
+	case share < 0.01:
+		return fmt.Sprintf("%.2f %%", 100*share)
+	}
+	return fmt.Sprintf("%.1f %%", 100*share)
+}
+
+func endpointColumns(doc planDocument) []column[planEndpoint] {
+	node, shares := doc.Node, sharesOf(doc)
+	share := func(e planEndpoint) string {
+		if !e.Selected {
+			return ""
+		}
+		return shareText(shares[endpointKey{e.Service, e.Port, e.Protocol, netip.AddrPortFrom(e.Address, e.EndpointPort)}])
+	}
+	columns := []column[planEndpoint]{
 		{heading: "SERVICE", cell: func(e planEndpoint) string { return withPort(e.Service, e.Port) }},
 		{heading: "ENDPOINT", cell: func(e planEndpoint) string { return hostPort(e.Address, e.EndpointPort) + "/" + e.Protocol.String() }},
 		{heading: "NODE", cell: func(e planEndpoint) string { return e.Node }},
 		{heading: "ZONE", cell: func(e planEndpoint) string { return e.Zone }},
 		{heading: "SLICE", wide: true, cell: func(e planEndpoint) string { return e.Slice }},
 		{heading: "USED", cell: func(e planEndpoint) string { return yesNo(e.Selected) }},
-		{heading: "REASON", cell: func(e planEndpoint) string { return string(e.Reason) }},
-		{heading: "MEANING", wide: true, cell: func(e planEndpoint) string { return reasonText(e.Reason, node) }},
 	}
+	if len(shares) > 0 {
+		columns = append(columns, column[planEndpoint]{heading: "SHARE", right: true, cell: share})
+	}
+	return append(columns,
+		column[planEndpoint]{heading: "REASON", cell: func(e planEndpoint) string { return string(e.Reason) }},
+		column[planEndpoint]{heading: "MEANING", wide: true, cell: func(e planEndpoint) string { return reasonText(e.Reason, node) }})
 }
 
 func problemColumns() []column[lb.Problem] {

@@ -80,7 +80,7 @@ func LocalReady(in lb.Input, node lb.Node, v4 bool) (count int, ok bool) {
 			continue
 		}
 		for _, e := range pools[i].winners {
-			if e.Ready && isLocal(e, node.Name) {
+			if isReady(e) && isLocal(e, node.Name) {
 				ready[e.Address.Addr()] = true
 			}
 		}

@@ -2,7 +2,11 @@
 
 package decide
 
-import "github.com/nearlb/nearlb/pkg/lb"
+import (
+	"slices"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
 
 // appendBackends adds what the tables have of a pool that frontends lead to: each address once, in a list or not.
 func (p *pool) appendBackends(out []lb.Backend, node lb.Node) []lb.Backend {
@@ -10,6 +14,7 @@ func (p *pool) appendBackends(out []lb.Backend, node lb.Node) []lb.Backend {
 		return out
 	}
 	both := []lb.List{lb.ListCluster, lb.ListLocal} // shared by all, instead of one for each
+	weighted := slices.ContainsFunc(p.winners, func(c *candidate) bool { return c.Weight.Given })
 	for _, c := range p.winners {
 		out = append(out, lb.Backend{
 			Key:   lb.BackendKey{Port: c.Port, Address: c.Address},
@@ -19,6 +24,9 @@ func (p *pool) appendBackends(out []lb.Backend, node lb.Node) []lb.Backend {
 			Near:  near(c, node),
 			Lists: lists(c, both),
 		})
+		if last := &out[len(out)-1]; weighted && len(last.Lists) > 0 {
+			last.Weight = c.Weight.Number()
+		}
 	}
 	return out
 }
@@ -27,7 +35,7 @@ func state(c *candidate) lb.State {
 	switch {
 	case c.Ready:
 		return lb.Active
-	case isDraining(c):
+	case drains(c):
 		return lb.Draining
 	}
 	return lb.Quiet
@@ -115,6 +123,8 @@ func (p *pool) why(c *candidate) (selected bool, reason lb.Reason) {
 		return true, lb.ReasonLocalFallback
 	case c.inCluster:
 		return true, p.cluster.reason
+	case !takesNew(c) && (c.Ready || drains(c)):
+		return false, lb.ReasonWeightZero
 	case c.Ready, p.cluster.draining && isDraining(c):
 		return false, p.whyNotThisOne()
 	case !c.Terminating:

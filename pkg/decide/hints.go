@@ -54,7 +54,7 @@ func (h hintCount) partial() bool  { return h.with > 0 && h.without > 0 }
 func (p *pool) countHints(of func(*candidate) []string) (h hintCount) {
 	for _, c := range p.winners {
 		switch {
-		case !c.Ready:
+		case !isReady(c):
 		case len(of(c)) > 0:
 			h.with++
 		default:
@@ -65,5 +65,5 @@ func (p *pool) countHints(of func(*candidate) []string) (h hintCount) {
 }
 
 func (p *pool) anyReady(wanted func(*candidate) bool) bool {
-	return slices.ContainsFunc(p.winners, func(c *candidate) bool { return c.Ready && wanted(c) })
+	return slices.ContainsFunc(p.winners, func(c *candidate) bool { return isReady(c) && wanted(c) })
 }

@@ -79,7 +79,7 @@ func (p *pool) clusterList(svc *lb.Service, node lb.Node) list {
 // terminating when none of this node is ready. Never a remote one.
 func (p *pool) localList() list {
 	in := func(c *candidate) *bool { return &c.inLocal }
-	ready := func(c *candidate) bool { return c.Ready && isLocal(c, p.node) }
+	ready := func(c *candidate) bool { return isReady(c) && isLocal(c, p.node) }
 	if slices.ContainsFunc(p.winners, ready) {
 		return p.collect(choice{reason: lb.ReasonLocal, tier: lb.TierNode}, in, ready)
 	}
@@ -101,14 +101,20 @@ func (p *pool) collect(c choice, member func(*candidate) *bool, belongs func(*ca
 
 // usable tells that the pool has an endpoint, anywhere in the cluster, that could serve (hasAny of service-semantics.md).
 func (p *pool) usable() bool {
-	return slices.ContainsFunc(p.winners, func(c *candidate) bool { return c.Ready || isDraining(c) })
+	return slices.ContainsFunc(p.winners, func(c *candidate) bool { return isReady(c) || isDraining(c) })
 }
 
-func isReady(c *candidate) bool { return c.Ready }
+// takesNew tells that the endpoint's weight allows new connections.
+func takesNew(c *candidate) bool { return c.Weight.Number() > 0 }
 
-// isDraining: terminating and still serving. An endpoint that is ready too, as publishNotReadyAddresses makes it, counts
-// as ready.
-func isDraining(c *candidate) bool { return !c.Ready && c.Serving && c.Terminating }
+// isReady: and new connections may go there.
+func isReady(c *candidate) bool { return c.Ready && takesNew(c) }
+
+// isDraining: terminating and still serving, and new connections may go there. An endpoint that is ready too, as
+// publishNotReadyAddresses makes it, counts as ready.
+func isDraining(c *candidate) bool { return drains(c) && takesNew(c) }
+
+func drains(c *candidate) bool { return !c.Ready && c.Serving && c.Terminating }
 
 // isLocal tells that the endpoint is on the node of that name; an endpoint without nodeName is on none.
 func isLocal(c *candidate, node string) bool { return c.Node != "" && c.Node == node }

@@ -3,6 +3,7 @@
 package decide
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
 	"slices"
@@ -14,13 +15,17 @@ import (
 // backend more or less moves few slots of the others; where it changes, nearly all move.
 var tableSizes = [...]int{509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131071, 262139, 524287}
 
-// slotsPerBackend keeps every share within 1 % of equal: shares differ by one slot at the most.
+// slotsPerBackend keeps every share within 1 % of what it should be: shares are right to one slot.
 const slotsPerBackend = 100
 
 // TableSize is the number of slots of a tier's Maglev table: a prime of at least 100 slots for each backend, so that each
 // share is within 1 % of equal (requirements C13, C14), at most 524287. The bound of 1 % therefore holds up to 5242
 // backends; above that, n backends have shares within n/5242.87 % of equal. One backend needs one slot, none needs none.
-func TableSize(backends int) int {
+func TableSize(backends int) int { return WeightedTableSize(backends, uint64(max(backends, 0)), 1) }
+
+// WeightedTableSize is TableSize for backends whose weights have this sum, and the least of them: it has 100 slots. The bound of 1 %
+// therefore holds for a backend that gets at least a 5242nd of the connections.
+func WeightedTableSize(backends int, sum uint64, least uint32) int {
 	switch {
 	case backends <= 0:
 		return 0
@@ -28,7 +33,7 @@ func TableSize(backends int) int {
 		return 1
 	}
 	for _, size := range tableSizes {
-		if size/slotsPerBackend >= backends {
+		if uint64(size)*uint64(least)/sum >= slotsPerBackend {
 			return size
 		}
 	}
@@ -71,6 +76,104 @@ func Maglev(backends []uint64, size int) []uint32 {
 		}
 	}
 	return slots
+}
+
+// WeightedMaglev is Maglev for backends of unequal shares, which are numbers of slots (Shares): they take turns as often as they have
+// slots, evenly spread.
+func WeightedMaglev(backends []uint64, shares []uint32) []uint32 {
+	size := 0
+	for _, share := range shares {
+		size += int(share)
+	}
+	slots := make([]uint32, size)
+	if len(backends) < 2 {
+		return slots
+	}
+	walkers := permutations(backends, size)
+	taken := make([]uint64, (size+63)/64)
+	order := turns(shares, size)
+	walked := size - searchedSlots(size)
+	for _, turn := range order[:walked] {
+		slots[walkers[turn].claim(taken, size)] = turn
+	}
+	left := remaining{free: freeSlots(taken, size), size: size}
+	for _, turn := range order[walked:] {
+		w := &walkers[turn]
+		slots[left.claim(w, fraction(w.skip, size), taken)] = turn
+	}
+	return slots
+}
+
+// turns says which backend's turn it is, for each slot: the k-th of n turns of a backend comes when (2k+1)/2n of the slots are taken;
+// where two come at once, that of the first backend. They are sorted by counting.
+func turns(shares []uint32, size int) []uint32 {
+	at := func(k, share uint32) int { return int((2*uint64(k) + 1) * uint64(size) / (2 * uint64(share))) }
+	ends := make([]uint32, size+1)
+	for _, share := range shares {
+		for k := range share {
+			ends[at(k, share)+1]++
+		}
+	}
+	for i := range size {
+		ends[i+1] += ends[i]
+	}
+	order := make([]uint32, size)
+	for i, share := range shares {
+		for k := range share {
+			place := &ends[at(k, share)]
+			order[*place] = uint32(i)
+			*place++
+		}
+	}
+	return order
+}
+
+// SharesOf are the shares of backends with these weights in a table of their own size; nil: they are equal but for one slot, or a weight is 0.
+func SharesOf(weights []uint32) []uint32 {
+	sum, least, most := uint64(0), ^uint32(0), uint32(0)
+	for _, weight := range weights {
+		sum += uint64(weight)
+		least, most = min(least, weight), max(most, weight)
+	}
+	if least == 0 || least >= most {
+		return nil
+	}
+	shares := Shares(weights, WeightedTableSize(len(weights), sum, least))
+	if slices.Max(shares)-slices.Min(shares) <= 1 {
+		return nil
+	}
+	return shares
+}
+
+// Shares divides the slots of a table by weights, none of which is 0: each backend gets its part rounded down, but one slot at least;
+// what is left goes to those that lost most by it, the first of equals.
+func Shares(weights []uint32, size int) []uint32 {
+	sum := uint64(0)
+	for _, w := range weights {
+		sum += uint64(w)
+	}
+	shares, byLoss := make([]uint32, len(weights)), make([]int, len(weights))
+	left := int64(size)
+	for i, w := range weights {
+		shares[i] = max(1, uint32(uint64(w)*uint64(size)/sum))
+		left -= int64(shares[i])
+		byLoss[i] = i
+	}
+	loss := func(i int) int64 { return int64(uint64(weights[i])*uint64(size)) - int64(shares[i])*int64(sum) }
+	for left != 0 && size >= len(weights) { // once; more often where many have got their one slot though it is more than their part
+		slices.SortStableFunc(byLoss, func(a, b int) int { return cmp.Compare(loss(b), loss(a)) })
+		for i := range byLoss {
+			switch most := byLoss[len(byLoss)-1-i]; {
+			case left > 0:
+				shares[byLoss[i]]++
+				left--
+			case left < 0 && shares[most] > 1:
+				shares[most]--
+				left++
+			}
+		}
+	}
+	return shares
 }
 
 // searchedSlots is the number of slots that are left when a search of all of them (as many steps as are left) becomes quicker

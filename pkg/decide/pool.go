@@ -98,7 +98,7 @@ func compareCandidates(a, b *candidate) int {
 }
 
 // compareCopies orders copies of one endpoint, the one that counts first: the better condition; node known; zone known;
-// then the lower node, zone, region, node hints, zone hints, labels. So the same copy counts in whatever order the slices came,
+// then the lower node, zone, region, node hints, zone hints, labels; then the greater weight. So the same copy counts in whatever order the slices came,
 // and all that it says holds: condition, node, zone, hints. Copies that are equal in all this have one answer.
 func compareCopies(a, b *lb.Endpoint) int {
 	if c := cmp.Compare(condition(a), condition(b)); c != 0 {
@@ -110,7 +110,8 @@ func compareCopies(a, b *lb.Endpoint) int {
 	if c := cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Zone, b.Zone), strings.Compare(a.Region, b.Region)); c != 0 {
 		return c
 	}
-	return cmp.Or(slices.Compare(a.NodeHints, b.NodeHints), slices.Compare(a.ZoneHints, b.ZoneHints), a.Labels.Compare(b.Labels))
+	return cmp.Or(slices.Compare(a.NodeHints, b.NodeHints), slices.Compare(a.ZoneHints, b.ZoneHints), a.Labels.Compare(b.Labels),
+		cmp.Compare(b.Weight.Number(), a.Weight.Number()))
 }
 
 // condition ranks what a copy says of its endpoint, best first: ready; ready though terminating; serving while
@@ -140,5 +141,6 @@ func unknown(name string) int {
 func sameAnswer(a, b *lb.Endpoint) bool {
 	return condition(a) == condition(b) &&
 		a.Node == b.Node && a.Zone == b.Zone && a.Region == b.Region &&
-		slices.Equal(a.NodeHints, b.NodeHints) && slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.Labels, b.Labels)
+		slices.Equal(a.NodeHints, b.NodeHints) && slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.Labels, b.Labels) &&
+		a.Weight.Number() == b.Weight.Number()
 }

@@ -58,7 +58,7 @@ func prefixes(list ...string) []netip.Prefix {
 
 // endpoints reads one endpoint a line: address, then words in any order. The states are ready, unready (not ready, not
 // terminating), leaving (serving while terminating), dead (terminating, not serving) and published (ready while
-// terminating). Other words are label=key:value (of its Node), node=, zone=, region=, forNode= and forZone= (hints, with commas), slice=, port=name:number
+// terminating). Other words are label=key:value (of its Node), node=, zone=, region=, forNode= and forZone= (hints, with commas), slice=, weight=, port=name:number
 // and udp. Without a port it is http:8080 over TCP.
 func endpoints(t testing.TB, text string) []lb.Endpoint {
 	t.Helper()
@@ -105,6 +105,10 @@ func readWord(e *lb.Endpoint, number *uint16, word string) error {
 		e.NodeHints = strings.Split(value, ",")
 	case "forZone":
 		e.ZoneHints = strings.Split(value, ",")
+	case "weight":
+		e.Weight.Given = true
+		_, err := fmt.Sscan(value, &e.Weight.Value)
+		return err
 	case "slice":
 		e.Slice = value
 	case "label":

@@ -112,6 +112,7 @@ const (
 	ReasonOtherRegion   Reason = "other-region"
 	ReasonOtherLabel    Reason = "other-label"           // its Node lacks the label, or has another value
 	ReasonDuplicate     Reason = "duplicate"             // another copy of the same address counts: it has the better condition
+	ReasonWeightZero    Reason = "weight-zero"           // annotation nearlb.io/weight of its slice: no new connections
 	ReasonNoAddress     Reason = "no-address"            // no address or no port number to send to
 	ReasonNoServicePort Reason = "no-service-port"       // no port of the Service has this name and protocol
 	ReasonOtherFamily   Reason = "no-frontend-of-family" // the Service has no frontend of this address family
@@ -158,6 +159,10 @@ type Backend struct {
 	State State
 	Near  TierName // how near it is to this node, whatever tier lists it
 	Lists []List   // the lists it is in, sorted; empty: in none
+
+	// Weight is its share of new connections beside the others of its tier. 0: nobody of its service port and family has a weight, all
+	// get the same; or it is in no list.
+	Weight uint32
 }
 
 // State is what the datapath may do with a backend.

@@ -79,7 +79,25 @@ type Endpoint struct {
 	NodeHints   []string       // hints.forNodes[].name, sorted; empty is no hint
 	ZoneHints   []string       // hints.forZones[].name, sorted; empty is no hint
 	Slice       string         // name of the slice it came from, for people
+	Weight      Weight         // of its slice
 	Labels      Labels         // those labels of its Node that Service.TopologyKeys name
+}
+
+// Weight is how many of the new connections an endpoint gets beside others: annotation nearlb.io/weight of its EndpointSlice, 0 to 65535.
+type Weight struct {
+	Value uint16
+	Given bool // else DefaultWeight counts
+}
+
+// DefaultWeight is that of endpoints of slices without the annotation.
+const DefaultWeight = 100
+
+// Number is the weight that counts; 0: no new connections.
+func (w Weight) Number() uint32 {
+	if !w.Given {
+		return DefaultWeight
+	}
+	return uint32(w.Value)
 }
 
 // PortKey joins an endpoint to a service port: by name and protocol (EndpointSlice ports[].name, ports[].protocol).

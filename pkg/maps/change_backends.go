@@ -29,8 +29,9 @@ type portMembers struct {
 }
 
 type member struct {
-	where endpoint
-	id    uint32
+	where  endpoint
+	id     uint32
+	weight uint32 // lb.Backend.Weight
 }
 
 func (m *member) compare(o *endpoint) int { return m.where.compare(o) }
@@ -117,7 +118,7 @@ func (c *change) prepareBackend(m *portMembers, d *lb.Backend) error {
 			c.backends = append(c.backends, backendChange{port: m.port, id: id, from: b.row, to: to})
 		}
 	}
-	m.all = slices.Insert(m.all, place, member{where, id})
+	m.all = slices.Insert(m.all, place, member{where, id, d.Weight})
 	return nil
 }
 

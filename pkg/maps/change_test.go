@@ -20,8 +20,8 @@ func TestRoomIsNotMadeOfSlotsThatTheChangeItselfNames(t *testing.T) {
 	b.apply(t, made(1, active(1, 2)...))
 	b.apply(t, made(1, active(9)...))
 	b.time = b.time.Add(2 * grace)
-	mixed := made(1, ep{1, lb.Active, lb.TierNode}, ep{2, lb.Active, lb.TierNode}, ep{3, lb.Active, lb.TierZone}, ep{4, lb.Active, lb.TierZone},
-		ep{5, lb.Active, lb.TierZone}, ep{6, lb.Active, lb.TierZone})
+	mixed := made(1, ep{host: 1, state: lb.Active, near: lb.TierNode}, ep{host: 2, state: lb.Active, near: lb.TierNode}, ep{host: 3, state: lb.Active, near: lb.TierZone}, ep{host: 4, state: lb.Active, near: lb.TierZone},
+		ep{host: 5, state: lb.Active, near: lb.TierZone}, ep{host: 6, state: lb.Active, near: lb.TierZone})
 	_, err := b.Apply(mixed) // the run of 5 is wanted again, one of 11 does not fit beside it
 	if full, ok := asFull(err); !ok || full.Table != bpf.NearlbMapSlots {
 		key := keyOf(mixed.Frontends[0].Key)
@@ -70,7 +70,7 @@ func TestBackendsOfAnAnswerThatCannotBeReplacedGoQuiet(t *testing.T) {
 		}
 		return ""
 	}
-	tooMany := append(active(1, 4, 5, 6), ep{2, lb.Quiet, lb.TierCluster})
+	tooMany := append(active(1, 4, 5, 6), ep{host: 2, state: lb.Quiet, near: lb.TierCluster})
 	if _, err := b.Apply(made(1, tooMany...)); err == nil {
 		t.Fatal("fits")
 	}

@@ -118,9 +118,12 @@ func idsOf(members []member) []uint32 {
 
 // run finds a run with these backends, or reserves one: equal tiers of a service port share theirs.
 func (c *change) run(p *port, members []member) (*run, error) {
-	all := idsOf(members)
+	all, shares := idsOf(members), c.t.sharesOf(weightsOf(members))
 	count := uint32(c.t.tableSize(len(members)))
-	if old := p.run(all, count); old != nil {
+	if shares != nil {
+		count = sum(shares)
+	}
+	if old := p.run(all, shares, count); old != nil && c.t.trusts(old, members) {
 		c.use(old)
 		return old, nil
 	}
@@ -131,19 +134,50 @@ func (c *change) run(p *port, members []member) (*run, error) {
 	if !ok {
 		return nil, errFullTable{bpf.NearlbMapSlots, c.t.store.sizes.Slots}
 	}
-	r := &run{span: span{first, count}, port: p, ids: all}
+	r := &run{span: span{first, count}, port: p, ids: all, shares: shares}
 	c.undo = append(c.undo, func() { c.t.slots.give(r.span) })
 	c.runs = append(c.runs, freshRun{r, members})
 	return r, nil
 }
 
+func weightsOf(members []member) []uint32 {
+	weights := make([]uint32, len(members))
+	for i := range members {
+		weights[i] = members[i].weight
+	}
+	return weights
+}
+
+func sum(shares []uint32) (total uint32) {
+	for _, share := range shares {
+		total += share
+	}
+	return total
+}
+
+// trusts says whether the slots of a run are known to be right, or will be compared (verifySome). Those of a restored run of unequal
+// shares are compared here: nobody knew that it should have them.
+func (t *Tables) trusts(r *run, members []member) bool {
+	if r.shares == nil || r.verified {
+		return true
+	}
+	r.sum = checksum(t.maglev(members, r.shares))
+	r.verified = t.liveSum(r) == r.sum
+	return r.verified
+}
+
 // maglev is the table of backend ids for a tier.
-func (t *Tables) maglev(members []member) []uint32 {
+func (t *Tables) maglev(members []member, shares []uint32) []uint32 {
 	seeds := make([]uint64, len(members))
 	for i := range members {
 		seeds[i] = decide.BackendSeed(lb.BackendKey{Address: members[i].where.addrPort()})
 	}
-	slots := decide.Maglev(seeds, t.tableSize(len(members)))
+	var slots []uint32
+	if shares == nil {
+		slots = decide.Maglev(seeds, t.tableSize(len(members)))
+	} else {
+		slots = decide.WeightedMaglev(seeds, shares)
+	}
 	for i, member := range slots {
 		slots[i] = members[member].id
 	}

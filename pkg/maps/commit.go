@@ -131,7 +131,7 @@ func (c *change) needKnown(k known) {
 
 func (c *change) writeRuns() error {
 	for _, r := range c.runs {
-		slots := c.t.maglev(r.members)
+		slots := c.t.maglev(r.members, r.shares)
 		c.t.store.slots.fill(r.first, slots)
 		c.stats.Slots += int(r.count)
 		c.stats.SlotRuns++

@@ -86,7 +86,7 @@ func TestPinnedTablesOutliveTheirPublisher(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer tables.Close()
-		stats, err := tables.Apply(made(1, ep{1, lb.Active, lb.TierNode}, ep{2, lb.Draining, lb.TierZone}, ep{3, lb.Quiet, lb.TierZone}))
+		stats, err := tables.Apply(made(1, ep{host: 1, state: lb.Active, near: lb.TierNode}, ep{host: 2, state: lb.Draining, near: lb.TierZone}, ep{host: 3, state: lb.Quiet, near: lb.TierZone}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -42,18 +42,18 @@ func wantLines(t *testing.T, got []string, want ...string) {
 
 func TestPublicationsSayWhatChangedForClients(t *testing.T) {
 	b := newTables(t, tinySizes())
-	wantLines(t, noted(t, b, made(1, ep{1, lb.Active, lb.TierNode}))) // nobody asked
+	wantLines(t, noted(t, b, made(1, ep{host: 1, state: lb.Active, near: lb.TierNode}))) // nobody asked
 	b.Note(true)
-	wantLines(t, noted(t, b, made(1, ep{1, lb.Active, lb.TierNode}))) // nothing changed
-	wantLines(t, noted(t, b, made(1, ep{1, lb.Active, lb.TierNode}, ep{2, lb.Active, lb.TierZone})),
+	wantLines(t, noted(t, b, made(1, ep{host: 1, state: lb.Active, near: lb.TierNode}))) // nothing changed
+	wantLines(t, noted(t, b, made(1, ep{host: 1, state: lb.Active, near: lb.TierNode}, ep{host: 2, state: lb.Active, near: lb.TierZone})),
 		`backend-added default/s1:http/TCP 10.244.0.2:8080: "" -> "active, zone"`)
-	wantLines(t, noted(t, b, made(1, ep{1, lb.Quiet, lb.TierNode}, ep{2, lb.Draining, lb.TierZone})),
+	wantLines(t, noted(t, b, made(1, ep{host: 1, state: lb.Quiet, near: lb.TierNode}, ep{host: 2, state: lb.Draining, near: lb.TierZone})),
 		`backend-removed default/s1:http/TCP 10.244.0.1:8080: "active, node" -> ""`,
 		`backend-changed default/s1:http/TCP 10.244.0.2:8080: "active, zone" -> "draining, zone"`)
-	wantLines(t, noted(t, b, made(1, ep{2, lb.Active, lb.TierNode})), // the one that took no connections is gone
+	wantLines(t, noted(t, b, made(1, ep{host: 2, state: lb.Active, near: lb.TierNode})), // the one that took no connections is gone
 		`backend-changed default/s1:http/TCP 10.244.0.2:8080: "draining, zone" -> "active, node"`)
 
-	d := made(1, ep{2, lb.Active, lb.TierNode})
+	d := made(1, ep{host: 2, state: lb.Active, near: lb.TierNode})
 	d.Frontends[0].Affinity = time.Hour
 	d.Frontends[0].External = lb.Side{Action: lb.Drop, Reason: lb.ReasonNoLocalEndpoints, List: lb.ListLocal}
 	d.Frontends[0].Internal.Reason, d.Frontends[0].Internal.List = lb.ReasonLocal, lb.ListLocal
@@ -83,7 +83,7 @@ func TestPublicationsSayWhatChangedForClients(t *testing.T) {
 func TestAFrontendThatGoesToAnotherServiceIsNotedForBoth(t *testing.T) {
 	b := newTables(t, tinySizes())
 	b.Note(true)
-	second, first := made(2, ep{2, lb.Active, lb.TierNode}), made(1, ep{1, lb.Active, lb.TierNode})
+	second, first := made(2, ep{host: 2, state: lb.Active, near: lb.TierNode}), made(1, ep{host: 1, state: lb.Active, near: lb.TierNode})
 	second.Frontends[0].Key = first.Frontends[0].Key
 	noted(t, b, second)
 	got := noted(t, b, first)

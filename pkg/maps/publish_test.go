@@ -95,7 +95,7 @@ func TestAnEndpointThatComesBackGetsItsIDBack(t *testing.T) {
 	b := newTables(t, tinySizes())
 	b.apply(t, made(1, active(1, 2)...))
 	id := b.ids(t)["10.244.0.1:8080 active"]
-	b.apply(t, made(1, ep{1, lb.Quiet, lb.TierCluster}, ep{2, lb.Active, lb.TierCluster}))
+	b.apply(t, made(1, ep{host: 1, state: lb.Quiet, near: lb.TierCluster}, ep{host: 2, state: lb.Active, near: lb.TierCluster}))
 	if got := b.ids(t)["10.244.0.1:8080 quiet"]; got != id {
 		t.Errorf("not ready: id %d, was %d", got, id)
 	}
@@ -110,7 +110,7 @@ func TestAnEndpointThatComesBackGetsItsIDBack(t *testing.T) {
 	if got := b.ids(t)["10.244.0.1:8080 gone"]; got != id {
 		t.Errorf("removed, a connection names it: id %d, was %d", got, id)
 	}
-	b.apply(t, made(1, ep{1, lb.Quiet, lb.TierCluster}, ep{2, lb.Active, lb.TierCluster}))
+	b.apply(t, made(1, ep{host: 1, state: lb.Quiet, near: lb.TierCluster}, ep{host: 2, state: lb.Active, near: lb.TierCluster}))
 	if text(t, b.Tables) != before {
 		t.Error("the dump differs from before")
 	}

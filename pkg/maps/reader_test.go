@@ -36,7 +36,7 @@ func compare[T any](t *testing.T, got, want []T) {
 // published is a service with a node's and a zone's backend.
 func published(t *testing.T) *bench {
 	b := newTables(t, tinySizes())
-	d := made(1, ep{1, lb.Active, lb.TierNode}, ep{2, lb.Draining, lb.TierZone}, ep{3, lb.Quiet, lb.TierCluster})
+	d := made(1, ep{host: 1, state: lb.Active, near: lb.TierNode}, ep{host: 2, state: lb.Draining, near: lb.TierZone}, ep{host: 3, state: lb.Quiet, near: lb.TierCluster})
 	d.Frontends[0].External = lb.Side{Action: lb.Drop, Reason: lb.ReasonNoLocalEndpoints, List: lb.ListLocal}
 	d.Frontends[0].Affinity = 3600e9
 	b.apply(t, d)

@@ -166,7 +166,7 @@ func (t *Tables) verifySome() {
 			continue
 		}
 		if members := r.members(); members != nil {
-			r.verified, r.sum = true, checksum(t.maglev(members))
+			r.verified, r.sum = true, checksum(t.maglev(members, r.shares))
 		}
 		left -= int(r.count)
 	}
@@ -180,7 +180,7 @@ func (r *run) members() []member {
 	members := make([]member, 0, len(r.ids))
 	for i := range r.port.backends { // both in order
 		if b := &r.port.backends[i]; len(members) < len(r.ids) && b.id == r.ids[len(members)] {
-			members = append(members, member{*wire(&b.row), b.id})
+			members = append(members, member{where: *wire(&b.row), id: b.id})
 		}
 	}
 	if len(members) < len(r.ids) {

@@ -30,12 +30,12 @@ func (b busy) all() iter.Seq2[bpf.NearlbAffinityKey, bpf.NearlbAffinityValue] {
 
 func TestAClientThatCameToAnotherBackendIsNotForgottenWithItsOldOne(t *testing.T) {
 	b := newTables(t, tinySizes())
-	b.apply(t, made(1, ep{1, lb.Active, lb.TierNode}, ep{2, lb.Active, lb.TierNode}))
+	b.apply(t, made(1, ep{host: 1, state: lb.Active, near: lb.TierNode}, ep{host: 2, state: lb.Active, near: lb.TierNode}))
 	key := bpf.NearlbAffinityKey{Client: bpf.NearlbAddress{Bytes: [16]byte{1}}, Service: 1}
 	if err := b.store.affinity.put(key, bpf.NearlbAffinityValue{Backend: 1, Generation: 1}); err != nil {
 		t.Fatal(err)
 	}
-	b.apply(t, made(1, ep{2, lb.Active, lb.TierNode}))
+	b.apply(t, made(1, ep{host: 2, state: lb.Active, near: lb.TierNode}))
 	b.store.affinity = busy{b.store.affinity, 2}
 	b.later()
 	if value, found, _ := b.store.affinity.get(key); !found || value.Backend != 2 {

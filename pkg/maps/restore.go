@@ -31,7 +31,7 @@ func open(s *store) (*Tables, error) {
 		}
 	}
 	t := &Tables{
-		store: s, now: time.Now, tableSize: decide.TableSize, services: map[lb.ServiceName]*service{}, claims: newClaims(),
+		store: s, now: time.Now, tableSize: decide.TableSize, sharesOf: decide.SharesOf, services: map[lb.ServiceName]*service{}, claims: newClaims(),
 		frontends: map[frontendKey]*frontend{}, behind: map[lb.ServiceName]error{}, again: map[lb.ServiceName]bool{},
 		names: newRegistry(s.sizes), gone: map[uint32]*goneBackend{}, idle: map[*port]time.Time{}, leaving: map[*port]bool{},
 		bits: newBitCounts(), stale: map[filterBit]*staleMark{},
@@ -254,9 +254,11 @@ func (r *restorer) run(f *frontend, s span, runs map[span]*run) *run {
 	}
 	have := &run{span: s, port: f.port}
 	runs[s] = have
-	if f.port != nil && r.members(have, ids) && f.port.run(have.ids, have.count) == nil {
+	if f.port != nil && r.members(have, ids) && f.port.run(have.ids, have.shares, have.count) == nil {
 		f.port.runs = append(f.port.runs, have)
-		r.found = append(r.found, have)
+		if have.shares == nil {
+			r.found = append(r.found, have)
+		}
 	}
 	return have
 }
@@ -287,23 +289,29 @@ func (r *restorer) plausible(s span, ids []uint32, service uint32) bool {
 	return known > s.count/2
 }
 
-// members are the backends of a run that was read. False if one is not the service port's, or has more than its share: the run is
-// then found by no tier. That each slot is right is found out later (Reclaim).
+// members are the backends of a run that was read. False if one is not the service port's: the run is then found by no tier. That each
+// slot is right is found out later (Reclaim); where backends have unequal shares, when a tier wants just these (change.run).
 func (r *restorer) members(have *run, ids []uint32) bool {
 	backends := r.t.store.backends
 	members := make([]member, 0, len(ids))
-	total := uint32(0)
+	total, even := uint32(0), true
 	for _, id := range ids {
 		row := read[backendRow](backends, id)
 		b := have.port.backend(wire(&row))
 		share := r.shares[id]
-		if b == nil || b.id != id || share < have.count/uint32(len(ids)) || share > have.count/uint32(len(ids))+1 {
+		if b == nil || b.id != id {
 			return false
 		}
+		even = even && share >= have.count/uint32(len(ids)) && share <= have.count/uint32(len(ids))+1
 		total += share
-		members = append(members, member{*wire(&row), id})
+		members = append(members, member{where: *wire(&row), id: id})
 	}
 	have.ids = idsOf(inOrder(members))
+	if !even {
+		for _, id := range have.ids {
+			have.shares = append(have.shares, r.shares[id])
+		}
+	}
 	return total == have.count
 }
 

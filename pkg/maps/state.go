@@ -24,7 +24,8 @@ type Tables struct {
 	beating sync.Mutex // closed and the heartbeat in the settings; after mu
 	closed  bool
 
-	tableSize func(backends int) int // decide.TableSize
+	tableSize func(backends int) int          // decide.TableSize
+	sharesOf  func(weights []uint32) []uint32 // decide.SharesOf
 
 	services  map[lb.ServiceName]*service
 	claims    *claims
@@ -105,9 +106,9 @@ func (p *port) empty() bool {
 }
 
 // run finds the run of so many slots of these backends; nil when there is none.
-func (p *port) run(ids []uint32, count uint32) *run {
+func (p *port) run(ids, shares []uint32, count uint32) *run {
 	for _, r := range p.runs {
-		if r.count == count && slices.Equal(r.ids, ids) {
+		if r.count == count && slices.Equal(r.ids, ids) && slices.Equal(r.shares, shares) {
 			return r
 		}
 	}
@@ -136,6 +137,7 @@ type run struct {
 	span
 	port     *port
 	ids      []uint32  // its backends, by address
+	shares   []uint32  // how many slots each has; nil: all the same, but for one
 	refs     int       // tiers of records in force, and changes that are to name it
 	sum      uint64    // of the slots, once verified
 	since    time.Time // when the last reference went

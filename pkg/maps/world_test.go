@@ -15,6 +15,7 @@ import (
 	"unique"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"pgregory.net/rapid"
 )
@@ -73,8 +74,21 @@ func newBench(t fataler, s *store) *bench {
 	}
 	b := &bench{tables, time.Now(), map[lb.ServiceName]lb.Decision{}, map[lb.ServiceName]bool{}}
 	tables.now = func() time.Time { return b.time }
+	tables.sharesOf = tinyShares
 	tables.tableSize = func(backends int) int { return []int{0, 1, 5, 7, 11, 13, 17, 19}[backends] }
 	return b
+}
+
+// tinyShares is decide.SharesOf for tables that tests can afford.
+func tinyShares(weights []uint32) []uint32 {
+	if slices.Min(weights) == 0 {
+		return nil
+	}
+	shares := decide.Shares(weights, 23)
+	if slices.Max(shares)-slices.Min(shares) <= 1 {
+		return nil
+	}
+	return shares
 }
 
 // standing is a clock of programs that stands still, so that no connection grows older than a test says, however long that takes.
@@ -113,6 +127,8 @@ type ep struct {
 	host  int
 	state lb.State
 	near  lb.TierName
+
+	weight uint32
 }
 
 // made builds a canonical decision: one TCP port, the endpoints of each tier that are usable, a ClusterIP.
@@ -126,7 +142,7 @@ func made(n int, endpoints ...ep) lb.Decision {
 		b := lb.Backend{Key: lb.BackendKey{Port: key, Address: hostAddress(e.host)}, Node: fmt.Sprintf("n%d", e.host%5),
 			Zone: fmt.Sprintf("z%d", e.host%2), State: e.state, Near: e.near}
 		if e.state != lb.Quiet {
-			b.Lists = []lb.List{lb.ListCluster}
+			b.Lists, b.Weight = []lb.List{lb.ListCluster}, e.weight
 			tiers[e.near] = append(tiers[e.near], b.Key)
 		}
 		d.Backends = append(d.Backends, b)
@@ -157,7 +173,7 @@ func addFrontend(d *lb.Decision, side lb.Side, kind lb.Kind, where netip.AddrPor
 // active are endpoints in the cluster tier.
 func active(hosts ...int) (all []ep) {
 	for _, h := range hosts {
-		all = append(all, ep{h, lb.Active, lb.TierCluster})
+		all = append(all, ep{host: h, state: lb.Active, near: lb.TierCluster})
 	}
 	return all
 }
@@ -165,11 +181,16 @@ func active(hosts ...int) (all []ep) {
 // drawDecision makes a random decision for a service: tiers, states, a contested external IP, node ports, source ranges.
 func drawDecision(t *rapid.T, n int) lb.Decision {
 	var endpoints []ep
+	weighted := rapid.IntRange(0, 2).Draw(t, "weighted") == 0
 	for host := range 7 {
 		state := rapid.SampledFrom([]lb.State{"", "", lb.Active, lb.Active, lb.Draining, lb.Quiet}).Draw(t, "state")
 		near := rapid.SampledFrom([]lb.TierName{lb.TierNode, lb.TierZone, lb.TierCluster, lb.TierCluster}).Draw(t, "near")
 		if state != "" {
-			endpoints = append(endpoints, ep{host, state, near})
+			e := ep{host: host, state: state, near: near}
+			if weighted {
+				e.weight = rapid.SampledFrom([]uint32{1, 2, 100}).Draw(t, "weight")
+			}
+			endpoints = append(endpoints, e)
 		}
 	}
 	d := made(n, endpoints...)

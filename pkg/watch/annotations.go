@@ -3,22 +3,26 @@
 package watch
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// The annotations of a Service that are nearlb's own.
+// The annotations that are nearlb's own, of a Service where nothing else is said.
 const (
 	annotationKeys         = "nearlb.io/topology-keys"
 	annotationDistribution = "nearlb.io/traffic-distribution"
 	annotationFallback     = "nearlb.io/local-fallback"
 	annotationNames        = "nearlb.io/dns"
+	annotationWeight       = "nearlb.io/weight" // of an EndpointSlice
 )
 
 // maxTopologyKeys is the limit that spec.topologyKeys of Kubernetes 1.17 had.
@@ -118,6 +122,20 @@ func distribution(svc *corev1.Service, keyed bool) (lb.Distribution, field.Error
 		return "", field.ErrorList{field.Forbidden(path, "has no effect beside "+annotationKeys)}
 	}
 	return lb.Distribution(value), nil
+}
+
+// weight is how many of the new connections the endpoints of a slice get. One that is no weight has no effect.
+func weight(slice *discoveryv1.EndpointSlice) (lb.Weight, *field.Error) {
+	text, given := slice.Annotations[annotationWeight]
+	if !given {
+		return lb.Weight{}, nil
+	}
+	value, err := strconv.ParseUint(strings.TrimSpace(text), 10, 16)
+	if err != nil {
+		return lb.Weight{}, field.Invalid(field.NewPath("metadata", "annotations").Key(annotationWeight), text,
+			fmt.Sprintf("must be a number from 0 to 65535; these endpoints count as %d", lb.DefaultWeight))
+	}
+	return lb.Weight{Value: uint16(value), Given: true}, nil
 }
 
 // wantsHints tells that the slice controller was asked for hints: by the field, or by an annotation that it reads.

@@ -106,6 +106,28 @@ func TestAWrongAnnotationOfAHeadlessServiceIsAProblem(t *testing.T) {
 	}
 }
 
+// The weight of a slice is that of its endpoints; a value that is none is a problem, and they count as those of any slice.
+func TestASliceHasAWeight(t *testing.T) {
+	slice := func(annotation string) string {
+		return "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-a, labels: {kubernetes.io/service-name: web}, annotations: {" + annotation +
+			"}}, addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.1.0.1]}]}"
+	}
+	for annotation, want := range map[string]lb.Weight{
+		"": {}, "nearlb.io/weight: '0'": {Given: true}, "nearlb.io/weight: ' 7 '": {Value: 7, Given: true}, "nearlb.io/weight: '65535'": {Value: 65535, Given: true},
+	} {
+		in := input(t, load(t, NodeConfig{}, webService, slice(annotation)), "default", "web")
+		same(t, annotation, in.Endpoints[0].Weight, want)
+		same(t, annotation+": problems", len(in.Problems), 0)
+	}
+	for _, value := range []string{"''", "'65536'", "'-1'", "'1.5'", "much"} {
+		in := input(t, load(t, NodeConfig{}, webService, slice("nearlb.io/weight: "+value)), "default", "web")
+		same(t, value, in.Endpoints[0].Weight, lb.Weight{})
+		if len(in.Problems) != 1 || in.Problems[0].Object != "EndpointSlice default/web-a" || in.Problems[0].Field != "metadata.annotations[nearlb.io/weight]" {
+			t.Errorf("%s: problems %+v", value, in.Problems)
+		}
+	}
+}
+
 func TestHintsAreWantedOfWhoeverAsksTheController(t *testing.T) {
 	for annotations, want := range map[string]bool{
 		"": false, "service.kubernetes.io/topology-mode: Auto": true, "service.kubernetes.io/topology-aware-hints: auto": true,

@@ -76,7 +76,7 @@ func (g *gatherer) append(out []lb.Endpoint, in *slice) []lb.Endpoint {
 			Ready: e.Is&lb.IsReady != 0, Serving: e.Is&lb.IsServing != 0, Terminating: e.Is&lb.IsTerminating != 0,
 			Node: at.Node, Zone: at.Zone, Region: at.Region,
 			NodeHints: g.nodes.split(at.NodeHints), ZoneHints: g.zones.split(at.ZoneHints),
-			Slice: in.name, Labels: g.labelsAt(at.Node),
+			Slice: in.name, Weight: in.weight, Labels: g.labelsAt(at.Node),
 		}
 		for _, port := range in.ports {
 			made.Port, made.Address = port.key, netip.AddrPortFrom(addr, port.number)

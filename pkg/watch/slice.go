@@ -33,6 +33,7 @@ type slice struct {
 	ports     []slicePort
 	endpoints []lb.SliceEndpoint
 	problems  []lb.Problem
+	weight    lb.Weight
 	pods      []podAt // of its endpoints; the store keeps those of this node alone
 	trigger   int64   // nanoseconds since 1970; 0 if the annotation is absent or no time
 }
@@ -69,6 +70,11 @@ func convertSliceOf(in *discoveryv1.EndpointSlice, strict bool) (object, *Object
 	if owner := out.owner.Name; owner == "" || !isName(owner, maxLabel) {
 		c.problem(field.Required(field.NewPath("metadata", "labels").Key(labelServiceName), "no Service owns this slice"))
 		out.owner.Name = ""
+	}
+	w, err := weight(in)
+	out.weight = w
+	if err != nil {
+		c.problem(err)
 	}
 	switch in.AddressType {
 	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:

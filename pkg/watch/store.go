@@ -287,7 +287,7 @@ func sameSlice(a, b *slice) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.name == b.name && a.owner == b.owner && slices.Equal(a.endpoints, b.endpoints) && slices.Equal(a.ports, b.ports) &&
+	return a.name == b.name && a.owner == b.owner && a.weight == b.weight && slices.Equal(a.endpoints, b.endpoints) && slices.Equal(a.ports, b.ports) &&
 		slices.Equal(a.problems, b.problems) && slices.Equal(a.pods, b.pods)
 }
 

@@ -20,6 +20,11 @@ volatile const __u32 tcp_held_timeout = 62;
 volatile const __u32 udp_answered_timeout = 180;
 volatile const __u32 udp_unanswered_timeout = 30;
 
+/* How long a server has had the SYN of a connection when one that comes again goes to another: milliseconds. Half of the time that a sender
+ * waits for an answer (RFC 6298 2.1: a second, and Linux keeps to it). What comes sooner is a copy that the network made, or was sent twice;
+ * the other half is for a first SYN that was late. */
+volatile const __u32 retry_milliseconds = 500;
+
 /* A flow with a packet in this time is never evicted for another one: seconds. */
 volatile const __u32 flow_active_seconds = 60;
 
@@ -82,6 +87,7 @@ EXPORT_ENUM(record_flags);
 EXPORT_ENUM(flow_phase);
 EXPORT_ENUM(flow_flags);
 EXPORT_ENUM(flow_seen);
+EXPORT_ENUM(tried);
 EXPORT_ENUM(name_kind);
 EXPORT_ENUM(event_kind);
 EXPORT_ENUM(program);

@@ -9,6 +9,7 @@
 #include "forward.h"
 #include "hash.h"
 #include "policy.h"
+#include "retry.h"
 #include "snat.h"
 #include "work.h"
 
@@ -215,6 +216,8 @@ static __always_inline struct step create_to_backend(struct __sk_buff *skb, stru
 	in->flow.generation = choice->generation;
 	in->flow.service = record->service;
 	in->flow.side = side;
+	if (verdict == VERDICT_TRANSLATE_RETRY)
+		in->flow.seen = handed(skb)->slow.tried << TRIED_SHIFT;
 	if (side == SIDE_INTERNAL && address_equal(&choice->address, &packet->source))
 		in->flow.flags = FLOW_HAIRPIN;
 	in->to.destination = choice->address;
@@ -266,6 +269,11 @@ static __always_inline struct step create_balance(struct __sk_buff *skb, struct 
 	bool affine;
 	__u32 hash;
 
+	if (retry_chosen(skb, &choice, record->service)) {
+		if (record->affinity)
+			affinity_remember(&choice, &work->packet.source, record->service);
+		return create_to_backend(skb, work, record, side_index, &choice, VERDICT_TRANSLATE_RETRY);
+	}
 	if (create_keep(skb, &choice, work))
 		return create_to_backend(skb, work, record, side_index, &choice, create_verdict(work, false));
 	affine = record->affinity && affinity_find(&choice, record, side, &work->packet.source) &&
@@ -291,7 +299,7 @@ static __always_inline struct step create_by_record(struct __sk_buff *skb, struc
 	enum verdict verdict;
 
 	trace_frontend(record, side_index);
-	verdict = work->found.port ? VERDICT_CONTINUE : leave(skb, &work->packet);
+	verdict = work->found.port || handed(skb)->slow.backend ? VERDICT_CONTINUE : leave(skb, &work->packet);
 	if (verdict != VERDICT_CONTINUE)
 		return step_finish(verdict);
 	work->service = record->service;

@@ -421,6 +421,13 @@ static __always_inline __u32 seen_wait(const struct packet *packet, __u32 seen)
 	return seen_fins(seen) && !(packet->tcp_flags & TCP_RST) ? SEEN_SERVER_WAITS : 0;
 }
 
+/* Of a reset: it answers a SYN if it is the first that comes, and acknowledges (RFC 9293 3.10.7.1). Without a branch, as the verifier goes
+ * through this in every program. */
+static __always_inline __u32 seen_refusal(const struct packet *packet, __u32 seen)
+{
+	return packet->tcp_flags / TCP_ACK * (~seen & SEEN_REPLY) * SEEN_REFUSED & SEEN_REFUSED;
+}
+
 static __always_inline __u32 seen_from_server(const struct packet *packet, __u32 seen)
 {
 	__u32 add = SEEN_REPLY;
@@ -432,7 +439,7 @@ static __always_inline __u32 seen_from_server(const struct packet *packet, __u32
 	if (packet->tcp_flags & TCP_FIN)
 		add |= SEEN_SERVER_FIN;
 	if (packet->tcp_flags & TCP_RST)
-		add |= SEEN_RESET;
+		add |= SEEN_RESET | seen_refusal(packet, seen);
 	return add | seen_wait(packet, seen);
 }
 
@@ -466,6 +473,36 @@ static __always_inline void flow_reopen(struct flow *flow)
 {
 	if (flow->seen & FLOW_HELD)
 		__sync_fetch_and_and(&flow->seen, ~FLOW_HELD);
+}
+
+/* Which backends a connection's SYN went to before: a count, and the low bits of their ids. Another one with the same bits is passed over:
+ * one of 2,048 that are not neighbours. */
+
+static __always_inline __u32 tried_count(__u32 tried)
+{
+	return tried & ((1 << TRIED_COUNT_BITS) - 1);
+}
+
+static __always_inline __u32 tried_bits(__u32 id, __u32 i)
+{
+	return (id & ((1 << TRIED_ID_BITS) - 1)) << (TRIED_COUNT_BITS + i * TRIED_ID_BITS);
+}
+
+static __always_inline bool tried_has(__u32 tried, __u32 id)
+{
+	for (__u32 i = 0; i < TRIED_MAX - 1; i++) {
+		if (i < tried_count(tried) && (tried & tried_bits(~0u, i)) == tried_bits(id, i))
+			return true;
+	}
+	return false;
+}
+
+/* The last one is counted alone: nobody asks for it. */
+static __always_inline __u32 tried_add(__u32 tried, __u32 id)
+{
+	__u32 count = tried_count(tried);
+
+	return tried + 1 + (count < TRIED_MAX - 1 ? tried_bits(id, count) : 0);
 }
 
 /* The address that the server takes for its client's. */
@@ -526,20 +563,27 @@ __noinline int flow_twin_find(const struct flow *of, __u64 hash, __u32 blocks)
 	return -1;
 }
 
-/* NULL: evicted, or of is the only entry of its flow. */
-static __always_inline struct flow *flow_twin(const struct settings *settings, const struct flow *of)
+/* Below 0: evicted, or of is the only entry of its flow. */
+static __always_inline int flow_twin_at(const struct settings *settings, const struct flow *of)
 {
 	const struct address *address = of->flags & FLOW_ALIAS ? &of->client : flow_alias_address(settings, of);
 	int at;
 
 	if (!flow_has_twin(of))
-		return NULL;
+		return -1;
 	at = flow_twin_find(of, flow_hash(address, of->other_port, of->protocol, settings->seed), FLOW_BLOCKS_OWN);
 	if (at < 0 && of->flags & FLOW_ALIAS && flow_any_spilled())
 		at = flow_twin_find(of,
 				    flow_pair_hash(&of->client, of->other_port, &of->frontend, of->frontend_port,
 						   of->protocol, settings->seed),
 				    FLOW_BLOCKS_PAIR);
+	return at;
+}
+
+static __always_inline struct flow *flow_twin(const struct settings *settings, const struct flow *of)
+{
+	int at = flow_twin_at(settings, of);
+
 	return at < 0 ? NULL : flow_entry(at);
 }
 

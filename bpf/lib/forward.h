@@ -16,8 +16,8 @@ struct found {
 	__u8 usable;
 	__u8 lost;    /* the flow was alive, its backend is not usable */
 	__u8 spilled; /* the entry was found by flow_pair_hash: it needs a second one */
-	__u8 pad;
-	__be16 port; /* that the server sees of a flow whose second entry is gone, 0: it is not */
+	__u8 retry;   /* the flow's server did not answer its SYN, or refused it: usable too if it did not answer */
+	__be16 port;  /* that the server sees of a flow whose second entry is gone, 0: it is not */
 	__u16 pad2;
 };
 
@@ -60,11 +60,34 @@ static __always_inline bool forward_complete(const struct settings *settings, co
 	return !flow_has_twin(flow) || flow_twin(settings, flow);
 }
 
+static __always_inline bool forward_has_waited(const struct flow *flow)
+{
+	return flow_age(flow, flow_now()) >= jiffies_per_second * retry_milliseconds / 1000;
+}
+
+/* Of a SYN: the server of the flow had one before, and did not answer. */
+static __always_inline bool forward_unanswered(const struct flow *flow, const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_TCP && opens_connection(packet) && !(flow->flags & FLOW_DIRECT) &&
+	       !(flow->seen & SEEN_REPLY) && tried_count(flow->seen >> TRIED_SHIFT) < TRIED_MAX;
+}
+
+/* Of a connection that has ended: its server answered the SYN with a reset. */
+static __always_inline bool forward_refused(__u32 seen)
+{
+	return (seen & (SEEN_REFUSED | SEEN_ESTABLISHED)) == SEEN_REFUSED &&
+	       tried_count(seen >> TRIED_SHIFT) < TRIED_MAX;
+}
+
 static __always_inline void forward_judge(struct __sk_buff *skb, struct found *found, const struct settings *settings,
 					  const struct flow *flow, const struct packet *packet)
 {
-	if (flow_expired(flow, flow_now()) || (opens_connection(packet) && seen_closed(flow->seen)))
+	if (flow_expired(flow, flow_now()))
 		return;
+	if (opens_connection(packet) && seen_closed(flow->seen)) {
+		found->retry = forward_refused(flow->seen);
+		return;
+	}
 	if (!forward_complete(settings, flow)) {
 		found->port = flow->other_port;
 		return;
@@ -73,6 +96,8 @@ static __always_inline void forward_judge(struct __sk_buff *skb, struct found *f
 		found->usable = 1;
 	else
 		found->lost = 1;
+	found->retry = forward_unanswered(flow, packet) &&
+		       (found->lost ? tried_count(flow->seen >> TRIED_SHIFT) > 0 : forward_has_waited(flow));
 }
 
 /* Not 0: found tells. query is room for the search, that of the caller for the sake of the stack. A function of its own so that the
@@ -94,6 +119,7 @@ __noinline int forward_find(struct __sk_buff *skb, struct found *found, const st
 	found->usable = 0;
 	found->lost = 0;
 	found->spilled = 0;
+	found->retry = 0;
 	found->port = 0;
 	at = flow_search(query);
 	if (at < 0 && flow_any_spilled()) {

@@ -63,6 +63,8 @@ static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work 
 
 	if (!forward_find(skb, &work->found, packet, &work->query))
 		return step_finish(VERDICT_PASS_NOT_SERVICE);
+	if (work->found.retry && retry_choose(skb, packet, &work->found))
+		work->found.usable = 0;
 	if (work->found.usable) {
 		verdict = forward_established(skb, work->settings, packet, &work->found, &work->in.flow, &work->in.to);
 		return verdict == VERDICT_CONTINUE ? step_again(VERDICT_DROP_FLOW_RACE)
@@ -72,6 +74,8 @@ static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work 
 		return step_finish(slow_later_fragment(skb, packet));
 	if (handed(skb)->slow.lost)
 		work->found.lost = 1;
+	if (handed(skb)->slow.backend)
+		work->found.port = 0; /* what is left of the flow is the last backend's */
 	slow_ask_former(skb, work, hook);
 	return slow_new_flow(skb, work, hook);
 }

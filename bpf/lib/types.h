@@ -186,7 +186,18 @@ enum flow_seen {
 	SEEN_SERVER_WAITS = 32, /* TCP: the server closed first, or both did at once: it keeps TIME_WAIT */
 	SEEN_CLIENT_WAITS =
 		64, /* TCP: the client went on after both had closed: a server that closed last has forgotten it */
+	SEEN_REFUSED = 128, /* TCP: the server answered the SYN with a reset */
 };
+
+/* Above them: to how many backends the SYN of this connection went before, and the low bits of the ids of the first two. With the
+ * entry's own that is all that is asked for, as there are four tries. */
+enum tried {
+	TRIED_COUNT_BITS = 2,
+	TRIED_MAX = 3, /* the highest count */
+	TRIED_ID_BITS = 11,
+	TRIED_SHIFT = 8, /* of all this in seen */
+};
+_Static_assert(TRIED_SHIFT + TRIED_COUNT_BITS + (TRIED_MAX - 1) * TRIED_ID_BITS == 32, "fits seen");
 
 /* One connection: one cache line. Found by hash of client address, port and protocol, in one of two blocks; a forward packet matches
  * the frontend, a reply the backend. Written only between FLOW_WRITING and FLOW_LIVE, but for seen, touched. port is that of the entry's
@@ -194,7 +205,7 @@ enum flow_seen {
 struct flow {
 	__u32 word;    /* phase and claim counter */
 	__u32 touched; /* jiffies (low 32 bits) of the last packet, written when it differs by a second */
-	__u32 seen;    /* enum flow_seen */
+	__u32 seen;    /* enum flow_seen, and from TRIED_SHIFT on which backends were tried before */
 	__u32 backend; /* id */
 	struct address client;
 	struct address frontend;

@@ -29,10 +29,11 @@ enum verdict {
 	VERDICT_TRANSLATE_AFFINITY,    /* new flow: session affinity named the backend */
 	VERDICT_TRANSLATE_RECOVER,     /* mid-connection packet without a flow: made again by Maglev */
 	VERDICT_TRANSLATE_REHOME,      /* the flow's backend is not usable any more: another was picked */
-	VERDICT_TRANSLATE_HAIRPIN,     /* client and backend are one pod; returned on the device it came from */
-	VERDICT_TRANSLATE_FRAGMENT,    /* later fragment: follows the first */
-	VERDICT_TRANSLATE_ICMP,        /* ICMP error: outer and quoted packet rewritten */
-	VERDICT_TRANSLATE_DIRECT,      /* direct pod to pod packet whose source port had to change (port clash) */
+	VERDICT_TRANSLATE_RETRY,    /* the flow's backend did not answer the SYN, or refused it: the next one gets it */
+	VERDICT_TRANSLATE_HAIRPIN,  /* client and backend are one pod; returned on the device it came from */
+	VERDICT_TRANSLATE_FRAGMENT, /* later fragment: follows the first */
+	VERDICT_TRANSLATE_ICMP,     /* ICMP error: outer and quoted packet rewritten */
+	VERDICT_TRANSLATE_DIRECT,   /* direct pod to pod packet whose source port had to change (port clash) */
 
 	/* answered to the sender at once: TCP RST, ICMP port unreachable, or an echo reply */
 	VERDICT_REJECT_NO_ENDPOINTS, /* service without any usable endpoint */

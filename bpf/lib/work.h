@@ -12,10 +12,12 @@
 
 /* From the slow path to itself, when it begins anew. */
 struct handed_slow {
-	__u32 tries;     /* how often it has begun anew */
-	__u32 translate; /* not 0: the client's source port is taken, choose another */
-	__u32 lost;      /* not 0: there was a flow, and its backend is not usable */
+	__u16 tries;     /* how often it has begun anew */
+	__u8 translate;  /* not 0: the client's source port is taken, choose another */
+	__u8 lost;       /* not 0: there was a flow, and its backend is not usable */
 	__u32 snat_next; /* number of the next port that SNAT tries, and one; 0: none was tried */
+	__u32 backend;   /* id, not 0: the flow goes there (retry_choose) */
+	__u32 tried;     /* then: the others, as in seen of the flow */
 };
 
 /* To the program reject. */
@@ -112,6 +114,8 @@ static __always_inline void tail_begin(struct __sk_buff *skb)
 	handed(skb)->slow.translate = 0;
 	handed(skb)->slow.lost = 0;
 	handed(skb)->slow.snat_next = 0;
+	handed(skb)->slow.backend = 0;
+	handed(skb)->slow.tried = 0;
 }
 
 /* True: the slow path is to begin anew, and has not done so too often. */

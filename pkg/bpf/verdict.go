@@ -169,7 +169,9 @@ func TierName(value uint8) string { return dashed("tier_name", value) }
 func StateName(value uint8) string { return dashed("backend_state", value) }
 
 // SeenNames spells the bits of enum flow_seen that are set, in their order.
-func SeenNames(bits uint32) []string { return bitNames("flow_seen", bits) }
+func SeenNames(bits uint32) []string {
+	return bitNames("flow_seen", bits&(1<<uint32(NearlbTriedTRIED_SHIFT)-1))
+}
 
 // FlowFlagNames spells the bits of enum flow_flags that are set, in their order.
 func FlowFlagNames(bits uint8) []string { return bitNames("flow_flags", uint32(bits)) }

@@ -27,6 +27,8 @@ func verdictText(name string) string {
 		return "a new connection: its backend was picked by hash"
 	case "translate-affinity":
 		return "a new connection: session affinity named its backend"
+	case "translate-retry":
+		return "a SYN that came again: the backend before did not answer it, or refused it; this is the next one"
 	case "translate-hairpin":
 		return "client and backend are one pod: the packet turns round at its device"
 	case "reject-no-endpoints":

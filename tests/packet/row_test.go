@@ -40,7 +40,12 @@ func doing(do func(*rig)) step { return step{do: do} }
 
 // run plays the rows, each in each of its worlds, on one rig.
 func runRows(t *testing.T, rows []row) {
-	r := newRig(t, bpf.Options{})
+	runRowsOn(t, bpf.Options{}, rows)
+}
+
+func runRowsOn(t *testing.T, o bpf.Options, rows []row) {
+	t.Helper()
+	r := newRig(t, o)
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
 			for _, w := range row.everywhere() {

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* A SYN that nobody answered, or that a closed port refused, comes again: it goes to the next backend in Maglev's order that it has not
+ * been to, of the nearest tier that has one. */
+#pragma once
+
+#include "flow_room.h"
+#include "forward.h"
+#include "policy.h"
+#include "settings.h"
+#include "work.h"
+
+/* Slots of a tier that are looked at. Maglev's table mixes its backends, so that of four that are usable each is there but for once in 10^8
+ * times. */
+#define RETRY_SLOTS 64
+
+/* The backend of a slot if it may be tried, 0: it may not. The node's responder is none: it comes before the endpoints, so whoever was sent
+ * to one has been refused by it. A function of its own so that the verifier goes through it once. */
+__noinline int retry_slot(__u32 slot, __u32 service, __u32 tried, __u32 last)
+{
+	__u32 id = slot_backend(slot);
+	const struct backend *backend = backend_get(id);
+
+	if (!backend || id == last || tried_has(tried, id) || backend->service != service ||
+	    !backend_serves_always(backend))
+		return 0;
+	return id;
+}
+
+static __always_inline __u32 retry_tier(const struct tier *tier, __u32 service, __u32 hash, __u32 tried, __u32 last)
+{
+	__u32 count = tier->count;
+
+	for (__u32 i = 0; i < RETRY_SLOTS && i < count; i++) {
+		__u32 id = retry_slot(tier->first + (hash + i) % count, service, tried, last);
+
+		if (id)
+			return id;
+	}
+	return 0;
+}
+
+/* Id of the backend after those that a flow has been to, 0: none is left. */
+static __always_inline __u32 retry_next(const struct packet *packet, const struct record *record, __u32 tried,
+					__u32 last)
+{
+	const struct side *side = &record->sides[packet_side(packet)];
+	__u32 hash, id;
+
+	if (record->flags & RECORD_ADDRESS || side->action != ACTION_BALANCE)
+		return 0;
+	hash = record->affinity ? maglev_hash_client(&packet->source)
+				: maglev_hash(&packet->source, packet->source_port, &record->key);
+	for (int i = 0; i < TIERS_MAX; i++) {
+		id = retry_tier(&side->tiers[i], record->service, hash, tried, last);
+		if (id)
+			return id;
+	}
+	return 0;
+}
+
+/* Not 0: the flow's SYN may go to another backend, which is told to the create chain. A function of its own for the sake of the stack. */
+__noinline int retry_find(struct __sk_buff *skb, const struct packet *packet, const struct found *found)
+{
+	const struct settings *settings = settings_get();
+	const struct record *record;
+	struct flow *flow;
+	__u32 tried, last, id;
+
+	if (!settings || settings->draining || !packet || !found)
+		return false;
+	flow = found_flow(found);
+	record = frontend_of(packet);
+	if (!flow || !record)
+		return false;
+	tried = flow->seen >> TRIED_SHIFT;
+	last = flow->backend;
+	id = retry_next(packet, record, tried, last);
+	if (!id)
+		return false;
+	handed(skb)->slow.backend = id;
+	handed(skb)->slow.tried = tried_add(tried, last);
+	return true;
+}
+
+/* Takes the second entry of a flow that goes to another backend, so that a late answer of the first one finds none: the client's host, or
+ * under SNAT this one, refuses it. 0: the flow is another by now, or the server has answered. A function of its own for the sake of the
+ * stack. */
+__noinline int retry_leave(const struct found *found)
+{
+	const struct settings *settings = settings_get();
+	struct flow *flow, *twin;
+	__u32 word;
+	int at;
+
+	if (!settings || !found)
+		return false;
+	flow = found_flow(found);
+	if (!flow || flow_word(flow) != found->word)
+		return false;
+	at = flow_twin_at(settings, flow);
+	twin = at < 0 ? NULL : flow_entry(at);
+	if (!twin)
+		return true;
+	word = flow_word(twin);
+	if (!flow_is_twin(flow, at))
+		return true;
+	if ((twin->seen & (SEEN_REPLY | SEEN_REFUSED)) == SEEN_REPLY)
+		return false;
+	flow_free(twin, at, word);
+	return true;
+}
+
+/* False: there is no other backend, and the flow stays as it is. */
+static __always_inline bool retry_choose(struct __sk_buff *skb, const struct packet *packet, const struct found *found)
+{
+	if (!retry_find(skb, packet, found))
+		return false;
+	if (retry_leave(found))
+		return true;
+	handed(skb)->slow.backend = 0;
+	return false;
+}
+
+/* The backend that retry_choose found. */
+static __always_inline bool retry_chosen(struct __sk_buff *skb, struct choice *choice, __u32 service)
+{
+	__u32 id = handed(skb)->slow.backend;
+	const struct backend *backend = backend_get(id);
+
+	if (!id || !backend || backend->service != service || !backend_serves_always(backend))
+		return false;
+	return backend_choose(choice, id, backend);
+}

@@ -30,12 +30,24 @@ table inet cluster {
 
 // Netfilter loads nftables rules into the namespace (nft -f).
 func (ns *Namespace) Netfilter(rules string) error {
-	return ns.Do(func() error {
-		command := exec.Command("nft", "-f", "-")
-		command.Stdin = strings.NewReader(rules)
-		if out, err := command.CombinedOutput(); err != nil {
-			return fmt.Errorf("load nftables rules into %s: %w: %s", ns.Name, err, out)
+	_, err := ns.nft(rules, "-f", "-")
+	return err
+}
+
+// NetfilterState is what nft lists of an object of the namespace: "counter", its family, table and name.
+func (ns *Namespace) NetfilterState(object ...string) (string, error) {
+	return ns.nft("", append([]string{"list"}, object...)...)
+}
+
+func (ns *Namespace) nft(input string, args ...string) (said string, err error) {
+	return said, ns.Do(func() error {
+		command := exec.Command("nft", args...)
+		command.Stdin = strings.NewReader(input)
+		out, err := command.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("nft %s in %s: %w: %s", strings.Join(args, " "), ns.Name, err, out)
 		}
+		said = string(out)
 		return nil
 	})
 }

@@ -156,6 +156,10 @@ func (c *crossing) checkFull(t *rapid.T, in packet, before []entry) {
 func (c *crossing) checkKept(t *rapid.T, in, out packet, before []entry, verdict string) {
 	main, alias := find(before, in)
 	seen := wire{out.src, out.dst}
+	if verdict == "translate_retry" {
+		c.checkRetried(t, in, seen, main, alias)
+		main = nil
+	}
 	if main != nil && main.life == alive && main.mayGoOn(in) {
 		old := wire{at(out.src.Addr(), main.port), main.server}
 		switch {
@@ -170,6 +174,22 @@ func (c *crossing) checkKept(t *rapid.T, in, out packet, before []entry, verdict
 	}
 	if c.roomy && taken(before, in, seen, alive) {
 		t.Fatalf("%s to %s left as %v, which is another one's", in.src, in.dst, seen)
+	}
+}
+
+// checkRetried: nobody had answered the SYN, or its server refused it. It goes to another, and what that one still says is nobody's.
+func (c *crossing) checkRetried(t *rapid.T, in packet, seen wire, main, alias *entry) {
+	const reply, refused = uint32(bpf.NearlbFlowSeenSEEN_REPLY), uint32(bpf.NearlbFlowSeenSEEN_REFUSED)
+	if main == nil || in.flags != "S" || main.server == seen.dst {
+		t.Fatalf("%s to %s: tried again, as %v", in.src, in.dst, seen)
+	}
+	if main.flow.Seen&(reply|refused) == reply || alias != nil && alias.flow.Seen&(reply|refused) == reply {
+		t.Fatalf("%s to %s: tried again as %v, though %s had answered", in.src, in.dst, seen, main.server)
+	}
+	for _, e := range c.entries() {
+		if e.isOf(in) && e.server == main.server && e.port == main.port {
+			t.Fatalf("%s to %s: tried again as %v, and %s still is its server", in.src, in.dst, seen, main.server)
+		}
 	}
 }
 

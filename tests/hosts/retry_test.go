@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearlb/nearlb/pkg/lab"
+)
+
+// deaf has a pod lose the SYNs that come to it, as one whose node has lost its power.
+func deaf(t *testing.T, p *lab.Pod) {
+	t.Helper()
+	if err := p.Netfilter(fmt.Sprintf(`
+table inet deaf {
+	counter syns { }
+	chain input {
+		type filter hook input priority filter
+		tcp dport %d tcp flags & (syn | ack) == syn counter name syns drop
+	}
+}`, targetPort)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mute has a pod's node lose the pod's answers to SYNs, until it speaks. In the pod itself the loss would be an error, which ends the
+// connection at once.
+func mute(t *testing.T, p *lab.Pod) (speak func()) {
+	t.Helper()
+	if err := p.Node.Netfilter(fmt.Sprintf(`
+table inet mute {
+	chain forward {
+		type filter hook forward priority filter
+		iifname %q tcp flags & (syn | ack) == syn | ack drop
+	}
+}`, p.Device)); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := p.Node.Netfilter("delete table inet mute"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// retransmits counts what the socket had to send again.
+func retransmits(t *testing.T, c *lab.Conn) (n uint32) {
+	t.Helper()
+	raw, err := c.Conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) {
+		var info *unix.TCPInfo
+		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			n = uint32(info.Total_retrans)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// One of ten servers loses SYNs. Every client of the first node connects all the same: who came to that server first, with a SYN that it
+// sends again, which that server does not see.
+func TestAServerThatLosesSYNsKeepsNobodyFromConnecting(t *testing.T) {
+	s := newStage(t, options{})
+	servers := []*lab.Pod{s.near, s.far}
+	for n := range 8 {
+		servers = append(servers, s.server(n%2, fmt.Sprint("web-", n)))
+	}
+	for _, dead := range []*lab.Pod{s.near, s.far} {
+		of := s.next()
+		s.serve(s.next(), ready(s.far)...)
+		of.publish(ready(servers...)...)
+		of.awaitFrontends()
+		deaf(t, dead)
+		for _, client := range []host{s.pod, s.outside} {
+			for _, six := range []bool{false, true} {
+				s.connectsAround(of, client, dead, six)
+			}
+		}
+		if err := dead.Netfilter("delete table inet deaf"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// connectsAround opens a hundred connections of a client.
+func (s *stage) connectsAround(of *service, client host, dead *lab.Pod, six bool) {
+	s.t.Helper()
+	before, lost := s.verdicts(0)["translate_retry"], synsLost(s.t, dead)
+	var again atomic.Uint64
+	var crowd errgroup.Group
+	for range 100 {
+		crowd.Go(func() error {
+			conn, err := client.Dial(context.Background(), "tcp", s.by(of, loadBalancer).address(six), lab.DialOptions{LocalPort: s.port()})
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			if retransmits(s.t, conn) > 0 {
+				again.Add(1)
+			}
+			answer, err := conn.Who()
+			if err == nil && answer.Server == dead.Name {
+				err = fmt.Errorf("%s answers", dead)
+			}
+			return err
+		})
+	}
+	if err := crowd.Wait(); err != nil {
+		s.t.Errorf("%s, six %v, %s is deaf: %v", client, six, dead, err)
+	}
+	retries, syns := s.verdicts(0)["translate_retry"]-before, synsLost(s.t, dead)-lost
+	s.t.Logf("%s, six %v, %s is deaf: of 100 SYNs it lost %d; %d clients sent again, %d SYNs went elsewhere", client, six, dead, syns, again.Load(), retries)
+	if syns == 0 || retries < syns || syns > again.Load() {
+		s.t.Errorf("%s, six %v: %s lost %d SYNs of %d clients that sent again, %d went elsewhere; want one of each client", client, six, dead, syns, again.Load(), retries)
+	}
+}
+
+// synsLost is what a deaf pod did not hear.
+func synsLost(t *testing.T, p *lab.Pod) uint64 {
+	t.Helper()
+	said, err := p.NetfilterState("counter", "inet", "deaf", "syns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(said)
+	for i, f := range fields[:len(fields)-1] {
+		if n, err := strconv.ParseUint(fields[i+1], 10, 64); f == "packets" && err == nil {
+			return n
+		}
+	}
+	t.Fatalf("no counter in %q", said)
+	return 0
+}
+
+// A server whose answer is lost has half a connection. When its answer comes at last, the client has gone elsewhere, and resets it.
+func TestALateAnswerToASYNIsReset(t *testing.T) {
+	s := newStage(t, options{})
+	for _, late := range []*lab.Pod{s.near, s.far} {
+		for _, client := range []host{s.pod, s.outside} {
+			for _, six := range []bool{false, true} {
+				s.checkLate(client, late, six)
+			}
+		}
+	}
+}
+
+func (s *stage) checkLate(client host, late *lab.Pod, six bool) {
+	s.t.Helper()
+	other := map[bool]*lab.Pod{true: s.far, false: s.near}[late == s.near]
+	of := s.next()
+	s.serve(of, ready(other)...)
+	speak := mute(s.t, late)
+	of.publish(ready(late, other)...)
+	before, resets := s.verdicts(0)["translate_retry"], embryosReset(s.t, late)
+	for s.verdicts(0)["translate_retry"] == before {
+		if answer, err := s.dial(client, of, loadBalancer, way{"tcp", six}).Who(); err != nil || answer.Server != other.Name {
+			s.t.Fatalf("%s: %+v, %v", client, answer, err)
+		}
+	}
+	speak()
+	s.await(fmt.Sprintf("%s hears of %s, six %v, that it is late", late, client, six), func() bool { return embryosReset(s.t, late) > resets })
+}
+
+// embryosReset counts connections of a pod that were reset before they were open.
+func embryosReset(t *testing.T, p *lab.Pod) (n uint64) {
+	t.Helper()
+	if err := p.Do(func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/netstat")
+		lines := strings.Split(string(text), "\n")
+		names, values := strings.Fields(lines[0]), strings.Fields(lines[1])
+		for i, name := range names {
+			if name == "EmbryonicRsts" {
+				n, err = strconv.ParseUint(values[i], 10, 64)
+			}
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -172,6 +172,7 @@ const (
 	NearlbFlowSeenSEEN_ESTABLISHED  NearlbFlowSeen = 16
 	NearlbFlowSeenSEEN_SERVER_WAITS NearlbFlowSeen = 32
 	NearlbFlowSeenSEEN_CLIENT_WAITS NearlbFlowSeen = 64
+	NearlbFlowSeenSEEN_REFUSED      NearlbFlowSeen = 128
 )
 
 type NearlbFlowSet struct {
@@ -476,6 +477,15 @@ type NearlbTraceResult struct {
 	Source        NearlbAddress
 }
 
+type NearlbTried uint32
+
+const (
+	NearlbTriedTRIED_COUNT_BITS NearlbTried = 2
+	NearlbTriedTRIED_MAX        NearlbTried = 3
+	NearlbTriedTRIED_ID_BITS    NearlbTried = 11
+	NearlbTriedTRIED_SHIFT      NearlbTried = 8
+)
+
 type NearlbVerdict uint32
 
 const (
@@ -497,33 +507,34 @@ const (
 	NearlbVerdictVERDICT_TRANSLATE_AFFINITY       NearlbVerdict = 15
 	NearlbVerdictVERDICT_TRANSLATE_RECOVER        NearlbVerdict = 16
 	NearlbVerdictVERDICT_TRANSLATE_REHOME         NearlbVerdict = 17
-	NearlbVerdictVERDICT_TRANSLATE_HAIRPIN        NearlbVerdict = 18
-	NearlbVerdictVERDICT_TRANSLATE_FRAGMENT       NearlbVerdict = 19
-	NearlbVerdictVERDICT_TRANSLATE_ICMP           NearlbVerdict = 20
-	NearlbVerdictVERDICT_TRANSLATE_DIRECT         NearlbVerdict = 21
-	NearlbVerdictVERDICT_REJECT_NO_ENDPOINTS      NearlbVerdict = 22
-	NearlbVerdictVERDICT_REJECT_UNKNOWN_PORT      NearlbVerdict = 23
-	NearlbVerdictVERDICT_REJECT_NO_TOPOLOGY_MATCH NearlbVerdict = 24
-	NearlbVerdictVERDICT_REJECT_ECHO              NearlbVerdict = 25
-	NearlbVerdictVERDICT_REJECT_TOO_BIG           NearlbVerdict = 26
-	NearlbVerdictVERDICT_REJECT_TIME_EXCEEDED     NearlbVerdict = 27
-	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 28
-	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 29
-	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 30
-	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 31
-	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 32
-	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 33
-	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 34
-	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 35
-	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 36
-	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 37
-	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 38
-	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 39
-	NearlbVerdictVERDICT_DROP_NO_ROUTE            NearlbVerdict = 40
-	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 41
-	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 42
-	NearlbVerdictVERDICT_DROP_ICMP_LIMIT          NearlbVerdict = 43
-	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 44
+	NearlbVerdictVERDICT_TRANSLATE_RETRY          NearlbVerdict = 18
+	NearlbVerdictVERDICT_TRANSLATE_HAIRPIN        NearlbVerdict = 19
+	NearlbVerdictVERDICT_TRANSLATE_FRAGMENT       NearlbVerdict = 20
+	NearlbVerdictVERDICT_TRANSLATE_ICMP           NearlbVerdict = 21
+	NearlbVerdictVERDICT_TRANSLATE_DIRECT         NearlbVerdict = 22
+	NearlbVerdictVERDICT_REJECT_NO_ENDPOINTS      NearlbVerdict = 23
+	NearlbVerdictVERDICT_REJECT_UNKNOWN_PORT      NearlbVerdict = 24
+	NearlbVerdictVERDICT_REJECT_NO_TOPOLOGY_MATCH NearlbVerdict = 25
+	NearlbVerdictVERDICT_REJECT_ECHO              NearlbVerdict = 26
+	NearlbVerdictVERDICT_REJECT_TOO_BIG           NearlbVerdict = 27
+	NearlbVerdictVERDICT_REJECT_TIME_EXCEEDED     NearlbVerdict = 28
+	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 29
+	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 30
+	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 31
+	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 32
+	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 33
+	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 34
+	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 35
+	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 36
+	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 37
+	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 38
+	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 39
+	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 40
+	NearlbVerdictVERDICT_DROP_NO_ROUTE            NearlbVerdict = 41
+	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 42
+	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 43
+	NearlbVerdictVERDICT_DROP_ICMP_LIMIT          NearlbVerdict = 44
+	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 45
 )
 
 type NearlbVerdictCounter struct {
@@ -616,6 +627,7 @@ const (
 	NearlbVarExportSchema          = "export_schema"
 	NearlbVarExportSideIndex       = "export_side_index"
 	NearlbVarExportTierName        = "export_tier_name"
+	NearlbVarExportTried           = "export_tried"
 	NearlbVarExportVerdict         = "export_verdict"
 	NearlbVarExportYield           = "export_yield"
 	NearlbVarFibSource             = "fib_source"
@@ -625,6 +637,7 @@ const (
 	NearlbVarJiffiesPerSecond      = "jiffies_per_second"
 	NearlbVarLinkHeader            = "link_header"
 	NearlbVarResponderSilence      = "responder_silence"
+	NearlbVarRetryMilliseconds     = "retry_milliseconds"
 	NearlbVarRouteLookup           = "route_lookup"
 	NearlbVarTcpClosedTimeout      = "tcp_closed_timeout"
 	NearlbVarTcpEstablishedTimeout = "tcp_established_timeout"
@@ -764,6 +777,7 @@ type NearlbVariableSpecs struct {
 	ExportSchema          *ebpf.VariableSpec `ebpf:"export_schema"`
 	ExportSideIndex       *ebpf.VariableSpec `ebpf:"export_side_index"`
 	ExportTierName        *ebpf.VariableSpec `ebpf:"export_tier_name"`
+	ExportTried           *ebpf.VariableSpec `ebpf:"export_tried"`
 	ExportVerdict         *ebpf.VariableSpec `ebpf:"export_verdict"`
 	ExportYield           *ebpf.VariableSpec `ebpf:"export_yield"`
 	FibSource             *ebpf.VariableSpec `ebpf:"fib_source"`
@@ -773,6 +787,7 @@ type NearlbVariableSpecs struct {
 	JiffiesPerSecond      *ebpf.VariableSpec `ebpf:"jiffies_per_second"`
 	LinkHeader            *ebpf.VariableSpec `ebpf:"link_header"`
 	ResponderSilence      *ebpf.VariableSpec `ebpf:"responder_silence"`
+	RetryMilliseconds     *ebpf.VariableSpec `ebpf:"retry_milliseconds"`
 	RouteLookup           *ebpf.VariableSpec `ebpf:"route_lookup"`
 	TcpClosedTimeout      *ebpf.VariableSpec `ebpf:"tcp_closed_timeout"`
 	TcpEstablishedTimeout *ebpf.VariableSpec `ebpf:"tcp_established_timeout"`
@@ -886,6 +901,7 @@ type NearlbVariables struct {
 	ExportSchema          *ebpf.Variable `ebpf:"export_schema"`
 	ExportSideIndex       *ebpf.Variable `ebpf:"export_side_index"`
 	ExportTierName        *ebpf.Variable `ebpf:"export_tier_name"`
+	ExportTried           *ebpf.Variable `ebpf:"export_tried"`
 	ExportVerdict         *ebpf.Variable `ebpf:"export_verdict"`
 	ExportYield           *ebpf.Variable `ebpf:"export_yield"`
 	FibSource             *ebpf.Variable `ebpf:"fib_source"`
@@ -895,6 +911,7 @@ type NearlbVariables struct {
 	JiffiesPerSecond      *ebpf.Variable `ebpf:"jiffies_per_second"`
 	LinkHeader            *ebpf.Variable `ebpf:"link_header"`
 	ResponderSilence      *ebpf.Variable `ebpf:"responder_silence"`
+	RetryMilliseconds     *ebpf.Variable `ebpf:"retry_milliseconds"`
 	RouteLookup           *ebpf.Variable `ebpf:"route_lookup"`
 	TcpClosedTimeout      *ebpf.Variable `ebpf:"tcp_closed_timeout"`
 	TcpEstablishedTimeout *ebpf.Variable `ebpf:"tcp_established_timeout"`

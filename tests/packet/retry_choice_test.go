@@ -17,7 +17,7 @@ import (
 // Whatever tiers a service has, and whichever of its backends do not serve: each SYN that comes again goes to the nearest backend that it
 // has not been to, until it has been to four or to all; then it stays.
 func TestASYNThatComesAgainGoesToTheNearestBackendThatItHasNotBeenTo(t *testing.T) {
-	forEachDoor(t, unhastily(bpf.Options{}), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		rapid.Check(t, func(rt *rapid.T) {
 			r := r.in(t).at(w)
 			s := drawnTiers(rt, w)
@@ -83,7 +83,7 @@ func nearestLeft(tiers [][]netip.AddrPort, left func(netip.AddrPort) bool) (all 
 
 // Other connections' first SYNs are not concerned, and those of a backend that is gone spread over all others.
 func TestTheConnectionsOfOneBackendSpreadOverTheOthers(t *testing.T) {
-	forEachDoor(t, unhastily(withSets(1024)), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, withSets(1024), func(t *testing.T, r *rig, w world) {
 		r.publish(webTiers(w, w.tier(8080, 2, 3, 4, 5, 6)))
 		got := map[netip.AddrPort]int{}
 		var talks []talk
@@ -108,7 +108,7 @@ func TestTheConnectionsOfOneBackendSpreadOverTheOthers(t *testing.T) {
 
 // A backend that did not answer is not tried again when the one after it stops serving.
 func TestABackendThatDidNotAnswerIsNotTriedAgain(t *testing.T) {
-	forEachDoor(t, unhastily(bpf.Options{}), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		states := map[netip.AddrPort]lb.State{}
 		publish := func() {
 			r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 2, 3, 4)), states: states}))
@@ -132,7 +132,7 @@ func TestABackendThatDidNotAnswerIsNotTriedAgain(t *testing.T) {
 
 // Traffic policy Local: clients off the node stay with the node's own backends.
 func TestASYNStaysInTheListOfItsSide(t *testing.T) {
-	forEachDoor(t, unhastily(bpf.Options{}), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		s := service{name: "web", kind: lb.KindLoadBalancer, address: at(w.outside(10), 80), tiers: tiersOf(w.tier(8080, 2, 3, 4, 5))}
 		local := w.keys("", w.tier(8080, 2, 3))
 		s.external = func(side *lb.Side) {
@@ -163,7 +163,7 @@ func TestASYNStaysInTheListOfItsSide(t *testing.T) {
 }
 
 func TestAPodThatIsABackendTriesTheOthers(t *testing.T) {
-	runRowsOn(t, unhastily(bpf.Options{}), []row{
+	runRows(t, []row{
 		{name: "after itself", doors: podsOnly(), worlds: worlds(lb.TCP), services: func(w world) []lb.Decision { return []lb.Decision{webTiers(w, w.tier(8080, 1), w.tier(8080, 2))} },
 			steps: func(w world) []step {
 				in, out := webPackets(w)
@@ -194,7 +194,7 @@ func TestAPodThatIsABackendTriesTheOthers(t *testing.T) {
 
 // A responder that listens and does not answer: the cluster's DNS is asked. It is not asked itself after that.
 func TestAQuestionThatTheResponderDoesNotAnswerGoesToTheClustersDNS(t *testing.T) {
-	forEachWorld(t, unhastily(patient()), func(t *testing.T, r *rig, w world) {
+	forEachWorld(t, patient(), func(t *testing.T, r *rig, w world) {
 		own := startResponder(t)
 		r.publish(w.decide(own.before(w, w.tier(53, 3, 4))))
 		r.beat(true)

@@ -14,7 +14,7 @@ import (
 // The server of a client off the node is on another node: the second entry goes with the first one, and the node's own host resets what
 // the first server answers late.
 func TestASYNThroughSNATThatNobodyAnswersGoesToAnotherBackend(t *testing.T) {
-	forEachSite(t, unhastily(bpf.Options{}), func(s site, w world) {
+	forEachSite(t, bpf.Options{}, func(s site, w world) {
 		s.publish(far(w, 2, 3, 4))
 		for n := range 5 {
 			in := w.packet(at(w.outside(1), uint16(41000+n)), at(w.outside(10), 80))
@@ -47,7 +47,7 @@ func TestASYNThroughSNATThatNobodyAnswersGoesToAnotherBackend(t *testing.T) {
 
 // One port is all that SNAT has: it goes along, and whoever comes to the first server gets it there.
 func TestASYNThroughSNATLeavesItsPort(t *testing.T) {
-	forEachSite(t, unhastily(bpf.Options{}), func(s site, w world) {
+	forEachSite(t, bpf.Options{}, func(s site, w world) {
 		s.configure(maps.PortRange{First: 61000, Last: 61000})
 		s.publish(far(w, 2))
 		in := w.packet(at(w.outside(1), 41000), at(w.outside(10), 80))
@@ -76,7 +76,7 @@ func TestASYNThroughSNATLeavesItsPort(t *testing.T) {
 
 // A server here sees the client's own address, one on another node does not.
 func TestASYNFromOffTheNodeGoesBetweenItsBackendsAndOthers(t *testing.T) {
-	forEachSite(t, unhastily(bpf.Options{}), func(s site, w world) {
+	forEachSite(t, bpf.Options{}, func(s site, w world) {
 		here, there := at(w.pod(2), 8080), at(w.pod(3), 8080)
 		both := func(first, second netip.AddrPort) {
 			d := w.decide(service{name: "web", kind: lb.KindLoadBalancer, address: at(w.outside(10), 80), tiers: tiersOf([]netip.AddrPort{first}, []netip.AddrPort{second}), remote: true})

@@ -14,8 +14,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// retryAfter is how old a SYN is that comes again, and goes to another backend, where the programs wait for so long that a machine that has
-// other things to do sends copies before.
+// retryAfter is how old a SYN is that comes again, and goes to another backend, in all rigs: on a machine that has other things to do, half a
+// second passes between any two packets.
 const retryAfter = 20 * time.Second
 
 // unhastily makes the programs wait until then.
@@ -71,7 +71,7 @@ func webTiers(w world, tiers ...[]netip.AddrPort) lb.Decision {
 }
 
 func TestASYNThatNobodyAnswersGoesToAnotherBackend(t *testing.T) {
-	forEachDoor(t, unhastily(bpf.Options{}), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(webTiers(w, w.tier(8080, 2, 3, 4, 5, 6, 7)))
 		for port := range uint16(16) {
 			first := r.open(w, 41000+port)
@@ -99,7 +99,7 @@ func TestASYNThatNobodyAnswersGoesToAnotherBackend(t *testing.T) {
 
 // The answer is on its way to the client, which sends its SYN again meanwhile.
 func TestASYNWhoseAnswerIsOnItsWayStays(t *testing.T) {
-	forEachDoor(t, unhastily(bpf.Options{}), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(webTiers(w, w.tier(8080, 2, 3)))
 		c := r.open(w, 41000)
 		r.expect(toPod, c.out.reply("SA", ""), "translate_reply")
@@ -111,7 +111,7 @@ func TestASYNWhoseAnswerIsOnItsWayStays(t *testing.T) {
 }
 
 func TestWithoutAnotherBackendASYNStays(t *testing.T) {
-	forEachDoor(t, unhastily(bpf.Options{}), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		stays := func(c talk, why string) {
 			t.Helper()
 			for range 3 {
@@ -133,7 +133,7 @@ func TestWithoutAnotherBackendASYNStays(t *testing.T) {
 }
 
 func TestDatagramsThatNobodyAnswersStay(t *testing.T) {
-	forEachDoor(t, unhastily(bpf.Options{}), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(webTiers(w, w.tier(8080, 2, 3, 4)))
 		c := r.open(w, 41000)
 		if again := c.again(r, retryAfter, "translate_established"); !again.same(c) {
@@ -149,7 +149,7 @@ func TestAConnectionThatWasRefusedTriesAnotherBackend(t *testing.T) {
 		answer := c.out.reply("RA", "")
 		step{hook: toPod, in: answer, verdict: "translate_reply", out: became(answer.from(c.in.dst).to(c.in.src))}.play(r, 1)
 	}
-	forEachDoor(t, unhastily(bpf.Options{}), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(webTiers(w, w.tier(8080, 2, 3, 4, 5, 6, 7)))
 		c := r.open(w, 41000)
 		first := c.out.dst
@@ -187,7 +187,7 @@ func TestAConnectionThatEndedOtherwiseComesBackToItsBackend(t *testing.T) {
 		"a connection that goes on is refused": {{toPod, "R"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			forEachDoor(t, unhastily(bpf.Options{}), func(t *testing.T, r *rig, w world) {
+			forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 				r.publish(webTiers(w, w.tier(8080, 2, 3, 4, 5, 6, 7)))
 				c := r.open(w, 41000)
 				for _, e := range events {
@@ -207,7 +207,7 @@ func TestAConnectionThatEndedOtherwiseComesBackToItsBackend(t *testing.T) {
 
 // Affinity remembers who answers. So a connection whose flow is lost is made again alike with affinity, and not without.
 func TestAffinityMovesAlong(t *testing.T) {
-	forEachDoor(t, unhastily(bpf.Options{}), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(w.decide(w.sticky("", 80, nil, 2)))
 		c := r.open(w, 41000)
 		r.publish(w.decide(w.sticky("", 80, nil, 2, 3, 4, 5, 6, 7, 8, 9)))
@@ -228,7 +228,7 @@ func TestAffinityMovesAlong(t *testing.T) {
 }
 
 func TestALostFlowThatWasRetriedIsMadeAgainWhereItBegan(t *testing.T) {
-	forEachDoor(t, unhastily(bpf.Options{}), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(webTiers(w, w.tier(8080, 2, 3, 4, 5)))
 		c := r.open(w, 41000)
 		c.again(r, retryAfter, "translate_retry").connects(r)
@@ -239,7 +239,7 @@ func TestALostFlowThatWasRetriedIsMadeAgainWhereItBegan(t *testing.T) {
 
 // One port of the client towards two frontends of one backend: the second connection has another port, and a second entry.
 func TestAConnectionFromAnotherPortTriesAnotherBackend(t *testing.T) {
-	forEachDoor(t, unhastily(bpf.Options{}), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		tiers := tiersOf(w.tier(8080, 2), w.tier(8080, 3))
 		r.publish(w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiers}),
 			w.decide(service{name: "twin", kind: lb.KindLoadBalancer, address: at(w.vip(11), 80), tiers: tiers}))
@@ -278,7 +278,7 @@ func TestAConnectionFromAnotherPortTriesAnotherBackend(t *testing.T) {
 }
 
 func TestAConnectionBeyondItsPortsBlocksTriesAnotherBackend(t *testing.T) {
-	forEachDoor(t, unhastily(bpf.Options{}), func(t *testing.T, r *rig, w world) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		plain, c := r.fillBlocks(w)
 		i := 0
 		for w.web(i) != c.in.dst {

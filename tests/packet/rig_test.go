@@ -68,7 +68,7 @@ func newRig(t testing.TB, o bpf.Options) *rig {
 	if o.Sizes == (bpf.Sizes{}) {
 		o.Sizes = small()
 	}
-	objects := loaded(t, o)
+	objects := loaded(t, unhastily(o))
 	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}}
 	r.counted = r.counters()
 	return r

@@ -40,12 +40,7 @@ func doing(do func(*rig)) step { return step{do: do} }
 
 // run plays the rows, each in each of its worlds, on one rig.
 func runRows(t *testing.T, rows []row) {
-	runRowsOn(t, bpf.Options{}, rows)
-}
-
-func runRowsOn(t *testing.T, o bpf.Options, rows []row) {
-	t.Helper()
-	r := newRig(t, o)
+	r := newRig(t, bpf.Options{})
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
 			for _, w := range row.everywhere() {

@@ -105,6 +105,7 @@ func (d *daemon) forPeople() server {
 	d.names.answer(mux)
 	mux.HandleFunc("GET /drops", d.drops.answer)
 	mux.HandleFunc("GET /changes", d.changes.answer)
+	mux.HandleFunc("GET /service", d.answerService)
 	return server{"people", func() (net.Listener, error) { return listenToUsers(Socket(d.options.LockDir, d.options.PinPath)) }, mux, d}
 }
 

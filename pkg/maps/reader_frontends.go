@@ -17,7 +17,13 @@ import (
 
 // Frontends lists what clients can talk to, by service, port, kind and address.
 func (r *Reader) Frontends() iter.Seq2[FrontendRow, error] {
-	return rows(r, collectFrontends, func(a, b *FrontendRow) int {
+	return r.FrontendsOf(func(lb.PortName) bool { return true })
+}
+
+// FrontendsOf lists those of the service ports that keep takes.
+func (r *Reader) FrontendsOf(keep func(lb.PortName) bool) iter.Seq2[FrontendRow, error] {
+	collect := func(v *view) ([]FrontendRow, []error) { return collectFrontends(v, keep) }
+	return rows(r, collect, func(a, b *FrontendRow) int {
 		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol),
 			lb.Kind(a.Kind).Compare(lb.Kind(b.Kind)), a.Address.Compare(b.Address),
 			cmp.Compare(a.FrontendPort, b.FrontendPort))
@@ -29,7 +35,7 @@ func (r *Reader) Addresses() iter.Seq2[AddressRow, error] {
 	return rows(r, collectAddresses, func(a, b *AddressRow) int { return a.Address.Compare(b.Address) })
 }
 
-func collectFrontends(v *view) (all []FrontendRow, failed []error) {
+func collectFrontends(v *view, keep func(lb.PortName) bool) (all []FrontendRow, failed []error) {
 	ranges, err := v.sourceRanges()
 	if err != nil {
 		failed = append(failed, err)
@@ -46,7 +52,9 @@ func collectFrontends(v *view) (all []FrontendRow, failed []error) {
 			failed = append(failed, fmt.Errorf("read frontend %s: %w", keyText(key), err))
 			continue
 		}
-		all = append(all, v.frontendRow(key, &record, ranges))
+		if keep(v.port(record.Service)) {
+			all = append(all, v.frontendRow(key, &record, ranges))
+		}
 	}
 	if err := v.frontends.err(); err != nil {
 		failed = append(failed, fmt.Errorf("read table frontends: %w", err))

@@ -17,11 +17,26 @@ import (
 // Triggered is the oldest trigger of the changes since the last call, and is handed out once: who cannot program the
 // result keeps it. Times from before the source started, and absent, repeated or future ones, do not count.
 func (s *store) Input(name lb.ServiceName) (lb.Input, bool) {
+	in, found, triggered := s.look(name)
+	if triggered {
+		in.Triggered = s.takeTrigger(name)
+	}
+	return in, found
+}
+
+// Look is Input without Triggered, for who only looks: nothing is handed out.
+func (s *store) Look(name lb.ServiceName) (lb.Input, bool) {
+	in, found, _ := s.look(name)
+	return in, found
+}
+
+// look also says whether there is something to be handed out.
+func (s *store) look(name lb.ServiceName) (_ lb.Input, found, triggered bool) {
 	s.mu.RLock()
 	svc := s.services[name]
 	if svc == nil {
 		s.mu.RUnlock()
-		return lb.Input{}, false
+		return lb.Input{}, false, false
 	}
 	in := lb.Input{Service: svc.full(), Taken: s.taken(svc), Problems: slices.Clone(svc.more().problems)}
 	owned := s.owned[name]
@@ -34,13 +49,10 @@ func (s *store) Input(name lb.ServiceName) (lb.Input, bool) {
 	if svc.selectorless && len(owned) == 0 {
 		in.Problems = append(in.Problems, noSlices(name))
 	}
-	_, triggered := s.triggers[name]
+	_, triggered = s.triggers[name]
 	s.mu.RUnlock()
 	in.Problems = sortProblems(in.Problems)
-	if triggered {
-		in.Triggered = s.takeTrigger(name)
-	}
-	return in, true
+	return in, true, triggered
 }
 
 func (s *store) takeTrigger(name lb.ServiceName) time.Time {

@@ -22,6 +22,11 @@ type PodSource interface {
 	PodAddresses(lb.PodName) []netip.Addr
 }
 
+// Looker is a Source that can be looked at by others than the one who programs what it says.
+type Looker interface {
+	Look(lb.ServiceName) (lb.Input, bool) // Input without Triggered
+}
+
 // podAt is an address of a Pod that a slice names.
 type podAt struct {
 	address [16]byte // IPv4 as ::ffff:a.b.c.d

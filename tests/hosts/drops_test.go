@@ -32,9 +32,26 @@ func TestDropsAreListedWithTheirNames(t *testing.T) {
 		s.listed(refusing, s.here, clusterIP, w, journal.Drop{Verdict: "reject", Reason: "no-endpoints", Port: port, Hook: "sock"})
 		s.listed(dropping, s.outside, nodePort, w, journal.Drop{Verdict: "drop", Reason: "no-local-endpoints", Port: port, Hook: "from_net"})
 	}
+	checkWhy(s, refusing)
 	if said := s.run("drops", "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir(), "--verdict", "no-local-endpoints"); !strings.Contains(said, "drop: no-local-endpoints") ||
 		strings.Contains(said, "reject: ") {
 		t.Errorf("drops by reason:\n%s", said)
+	}
+}
+
+// Each kind of client is told why it is refused, by the door that it is behind and with what was dropped of it.
+func checkWhy(s *stage, of *service) {
+	s.t.Helper()
+	for client, want := range map[string]string{
+		"pod":                             "pod ",
+		s.pod.Address(false).String():     "pod ",
+		s.here.Address(false).String():    "host ",
+		s.outside.Address(false).String(): "network ",
+	} {
+		said := s.run("why", "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir(), client, of.Name)
+		if !strings.Contains(said, "\ncause   endpoints-not-ready: ") || !strings.Contains(said, "\n"+want) || !strings.Contains(said, "\nalso    dropped-before: ") {
+			s.t.Errorf("why %s:\n%s", client, said)
+		}
 	}
 }
 

@@ -123,6 +123,11 @@ int to_net_slow(struct __sk_buff *skb)
 
 	if (step.next == NEXT_ICMP)
 		bpf_tail_call(skb, &programs, PROGRAM_TO_NET_ICMP);
+	if (step.verdict == VERDICT_REJECT_LATE_ANSWER) {
+		tail_reject(skb, HOOK_TO_NET, step.verdict);
+		bpf_tail_call(skb, &programs, PROGRAM_REJECT);
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
+	}
 	return finish(skb, HOOK_TO_NET, step.verdict);
 }
 

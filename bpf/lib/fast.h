@@ -183,7 +183,9 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 		return VERDICT_PASS_NOT_SERVICE;
 	flow_ends_reply(&ends, packet);
 	flow = fast_find(&query, &ends, settings->seed, QUERY_REPLY);
-	return flow ? fast_reply_match(skb, packet, headers, flow, query.word) : VERDICT_PASS_NOT_SERVICE;
+	if (!flow) /* a late answer to a SYN may be to be refused */
+		return packet->hook == HOOK_TO_NET && answers_syn(packet) ? VERDICT_CONTINUE : VERDICT_PASS_NOT_SERVICE;
+	return fast_reply_match(skb, packet, headers, flow, query.word);
 }
 
 /* Tunnels (IPIP, GRE), ESP and others, whose IP header is as it should be: no flow is theirs, but addresses of services refuse them. */

@@ -19,8 +19,8 @@ static __always_inline int finish_turned(struct __sk_buff *skb, enum hook hook, 
 	count_verdict(hook, verdict, length);
 	if (verdict_is_drop(verdict))
 		return TC_ACT_SHOT;
-	if (turned)
-		return bpf_redirect(skb->ifindex, 0);
+	if (turned) /* what was about to leave comes in */
+		return bpf_redirect(skb->ifindex, hook == HOOK_TO_NET ? BPF_F_INGRESS : 0);
 	return verdict >= VERDICT_REJECT_NO_ENDPOINTS ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 

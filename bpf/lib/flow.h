@@ -333,7 +333,45 @@ enum flow_query_kind {
 	QUERY_FORWARD = 0, /* of a packet of a client */
 	QUERY_REPLY,       /* of a packet of a server; entries that have expired do not count */
 	QUERY_SNAT_REPLY,  /* the same, to an address and a port that SNAT uses */
+	QUERY_LATE,        /* of an answer to a SYN that has no flow: the client's connection that left this server */
 };
+
+/* Which backends a connection's SYN went to before: a count, and the low bits of their ids. Another one with the same bits is passed over:
+ * one of 2,048 that are not neighbours. */
+
+static __always_inline __u32 tried_count(__u32 tried)
+{
+	return tried & ((1 << TRIED_COUNT_BITS) - 1);
+}
+
+static __always_inline __u32 tried_bits(__u32 id, __u32 i)
+{
+	return (id & ((1 << TRIED_ID_BITS) - 1)) << (TRIED_COUNT_BITS + i * TRIED_ID_BITS);
+}
+
+static __always_inline bool tried_has(__u32 tried, __u32 id)
+{
+	for (__u32 i = 0; i < TRIED_MAX - 1; i++) {
+		if (i < tried_count(tried) && (tried & tried_bits(~0u, i)) == tried_bits(id, i))
+			return true;
+	}
+	return false;
+}
+
+/* The last one is counted alone: nobody asks for it. */
+static __always_inline __u32 tried_add(__u32 tried, __u32 id)
+{
+	__u32 count = tried_count(tried);
+
+	return tried + 1 + (count < TRIED_MAX - 1 ? tried_bits(id, count) : 0);
+}
+
+/* The client's connection went to another server, as one did not answer in time. It does not tell which. */
+static __always_inline bool flow_matches_late(const struct flow *flow, const struct flow_ends *ends)
+{
+	return flow_is_clients(flow, &ends->client, ends->client_port, ends->protocol) &&
+	       !(flow->flags & (FLOW_ALIAS | FLOW_DIRECT)) && tried_count(flow->seen >> TRIED_SHIFT);
+}
 
 /* A search for the entry of a packet. */
 struct flow_query {
@@ -359,6 +397,8 @@ __noinline int flow_answers(struct flow_query *query, __u32 at)
 		return false;
 	if (query->kind == QUERY_FORWARD)
 		return flow_matches_forward(flow, &query->ends);
+	if (query->kind == QUERY_LATE)
+		return flow_matches_late(flow, &query->ends);
 	if (query->kind == QUERY_REPLY ? !flow_matches_reply(flow, &query->ends)
 				       : !flow_matches_snat_reply(flow, settings, &query->ends))
 		return false;
@@ -473,36 +513,6 @@ static __always_inline void flow_reopen(struct flow *flow)
 {
 	if (flow->seen & FLOW_HELD)
 		__sync_fetch_and_and(&flow->seen, ~FLOW_HELD);
-}
-
-/* Which backends a connection's SYN went to before: a count, and the low bits of their ids. Another one with the same bits is passed over:
- * one of 2,048 that are not neighbours. */
-
-static __always_inline __u32 tried_count(__u32 tried)
-{
-	return tried & ((1 << TRIED_COUNT_BITS) - 1);
-}
-
-static __always_inline __u32 tried_bits(__u32 id, __u32 i)
-{
-	return (id & ((1 << TRIED_ID_BITS) - 1)) << (TRIED_COUNT_BITS + i * TRIED_ID_BITS);
-}
-
-static __always_inline bool tried_has(__u32 tried, __u32 id)
-{
-	for (__u32 i = 0; i < TRIED_MAX - 1; i++) {
-		if (i < tried_count(tried) && (tried & tried_bits(~0u, i)) == tried_bits(id, i))
-			return true;
-	}
-	return false;
-}
-
-/* The last one is counted alone: nobody asks for it. */
-static __always_inline __u32 tried_add(__u32 tried, __u32 id)
-{
-	__u32 count = tried_count(tried);
-
-	return tried + 1 + (count < TRIED_MAX - 1 ? tried_bits(id, count) : 0);
 }
 
 /* The address that the server takes for its client's. */

@@ -73,6 +73,21 @@ static __always_inline enum verdict reply_rewrite(struct __sk_buff *skb, const s
 	return reply_verdict(packet, flow);
 }
 
+/* Not 0: an answer to a SYN, for a client off the node, that comes after the client's SYN went to another backend. The client could not
+ * refuse it, as it may have no way to the server's address. A function of its own for the sake of the stack. */
+__noinline int reply_is_late(const struct packet *packet)
+{
+	const struct settings *settings = settings_get();
+	struct flow_query query = { .kind = QUERY_LATE, .blocks = FLOW_BLOCKS_OWN };
+
+	if (!packet || !settings || packet->hook != HOOK_TO_NET || !answers_syn(packet) ||
+	    packet->fragment == FRAGMENT_LATER)
+		return false;
+	flow_ends_reply(&query.ends, packet);
+	query.hash = flow_ends_hash(&query.ends, settings->seed);
+	return flow_search(&query) >= 0;
+}
+
 /* client: where the client is to be looked for; the packet's destination but for hairpin flows. */
 static __always_inline enum verdict reply_translate(struct __sk_buff *skb, const struct settings *settings,
 						    const struct packet *packet, const struct packet *seen)
@@ -82,7 +97,7 @@ static __always_inline enum verdict reply_translate(struct __sk_buff *skb, const
 
 	reply_find(&reply, settings, seen, QUERY_REPLY);
 	if (!reply.at)
-		return VERDICT_PASS_NOT_SERVICE;
+		return reply_is_late(packet) ? VERDICT_REJECT_LATE_ANSWER : VERDICT_PASS_NOT_SERVICE;
 	add = seen_from_server(packet, reply.flow.seen);
 	flow_note(reply.at, flow_now(), add);
 	flow_note_twin(&reply.flow, add, false);

@@ -42,6 +42,7 @@ enum verdict {
 	VERDICT_REJECT_ECHO,          /* echo request to a service address: answered */
 	VERDICT_REJECT_TOO_BIG,       /* does not fit the device it would leave by; the sender is told the MTU */
 	VERDICT_REJECT_TIME_EXCEEDED, /* its TTL or hop limit ends here; the sender is told */
+	VERDICT_REJECT_LATE_ANSWER,   /* to a SYN that went to another backend since: the sender is told to forget it */
 
 	/* gone */
 	VERDICT_DROP_NO_LOCAL_ENDPOINTS, /* traffic policy Local, endpoints elsewhere only */

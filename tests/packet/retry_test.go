@@ -46,10 +46,20 @@ func (c talk) again(r *rig, after time.Duration, verdict string) talk {
 	return talk{c.in, c.in.from(src).to(dst)}
 }
 
-// refuses wants a late answer of the server to pass as it is: the client's host knows no such connection, and resets it.
+// refuses wants a late answer of the server to pass as it is to a client on this node, whose host knows no such connection, and resets it. A
+// client off the node may have no way to the server: the reset is made here.
 func (c talk) refuses(r *rig) {
 	r.Helper()
-	step{hook: toPod, in: c.out.reply("SA", ""), verdict: "pass_not_service"}.play(r, 1)
+	late := c.out.reply("SA", "")
+	if r.door == podDoor || c.out.src != c.in.src { // a port that nearlb chose is nobody's any more
+		step{hook: toPod, in: late, verdict: "pass_not_service"}.play(r, 1)
+		return
+	}
+	got := r.expect(toPod, late, "reject_late_answer")
+	answer, ok := parse(got.frame)
+	if src, dst := endpoints(r, got.frame); !ok || got.action != actRedirect || src != late.dst || dst != late.src || answer.transport[13] != 4 {
+		r.Errorf("action %d, answer\n%s", got.action, show(got.frame))
+	}
 }
 
 // connects has the server answer, and the client go on.

@@ -518,23 +518,24 @@ const (
 	NearlbVerdictVERDICT_REJECT_ECHO              NearlbVerdict = 26
 	NearlbVerdictVERDICT_REJECT_TOO_BIG           NearlbVerdict = 27
 	NearlbVerdictVERDICT_REJECT_TIME_EXCEEDED     NearlbVerdict = 28
-	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 29
-	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 30
-	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 31
-	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 32
-	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 33
-	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 34
-	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 35
-	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 36
-	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 37
-	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 38
-	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 39
-	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 40
-	NearlbVerdictVERDICT_DROP_NO_ROUTE            NearlbVerdict = 41
-	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 42
-	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 43
-	NearlbVerdictVERDICT_DROP_ICMP_LIMIT          NearlbVerdict = 44
-	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 45
+	NearlbVerdictVERDICT_REJECT_LATE_ANSWER       NearlbVerdict = 29
+	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 30
+	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 31
+	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 32
+	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 33
+	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 34
+	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 35
+	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 36
+	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 37
+	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 38
+	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 39
+	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 40
+	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 41
+	NearlbVerdictVERDICT_DROP_NO_ROUTE            NearlbVerdict = 42
+	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 43
+	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 44
+	NearlbVerdictVERDICT_DROP_ICMP_LIMIT          NearlbVerdict = 45
+	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 46
 )
 
 type NearlbVerdictCounter struct {

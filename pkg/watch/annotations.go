@@ -29,7 +29,7 @@ const (
 const maxTopologyKeys = 16
 
 // readAnnotations puts what nearlb's annotations ask for into the Service. One that breaks a rule has no effect: the Service
-// is served as if it were not there (requirement B8). The problems come in the order of the annotations' names.
+// is served as if it were not there (requirement B8). The problems come in the order of the annotations' names, those that nobody reads last.
 func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorList) {
 	_, errs = nameSelection(svc) // names alone are made of it
 	fallback, wrong := localFallback(svc)
@@ -38,7 +38,7 @@ func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorLis
 	out.TopologyKeys, errs = keys, append(errs, wrong...)
 	distribution, wrong := distribution(svc, len(keys) > 0)
 	out.Distribution, errs = distribution, append(errs, wrong...)
-	return errs
+	return append(errs, unknownAnnotations(svc.Annotations, ofServices, "a Service")...)
 }
 
 // annotation is a trimmed value, and its place for errors.

@@ -76,6 +76,9 @@ func convertSliceOf(in *discoveryv1.EndpointSlice, strict bool) (object, *Object
 	if err != nil {
 		c.problem(err)
 	}
+	for _, wrong := range unknownAnnotations(in.Annotations, ofSlices, "an EndpointSlice") {
+		c.problem(wrong)
+	}
 	switch in.AddressType {
 	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
 	case discoveryv1.AddressTypeFQDN:

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -33,6 +34,15 @@ func liveServices(pins *pinFlags) []string {
 		return nil
 	})
 	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// liveNamespaces are those of the Services in the kernel.
+func liveNamespaces(pins *pinFlags) []string {
+	names := liveServices(pins)
+	for i, name := range names {
+		names[i], _, _ = strings.Cut(name, "/")
+	}
 	return slices.Compact(names)
 }
 

@@ -24,36 +24,53 @@ type dump[R any] struct {
 	rows                func(*maps.Reader) iter.Seq2[R, error]
 	keep                func(R, *filter) bool
 	columns             []column[R]
-	empty               string // what it means that there are none
+	service             func(R) string // namespace/name, of commands that take a Service's NAME and have -o name; nil: others
+	empty               string         // what it means that there are none
 }
 
 func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 	var pins pinFlags
 	var only filter
 	var again watchFlags
+	var bare bool
 	cmd := &cobra.Command{Use: d.use, Short: d.short, Example: d.example, Args: noArguments}
 	pins.add(cmd.Flags())
 	only.add(cmd, d.filters, &pins)
 	for _, add := range more {
 		add(cmd, &only)
 	}
-	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)
+	formats := []string{formatTable, formatWide, formatJSON, formatYAML}
+	if d.service != nil {
+		formats = append(formats, formatName)
+		takesName(cmd, &pins)
+	}
+	output := addOutputFlag(cmd, formats...)
+	cmd.Flags().BoolVar(&bare, "no-headers", false, "tables without their headings")
 	again.add(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := only.take(args); err != nil {
+			return err
+		}
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
 			return pins.read(func(reader *maps.Reader) error {
 				rows, err := collect(d.rows(reader), func(row R) bool { return d.keep(row, &only) })
 				if err != nil {
 					return err
 				}
-				return d.print(w, width, output.value, rows, only.narrows())
+				if len(args) > 0 && len(rows) == 0 {
+					return fmt.Errorf("no Service matches %q%s: nearlb %s lists those there are", args[0], only.within(), cmd.Name())
+				}
+				return d.print(w, width, output.value, bare, rows, only.narrows())
 			})
 		})
 	}
 	return cmd
 }
 
-func (d dump[R]) print(w io.Writer, width int, format string, rows []R, filtered bool) error {
+func (d dump[R]) print(w io.Writer, width int, format string, bare bool, rows []R, filtered bool) error {
+	if format == formatName {
+		return d.printNames(w, rows)
+	}
 	if len(rows) == 0 && (format == formatTable || format == formatWide) {
 		text := d.empty
 		if filtered {
@@ -62,7 +79,43 @@ func (d dump[R]) print(w io.Writer, width int, format string, rows []R, filtered
 		_, err := fmt.Fprintln(w, text)
 		return err
 	}
+	if bare && (format == formatTable || format == formatWide) {
+		w = &headless{Writer: w}
+	}
 	return writeRows(w, width, format, d.columns, rows)
+}
+
+// printNames writes each Service once, in the order of its rows.
+func (d dump[R]) printNames(w io.Writer, rows []R) error {
+	last := ""
+	for _, row := range rows {
+		if name := d.service(row); name != last {
+			last = name
+			if _, err := fmt.Fprintln(w, printable(name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// headless leaves out the first line: a table's headings, which are never longer than their columns.
+type headless struct {
+	io.Writer
+	past bool
+}
+
+func (h *headless) Write(text []byte) (int, error) {
+	rest := text
+	if !h.past {
+		end := bytes.IndexByte(text, '\n')
+		if end < 0 {
+			return len(text), nil
+		}
+		h.past, rest = true, text[end+1:]
+	}
+	n, err := h.Writer.Write(rest)
+	return n + len(text) - len(rest), err
 }
 
 // watchFlags print again and again.

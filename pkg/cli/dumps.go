@@ -17,8 +17,9 @@ import (
 
 func servicesCommand() *cobra.Command {
 	return dump[maps.FrontendRow]{
-		use: "services", short: "List frontends and where their connections go",
-		example: "  nearlb services\n  nearlb services --service default/web -o json\n  nearlb services --node n2 -o wide",
+		use: "services [NAME]", short: "List frontends and where their connections go",
+		service: func(r maps.FrontendRow) string { return r.Service },
+		example: "  nearlb services\n  nearlb services default/web -o json\n  nearlb services -n prod -o name\n  nearlb services --node n2 -o wide",
 		filters: byService | byNode | byBackend,
 		rows:    (*maps.Reader).Frontends,
 		keep:    keepFrontend,
@@ -60,8 +61,9 @@ func keepFrontend(r maps.FrontendRow, f *filter) bool {
 
 func backendsCommand() *cobra.Command {
 	return dump[maps.BackendRow]{
-		use: "backends", short: "List backends: state, nearness, connections",
-		example: "  nearlb backends --service default/web\n  nearlb backends --node n2 --watch",
+		use: "backends [NAME]", short: "List backends: state, nearness, connections",
+		service: func(r maps.BackendRow) string { return r.Service },
+		example: "  nearlb backends default/web\n  nearlb backends --node n2 --watch",
 		filters: byService | byNode | byBackend,
 		rows:    (*maps.Reader).Backends,
 		keep: func(r maps.BackendRow, f *filter) bool {

@@ -11,11 +11,13 @@ import (
 
 // filter keeps the rows that a person asked for. What was not asked for is zero and keeps everything.
 type filter struct {
-	service string
-	node    string
-	backend addressFlag
-	client  addressFlag
-	all     bool // verdicts: those that counted nothing too
+	service    string
+	namespace  string
+	everywhere bool // --all-namespaces, which is what there is without a namespace
+	node       string
+	backend    addressFlag
+	client     addressFlag
+	all        bool // verdicts: those that counted nothing too
 }
 
 // addressFlag is an IP address, with a port or without.
@@ -49,6 +51,9 @@ func (f *addressFlag) keeps(addr netip.Addr, port uint16) bool {
 
 // keepsService takes namespace/name, with or without :port, or a name alone in any namespace.
 func (f *filter) keepsService(service, port string) bool {
+	if f.namespace != "" && !strings.HasPrefix(service, f.namespace+"/") {
+		return false
+	}
 	want, wantPort, hasPort := strings.Cut(f.service, ":")
 	if hasPort && wantPort != port {
 		return false
@@ -60,7 +65,7 @@ func (f *filter) keepsNode(node string) bool { return f.node == "" || f.node == 
 
 // narrows says whether any row may have been left out because of what was asked for.
 func (f filter) narrows() bool {
-	f.all = false
+	f.all, f.everywhere = false, false
 	return f != filter{}
 }
 
@@ -77,6 +82,9 @@ func (f *filter) add(cmd *cobra.Command, which int, pins *pinFlags) {
 	if which&byService != 0 {
 		flags.StringVar(&f.service, "service", "", "only this Service: `namespace/name[:port]`, or its name in any namespace")
 		complete(cmd, "service", func() []string { return liveServices(pins) })
+		flags.StringVarP(&f.namespace, "namespace", "n", "", "only Services of this `namespace`")
+		flags.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "of all namespaces, as without --namespace")
+		complete(cmd, "namespace", func() []string { return liveNamespaces(pins) })
 	}
 	if which&byNode != 0 {
 		flags.StringVar(&f.node, "node", "", "only what has to do with backends on the node of this `name`")
@@ -88,4 +96,46 @@ func (f *filter) add(cmd *cobra.Command, which int, pins *pinFlags) {
 	if which&byClient != 0 {
 		flags.Var(&f.client, "client", "only this client")
 	}
+}
+
+// takesName has a command take a Service's name as its argument.
+func takesName(cmd *cobra.Command, pins *pinFlags) {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usagef("%d arguments: %s takes the name of one Service", len(args), cmd.CommandPath())
+		}
+		return nil
+	}
+	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return liveServices(pins), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// take takes a Service's name from the arguments, and refuses what excludes it.
+func (f *filter) take(args []string) error {
+	if f.everywhere && f.namespace != "" {
+		return usagef("--namespace and --all-namespaces exclude each other")
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	if f.service != "" && f.service != args[0] {
+		return usagef("argument %q and --service %s: name one Service", args[0], f.service)
+	}
+	if args[0] == "" {
+		return usagef("argument \"\": want the name of a Service, as web or prod/web")
+	}
+	f.service = args[0]
+	return nil
+}
+
+// within says which namespace is looked in.
+func (f *filter) within() string {
+	if f.namespace == "" {
+		return ""
+	}
+	return " in namespace " + f.namespace
 }

@@ -21,6 +21,7 @@ const (
 	formatJSON  = "json"
 	formatJSONL = "jsonl"
 	formatYAML  = "yaml"
+	formatName  = "name"
 )
 
 // outputFlag is -o: one of a command's formats, checked as it is set.

@@ -25,7 +25,7 @@ func writeWhy(w io.Writer, width int, doc whyDocument) error {
 	}
 	if len(doc.Tries) > 0 {
 		fmt.Fprintln(w)
-		if err := writeTable(w, width, false, tryColumns(), doc.Tries); err != nil {
+		if err := writeTable(w, width, width == 0 || width >= rulesFrom, tryColumns(), doc.Tries); err != nil {
 			return err
 		}
 	}
@@ -44,6 +44,9 @@ func writeWhy(w io.Writer, width int, doc whyDocument) error {
 	return nil
 }
 
+// rulesFrom is the width of terminals where the rules of tries have room beside the rest; the reasons of endpoints say them, too.
+const rulesFrom = 110
+
 // lastDrops are the last few, which tell as much as all.
 func lastDrops(all []journal.Drop) []journal.Drop { return all[max(0, len(all)-5):] }
 
@@ -60,7 +63,7 @@ func tryColumns() []column[try] {
 			b := t.Answer.Backends[0]
 			return hostPort(b.Address, b.Port) + ", " + b.Tier
 		}},
-		{heading: "RULE", cell: func(t try) string { return liveSideText(t.side) }},
+		{heading: "RULE", wide: true, cell: func(t try) string { return liveSideText(t.side) }},
 	}
 }
 

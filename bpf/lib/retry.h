@@ -9,8 +9,8 @@
 #include "settings.h"
 #include "work.h"
 
-/* Slots of a tier that are looked at. Maglev's table mixes its backends, so that of four that are usable each is there but for once in 10^8
- * times. */
+/* Slots of a tier that are looked at. Maglev's table mixes its backends: the last of four equal ones is there but for once in 10^8 times.
+ * One whose weight gives it a hundredth of the slots is there every second time. */
 #define RETRY_SLOTS 64
 
 /* The backend of a slot if it may be tried, 0: it may not. The node's responder is none: it comes before the endpoints, so whoever was sent

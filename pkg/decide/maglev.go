@@ -24,7 +24,8 @@ const slotsPerBackend = 100
 func TableSize(backends int) int { return WeightedTableSize(backends, uint64(max(backends, 0)), 1) }
 
 // WeightedTableSize is TableSize for backends whose weights have this sum, and the least of them: it has 100 slots. The bound of 1 %
-// therefore holds for a backend that gets at least a 5242nd of the connections.
+// therefore holds for a backend that gets at least a 5242nd of the connections; it is some slots off where many others have a slot that is
+// more than their part.
 func WeightedTableSize(backends int, sum uint64, least uint32) int {
 	switch {
 	case backends <= 0:
@@ -145,35 +146,47 @@ func SharesOf(weights []uint32) []uint32 {
 	return shares
 }
 
-// Shares divides the slots of a table by weights, none of which is 0: each backend gets its part rounded down, but one slot at least;
-// what is left goes to those that lost most by it, the first of equals.
+// Shares divides the slots of a table by weights, none of which is 0: each backend gets its part, but one slot at least. What less than a slot
+// is due to comes first, then each of the others gets its part of the rest rounded down; what is left goes to those that lost most by
+// that, the first of equals. With fewer slots than backends each gets one nevertheless.
 func Shares(weights []uint32, size int) []uint32 {
-	sum := uint64(0)
-	for _, w := range weights {
-		sum += uint64(w)
-	}
-	shares, byLoss := make([]uint32, len(weights)), make([]int, len(weights))
-	left := int64(size)
+	shares, sum, left := singles(weights, size)
+	var rest []int // those that get more
+	slots := left
 	for i, w := range weights {
-		shares[i] = max(1, uint32(uint64(w)*uint64(size)/sum))
-		left -= int64(shares[i])
-		byLoss[i] = i
-	}
-	loss := func(i int) int64 { return int64(uint64(weights[i])*uint64(size)) - int64(shares[i])*int64(sum) }
-	for left != 0 && size >= len(weights) { // once; more often where many have got their one slot though it is more than their part
-		slices.SortStableFunc(byLoss, func(a, b int) int { return cmp.Compare(loss(b), loss(a)) })
-		for i := range byLoss {
-			switch most := byLoss[len(byLoss)-1-i]; {
-			case left > 0:
-				shares[byLoss[i]]++
-				left--
-			case left < 0 && shares[most] > 1:
-				shares[most]--
-				left++
-			}
+		if shares[i] == 0 {
+			shares[i] = uint32(uint64(w) * uint64(slots) / sum)
+			left -= int(shares[i])
+			rest = append(rest, i)
 		}
 	}
+	loss := func(i int) uint64 { return uint64(weights[i]) * uint64(slots) % sum }
+	slices.SortStableFunc(rest, func(a, b int) int { return cmp.Compare(loss(b), loss(a)) })
+	for _, i := range rest[:max(left, 0)] {
+		shares[i]++
+	}
 	return shares
+}
+
+// singles gives one slot to each backend that less than one is due to of those that are left, lightest first; the others have 0 yet. sum
+// is that of their weights, left the slots for them.
+func singles(weights []uint32, size int) (shares []uint32, sum uint64, left int) {
+	shares, left = make([]uint32, len(weights)), size
+	lightest := make([]int, len(weights))
+	for i, w := range weights {
+		sum += uint64(w)
+		lightest[i] = i
+	}
+	slices.SortStableFunc(lightest, func(a, b int) int { return cmp.Compare(weights[a], weights[b]) })
+	for _, i := range lightest {
+		if left > 0 && uint64(weights[i])*uint64(left) >= sum {
+			break
+		}
+		shares[i] = 1
+		sum -= uint64(weights[i])
+		left--
+	}
+	return shares, sum, left
 }
 
 // searchedSlots is the number of slots that are left when a search of all of them (as many steps as are left) becomes quicker

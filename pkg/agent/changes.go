@@ -129,6 +129,8 @@ func (r *reasons) of(n maps.Noted) string {
 		return r.ofBackend(n)
 	case maps.FrontendAdded, maps.FrontendRemoved:
 		return of + n.Kind.Field()
+	case maps.WeightChanged:
+		return of + "nearlb.io/weight of its EndpointSlices"
 	case maps.AffinityChanged:
 		return of + "spec.sessionAffinity"
 	case maps.SourcesChanged:

@@ -3,6 +3,8 @@
 package agent
 
 import (
+	"math"
+
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -31,6 +33,11 @@ type need struct {
 	pools  map[endpointPool]count
 }
 
+// slots adds some; there are no more than fit into a number.
+func (n *need) slots(more uint64) {
+	n.sizes.Slots = uint32(min(uint64(n.sizes.Slots)+more, math.MaxUint32))
+}
+
 // endpointPool are the endpoints of one Service that share a Maglev table.
 type endpointPool struct {
 	port lb.PortKey
@@ -57,8 +64,8 @@ func (m *members) add(weight uint32) {
 	m.sum += uint64(weight)
 }
 
-func (m members) slots() uint32 {
-	return uint32(decide.WeightedTableSize(m.endpoints, m.sum, m.least))
+func (m members) slots() uint64 {
+	return uint64(decide.WeightedTableSize(m.endpoints, m.sum, m.least))
 }
 
 func (n *need) add(in lb.Input) {
@@ -102,9 +109,9 @@ func (n *need) endpoints(in lb.Input) {
 		tiers = len(bpf.NearlbRecord{}.Sides[0].Tiers)
 	}
 	for _, pool := range n.pools {
-		n.sizes.Slots += uint32(tiers) * pool.all.slots()
+		n.slots(uint64(tiers) * pool.all.slots())
 		if s.Internal == lb.PolicyLocal || s.External == lb.PolicyLocal {
-			n.sizes.Slots += pool.local.slots()
+			n.slots(pool.local.slots())
 		}
 	}
 }

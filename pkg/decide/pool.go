@@ -97,11 +97,14 @@ func compareCandidates(a, b *candidate) int {
 	return compareCopies(a.Endpoint, b.Endpoint)
 }
 
-// compareCopies orders copies of one endpoint, the one that counts first: the better condition; node known; zone known;
+// compareCopies orders copies of one endpoint, the one that counts first: the better condition; a weight above 0; node known; zone known;
 // then the lower node, zone, region, node hints, zone hints, labels; then the greater weight. So the same copy counts in whatever order the slices came,
 // and all that it says holds: condition, node, zone, hints. Copies that are equal in all this have one answer.
 func compareCopies(a, b *lb.Endpoint) int {
 	if c := cmp.Compare(condition(a), condition(b)); c != 0 {
+		return c
+	}
+	if c := none(a.Weight) - none(b.Weight); c != 0 {
 		return c
 	}
 	if c := cmp.Or(unknown(a.Node)-unknown(b.Node), unknown(a.Zone)-unknown(b.Zone)); c != 0 {
@@ -128,6 +131,13 @@ func condition(e *lb.Endpoint) int {
 		return 3
 	}
 	return 4
+}
+
+func none(w lb.Weight) int {
+	if w.Number() == 0 {
+		return 1
+	}
+	return 0
 }
 
 func unknown(name string) int {

@@ -24,6 +24,7 @@ func TestAnEndpointOfWeightZeroGetsNoNewConnections(t *testing.T) {
 		{"those that terminate", "10.1.0.1 ready weight=0\n10.1.0.2 leaving", "balance terminating cluster: 10.1.0.2"},
 		{"nobody", "10.1.0.1 ready weight=0\n10.1.0.2 leaving weight=0", "reject no-endpoints"},
 		{"a copy with a weight counts", "10.1.0.1 ready weight=0 slice=a\n10.1.0.1 ready weight=1 slice=b", "balance all cluster: 10.1.0.1"},
+		{"wherever it says to be", "10.1.0.1 ready node=n1 zone=a weight=0\n10.1.0.1 ready", "balance all cluster: 10.1.0.1"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			equal(t, "cluster IP", show(frontend(t, decided(t, web(), n1(), row.text), "10.96.0.10:80/TCP").Internal), row.want)

@@ -29,6 +29,7 @@ type change struct {
 	members   []portMembers // of the ports that the decision has backends of
 	tiers     []plannedTier
 	runs      []freshRun
+	weighed   []*run      // whose shares were told (noteWeights)
 	inUse     []*run      // published before; kept from Reclaim until the change is over
 	frontends []*frontend // with a new record
 	drops     []*frontend

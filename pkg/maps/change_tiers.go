@@ -123,7 +123,8 @@ func (c *change) run(p *port, members []member) (*run, error) {
 	if shares != nil {
 		count = sum(shares)
 	}
-	if old := p.run(all, shares, count); old != nil && c.t.trusts(old, members) {
+	if old := p.run(all, shares, count); old != nil {
+		c.t.compareLater(old)
 		c.use(old)
 		return old, nil
 	}
@@ -153,17 +154,6 @@ func sum(shares []uint32) (total uint32) {
 		total += share
 	}
 	return total
-}
-
-// trusts says whether the slots of a run are known to be right, or will be compared (verifySome). Those of a restored run of unequal
-// shares are compared here: nobody knew that it should have them.
-func (t *Tables) trusts(r *run, members []member) bool {
-	if r.shares == nil || r.verified {
-		return true
-	}
-	r.sum = checksum(t.maglev(members, r.shares))
-	r.verified = t.liveSum(r) == r.sum
-	return r.verified
 }
 
 // maglev is the table of backend ids for a tier.

@@ -5,6 +5,7 @@ package maps
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -20,6 +21,7 @@ const (
 	TrafficChanged  = "traffic-changed"       // another action, or the same for another reason
 	PolicyChanged   = "policy-changed"        // another list of endpoints: traffic policies
 	AffinityChanged = "affinity-changed"      //
+	WeightChanged   = "weight-changed"        // a backend's share of its tier, which has the backends that it had
 	SourcesChanged  = "source-ranges-changed" //
 )
 
@@ -93,6 +95,7 @@ func (c *change) noteFrontend(old, now *frontend) {
 		return
 	}
 	c.noteSides(n, &old.value, &now.value)
+	c.noteWeights(old, now)
 	if old.value.Affinity != now.value.Affinity {
 		n.What, n.From, n.To = AffinityChanged, affinityText(old.value.Affinity), affinityText(now.value.Affinity)
 		c.note(n)
@@ -105,6 +108,36 @@ func (c *change) noteFrontend(old, now *frontend) {
 
 func notedFrontend(what string, f *frontend) Noted {
 	return Noted{What: what, Port: f.port.name(), Kind: kindName(f.value.Kind), Frontend: netip.AddrPortFrom(addrOf(f.key.Address), swap16(f.key.Port))}
+}
+
+// noteWeights tells which backends of a frontend's tiers have other shares, once for each table of slots. The tiers have the same backends.
+func (c *change) noteWeights(old, now *frontend) {
+	if len(old.runs) != len(now.runs) {
+		return
+	}
+	for i, r := range now.runs {
+		was := old.runs[i]
+		if was == r || slices.Contains(c.weighed, r) || !slices.Equal(was.ids, r.ids) || slices.Equal(was.shares, r.shares) {
+			continue
+		}
+		c.weighed = append(c.weighed, r)
+		for at, id := range r.ids {
+			n := Noted{What: WeightChanged, Port: r.port.name(), Backend: AddrPortOf(read[backendRow](c.t.store.backends, id)),
+				From: was.shareText(at), To: r.shareText(at)}
+			if n.From != n.To {
+				c.note(n)
+			}
+		}
+	}
+}
+
+// shareText is "12.5 %", of new connections.
+func (r *run) shareText(at int) string {
+	share := 1 / float64(len(r.ids))
+	if r.shares != nil {
+		share = float64(r.shares[at]) / float64(r.count)
+	}
+	return fmt.Sprintf("%.4g %%", 100*share)
 }
 
 // noteSides tells which sides are others, both at once where they are alike.

@@ -175,6 +175,14 @@ func (t *Tables) verifySome() {
 	}
 }
 
+// compareLater puts a restored run of unequal shares among those that verifySome compares, when a decision asks for them.
+func (t *Tables) compareLater(r *run) {
+	if r.unasked {
+		r.unasked = false
+		t.unverified = append(t.unverified, r)
+	}
+}
+
 // members are the backends of a run; nil where the port lacks one of them.
 func (r *run) members() []member {
 	members := make([]member, 0, len(r.ids))

@@ -256,7 +256,7 @@ func (r *restorer) run(f *frontend, s span, runs map[span]*run) *run {
 	runs[s] = have
 	if f.port != nil && r.members(have, ids) && f.port.run(have.ids, have.shares, have.count) == nil {
 		f.port.runs = append(f.port.runs, have)
-		if have.shares == nil {
+		if have.unasked = have.shares != nil; !have.unasked {
 			r.found = append(r.found, have)
 		}
 	}
@@ -290,7 +290,7 @@ func (r *restorer) plausible(s span, ids []uint32, service uint32) bool {
 }
 
 // members are the backends of a run that was read. False if one is not the service port's: the run is then found by no tier. That each
-// slot is right is found out later (Reclaim); where backends have unequal shares, when a tier wants just these (change.run).
+// slot is right is found out later (Reclaim); where backends have unequal shares, once a decision asks for just these.
 func (r *restorer) members(have *run, ids []uint32) bool {
 	backends := r.t.store.backends
 	members := make([]member, 0, len(ids))

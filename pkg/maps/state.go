@@ -142,6 +142,7 @@ type run struct {
 	sum      uint64    // of the slots, once verified
 	since    time.Time // when the last reference went
 	verified bool      // slots are known to be what they should be
+	unasked  bool      // restored, of unequal shares that no decision asked for yet: nobody knows what they should be
 	waiting  bool      // for its grace: in Tables.runs
 }
 

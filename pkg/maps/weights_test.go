@@ -59,8 +59,8 @@ func TestWeightsAreShares(t *testing.T) {
 	}
 }
 
-// Slots that somebody changed while no agent ran are those of no weights: the next decision gets a table of its own.
-func TestARestoredTableOfWeightsIsComparedBeforeItServes(t *testing.T) {
+// Slots that somebody changed while no agent ran are found and mended, as those of equal backends are.
+func TestARestoredTableOfWeightsIsCompared(t *testing.T) {
 	s := memoryStore(tinySizes())
 	b := newBench(t, s)
 	d := made(1, weighted(1, 3, 9)...)
@@ -78,18 +78,43 @@ func TestARestoredTableOfWeightsIsComparedBeforeItServes(t *testing.T) {
 	s.slots.fill(tier.First, slots)
 
 	again := newBench(t, s)
-	stats, err := again.Apply(d)
-	if err != nil || stats.SlotRuns != 1 {
-		t.Errorf("%d tables of slots were written (%v), want a new one", stats.SlotRuns, err)
+	if stats, err := again.Apply(d); err != nil || stats.SlotRuns != 0 {
+		t.Errorf("%d tables of slots were written (%v), want none", stats.SlotRuns, err)
+	}
+	again.Reclaim(again.time)
+	if drift, err := again.Audit(true); err != nil || len(drift) != 1 {
+		t.Errorf("after the decision came: %v (%v), want the slots", drift, err)
+	}
+	for i := range tier.Count {
+		if id := s.slots.load(tier.First+i, 0); id != slots[len(slots)-1-int(i)] {
+			t.Fatalf("slot %d has %d", i, id)
+		}
 	}
 	if got := slotsOf(again, 1, 3); !slices.Equal(got, want) {
 		t.Errorf("shares %v, want %v", got, want)
 	}
-	if drift, err := again.Audit(false); err != nil || len(drift) > 0 {
-		t.Errorf("after the decision came: %v (%v)", drift, err)
-	}
 	restarted := newBench(t, s)
 	if stats, err := restarted.Apply(d); err != nil || stats.SlotRuns != 0 || stats.Records != 0 {
 		t.Errorf("a restart wrote %+v (%v)", stats, err)
+	}
+}
+
+func TestAChangedWeightIsNoted(t *testing.T) {
+	b := newBench(t, memoryStore(tinySizes()))
+	b.Note(true)
+	if _, err := b.Apply(made(1, weighted(1, 1)...)); err != nil {
+		t.Fatal(err)
+	}
+	stats, err := b.Apply(made(1, weighted(1, 22)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, n := range stats.Noted {
+		got = append(got, fmt.Sprintf("%s %s: %s -> %s", n.What, n.Backend, n.From, n.To))
+	}
+	want := []string{"weight-changed 10.244.0.0:8080: 50 % -> 4.348 %", "weight-changed 10.244.0.1:8080: 50 % -> 95.65 %"}
+	if !slices.Equal(got, want) {
+		t.Errorf("noted %q, want %q", got, want)
 	}
 }

@@ -30,7 +30,7 @@ KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 # Where Debian has the CNI plugins.
 CNI := /usr/lib/cni
 
-.PHONY: help build demo image kube-up kube-down kube-smoke kube-packages cni e2e gate test test-kernels oracle dns-oracle bench-dns cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
+.PHONY: help build demo image kube-up kube-down kube-smoke kube-packages cni e2e gate test test-kernels oracle dns-oracle bench-dns bench-paths cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ monitoring: root ## hold dashboard, alerts and table of metrics to what real age
 
 bench: build root ## measure the datapath in the kernel and write README's table (about a minute)
 	tests/bench.sh ./$(BIN) README.md
+
+bench-paths: root ## connections a second of clients off the node, opened and closed as fast as they can, backend here and on another node (two minutes; LASTS=10s a round); fails on errors alone
+	NEARLB_BENCH_PATHS=$(or $(LASTS),5s) NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) -run TestBenchPaths ./tests/hosts
 
 scale: build root ## measure what the agent costs at many Services, beside kube-proxy if make cluster built it (SIZES=1000x10,10000x10 ROUNDS=100; KUBERNETES= without it)
 	@GO=$(GO) tests/scale.sh ./$(BIN) README.md $(if $(SIZES),-sizes $(SIZES)) $(if $(ROUNDS),-rounds $(ROUNDS))

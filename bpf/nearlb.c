@@ -50,6 +50,12 @@ int from_net(struct __sk_buff *skb)
 	struct packet packet = { .hook = HOOK_FROM_NET };
 	enum verdict verdict = for_this_host(skb) ? fast_path(skb, &packet) : VERDICT_PASS_NOT_SERVICE;
 
+	if (verdict == VERDICT_TRANSLATE_REPLY) {
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_REPLY);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	if (verdict == VERDICT_PASS_UNKNOWN_REPLY)
+		bpf_tail_call(skb, &programs, PROGRAM_FORMER);
 	if (verdict == VERDICT_CONTINUE) {
 		tail_begin(skb);
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_SLOW);
@@ -98,6 +104,8 @@ int from_net_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_ICMP);
 	if (step.next == NEXT_REPLY)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_REPLY);
+	if (step.verdict == VERDICT_PASS_UNKNOWN_REPLY)
+		bpf_tail_call(skb, &programs, PROGRAM_FORMER);
 	if (step.next == NEXT_ROUTE) {
 		tail_route(skb, step.verdict, skb->len, work.in.flow.service, WAY_FORWARD);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);

@@ -168,8 +168,8 @@ __noinline int conntrack_translates(struct __sk_buff *skb, const struct packet *
 	return holds;
 }
 
-/* Not 0: the packet is a reply to a connection that the kernel knows. A function of its own for the sake of the stack. */
-__noinline int conntrack_replies(struct __sk_buff *skb, const struct ends *ends)
+/* Not 0: the packet is one of a connection that the kernel knows, of either direction. A function of its own for the sake of the stack. */
+__noinline int conntrack_knows(struct __sk_buff *skb, const struct ends *ends)
 {
 	struct bpf_ct_opts opts = {};
 	struct nf_conn *connection;
@@ -180,7 +180,7 @@ __noinline int conntrack_replies(struct __sk_buff *skb, const struct ends *ends)
 	if (!connection)
 		return false;
 	bpf_ct_release(connection);
-	return opts.dir == CONNTRACK_REPLY;
+	return true;
 }
 
 /* Packets to a frontend, without a flow, are left to kube-proxy if they are of its own connections, and while the node drains all that

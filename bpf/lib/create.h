@@ -136,11 +136,11 @@ static __always_inline enum insert create_entries(struct __sk_buff *skb, struct 
 /* By SNAT: from the port that the server knows already, else from one that seems free. */
 static __always_inline enum insert create_snat(struct __sk_buff *skb, struct work *work)
 {
-	struct insertion *in = &work->in;
 	enum insert result = create_snat_port(skb, work);
 
-	if (result == INSERT_DONE && opens_connection(&work->packet) && create_snat_taken(skb, in))
-		result = INSERT_PORT;
+	if (result == INSERT_DONE && (opens_connection(&work->packet) || handed(skb)->slow.snat_next) &&
+	    snat_is_anothers(skb, &work->in))
+		result = INSERT_PORT; /* the port that the server knows goes unasked: snat_next is 0 then */
 	if (result == INSERT_DONE)
 		result = create_entries(skb, work);
 	if (result == INSERT_PORT)

@@ -41,6 +41,12 @@ static __always_inline enum verdict fast_unknown(const struct settings *settings
 	return VERDICT_PASS_NOT_SERVICE;
 }
 
+/* What passes and could have been a reply to SNAT is told apart. */
+static __always_inline enum verdict fast_unknown_reply(enum verdict verdict, bool reply)
+{
+	return reply && verdict == VERDICT_PASS_NOT_SERVICE ? VERDICT_PASS_UNKNOWN_REPLY : verdict;
+}
+
 /* No flow, destination known. Mid-connection packets between pods and replies of servers end here, and on the server's node what
  * began at another node's doors. */
 static __always_inline enum verdict fast_without_flow(const struct settings *settings, const struct packet *packet,
@@ -96,11 +102,22 @@ static __always_inline struct flow *fast_search(struct flow_query *query, const 
 	return at < 0 ? NULL : flow_entry(at);
 }
 
-/* The entry of a packet, its word in query; NULL: none. kind: a constant. */
-static __always_inline struct flow *fast_find(struct flow_query *query, const struct flow_ends *ends, __u64 seed,
-					      enum flow_query_kind kind)
+/* kind: a constant. */
+static __always_inline bool fast_matches(const struct flow *flow, const struct settings *settings,
+					 const struct flow_ends *ends, enum flow_query_kind kind)
 {
-	query->hash = flow_ends_hash(ends, seed);
+	if (kind == QUERY_FORWARD)
+		return flow_matches_forward(flow, ends);
+	if (kind == QUERY_REPLY)
+		return flow_matches_reply(flow, ends);
+	return flow_matches_snat_reply(flow, settings, ends) && !flow_expired(flow, flow_now());
+}
+
+/* The entry of a packet, its word in query; NULL: none. kind: a constant. */
+static __always_inline struct flow *fast_find(struct flow_query *query, const struct flow_ends *ends,
+					      const struct settings *settings, enum flow_query_kind kind)
+{
+	query->hash = flow_ends_hash(ends, settings->seed);
 #pragma unroll
 	for (__u32 i = 0; i < FLOW_HOMES; i++) {
 		struct flow *flow = flow_entry(flow_home(query->hash) ^ i);
@@ -109,14 +126,23 @@ static __always_inline struct flow *fast_find(struct flow_query *query, const st
 			return NULL;
 		query->word = flow_word(flow);
 		flow_barrier();
-		if ((query->word & FLOW_PHASE_MASK) == FLOW_LIVE &&
-		    (kind == QUERY_FORWARD ? flow_matches_forward(flow, ends) : flow_matches_reply(flow, ends)))
+		if ((query->word & FLOW_PHASE_MASK) == FLOW_LIVE && fast_matches(flow, settings, ends, kind))
 			return flow;
 	}
 	return fast_search(query, ends, kind);
 }
 
-/* packet: parsed, its family and hook constants here. */
+/* From the network: a flow of SNAT has the port that the packet goes to. */
+static __always_inline bool fast_snat_reply(struct flow_query *query, const struct settings *settings,
+					    const struct packet *packet)
+{
+	struct flow_ends ends;
+
+	flow_ends_reply(&ends, packet);
+	return fast_find(query, &ends, settings, QUERY_SNAT_REPLY);
+}
+
+/* packet: parsed, its family and hook constants here. VERDICT_TRANSLATE_REPLY: it is one to SNAT, and has yet to be translated. */
 static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const struct packet *packet,
 						 const struct headers *headers)
 {
@@ -125,20 +151,21 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 	struct flow_ends ends;
 	struct flow *flow;
 	__u32 known;
-	bool opens;
+	bool opens, reply;
 
 	if (!settings || settings->disabled || trace_on)
 		return VERDICT_CONTINUE;
-	if (packet->hook == HOOK_FROM_NET && is_snat_reply(settings, packet))
-		return VERDICT_CONTINUE;
+	reply = packet->hook == HOOK_FROM_NET && may_be_snat_reply(settings, packet);
+	if (reply && fast_snat_reply(&query, settings, packet))
+		return VERDICT_TRANSLATE_REPLY;
 	known = known_destination(&packet->destination, packet->destination_port, settings->seed);
 	if (!known)
-		return fast_unknown(settings, packet);
+		return fast_unknown_reply(fast_unknown(settings, packet), reply);
 	opens = (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 	if (opens && (known & KNOWN_FRONTEND || direct_may_clash(settings, packet)))
 		return VERDICT_CONTINUE;
 	flow_ends_forward(&ends, packet);
-	flow = fast_find(&query, &ends, settings->seed, QUERY_FORWARD);
+	flow = fast_find(&query, &ends, settings, QUERY_FORWARD);
 	if (!flow)
 		return fast_without_flow(settings, packet, known);
 	return opens ? VERDICT_CONTINUE : fast_forward_match(skb, packet, headers, flow, query.word);
@@ -182,7 +209,7 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 	if (!known_backend(&packet->source, packet->source_port, settings->seed))
 		return VERDICT_PASS_NOT_SERVICE;
 	flow_ends_reply(&ends, packet);
-	flow = fast_find(&query, &ends, settings->seed, QUERY_REPLY);
+	flow = fast_find(&query, &ends, settings, QUERY_REPLY);
 	if (!flow) /* a late answer to a SYN may be to be refused */
 		return packet->hook == HOOK_TO_NET && answers_syn(packet) ? VERDICT_CONTINUE : VERDICT_PASS_NOT_SERVICE;
 	return fast_reply_match(skb, packet, headers, flow, query.word);

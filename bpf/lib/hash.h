@@ -46,6 +46,12 @@ static __always_inline __u64 flow_pair_hash(const struct address *client, __be16
 	return flow_hash(client, port, protocol, flow_hash(frontend, frontend_port, protocol, seed));
 }
 
+/* Which two bits of source_bits in settings an address has: the two top bytes. pkg/maps has it again in Go. */
+static __always_inline __u32 source_hash(const struct address *address)
+{
+	return ((address->longs[0] * HASH_A) ^ address->longs[1]) * HASH_B >> 48;
+}
+
 /* Picks a slot of a Maglev table. No seed: every node and every restart picks the same. */
 static __always_inline __u32 maglev_hash(const struct address *client, __be16 port, const struct frontend_key *frontend)
 {

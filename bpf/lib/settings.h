@@ -74,16 +74,29 @@ static __always_inline bool direct_may_clash(const struct settings *settings, co
 	       known_exposed(&packet->destination, packet->destination_port, settings->seed);
 }
 
-/* Which packets from the network are replies to SNAT: they come from a backend to a port that is ours. */
+/* Which packets from the network may be replies to SNAT: they go from a backend to an address and a port that SNAT may use. Whether they
+ * are, flows say. */
+
+#define SNAT_PORT_FIRST 1024 /* of those that SNAT ever uses */
 
 static __always_inline bool in_snat_range(const struct settings *settings, __be16 port)
 {
 	return (__u16)(bpf_ntohs(port) - settings->snat_first) < settings->snat_count;
 }
 
-/* Perhaps: the slow path also asks whether it goes to an address that SNAT uses, and opens no connection. */
-static __always_inline bool is_snat_reply(const struct settings *settings, const struct packet *packet)
+/* Perhaps one of sources. */
+static __always_inline bool is_snat_source(const struct settings *settings, const struct address *address)
 {
-	return in_snat_range(settings, packet->destination_port) &&
+	__u32 hash = source_hash(address);
+	__u32 one = hash >> 8 & (SOURCE_BITS - 1), other = hash & (SOURCE_BITS - 1);
+
+	return (settings->source_bits[one / 64] >> one % 64) & (settings->source_bits[other / 64] >> other % 64) & 1;
+}
+
+static __always_inline bool may_be_snat_reply(const struct settings *settings, const struct packet *packet)
+{
+	return (packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN &&
+	       bpf_ntohs(packet->destination_port) >= SNAT_PORT_FIRST &&
+	       is_snat_source(settings, &packet->destination) &&
 	       known_backend(&packet->source, packet->source_port, settings->seed);
 }

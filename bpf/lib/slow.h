@@ -86,15 +86,19 @@ static __always_inline struct step slow_ports(struct __sk_buff *skb, struct work
 	bool hairpin =
 		hook == HOOK_FROM_POD && is_hairpin_address(work->settings, packet->family, &packet->destination);
 	bool portless = packet->fragment == FRAGMENT_LATER && !fragment_recall(packet);
+	bool reply = hook == HOOK_FROM_NET && !packet->malformed && !portless &&
+		     may_be_snat_reply(work->settings, packet) && snat_source_index(&packet->destination);
 	bool of_service;
 
-	if (hook == HOOK_FROM_NET && !packet->malformed && !portless && is_snat_reply(work->settings, packet) &&
-	    (packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN && snat_source_index(&packet->destination))
+	if (reply && snat_has(&work->query, packet))
 		return step_to(NEXT_REPLY);
 	if (!known_destination(&packet->destination, packet->destination_port, work->settings->seed) && !hairpin &&
-	    !service_cidr_has(&packet->destination))
+	    !service_cidr_has(&packet->destination)) {
+		if (reply)
+			return step_finish(VERDICT_PASS_UNKNOWN_REPLY);
 		return step_finish(packet->fragment == FRAGMENT_LATER ? VERDICT_PASS_FRAGMENT
 								      : VERDICT_PASS_NOT_SERVICE);
+	}
 	if (packet->malformed || portless) {
 		of_service = slow_refuses(packet);
 		if (packet->malformed)
@@ -190,7 +194,7 @@ static __always_inline enum verdict icmp_error_forward(struct __sk_buff *skb, st
 	if (!quote_parse(skb, icmp))
 		return VERDICT_PASS_ICMP;
 	hairpin = hook == HOOK_FROM_POD && is_hairpin_address(settings, icmp->answer.family, &icmp->answer.destination);
-	if (hook == HOOK_FROM_NET && in_snat_range(settings, icmp->answer.destination_port) &&
+	if (hook == HOOK_FROM_NET && bpf_ntohs(icmp->answer.destination_port) >= SNAT_PORT_FIRST &&
 	    icmp_find_snat(icmp, settings))
 		return icmp_translate(skb, icmp);
 	if (!(hairpin ? icmp_find_reply(icmp, settings) : icmp_find_forward(skb, icmp, settings)))

@@ -83,10 +83,16 @@ __noinline int snat_source(struct __sk_buff *skb, const struct packet *packet, c
 
 /* The port that the server sees. */
 
-/* Ports of the range that one run of the slow path looks at; it begins anew TRIES_MAX times. A range of so many ports is used
- * to its last one, of a larger one a hundredth may be left when the first connection finds none. Without a limit, a
- * flood towards a server whose ports are all taken would cost far more than it does. */
-#define SNAT_PORTS_TRIED 32
+/* Which ports are looked at, in this order, each time from a place that a hash of the connection says, by a stride: those of --snat-ports;
+ * where every other port may serve as well, so many of those, then so many of the ones that the host's own connections do not get by
+ * themselves, then so many of all from SNAT_PORT_FIRST on. So what a SYN costs does not grow with the number of ports: a stage that is
+ * full but for one port in ten is found so by one SYN in thirty. */
+#define SNAT_PORTS_TRIED \
+	32 /* a stage's; and that one run of the slow path looks at, which begins anew TRIES_MAX times */
+#define SNAT_PORTS_WIDE (4 * SNAT_PORTS_TRIED) /* the last stage has two runs */
+
+/* Without those other ports a range of so many ports as TRIES_MAX runs look at is used to its last one, of a larger one a hundredth may
+ * be left when the first connection finds none. */
 
 #define SNAT_STRIDES 8
 
@@ -97,8 +103,9 @@ static const __u32 snat_strides[SNAT_STRIDES] = { 65537, 72019, 79031, 86501, 95
  * a packet of no connection has them looked at. */
 #define SNAT_PORTS_OWN 8
 
-/* Candidates among which a held port (flow_holds_port) is left alone. When none of them is free, hardly any other is: then the port
- * that is held for longest serves, and a client whose clock is behind that of the one before waits for a second SYN. */
+/* Candidates among which a held port (flow_holds_port) is left alone, where --snat-ports alone serve. When none of them is free, hardly any
+ * other is: then the port that is held for longest serves, and a client whose clock is behind that of the one before waits for a second
+ * SYN. With the other ports it is left alone among all SNAT_PORTS_WIDE. */
 #define SNAT_PORTS_STRICT 256
 
 /* How long a reset is to be the last that is seen of a connection, in seconds: one outside the window ends nothing, and who is amid
@@ -108,7 +115,8 @@ static const __u32 snat_strides[SNAT_STRIDES] = { 65537, 72019, 79031, 86501, 95
 /* Worst first. */
 enum snat_port {
 	SNAT_PORT_TAKEN = 0,
-	SNAT_PORT_HELD,  /* by a connection that ended, which the server may remember */
+	SNAT_PORT_HELD, /* by a connection that ended, which the server may remember */
+	SNAT_PORT_AGAIN, /* the same of the same client to the same address: its clock goes on, so the server takes its SYN */
 	SNAT_PORT_RESET, /* by one that was reset: the server has none, if that was in its window */
 	SNAT_PORT_ENDED, /* by one that the server closed last, and has forgotten */
 	SNAT_PORT_USED,  /* once; nobody remembers */
@@ -127,12 +135,15 @@ static __always_inline bool snat_has_port(const struct flow *flow, const struct 
 }
 
 /* Of a connection that has not expired. */
-static __always_inline enum snat_port snat_port_ended(const struct flow *flow, __u32 now)
+static __always_inline enum snat_port snat_port_ended(const struct flow *flow, const struct insertion *in, __u32 now)
 {
 	__u32 seen = flow->seen;
 
 	if (flow_holds_port(flow, seen))
-		return SNAT_PORT_HELD;
+		return address_equal(&flow->client, &in->flow.client) &&
+				       address_equal(&flow->frontend, &in->flow.frontend)
+			       ? SNAT_PORT_AGAIN
+			       : SNAT_PORT_HELD;
 	if (seen_fins(seen) && seen & SEEN_CLIENT_WAITS)
 		return SNAT_PORT_ENDED;
 	return seen & SEEN_RESET && flow_age(flow, now) >= SNAT_RESET_SECONDS * jiffies_per_second ? SNAT_PORT_RESET
@@ -145,7 +156,7 @@ static __always_inline enum snat_port snat_port_left(const struct flow *flow, co
 		return SNAT_PORT_USED;
 	if (flow->other_port == in->flow.port && flow_same_ends(flow, &in->flow))
 		return SNAT_PORT_OWN;
-	return snat_port_ended(flow, now);
+	return snat_port_ended(flow, in, now);
 }
 
 /* How good the port of an entry is, the larger the better; below 0: it has another. A function of its own so that the verifier goes
@@ -196,12 +207,128 @@ static __always_inline __u64 snat_hash(const struct flow *flow, __u64 seed)
 	return flow_own_pair_hash(flow, seed);
 }
 
-static __always_inline __be16 snat_candidate(const struct settings *settings, __u64 hash, __u32 candidate)
+/* Ports beyond --snat-ports serve as well: whose they are can be asked. */
+static __always_inline bool snat_is_wide(const struct settings *settings)
 {
-	__u32 stride = snat_strides[hash & (SNAT_STRIDES - 1)];
-	__u32 count = settings->snat_count;
+	return conntrack_there() && settings->snat_wide;
+}
 
-	return bpf_htons(settings->snat_first + ((__u32)(hash >> 32) % count + candidate * stride) % count);
+static __always_inline bool snat_may_use(const struct settings *settings, __be16 port)
+{
+	return in_snat_range(settings, port) || (snat_is_wide(settings) && bpf_ntohs(port) >= SNAT_PORT_FIRST);
+}
+
+static __always_inline __be16 snat_port_of(__u64 hash, __u32 first, __u32 count, __u32 number)
+{
+	return bpf_htons(first +
+			 ((__u32)(hash >> 32) % count + number * snat_strides[hash & (SNAT_STRIDES - 1)]) % count);
+}
+
+/* The port of a candidate's number, 0: a stage of fewer ports has none of that number. A function of its own for the sake of the stack. */
+__noinline int snat_candidate(__u64 hash, __u32 candidate)
+{
+	const struct settings *settings = settings_get();
+	__u32 number = candidate % SNAT_PORTS_TRIED;
+	__u32 first, count;
+
+	if (!settings)
+		return 0;
+	if (!snat_is_wide(settings))
+		return snat_port_of(hash, settings->snat_first, settings->snat_count, candidate);
+	if (candidate >= 2 * SNAT_PORTS_TRIED)
+		return snat_port_of(hash, SNAT_PORT_FIRST, 65536 - SNAT_PORT_FIRST, candidate);
+	first = candidate < SNAT_PORTS_TRIED ? settings->snat_first : settings->snat_quiet_first;
+	count = candidate < SNAT_PORTS_TRIED ? settings->snat_count : settings->snat_quiet_count;
+	return number < count ? snat_port_of(hash, first, count, number) : 0;
+}
+
+/* How many candidates there are. */
+static __always_inline __u32 snat_candidates(const struct settings *settings)
+{
+	return snat_is_wide(settings) ? SNAT_PORTS_WIDE : settings->snat_count;
+}
+
+#define TCP_STATE_SYN_SENT 2
+
+/* opening: only a socket that waits for the answer to its SYN. */
+static __always_inline bool snat_socket_tcp(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 size,
+					    bool opening)
+{
+	struct bpf_sock *sk = bpf_skc_lookup_tcp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
+	bool has;
+
+	if (!sk)
+		return false;
+	has = !opening || sk->state == TCP_STATE_SYN_SENT;
+	bpf_sk_release(sk);
+	return has;
+}
+
+static __always_inline bool snat_socket(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 size, __u8 protocol,
+					bool opening)
+{
+	struct bpf_sock *sk;
+
+	if (protocol != IPPROTO_UDP)
+		return snat_socket_tcp(skb, tuple, size, opening);
+	sk = bpf_sk_lookup_udp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return false;
+	bpf_sk_release(sk);
+	return true;
+}
+
+/* Not 0: a socket of the host would get this packet: it is connected from there to this server, or takes what comes there from anybody;
+ * opening not 0: it waits for the answer to its SYN. A function of its own for the sake of the stack. */
+__noinline int snat_socket_has(struct __sk_buff *skb, const struct ends *ends, __u32 opening)
+{
+	struct bpf_sock_tuple tuple = {};
+
+	if (!ends)
+		return false;
+	if (address_family(&ends->source) == 4) {
+		tuple.ipv4.saddr = address_to4(&ends->source);
+		tuple.ipv4.daddr = address_to4(&ends->destination);
+		tuple.ipv4.sport = ends->source_port;
+		tuple.ipv4.dport = ends->destination_port;
+		return snat_socket(skb, &tuple, sizeof(tuple.ipv4), ends->protocol, opening);
+	}
+	__builtin_memcpy(tuple.ipv6.saddr, &ends->source, sizeof(tuple.ipv6.saddr));
+	__builtin_memcpy(tuple.ipv6.daddr, &ends->destination, sizeof(tuple.ipv6.daddr));
+	tuple.ipv6.sport = ends->source_port;
+	tuple.ipv6.dport = ends->destination_port;
+	return snat_socket(skb, &tuple, sizeof(tuple.ipv6), ends->protocol, opening);
+}
+
+/* Not 0: the address and port is a frontend's, as a NodePort is. A function of its own for the sake of the stack. */
+__noinline int snat_frontend_has(const struct ends *ends)
+{
+	struct frontend_key key = {};
+
+	if (!ends)
+		return false;
+	key.address = ends->destination;
+	key.port = ends->destination_port;
+	key.protocol = ends->protocol;
+	return frontend_number(&key);
+}
+
+/* Not 0: what this server answers to the port is somebody else's: a frontend's, a socket's of the host, or of a connection that the host
+ * translates. A function of its own for the sake of the stack. */
+__noinline int snat_is_anothers(struct __sk_buff *skb, const struct insertion *in)
+{
+	const struct settings *settings = settings_get();
+	struct ends ends = {};
+
+	if (!settings || !in)
+		return false;
+	ends.source = in->to.destination;
+	ends.source_port = in->to.destination_port;
+	ends.destination = *snat_address(settings, &in->flow);
+	ends.destination_port = in->flow.other_port;
+	ends.protocol = in->flow.protocol;
+	return snat_frontend_has(&ends) || snat_socket_has(skb, &ends, false) ||
+	       (settings->yield && conntrack_knows(skb, &ends));
 }
 
 /* Puts a port into in that is better than what is there. True: no other can be. */
@@ -218,13 +345,19 @@ static __always_inline bool snat_prefer(struct insertion *in, __be16 port, __u32
 	return worth >> SNAT_PORT_SHIFT >= (least == SNAT_PORT_OWN ? SNAT_PORT_OWN : SNAT_PORT_FREE);
 }
 
+/* The candidate with which the next run goes on. */
+static __always_inline __u32 snat_next_run(__u32 candidate)
+{
+	return (candidate | (SNAT_PORTS_TRIED - 1)) + 1;
+}
+
 /* The number of a candidate from this one on whose port, put into in, is at least as good as this (enum snat_port): the first that is
  * free, else the one that had its last packet longest ago. -1: all were tried, -2: so many that it is another run's turn. A function
  * of its own so that the verifier goes through it once. */
 __noinline int snat_find_port(struct insertion *in, __u32 candidate, int least)
 {
 	const struct settings *settings = settings_get();
-	__u32 end = candidate + (least == SNAT_PORT_OWN ? SNAT_PORTS_OWN : SNAT_PORTS_TRIED);
+	__u32 end = least == SNAT_PORT_OWN ? candidate + SNAT_PORTS_OWN : snat_next_run(candidate);
 	int none = -2;
 	__u64 hash;
 
@@ -234,11 +367,14 @@ __noinline int snat_find_port(struct insertion *in, __u32 candidate, int least)
 	in->over = false;
 	in->worth = 0; /* in is memory that the verifier does not follow: it goes through each round once */
 	for (int i = 0; i < SNAT_PORTS_TRIED && candidate < end; i++, candidate++) {
-		if (candidate >= settings->snat_count) {
+		__be16 port;
+
+		if (candidate >= snat_candidates(settings)) {
 			none = -1;
 			break;
 		}
-		if (snat_prefer(in, snat_candidate(settings, hash, candidate), candidate, least))
+		port = snat_candidate(hash, candidate);
+		if (port && snat_prefer(in, port, candidate, least))
 			break;
 	}
 	return (int)(in->worth >> SNAT_PORT_SHIFT) < least ? none : (int)in->candidate;
@@ -250,11 +386,17 @@ __noinline int snat_find_port(struct insertion *in, __u32 candidate, int least)
 /* The port that the server knows, of a connection that was forgotten in part. The range may have changed since. */
 static __always_inline bool create_snat_port_again(const struct work *work, struct insertion *in)
 {
-	if (work->found.port && in_snat_range(work->settings, work->found.port)) {
+	if (work->found.port && snat_may_use(work->settings, work->found.port)) {
 		in->flow.other_port = work->found.port;
 		return true;
 	}
 	return !opens_connection(&work->packet) && snat_find_port(in, 0, SNAT_PORT_OWN) >= 0;
+}
+
+/* The least that a candidate's port is to be worth (enum snat_port). */
+static __always_inline int snat_least(const struct settings *settings, __u32 candidate, bool again)
+{
+	return again || (!snat_is_wide(settings) && candidate >= SNAT_PORTS_STRICT) ? SNAT_PORT_HELD : SNAT_PORT_RESET;
 }
 
 /* INSERT_DONE: work->in has a port to try. INSERT_PORT: none in this run, the next one goes on from where it ended. */
@@ -269,33 +411,16 @@ static __always_inline enum insert create_snat_port(struct __sk_buff *skb, struc
 	again = next & SNAT_HELD_TOO;
 	next &= ~SNAT_HELD_TOO;
 	next = next ? next - 1 : 0;
-	candidate =
-		snat_find_port(&work->in, next, again || next >= SNAT_PORTS_STRICT ? SNAT_PORT_HELD : SNAT_PORT_RESET);
+	candidate = snat_find_port(&work->in, next, snat_least(work->settings, next, again));
 	if (candidate >= 0)
 		handed(skb)->slow.snat_next = again | (candidate + 1);
 	else if (candidate == -2)
-		handed(skb)->slow.snat_next = again | (next + SNAT_PORTS_TRIED);
+		handed(skb)->slow.snat_next = again | snat_next_run(next);
 	else if (again)
 		return INSERT_EXHAUSTED;
 	else
 		handed(skb)->slow.snat_next = SNAT_HELD_TOO;
 	return candidate >= 0 ? INSERT_DONE : INSERT_PORT;
-}
-
-/* Not 0: a masquerade of the host's has the port towards this server. A function of its own for the sake of the stack. */
-__noinline int create_snat_taken(struct __sk_buff *skb, const struct insertion *in)
-{
-	const struct settings *settings = settings_get();
-	struct ends ends = {};
-
-	if (!settings || !in || !settings->yield)
-		return false;
-	ends.source = in->to.destination;
-	ends.source_port = in->to.destination_port;
-	ends.destination = *snat_address(settings, &in->flow);
-	ends.destination_port = in->flow.other_port;
-	ends.protocol = in->flow.protocol;
-	return conntrack_replies(skb, &ends);
 }
 
 /* A client off the node has come by a ClusterIP to a server that knows its address: from now on any direct connection may clash. */
@@ -331,17 +456,43 @@ static __always_inline enum verdict create_external(struct __sk_buff *skb, struc
 
 /* Packets of servers on other nodes to an address and a port that SNAT uses. */
 
+/* A flow of SNAT has the port that a packet goes to. */
+static __always_inline bool snat_has(struct flow_query *query, const struct packet *packet)
+{
+	flow_ends_reply(&query->ends, packet);
+	query->kind = QUERY_SNAT_REPLY;
+	query->blocks = FLOW_BLOCKS_OWN;
+	query->hash = flow_ends_hash(&query->ends, filter_seed());
+	return flow_search(query) >= 0;
+}
+
 static __always_inline bool snat_find(const struct settings *settings, const struct packet *packet, struct reply *reply)
 {
 	reply_find(reply, settings, packet, QUERY_SNAT_REPLY);
 	return reply->at;
 }
 
-/* The packet begins a connection, and both sides have closed the flow's: a masquerade of the host's has the port towards this server by
- * now. A reset alone says nothing: it may have been outside the window. */
-static __always_inline bool snat_is_over(const struct flow *flow, const struct packet *packet)
+/* Not 0: a socket of the host waits for this answer to its SYN. A function of its own for the sake of the stack. */
+__noinline int snat_host_opens(struct __sk_buff *skb, const struct packet *packet)
 {
-	return (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK) && seen_fins(flow->seen);
+	struct ends ends = {};
+
+	if (!packet)
+		return false;
+	ends_of(&ends, packet);
+	return snat_socket_has(skb, &ends, true);
+}
+
+/* The packet begins a connection that is not the flow's. Both sides have closed that: a masquerade or a socket of the host's has the port
+ * towards this server by now. It was reset, which may have been outside the window, or never established: a socket of the host is the one
+ * that waits. */
+static __always_inline bool snat_is_over(struct __sk_buff *skb, const struct flow *flow, const struct packet *packet)
+{
+	if (packet->protocol != IPPROTO_TCP || !answers_syn(packet))
+		return false;
+	if (seen_fins(flow->seen))
+		return true;
+	return (seen_closed(flow->seen) || !(flow->seen & SEEN_ESTABLISHED)) && snat_host_opens(skb, packet);
 }
 
 /* Frees the entry: the other connection's next packets are not the flow's either. */
@@ -361,7 +512,7 @@ static __always_inline enum verdict snat_translate(struct __sk_buff *skb, const 
 	return reply_rewrite(skb, packet, &reply->flow);
 }
 
-/* The slow path has sent what is here: reply and packet are told of. What has no flow is of the host's own connections or of a
+/* A flow has what is here, or had it a moment ago: reply and packet are told of. What has none is of the host's own connections or of a
  * masquerade's, as far as anybody can say: it passes. Of a flow that was lost, the host answers it with a reset. */
 static __always_inline enum verdict snat_reply(struct __sk_buff *skb, struct packet *packet, struct reply *reply)
 {
@@ -374,7 +525,7 @@ static __always_inline enum verdict snat_reply(struct __sk_buff *skb, struct pac
 		return VERDICT_PASS_UNKNOWN_REPLY;
 	if (!snat_find(settings, packet, reply))
 		return VERDICT_PASS_UNKNOWN_REPLY;
-	if (!snat_is_over(&reply->flow, packet))
+	if (!snat_is_over(skb, &reply->flow, packet))
 		return snat_translate(skb, settings, packet, reply);
 	snat_give(reply);
 	return VERDICT_PASS_UNKNOWN_REPLY;

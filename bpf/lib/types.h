@@ -11,7 +11,8 @@
 #define FLOW_WAYS         8 /* entries of one set of the flow table: 512 bytes */
 #define FLOW_SETS         8 /* sets of one block: a page of entries, and a cache line of tags */
 #define SERVICE_CIDRS_MAX 8
-#define SOURCES_MAX       64         /* the node's addresses that SNAT may use; index 0 is nobody's */
+#define SOURCES_MAX       64 /* the node's addresses that SNAT may use; index 0 is nobody's */
+#define SOURCE_BITS       256
 #define FILTER_WORDS      (1u << 15) /* of each of the two filters: twice 256 KiB */
 
 /* Policy sides of a record. */
@@ -337,11 +338,15 @@ struct settings {
 	__u8 yield; /* enum yield, or-ed: whether the kernel's NAT may have connections to frontends */
 	__u8 routed; /* not 0: a client off the node has come to a server of this node by a ClusterIP. Written by the programs */
 	__u32 cidr_count;
-	__u16 snat_first; /* first port, in the machine's byte order, that SNAT may use */
-	__u16 snat_count; /* of ports; 0: no SNAT */
-	__u64 seed;       /* of the flow table's and the filter's hash; drawn once, kept over restarts */
-	__u64 responder;  /* bpf_ktime_get_ns of the last heartbeat of who answers names on this node; 0: nobody does */
-	__u64 netns;      /* cookie of the host's network namespace, as its sockets tell it; 0: not known */
+	__u16 snat_first;       /* first port, in the machine's byte order, that SNAT may use */
+	__u16 snat_count;       /* of ports; 0: no SNAT */
+	__u16 snat_quiet_first; /* the same of ports beyond these that the host's own connections do not get by themselves; */
+	__u16 snat_quiet_count; /* 0: none */
+	__u8 snat_wide; /* not 0: where those of --snat-ports are taken, every port from 1024 on serves that is nobody's */
+	__u8 pad[3];
+	__u64 seed;      /* of the flow table's and the filter's hash; drawn once, kept over restarts */
+	__u64 responder; /* bpf_ktime_get_ns of the last heartbeat of who answers names on this node; 0: nobody does */
+	__u64 netns;     /* cookie of the host's network namespace, as its sockets tell it; 0: not known */
 	struct address loopback4; /* source of hairpin flows */
 	struct address loopback6;
 	struct address node4; /* the node's first address of the family; zero: none */
@@ -349,6 +354,8 @@ struct settings {
 	struct address node_port4; /* answers NodePorts: what loopback addresses stand for; zero: none */
 	struct address node_port6;
 	struct cidr cidrs[SERVICE_CIDRS_MAX];
+	/* Two of these bits are set for each of sources: most addresses that are none of them are told by that. */
+	__u64 source_bits[SOURCE_BITS / 64];
 	/* Addresses that SNAT may use. An index keeps its address while a flow may name it; zero: free. */
 	struct address sources[SOURCES_MAX];
 };

@@ -121,7 +121,7 @@ func (r *running) openLoop(context.Context) error {
 	r.loop = newLoop(r.source, r.tables, r.metrics, d.diary, r.log, loopOptions{
 		loopback4: o.Loopback4, loopback6: o.Loopback6,
 		auditEvery: o.AuditEvery, reclaimEvery: o.ReclaimEvery, debounce: o.Debounce,
-		namespace: namespace, snatPorts: o.SNATPorts, nodeConfig: o.nodeConfig(),
+		namespace: namespace, snatPorts: o.SNATPorts, snatWide: o.SNATAllPorts && r.objects.Conntrack() == nil, nodeConfig: o.nodeConfig(),
 		nodeChanged: func() { r.devices.Changed(); r.checks.Look(); r.hostChanged(); d.lookAtNames() },
 		checks:      r.checks,
 		names:       d.nameTables(),

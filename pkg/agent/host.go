@@ -57,18 +57,51 @@ func Forwarding(v4 bool, devices ...string) error {
 	return nil
 }
 
+// localPorts are those that Linux gives to the host's own sockets.
+func localPorts() (maps.PortRange, error) {
+	text, err := setting("ipv4", "ip_local_port_range")
+	if err != nil {
+		return maps.PortRange{}, fmt.Errorf("cannot be read: %w", err)
+	}
+	return parsePorts(strings.Join(strings.Fields(text), "-"))
+}
+
+// QuietPorts are the longest row of ports from 1024 on that neither the host's own sockets get by themselves nor SNAT takes first; none where
+// it cannot be read which those are.
+func QuietPorts(first maps.PortRange) maps.PortRange {
+	own, err := localPorts()
+	if err != nil {
+		return maps.PortRange{}
+	}
+	return quietPorts(own, first)
+}
+
+func quietPorts(taken ...maps.PortRange) (longest maps.PortRange) {
+	row := maps.PortRange{}
+	for port := 1024; port <= 65535; port++ {
+		if slices.ContainsFunc(taken, func(r maps.PortRange) bool { return r.Contains(uint16(port)) }) {
+			row = maps.PortRange{}
+			continue
+		}
+		if row.Count() == 0 {
+			row.First = uint16(port)
+		}
+		row.Last = uint16(port)
+		if row.Count() > longest.Count() {
+			longest = row
+		}
+	}
+	return longest
+}
+
 // PortOverlap says which of the ports Linux gives to connections of the host's own sockets (net.ipv4.ip_local_port_range less
 // ip_local_reserved_ports); nil when none.
 func PortOverlap(ports maps.PortRange) error {
-	text, err := setting("ipv4", "ip_local_port_range")
-	if err != nil {
-		return fmt.Errorf("cannot be read: %w", err)
-	}
-	own, err := parsePorts(strings.Join(strings.Fields(text), "-"))
+	own, err := localPorts()
 	if err != nil {
 		return err
 	}
-	text, err = setting("ipv4", "ip_local_reserved_ports")
+	text, err := setting("ipv4", "ip_local_reserved_ports")
 	if err != nil {
 		return fmt.Errorf("cannot be read: %w", err)
 	}
@@ -133,7 +166,11 @@ func (r *running) lookAtHost() {
 	has := func(v4 bool) bool {
 		return slices.ContainsFunc(network.Local, func(a netip.Addr) bool { return a.Is4() == v4 })
 	}
-	findings := map[string]error{"IPv4 forwarding": nil, "IPv6 forwarding": nil, "source ports": PortOverlap(r.options.SNATPorts), "node addresses": nil}
+	findings := map[string]error{"IPv4 forwarding": nil, "IPv6 forwarding": nil, "source ports": PortOverlap(r.options.SNATPorts), "node addresses": nil,
+		"source ports beyond --snat-ports": nil}
+	if unknown := r.objects.Conntrack(); r.options.SNATAllPorts && unknown != nil {
+		findings["source ports beyond --snat-ports"] = fmt.Errorf("not used, as it cannot be asked whose they are: %w", unknown)
+	}
 	if len(devices) > 0 && has(true) {
 		findings["IPv4 forwarding"] = Forwarding(true, devices...)
 	}

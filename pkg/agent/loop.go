@@ -52,6 +52,7 @@ type loopOptions struct {
 	auditEvery, reclaimEvery, debounce time.Duration
 	namespace                          uint64 // cookie of the host's network namespace
 	snatPorts                          maps.PortRange
+	snatWide                           bool // ports beyond these serve as well
 	nodeConfig                         watch.NodeConfig
 	nodeChanged                        func() // told when the node's addresses may have changed; may be nil
 	checks                             checks

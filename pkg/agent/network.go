@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -125,6 +124,7 @@ func (l *loop) config() (maps.Config, error) {
 		c = c.WithNode(node)
 	}
 	c.Loopback4, c.Loopback6, c.Netns, c.SNATPorts = l.loopback4, l.loopback6, l.namespace, l.snatPorts
+	c.SNATWide, c.SNATQuiet = l.snatWide, QuietPorts(l.snatPorts)
 	c.Yield = l.yield()
 	network := l.lastNetwork()
 	network.Local = without(network.Local, slices.Concat(c.ServiceCIDRs, l.source.ServiceCIDRs()))
@@ -164,19 +164,4 @@ func firstOf(addresses []netip.Addr, v4 bool) netip.Addr {
 		}
 	}
 	return netip.Addr{}
-}
-
-// portProblems are the NodePorts of a Service that are source ports of SNAT as well.
-func (l *loop) portProblems(s lb.Service) (problems []lb.Problem) {
-	for i, p := range s.Ports {
-		if l.snatPorts.Contains(p.NodePort) {
-			problems = append(problems, lb.Problem{
-				Object: s.Name.Object(),
-				Field:  fmt.Sprintf("spec.ports[%d].nodePort", i),
-				Message: fmt.Sprintf("%d is one of the source ports of SNAT (--snat-ports %s), where replies of backends and clients cannot be told apart",
-					p.NodePort, l.snatPorts),
-			})
-		}
-	}
-	return problems
 }

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/attach"
-	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -100,20 +99,17 @@ func TestEveryDeviceHasASourceOrTheNodes(t *testing.T) {
 	}
 }
 
-func TestANodePortAmongTheSourcePortsIsAProblem(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		b.snatPorts = maps.DefaultSNATPorts()
-		in := input(1, 1)
-		in.Service.Ports[0].NodePort = 61080
-		b.source.put(in)
-		b.Synced()
-		b.settle()
-		want := lb.Problem{Object: "Service default/s1", Field: "spec.ports[0].nodePort",
-			Message: "61080 is one of the source ports of SNAT (--snat-ports 61000-65535), where replies of backends and clients cannot be told apart"}
-		if got := b.status().Problems; len(got) != 1 || got[0] != want {
-			t.Errorf("problems %v, want %v", got, want)
+func TestQuietPortsAreTheLongestRowThatNobodyGetsByItself(t *testing.T) {
+	for _, row := range []struct{ own, first, want maps.PortRange }{
+		{maps.PortRange{First: 32768, Last: 60999}, maps.DefaultSNATPorts(), maps.PortRange{First: 1024, Last: 32767}},
+		{maps.PortRange{First: 1024, Last: 40000}, maps.PortRange{First: 61000, Last: 62000}, maps.PortRange{First: 40001, Last: 60999}},
+		{maps.PortRange{First: 20000, Last: 60999}, maps.PortRange{First: 10000, Last: 10100}, maps.PortRange{First: 10101, Last: 19999}},
+		{maps.PortRange{First: 1, Last: 65535}, maps.DefaultSNATPorts(), maps.PortRange{}},
+	} {
+		if got := quietPorts(row.own, row.first); got != row.want {
+			t.Errorf("own %s, --snat-ports %s: quiet are %s, want %s", row.own, row.first, got, row.want)
 		}
-	})
+	}
 }
 
 func TestSourcePortsThatTheHostUsesItselfAreToldUnlessTheyAreReserved(t *testing.T) {

@@ -40,7 +40,8 @@ type Options struct {
 	SocketLB attach.SocketMode // --socket-lb: whose sockets are served as they connect
 	Cgroup   string            // --cgroup: directory of the cgroup that those sockets are in; "": the whole cgroup2 hierarchy
 
-	SNATPorts maps.PortRange // --snat-ports: source ports of external clients' connections to backends on other nodes
+	SNATPorts    maps.PortRange // --snat-ports: source ports of external clients' connections to backends on other nodes
+	SNATAllPorts bool           // --snat-all-ports: the other ones from 1024 on, too, where these are used up and connection tracking can be asked
 
 	Zone              string              // --zone, instead of the Node's label
 	NodeIPs           []netip.Addr        // --node-ip, instead of the Node's addresses
@@ -90,6 +91,7 @@ func DefaultOptions() Options {
 		LockDir:        bpf.DefaultLockDir,
 		SocketLB:       attach.HostSockets,
 		SNATPorts:      maps.DefaultSNATPorts(),
+		SNATAllPorts:   true,
 		Sizes:          bpf.DefaultLimits().Sizes,
 		HealthAddress:  ":10256",
 		MetricsAddress: "127.0.0.1:10249",

@@ -104,7 +104,6 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	l.noteMinding(name, mindsHost(in))
 	node := l.node()
 	decision := decide.Serve(in, node)
-	decision.Problems = append(decision.Problems, l.portProblems(in.Service)...)
 	stats, err := l.tables.Apply(decision)
 	names.settle(err)
 	names.learn(&decision)

@@ -368,30 +368,35 @@ type NearlbServiceCounter struct {
 }
 
 type NearlbSettings struct {
-	_         structs.HostLayout
-	Schema    uint32
-	Disabled  uint8
-	Draining  uint8
-	Yield     uint8
-	Routed    uint8
-	CidrCount uint32
-	SnatFirst uint16
-	SnatCount uint16
-	Seed      uint64
-	Responder uint64
-	Netns     uint64
-	Loopback4 NearlbAddress
-	Loopback6 NearlbAddress
-	Node4     NearlbAddress
-	Node6     NearlbAddress
-	NodePort4 NearlbAddress
-	NodePort6 NearlbAddress
-	Cidrs     [8]struct {
+	_              structs.HostLayout
+	Schema         uint32
+	Disabled       uint8
+	Draining       uint8
+	Yield          uint8
+	Routed         uint8
+	CidrCount      uint32
+	SnatFirst      uint16
+	SnatCount      uint16
+	SnatQuietFirst uint16
+	SnatQuietCount uint16
+	SnatWide       uint8
+	Pad            [3]uint8
+	Seed           uint64
+	Responder      uint64
+	Netns          uint64
+	Loopback4      NearlbAddress
+	Loopback6      NearlbAddress
+	Node4          NearlbAddress
+	Node6          NearlbAddress
+	NodePort4      NearlbAddress
+	NodePort6      NearlbAddress
+	Cidrs          [8]struct {
 		_       structs.HostLayout
 		Address NearlbAddress
 		Mask    NearlbAddress
 	}
-	Sources [64]NearlbAddress
+	SourceBits [4]uint64
+	Sources    [64]NearlbAddress
 }
 
 type NearlbSideIndex uint32

@@ -83,6 +83,7 @@ func addAgentFlags(flags *pflag.FlagSet, o *agent.Options) {
 	flags.StringSliceVar(&o.PodDevices, "pod-devices", nil, "`patterns` of pod devices, as veth*,lxc* (default: found by themselves)")
 	flags.StringSliceVar(&o.NetDevices, "net-devices", nil, "`patterns` of devices that lead to other hosts, as eth*,vxlan* (default: found by themselves)")
 	flags.Var(portsFlag{&o.SNATPorts}, "snat-ports", "`FIRST-LAST`, source ports of outside clients' connections to backends on other nodes")
+	flags.BoolVar(&o.SNATAllPorts, "snat-all-ports", o.SNATAllPorts, "use the others from 1024 on, too, where those are used up, if they are nobody's")
 	flags.StringVar(&o.HealthAddress, "health-address", o.HealthAddress, "`address` of /healthz, /livez and /readyz; empty: none")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "`address` of /metrics; empty: none")
 	flags.IntVar(&o.SeriesLimits.Services, "metrics-services", o.SeriesLimits.Services, "`n` service ports have metrics of their own; others count together")

@@ -4,33 +4,21 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/kubeproxy"
-	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
-// checkPorts says whether the source ports of SNAT are used for something else: by the host's own connections, or by a
-// NodePort. Where no agent ran, it looks at the ports that one would take by default.
+// checkPorts says which source ports SNAT has, and whether the host's own connections get some of them first. Where no agent ran, it looks
+// at those that one would take by default.
 func checkPorts(pins *pinFlags) checkRow {
-	row := checkRow{Subject: "source ports", Result: good}
-	ports, taken := snatPorts(pins), ""
-	err := pins.read(func(reader *maps.Reader) error {
-		for frontend, err := range reader.Frontends() {
-			if err == nil && frontend.Kind == string(lb.KindNodePort) && ports.Contains(frontend.FrontendPort) {
-				taken = fmt.Sprintf("NodePort %d of Service %s is one of the source ports of SNAT (--snat-ports %s): choose others", frontend.FrontendPort,
-					frontend.Service, ports)
-			}
-		}
-		return nil
-	})
-	row.Detail = ports.String()
-	if err == nil && taken != "" {
-		row.Result, row.Detail = warning, taken
+	ports, wide := snatPorts(pins)
+	row := checkRow{Subject: "source ports", Result: good, Detail: ports.String() + " alone"}
+	if wide {
+		row.Detail = ports.String() + ", then every other one from 1024 on that is nobody's"
 	}
 	if err := agent.PortOverlap(ports); err != nil {
 		row.Result, row.Detail = warning, err.Error()
@@ -72,20 +60,21 @@ func checkConntrack(rules kubeproxy.Rules, pins *pinFlags) checkRow {
 	if unknown == nil {
 		return checkRow{"connection tracking", good, "can be asked for connections that the host translates"}
 	}
-	if shared := agent.SharedPorts(rules, unknown, snatPorts(pins)); shared != nil {
+	ports, _ := snatPorts(pins)
+	if shared := agent.SharedPorts(rules, unknown, ports); shared != nil {
 		return checkRow{"connection tracking", warning, "cannot be asked: " + shared.Error()}
 	}
 	return checkRow{"connection tracking", good, "cannot be asked, and the host translates no connections: " + unknown.Error()}
 }
 
-// snatPorts are those that the programs are told, else those that an agent would take by default.
-func snatPorts(pins *pinFlags) maps.PortRange {
-	ports := maps.DefaultSNATPorts()
+// snatPorts are those that the programs are told, and whether others serve as well; else those that an agent would take by default.
+func snatPorts(pins *pinFlags) (ports maps.PortRange, wide bool) {
 	_ = pins.read(func(reader *maps.Reader) error { // without tables there is nothing to read
-		if told := reader.SNATPorts(); told.Count() > 0 {
-			ports = told
-		}
+		ports, wide = reader.SNATPorts()
 		return nil
 	})
-	return ports
+	if ports.Count() > 0 {
+		return ports, wide
+	}
+	return maps.DefaultSNATPorts(), bpf.ProbeConntrack() == nil
 }

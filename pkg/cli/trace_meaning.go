@@ -22,7 +22,7 @@ func verdictText(name string) string {
 	case "pass-other-nat":
 		return "the kernel's NAT translates this connection, for kube-proxy: left as it is"
 	case "pass-unknown-reply":
-		return "from a backend to one of the ports of --snat-ports, and no connection of nearlb's has it: left as it is"
+		return "from a backend to a port of the node, and no connection of nearlb's has it: left as it is"
 	case "translate-balance":
 		return "a new connection: its backend was picked by hash"
 	case "translate-affinity":

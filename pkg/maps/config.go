@@ -27,6 +27,10 @@ type Config struct {
 	NodePort4, NodePort6 netip.Addr
 	// SNATPorts are the source ports of external clients' connections to other nodes; zero: there is no SNAT.
 	SNATPorts PortRange
+	// SNATWide has every other port from 1024 on serve, where SNATPorts are used up, that is neither a socket's of the host nor in
+	// connection tracking: those of SNATQuiet, which the host's own connections do not get by themselves, before the others.
+	SNATWide  bool
+	SNATQuiet PortRange
 	// Sources are the addresses of this node that SNAT may use, beside Node4, Node6 and those of Devices; 63 in all.
 	Sources []netip.Addr
 	// Devices are the network devices, by ifindex.
@@ -63,7 +67,8 @@ func (t *Tables) Config() (Config, error) {
 	c := Config{
 		Loopback4: optionalAddr(s.Loopback4), Loopback6: optionalAddr(s.Loopback6), Disabled: s.Disabled != 0, Yield: Yield(s.Yield), Netns: s.Netns,
 		Node4: optionalAddr(s.Node4), Node6: optionalAddr(s.Node6), NodePort4: optionalAddr(s.NodePort4), NodePort6: optionalAddr(s.NodePort6),
-		SNATPorts: portsOf(s), Sources: t.sources.inUse(), Devices: map[uint32]DeviceSources{},
+		SNATPorts: portRange(s.SnatFirst, s.SnatCount), SNATWide: s.SnatWide != 0, SNATQuiet: portRange(s.SnatQuietFirst, s.SnatQuietCount),
+		Sources: t.sources.inUse(), Devices: map[uint32]DeviceSources{},
 	}
 	for _, cidr := range s.Cidrs[:min(int(s.CidrCount), cidrLimit)] {
 		c.ServiceCIDRs = append(c.ServiceCIDRs, prefixOfCidr(cidr.Address, cidr.Mask))
@@ -77,15 +82,18 @@ func (t *Tables) Config() (Config, error) {
 	return c, nil
 }
 
-func portsOf(s bpf.NearlbSettings) PortRange {
-	if s.SnatCount == 0 {
+func portRange(first, count uint16) PortRange {
+	if count == 0 {
 		return PortRange{}
 	}
-	return PortRange{s.SnatFirst, s.SnatFirst + s.SnatCount - 1}
+	return PortRange{first, first + count - 1}
 }
 
-// SNATPorts are the source ports of SNAT as the programs are told; zero: none yet.
-func (r *Reader) SNATPorts() PortRange { return portsOf(read[bpf.NearlbSettings](r.store.settings, 0)) }
+// SNATPorts are the source ports of SNAT as the programs are told, zero: none yet; and whether others serve as well (Config.SNATWide).
+func (r *Reader) SNATPorts() (ports PortRange, wide bool) {
+	s := read[bpf.NearlbSettings](r.store.settings, 0)
+	return portRange(s.SnatFirst, s.SnatCount), s.SnatWide != 0
+}
 
 // optionalAddr16 is an address that may be missing: all zero.
 func optionalAddr16(a netip.Addr) bpf.NearlbAddress {

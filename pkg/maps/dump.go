@@ -51,8 +51,11 @@ func dumpSettings(out io.Writer, s bpf.NearlbSettings) {
 		fmt.Fprintf(out, "service-cidr %s\n", prefixOfCidr(c.Address, c.Mask))
 	}
 	fmt.Fprintf(out, "loopback %s %s\n", addrOf(s.Loopback4), addrOf(s.Loopback6))
-	if ports := portsOf(s); ports.Count() > 0 {
+	if ports := portRange(s.SnatFirst, s.SnatCount); ports.Count() > 0 {
 		fmt.Fprintf(out, "snat-ports %s\n", ports)
+	}
+	if s.SnatWide != 0 {
+		fmt.Fprintln(out, "snat-ports beyond these")
 	}
 	dumpAddresses(out, "node", s.Node4, s.Node6)
 	dumpAddresses(out, "node-port", s.NodePort4, s.NodePort6)

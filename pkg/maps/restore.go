@@ -51,6 +51,7 @@ func open(s *store) (*Tables, error) {
 		t.lookAt(p)
 	}
 	t.sources = restoreSources(t.store.settings, t.now())
+	t.writeSources() // who carried them over may not know of the bits
 	return t, t.defaults()
 }
 

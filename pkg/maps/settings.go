@@ -25,7 +25,7 @@ const (
 	wordPorts       = int(unsafe.Offsetof(bpf.NearlbSettings{}.SnatFirst) / 4)
 	wordNetns       = int(unsafe.Offsetof(bpf.NearlbSettings{}.Netns) / 4)
 	wordCidrs       = int(unsafe.Offsetof(bpf.NearlbSettings{}.Cidrs) / 4)
-	wordSources     = int(unsafe.Offsetof(bpf.NearlbSettings{}.Sources) / 4)
+	wordSources     = int(unsafe.Offsetof(bpf.NearlbSettings{}.SourceBits) / 4)
 	wordsOfSettings = int(unsafe.Sizeof(bpf.NearlbSettings{}) / 4)
 )
 
@@ -89,7 +89,11 @@ func (t *Tables) settingsOf(c *Config, old bpf.NearlbSettings) bpf.NearlbSetting
 	s.Netns, s.SnatFirst, s.SnatCount = c.Netns, c.SNATPorts.First, c.SNATPorts.Count()
 	s.Node4, s.Node6 = optionalAddr16(c.Node4), optionalAddr16(c.Node6)
 	s.NodePort4, s.NodePort6 = optionalAddr16(c.NodePort4), optionalAddr16(c.NodePort6)
-	s.Sources = t.sources.addresses
+	s.SnatQuietFirst, s.SnatQuietCount, s.SnatWide = c.SNATQuiet.First, c.SNATQuiet.Count(), 0
+	if c.SNATWide {
+		s.SnatWide = 1
+	}
+	t.sources.fill(&s)
 	s.CidrCount = uint32(len(c.ServiceCIDRs))
 	clear(s.Cidrs[:])
 	for i, p := range c.ServiceCIDRs {
@@ -101,14 +105,14 @@ func (t *Tables) settingsOf(c *Config, old bpf.NearlbSettings) bpf.NearlbSetting
 // settingsOrder is all that Configure changes, beside the modes: the sources before the ports, without which there is no SNAT, and the number
 // of CIDRs last.
 func settingsOrder() []int {
-	order := append(sourceWords(), wordPorts)
+	order := append(sourceWords(), wordPorts, wordPorts+1, wordPorts+2)
 	for i := wordNetns; i < wordSources; i++ {
 		order = append(order, i)
 	}
 	return append(order, wordCidrCount)
 }
 
-// sourceWords are those of the table of sources.
+// sourceWords are those of the table of sources and of its bits.
 func sourceWords() (order []int) {
 	for i := wordSources; i < wordsOfSettings; i++ {
 		order = append(order, i)

@@ -3,6 +3,7 @@
 package maps
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"time"
@@ -103,9 +104,34 @@ func (s *sources) inUse() []netip.Addr {
 func (t *Tables) freeSource(index uint8) {
 	t.sources.addresses[index] = bpf.NearlbAddress{}
 	delete(t.sources.unused, index)
+	t.writeSources()
+}
+
+// writeSources tells the programs of the addresses.
+func (t *Tables) writeSources() {
 	s := read[bpf.NearlbSettings](t.store.settings, 0)
-	s.Sources = t.sources.addresses
+	t.sources.fill(&s)
 	write(t.store.settings, 0, s, sourceWords()...)
+}
+
+// fill puts the addresses into settings, with the bits that most other addresses lack.
+func (s *sources) fill(to *bpf.NearlbSettings) {
+	to.Sources, to.SourceBits = s.addresses, [len(to.SourceBits)]uint64{}
+	for _, a := range s.addresses {
+		if a == (bpf.NearlbAddress{}) {
+			continue
+		}
+		hash := sourceHash(a)
+		for _, bit := range []uint8{uint8(hash >> 8), uint8(hash)} {
+			to.SourceBits[bit/64] |= 1 << (bit % 64)
+		}
+	}
+}
+
+// sourceHash is source_hash of bpf/lib/hash.h.
+func sourceHash(a bpf.NearlbAddress) uint16 {
+	low, high := binary.LittleEndian.Uint64(a.Bytes[:8]), binary.LittleEndian.Uint64(a.Bytes[8:])
+	return uint16((low*0x9e3779b97f4a7c15 ^ high) * 0xbf58476d1ce4e5b9 >> 48)
 }
 
 // allSources are the addresses that a configuration needs, the node's own before those that can be done without.

@@ -4,6 +4,7 @@ package maps
 
 import (
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"testing"
 
@@ -165,5 +166,36 @@ func TestSettingsChangedByHandArePutBack(t *testing.T) {
 	}
 	if got, err := b.Config(); err != nil || got.SNATPorts != c.SNATPorts {
 		t.Errorf("ports %v (%v), want %v", got.SNATPorts, err, c.SNATPorts)
+	}
+}
+
+// The programs tell most other addresses by these bits: two for each source, and none for those that are free.
+func TestEachSourceHasItsBits(t *testing.T) {
+	s := memoryStore(tinySizes())
+	b := newBench(t, s)
+	bitsOf := func() (set int) {
+		for _, word := range read[bpf.NearlbSettings](s.settings, 0).SourceBits {
+			set += bits.OnesCount64(word)
+		}
+		return set
+	}
+	c := Config{Sources: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.2")}}
+	if err := b.Configure(c); err != nil {
+		t.Fatal(err)
+	}
+	if set := bitsOf(); set < 4 || set > 6 {
+		t.Errorf("%d bits of three sources are set, want two of each", set)
+	}
+	before := read[bpf.NearlbSettings](s.settings, 0).SourceBits
+	hash := sourceHash(address16(c.Sources[2]))
+	for _, bit := range []uint16{hash >> 8, hash & 255} {
+		if before[bit/64]>>(bit%64)&1 == 0 {
+			t.Errorf("bit %d of %s is not set", bit, c.Sources[2])
+		}
+	}
+	b.freeSource(b.sources.index(c.Sources[2]))
+	b.freeSource(b.sources.index(c.Sources[1]))
+	if set := bitsOf(); set < 1 || set > 2 {
+		t.Errorf("%d bits of one source are set", set)
 	}
 }

@@ -80,7 +80,7 @@ func TestANarrowPathToTheClientIsDiscoveredByBackends(t *testing.T) {
 // With as many connections as there are ports, one more towards the same backend is refused service, and nobody else is:
 // another backend has ports of its own, and the connections go on.
 func TestPortsThatRunOutTowardsOneBackendHarmNobodyElse(t *testing.T) {
-	s := newStage(t, options{agent: []string{"--snat-ports", "61000-61003"}})
+	s := newStage(t, options{agent: []string{"--snat-ports", "61000-61003", "--snat-all-ports=false"}})
 	other := s.server(1, "other")
 	full, free := s.next(), s.next()
 	s.serve(full, ready(s.far)...)
@@ -118,7 +118,7 @@ func TestPortsThatRunOutTowardsOneBackendHarmNobodyElse(t *testing.T) {
 // A connection that its client closed leaves nothing with the backend but a port that serves the next one: a few ports are enough for as
 // many connections as there are, one after the other. None is refused one, as the cluster sees at the end.
 func TestAFewPortsServeConnectionsThatTheirClientsClose(t *testing.T) {
-	s := newStage(t, options{agent: []string{"--snat-ports", "61000-61003"}})
+	s := newStage(t, options{agent: []string{"--snat-ports", "61000-61003", "--snat-all-ports=false"}})
 	of := s.next()
 	s.serve(of, ready(s.far)...)
 	for _, six := range []bool{false, true} {

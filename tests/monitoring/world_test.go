@@ -48,7 +48,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{Lab: l, t: t}
 	t.Cleanup(w.end)
-	w.node("a", "--snat-ports", "61000-61003", "--dns", "--dns-service", "default/kube-dns")
+	w.node("a", "--snat-ports", "61000-61003", "--snat-all-ports=false", "--dns", "--dns-service", "default/kube-dns")
 	w.node("b")
 	w.client, w.near, w.far = w.pod(0, "client"), w.server(0, "near"), w.server(1, "far")
 	w.outside, err = l.AddOutside(lab.OutsideOptions{Name: "outside"})

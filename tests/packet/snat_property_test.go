@@ -24,6 +24,7 @@ type crossing struct {
 	site
 	world world
 	roomy bool            // the flow table has room for every connection
+	wide  bool            // ports beyond the few serve as well
 	sent  map[wire]packet // as a server sees it -> as the client sent it, of the last one
 	left  map[wire]packet // as the client sends it -> as a server saw it last
 }
@@ -35,13 +36,23 @@ func fewPorts() tables.PortRange { return tables.PortRange{First: 61000, Last: 6
 // port while its flow is there, an answer or an error reaches the one that it is for, with the addresses that this knows, or
 // nobody, and a port that nobody uses any more serves again.
 func TestConnectionsThroughSNATAreNeverTakenForOneAnother(t *testing.T) {
-	for name, sets := range map[string]uint32{"room for all": 128, "room for few": 2} {
+	for name, o := range map[string]struct {
+		sets uint32
+		wide bool
+	}{
+		"room for all":                {128, false},
+		"room for few":                {2, false},
+		"room and every port for all": {128, true},
+	} {
 		t.Run(name, func(t *testing.T) {
-			forEachSite(t, withSets(sets), func(s site, w world) {
+			forEachSite(t, withSets(o.sets), func(s site, w world) {
 				s.configure(fewPorts())
+				if o.wide {
+					s.widen(fewPorts(), tables.PortRange{First: 20000, Last: 20001}, tables.YieldNothing)
+				}
 				s.seed(1) // by a seed of chance the ports could share a set, which is full then
 				rapid.Check(s.TB.(*testing.T), func(rt *rapid.T) {
-					c := &crossing{site: s, world: w, roomy: sets > 2, sent: map[wire]packet{}, left: map[wire]packet{}}
+					c := &crossing{site: s, world: w, roomy: o.sets > 2, wide: o.wide, sent: map[wire]packet{}, left: map[wire]packet{}}
 					c.rig = s.rig.in(s).at(w)
 					c.deploy(rt)
 					rt.Repeat(map[string]func(*rapid.T){
@@ -105,7 +116,7 @@ func (c *crossing) pass(t *rapid.T, in packet) {
 	check(c, err)
 	doubt(before)
 	switch {
-	case got.verdict == "drop_ports_full":
+	case got.verdict == "drop_ports_full" && !c.wide:
 		c.checkFull(t, in, before)
 		return
 	case got.verdict == "drop_flows_full" && !c.roomy:
@@ -116,7 +127,7 @@ func (c *crossing) pass(t *rapid.T, in packet) {
 	src, dst := endpoints(c, got.frame)
 	out := in.from(src).to(dst)
 	c.becomes(t, in, out, got)
-	if src.Addr() != c.world.own() || !fewPorts().Contains(src.Port()) {
+	if src.Addr() != c.world.own() || !fewPorts().Contains(src.Port()) && (!c.wide || src.Port() < 1024) {
 		t.Fatalf("%s to %s left from %s", in.src, in.dst, src)
 	}
 	c.checkKept(t, in, out, before, got.verdict)

@@ -238,7 +238,7 @@ func (r *running) run(ctx context.Context) error {
 	group.Go(func() error { return r.followRules(ctx) })
 	group.Go(func() error { return r.tellAttached(ctx) })
 	group.Go(func() error { return r.followRoom(ctx) })
-	group.Go(func() error { return r.daemon.drops.follow(ctx, r) })
+	group.Go(func() error { r.followDrops(ctx); return nil })
 	return group.Wait()
 }
 

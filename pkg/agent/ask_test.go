@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nearlb/nearlb/pkg/journal"
 )
 
 // listening is a socket in a directory of its own.
@@ -56,6 +59,87 @@ func TestAnAgentThatGoesOnSayingSomethingIsWaitedFor(t *testing.T) {
 			t.Errorf("nothing comes any more: %v", err)
 		}
 	})
+}
+
+// once is a listener of one connection.
+type once chan net.Conn
+
+func (o once) Accept() (net.Conn, error) {
+	if conn, more := <-o; more {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (o once) Close() error   { close(o); return nil }
+func (o once) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+func TestWhoFollowsIsToldWhatComesAfterALongQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := newTold(t)
+		here, there := net.Pipe()
+		listener := make(once, 1)
+		listener <- there
+		ctx, end := context.WithCancel(t.Context())
+		served := make(chan struct{})
+		go func() { _ = answerOn(ctx, listener, http.HandlerFunc(told.answer)); close(served) }()
+		dial := func(context.Context, string, string) (net.Conn, error) { return here, nil }
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+		answer, err := client.Get("http://agent/changes?follow=1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		heard, ended := 0, make(chan error, 1)
+		go func() {
+			ended <- eachNews(json.NewDecoder(answer.Body), true, func(ChangeNews) error { heard++; return nil })
+		}()
+		for n, size := range []int{1, 1 << 16, 1} { // what is sent when it is flushed, and before
+			time.Sleep(askTime + time.Second)
+			told.tell(journal.Change{What: "published-again", Because: strings.Repeat("x", size)})
+			if synctest.Wait(); heard != n+1 {
+				t.Errorf("%d changes were told, and %d heard", n+1, heard)
+			}
+		}
+		end()
+		if err := <-ended; !errors.Is(err, ErrAgentEnded) {
+			t.Errorf("ended with %v", err)
+		}
+		_ = answer.Body.Close()
+		<-served
+	})
+}
+
+func TestAListThatWasCutOffIsNoWholeOne(t *testing.T) {
+	line := `{"forgotten":1}` + "\n"
+	for name, row := range map[string]struct {
+		write  string
+		cut    bool
+		follow bool
+		failed bool
+	}{
+		"whole": {write: line}, "empty": {}, "cut between lines": {write: line, cut: true, failed: true}, "cut in a line": {write: line + line[:4], cut: true, failed: true},
+		"half a line": {write: line[:4], failed: true}, "no list": {write: "]", failed: true}, "followed": {write: line, follow: true, failed: true},
+	} {
+		l, path := listening(t)
+		server := &http.Server{ReadHeaderTimeout: readTimeout, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(row.write))
+			if _ = http.NewResponseController(w).Flush(); row.cut {
+				panic(http.ErrAbortHandler) // closes the connection
+			}
+		})}
+		ended := make(chan error, 1)
+		go func() { ended <- server.Serve(l) }()
+		err := askAgent(t.Context(), path, "/drops", readTimeout, func(d *json.Decoder) error {
+			return eachNews(d, row.follow, func(DropNews) error { return nil })
+		})
+		if (err != nil) != row.failed || errors.Is(err, ErrAgentEnded) != row.follow {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	}
 }
 
 // The socket is there for a moment before it has its mode.

@@ -82,12 +82,12 @@ func (c *changes) tell(change journal.Change) {
 }
 
 // published tells what a publication changed for clients.
-func (c *changes) published(o *outcome, node lb.Node) {
+func (c *changes) published(o *outcome) {
 	all := o.stats.Noted
 	if c == nil || len(all) == 0 {
 		return
 	}
-	why := reasons{outcome: o, node: node}
+	why := reasons{outcome: o}
 	for _, n := range all[:min(len(all), changesAtOnce)] {
 		c.tell(journal.Change{Service: n.Port.Service.String(), Port: n.Port.Port, Protocol: n.Port.Protocol.String(), What: n.What,
 			Backend: addressText(n.Backend), Frontend: addressText(n.Frontend), From: n.From, To: n.To, Because: why.of(n)})
@@ -107,7 +107,6 @@ func addressText(at netip.AddrPort) string {
 // reasons name the object behind what a publication changed.
 type reasons struct {
 	*outcome
-	node     lb.Node
 	explains []lb.EndpointReason // made when asked for
 }
 

@@ -58,7 +58,7 @@ func TestChangesNameTheObjectBehindThem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		changed.published(&outcome{service: in.Service.Name, exists: true, decision: decision, stats: stats, input: in}, node)
+		changed.published(&outcome{service: in.Service.Name, exists: true, decision: decision, stats: stats, input: in, node: node})
 		if got := changed.lines(t); !slices.Equal(got, want) {
 			t.Errorf("told\n%q\nwant\n%q", got, want)
 		}
@@ -85,7 +85,7 @@ func TestChangesNameTheObjectBehindThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed.published(&outcome{service: serviceName(1), stats: stats}, node)
+	changed.published(&outcome{service: serviceName(1), stats: stats})
 	if got := changed.lines(t); len(got) != 2 || !slices.Contains(got, "frontend-removed 10.96.0.1:80: Service default/s1: deleted, or not to be served any more") {
 		t.Errorf("of a Service that was deleted: %q", got)
 	}
@@ -99,7 +99,7 @@ func TestManyChangesAtOnceAreFewLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed.published(&outcome{service: in.Service.Name, exists: true, stats: stats, input: in}, lb.Node{Name: "n1"})
+	changed.published(&outcome{service: in.Service.Name, exists: true, stats: stats, input: in, node: lb.Node{Name: "n1"}})
 	got := changed.lines(t)
 	if len(got) != changesAtOnce+1 || got[changesAtOnce] != "more-changed : as the 64 before" {
 		t.Errorf("%d lines, the last one %q", len(got), got[len(got)-1])

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -38,31 +39,53 @@ type drops struct {
 
 func newDrops(d *daemon) *drops { return &drops{agent: d, kept: journal.NewRing(dropBytes)} }
 
+// readAgain is how long after a failure events are read again. Packets are served meanwhile, and the ring keeps some of their events.
+const readAgain = listenAgain
+
+// events are those of a set of tables: *maps.EventReader.
+type events interface {
+	Read() (maps.Event, error)
+	End() error
+	Close() error
+}
+
 // follow reads the events of one set of tables until ctx ends.
-func (d *drops) follow(ctx context.Context, r *running) error {
-	events, err := maps.NewEventReader(&r.objects.NearlbMaps)
-	if r.trouble("read events", err) {
-		r.log.Error("read events", "error", err)
-	}
-	if err != nil {
-		return nil // packets are served without
-	}
-	defer context.AfterFunc(ctx, func() { _ = events.End() })()
+func (d *drops) follow(ctx context.Context, names named, open func() (events, error)) {
 	d.begin()
+	defer d.end()
+	for ctx.Err() == nil {
+		err := d.read(ctx, names, open)
+		if d.agent.diary.trouble("read events", err) {
+			d.agent.log.Error("read events", "error", err)
+		}
+		pause(ctx, readAgain)
+	}
+}
+
+// read notes events until ctx ends, or they cannot be read.
+func (d *drops) read(ctx context.Context, names named, open func() (events, error)) (err error) {
+	events, err := open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, events.Close()) }()
+	defer context.AfterFunc(ctx, func() { _ = events.End() })()
+	d.agent.diary.trouble("read events", nil)
 	for {
 		event, err := events.Read()
 		if errors.Is(err, ringbuf.ErrFlushed) {
-			d.end()
-			return events.Close()
-		}
-		if r.trouble("read events", err) {
-			r.log.Error("read events", "error", err)
+			return nil
 		}
 		if err != nil {
-			return errors.Join(events.Close(), ctx.Err())
+			return err
 		}
-		d.note(r.tables, event)
+		d.note(names, event)
 	}
+}
+
+// followDrops reads the programs' events until ctx ends.
+func (r *running) followDrops(ctx context.Context) {
+	r.daemon.drops.follow(ctx, r.tables, func() (events, error) { return maps.NewEventReader(&r.objects.NearlbMaps) })
 }
 
 // begin counts from what the tables at work have counted so far.
@@ -199,7 +222,7 @@ func (d *drops) answer(w http.ResponseWriter, ask *http.Request) {
 	}
 }
 
-// lines writes values of JSON to a client that has askTime for what is written at once.
+// lines writes values of JSON to a client that has askTime for each piece, however long nothing was to be written.
 type lines struct {
 	*json.Encoder
 	control *http.ResponseController
@@ -208,7 +231,8 @@ type lines struct {
 
 func newLines(w http.ResponseWriter) *lines {
 	w.Header().Set("Content-Type", "application/jsonl")
-	return &lines{Encoder: json.NewEncoder(w), control: http.NewResponseController(w)}
+	control := http.NewResponseController(w)
+	return &lines{Encoder: json.NewEncoder(lasting{w, control}), control: control}
 }
 
 func (l *lines) write(value any) {
@@ -220,10 +244,10 @@ func (l *lines) write(value any) {
 // flush sends what was written; an error is that the client went away.
 func (l *lines) flush() error {
 	if l.failed == nil {
-		l.failed = l.control.Flush()
+		l.failed = l.control.SetWriteDeadline(time.Now().Add(askTime))
 	}
 	if l.failed == nil {
-		l.failed = l.control.SetWriteDeadline(time.Now().Add(askTime))
+		l.failed = l.control.Flush()
 	}
 	return l.failed
 }
@@ -242,7 +266,8 @@ func ReadDrops(ctx context.Context, lockDir, pinPath string, follow bool, tell f
 // ErrAgentEnded: the agent that was followed is gone.
 var ErrAgentEnded = errors.New("the agent has ended")
 
-// eachNews reads values to their end, which an agent that is followed does not come to.
+// eachNews reads values to their end, which an agent that is followed does not come to. An answer that was cut off has none: that is an
+// error.
 func eachNews[T any](d *json.Decoder, follow bool, tell func(T) error) error {
 	for d.More() {
 		var next T
@@ -253,8 +278,12 @@ func eachNews[T any](d *json.Decoder, follow bool, tell func(T) error) error {
 			return err
 		}
 	}
-	if _, err := d.Token(); follow && err != nil {
+	_, err := d.Token()
+	switch {
+	case follow:
 		return fmt.Errorf("%w: %w", ErrAgentEnded, err)
+	case errors.Is(err, io.EOF):
+		return nil
 	}
-	return nil
+	return err
 }

@@ -4,8 +4,12 @@ package agent
 
 import (
 	"math"
+	"runtime"
 	"testing"
 	"time"
+	"weak"
+
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 func TestTheRuntimesMemoryIsWhatTablesLeaveOfTheCgroups(t *testing.T) {
@@ -57,4 +61,20 @@ func TestMemoryIsHandedBackAfterTheStartAndAfterThousandsOfChanges(t *testing.T)
 			t.Errorf("not after %d changes", muchWork)
 		}
 	})
+}
+
+// With debug logs decisions are kept, and nothing else of a publication.
+func TestADecisionThatIsKeptKeepsNoEndpoints(t *testing.T) {
+	p := newProgress(newDiary(), allowance{}, true)
+	in := input(1, 100)
+	endpoints := weak.Make(&in.Endpoints[0])
+	p.finish(in.Service.Name, 0, outcome{service: in.Service.Name, exists: true, input: in}, nil)
+	in = lb.Input{}
+	runtime.GC()
+	if endpoints.Value() != nil {
+		t.Error("the endpoints of a published Service are kept")
+	}
+	if p.services[serviceName(1)].whole == nil {
+		t.Error("the decision is not")
+	}
 }

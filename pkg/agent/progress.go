@@ -247,7 +247,8 @@ func (p *progress) keep(name lb.ServiceName, o outcome, now time.Time, r *result
 	after := service{pace: p.allowance.spend(before.pace, now.Sub(p.started)), udp: servingUDP(&o.decision)}
 	after.summary = p.tally.replace(name, before.summary, &o.decision)
 	if p.whole {
-		r.new, after.whole = &o.decision, &o.decision
+		decision := o.decision // alone: an outcome has all endpoints, too
+		r.new, after.whole = &decision, &decision
 	}
 	p.services[name] = after
 }

@@ -31,7 +31,7 @@ func (l *loop) publish(name lb.ServiceName) error {
 	}
 	result := l.finish(name, version, outcome, err)
 	l.say(name, result, err)
-	l.changes.published(&outcome, outcome.node)
+	l.changes.published(&outcome)
 	if result.first {
 		l.firstDone()
 	}

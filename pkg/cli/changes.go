@@ -162,7 +162,11 @@ func (p *changePrinter) tell(news agent.ChangeNews) error {
 
 func (p *changePrinter) end() error {
 	if len(p.batch) == 0 {
-		_, err := fmt.Fprintln(p.out, "Nothing matches the filters.")
+		nothing := "No changes: nothing was published of late."
+		if *p.only != (changeFilter{}) {
+			nothing = "Nothing matches the filters."
+		}
+		_, err := fmt.Fprintln(p.out, nothing)
 		return err
 	}
 	return writeTable(p.out, terminalWidth(p.out), p.format == formatWide, changeColumns(time.Now()), p.batch)

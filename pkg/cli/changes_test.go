@@ -29,6 +29,15 @@ func TestAChangeHasTheFieldsOfTheContract(t *testing.T) {
 	}
 }
 
+func TestNoChangesAreToldApartFromNoneThatMatch(t *testing.T) {
+	for filter, want := range map[changeFilter]string{{}: "No changes: nothing was published of late.\n", {service: "web"}: "Nothing matches the filters.\n"} {
+		var out bytes.Buffer
+		if err := (&changePrinter{out: &out, only: &filter}).end(); err != nil || out.String() != want {
+			t.Errorf("of %+v: %q, %v", filter, out.String(), err)
+		}
+	}
+}
+
 func TestChangesOfNoServiceGoWithAFilter(t *testing.T) {
 	grown, web := journal.Change{What: "tables-grown"}, journal.Change{What: "backend-added", Service: "prod/web", Port: "http"}
 	for filter, want := range map[string][2]bool{"": {true, true}, "web": {false, true}, "prod/web:http": {false, true}, "prod/db": {false, false}} {

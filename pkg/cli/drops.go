@@ -98,9 +98,9 @@ type dropPrinter struct {
 	format    string
 	follow    bool
 	table     *stream[journal.Drop]
-	batch     []journal.Drop // of a table that is not followed: its columns are made for all
-	nothing   string         // what it means that there are none
-	told      uint64         // unsampled packets, last
+	batch     []journal.Drop    // of a table that is not followed: its columns are made for all
+	nothing   string            // what it means that there are none
+	unsampled journal.Unsampled // as last told
 }
 
 func newDropPrinter(out, errs io.Writer, format string, follow bool) *dropPrinter {
@@ -143,7 +143,10 @@ func (p *dropPrinter) run(ctx context.Context, live *agentFlags, only *dropFilte
 	if p.follow && ctx.Err() != nil {
 		return nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return p.end()
 }
 
 func (p *dropPrinter) tell(news agent.DropNews, only *dropFilter) error {
@@ -175,28 +178,36 @@ func (p *dropPrinter) print(row journal.Drop) error {
 	return nil
 }
 
-// tellUnsampled says how many packets no event told of: at the end, or where it is followed when there are more.
+// gathers says whether all is written at the end, as one table.
+func (p *dropPrinter) gathers() bool { return p.format != formatJSONL && !p.follow }
+
+// tellUnsampled says how many packets no event told of when there are more, or has end say it.
 func (p *dropPrinter) tellUnsampled(u journal.Unsampled) error {
-	if err := p.end(); err != nil || u.Packets == p.told {
-		return err
+	more := u.Packets != p.unsampled.Packets
+	if p.unsampled = u; !more || p.gathers() {
+		return nil
 	}
-	p.told = u.Packets
-	to := p.errs
-	if p.format != formatJSONL && !p.follow {
-		to = p.out
-	}
+	return p.sayUnsampled(p.errs)
+}
+
+func (p *dropPrinter) sayUnsampled(to io.Writer) error {
+	u := p.unsampled
 	_, err := fmt.Fprintf(to, "%d more since %s were counted, and not told of one by one\n", u.Packets, clock(u.Since, time.Now()))
 	return err
 }
 
-// end writes what is kept for a table: the agent has told all events.
-func (p *dropPrinter) end() error {
-	if p.format == formatJSONL || p.follow {
+// end writes what is kept for a table: the agent has told all.
+func (p *dropPrinter) end() (err error) {
+	if !p.gathers() {
 		return nil
 	}
-	if len(p.batch) == 0 {
-		_, err := fmt.Fprintln(p.out, p.nothing)
+	if len(p.batch) > 0 {
+		err = writeTable(p.out, terminalWidth(p.out), p.format == formatWide, dropColumns(time.Now()), p.batch)
+	} else {
+		_, err = fmt.Fprintln(p.out, p.nothing)
+	}
+	if err != nil || p.unsampled.Packets == 0 {
 		return err
 	}
-	return writeTable(p.out, terminalWidth(p.out), p.format == formatWide, dropColumns(time.Now()), p.batch)
+	return p.sayUnsampled(p.out)
 }

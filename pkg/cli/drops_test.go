@@ -69,6 +69,9 @@ func printed(t *testing.T, format string, follow bool, news ...agent.DropNews) (
 			t.Fatal(err)
 		}
 	}
+	if err := p.end(); err != nil {
+		t.Fatal(err)
+	}
 	return o.String(), e.String()
 }
 
@@ -89,6 +92,8 @@ func TestDropsSayHowManyPacketsTheyLackWhereverTheyArePrinted(t *testing.T) {
 		out, errs string
 	}{
 		{formatTable, false, []agent.DropNews{drop, more}, table + lacks, ""},
+		{formatTable, false, []agent.DropNews{drop}, table, ""}, // the counters could not be read
+		{formatTable, false, nil, "nothing\n", ""},
 		{formatTable, true, []agent.DropNews{drop, more, more}, table, lacks},
 		{formatJSONL, false, []agent.DropNews{drop, more}, string(text) + "\n", lacks},
 		{formatTable, false, []agent.DropNews{{Unsampled: &journal.Unsampled{}}}, "nothing\n", ""},

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Log is a Ring that outlives its process: its lines are appended to a file, which is put aside when it is as large as the ring may be.
+// Log is a Ring that outlives its process: its lines are appended to a file, which is put aside before it is larger than the ring may be.
 // So the disk has twice as much at most.
 type Log struct {
 	*Ring
@@ -86,15 +86,22 @@ func readBounded(path string, limit int) ([]byte, error) {
 	return text, nil
 }
 
-// Keep writes lines to the file as they come, until ctx ends. Each attempt's error, or nil, is told.
+// Keep writes lines to the file as they come, until ctx ends, and again after a while where that failed. Each attempt's error, or nil, is
+// told.
 func (l *Log) Keep(ctx context.Context, tried func(error)) {
 	for {
 		_, _, _, news := l.From(l.next())
-		tried(l.Write())
+		err := l.Write()
+		tried(err)
+		var again <-chan time.Time
+		if err != nil {
+			again = time.After(writeAgain)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-news:
+		case <-again:
 		}
 		select { // what comes together is written together
 		case <-ctx.Done():
@@ -104,8 +111,10 @@ func (l *Log) Keep(ctx context.Context, tried func(error)) {
 	}
 }
 
-// writePause is the least time between two writes.
-const writePause = 100 * time.Millisecond
+const (
+	writePause = 100 * time.Millisecond // the least time between two writes
+	writeAgain = 5 * time.Second        // after one that failed, where no line comes
+)
 
 func (l *Log) next() uint64 {
 	l.mu.Lock()
@@ -133,18 +142,41 @@ func (l *Log) Write() error {
 	return nil
 }
 
-// append begins with an end of line where the file does not end with one: what was torn stays apart.
+// append puts the file aside first where it has no room for the text: what cannot be written is written later, and is in no file till then.
 func (l *Log) append(text []byte) (err error) {
-	file, err := os.OpenFile(l.path, os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	file, size, err := l.open()
+	if err == nil && size > 0 && size+int64(len("\n")+len(text)) > int64(l.limit) {
+		if err := errors.Join(file.Close(), os.Rename(l.path, former(l.path))); err != nil {
+			return err
+		}
+		file, size, err = l.open()
+	}
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
+	if err := appendLines(file, size, text); err != nil {
+		return errors.Join(err, file.Truncate(size))
+	}
+	return nil
+}
+
+// open opens the file to append to it, and says how many bytes it has.
+func (l *Log) open() (*os.File, int64, error) {
+	file, err := os.OpenFile(l.path, os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, 0, err
+	}
 	info, err := file.Stat()
 	if err != nil || !info.Mode().IsRegular() {
-		return errors.Join(err, fmt.Errorf("%s is no regular file", l.path))
+		return nil, 0, errors.Join(err, fmt.Errorf("%s is no regular file", l.path), file.Close())
 	}
-	if size := info.Size(); size > 0 {
+	return file, info.Size(), nil
+}
+
+// appendLines begins with an end of line where the file does not end with one: what was torn stays apart.
+func appendLines(file *os.File, size int64, text []byte) error {
+	if size > 0 {
 		last := make([]byte, 1)
 		if _, err := file.ReadAt(last, size-1); err != nil {
 			return err
@@ -153,13 +185,8 @@ func (l *Log) append(text []byte) (err error) {
 			text = append([]byte("\n"), text...)
 		}
 	}
-	if _, err := file.Write(text); err != nil {
-		return err
-	}
-	if info.Size()+int64(len(text)) > int64(l.limit) {
-		return os.Rename(l.path, former(l.path))
-	}
-	return nil
+	_, err := file.Write(text)
+	return err
 }
 
 // RemoveLog removes what a Log left, and names it.

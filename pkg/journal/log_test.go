@@ -3,6 +3,7 @@
 package journal
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -100,7 +102,7 @@ func TestAFileIsNoLargerThanItMayBe(t *testing.T) {
 			check(t, l.Write())
 		}
 		for _, file := range []string{path, former(path)} {
-			if info, err := os.Stat(file); err == nil && info.Size() > limit+3*256 {
+			if info, err := os.Stat(file); err == nil && info.Size() > limit {
 				t.Fatalf("%s has %d bytes", file, info.Size())
 			}
 		}
@@ -117,6 +119,66 @@ func TestAFileIsNoLargerThanItMayBe(t *testing.T) {
 	if text, err := readBounded(path, limit); err != nil || len(text) > limit+longestLine {
 		t.Errorf("%d bytes are read of a file that somebody made large, %v", len(text), err)
 	}
+}
+
+// A file that cannot be put aside has neither more than it may have nor a line twice, and what it has no room for is not lost.
+func TestAFileThatCannotBePutAsideDoesNotGrow(t *testing.T) {
+	const limit, lines = 4096, 20
+	path := filepath.Join(t.TempDir(), "changes.jsonl")
+	l, err := OpenLog(path, limit)
+	check(t, err)
+	check(t, os.Mkdir(former(path), 0o700))
+	refused := 0
+	for n := range lines * 2 {
+		l.Add(change(n))
+		if l.Write() != nil {
+			refused++
+		}
+	}
+	text, err := os.ReadFile(path)
+	check(t, err)
+	if refused == 0 || len(text) > limit {
+		t.Errorf("%d times refused, %d bytes", refused, len(text))
+	}
+	check(t, os.Remove(former(path)))
+	check(t, l.Write())
+	kept, err := ReadLog(path, limit)
+	check(t, err)
+	var want []string
+	for n := range lines * 2 {
+		want = append(want, fmt.Sprint(n))
+	}
+	if got := whats(t, kept); !slices.Equal(got, want) {
+		t.Errorf("got %v, want each line once", got)
+	}
+}
+
+// Nothing else need come.
+func TestWhatCouldNotBeWrittenIsWrittenLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "changes.jsonl")
+		l, err := OpenLog(path, 1<<20)
+		check(t, err)
+		check(t, os.Mkdir(path, 0o700))
+		l.Add(change(1))
+		var tries []error
+		ctx, end := context.WithCancel(t.Context())
+		kept := make(chan struct{})
+		go func() { l.Keep(ctx, func(err error) { tries = append(tries, err) }); close(kept) }()
+		synctest.Wait()
+		check(t, os.Remove(path))
+		time.Sleep(writeAgain + writePause)
+		end()
+		<-kept
+		if len(tries) != 2 || tries[0] == nil || tries[1] != nil {
+			t.Errorf("tries ended with %v", tries)
+		}
+		lines, err := ReadLog(path, 1<<20)
+		check(t, err)
+		if got := strings.Join(whats(t, lines), " "); got != "1" {
+			t.Errorf("got %q", got)
+		}
+	})
 }
 
 func TestALinkIsNeitherReadNorWritten(t *testing.T) {
@@ -148,9 +210,6 @@ func TestRemovingALogNamesItsFiles(t *testing.T) {
 	for n := range 2 { // the first is put aside
 		l.Add(change(n))
 		check(t, l.Write())
-		if n == 0 {
-			l.limit = 1 << 20
-		}
 	}
 	removed, err := RemoveLog(path)
 	check(t, err)

@@ -156,12 +156,15 @@ func (c *change) noteSides(n Noted, old, now *recordValue) {
 		if n.From == n.To {
 			continue
 		}
-		if was, is := old.Sides[i].Member, now.Sides[i].Member; was != 0 && is != 0 && was != is {
+		if was, is := &old.Sides[i], &now.Sides[i]; was.Member != 0 && is.Member != 0 && was.Member != is.Member && !fallsBack(was.Reason) && !fallsBack(is.Reason) {
 			n.What = PolicyChanged
 		}
 		c.note(n)
 	}
 }
+
+// fallsBack says whether a side's list is another than its policy's for want of an endpoint on this node.
+func fallsBack(reason uint8) bool { return reason == uint8(bpf.NearlbReasonREASON_LOCAL_FALLBACK) }
 
 // actionText is "balance same-zone".
 func actionText(r *recordValue, side int) string {

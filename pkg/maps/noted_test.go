@@ -63,10 +63,10 @@ func TestPublicationsSayWhatChangedForClients(t *testing.T) {
 		`traffic-changed default/s1:http/TCP 10.96.0.1:80: "from outside: balance all" -> "from outside: drop no-local-endpoints"`,
 		`affinity-changed default/s1:http/TCP 10.96.0.1:80: "none" -> "3600s"`)
 
-	balancer := addFrontend(&d, d.Frontends[0].Internal, lb.KindLoadBalancer, netip.MustParseAddrPort("203.0.113.1:80"))
+	addFrontend(&d, d.Frontends[0].Internal, lb.KindLoadBalancer, netip.MustParseAddrPort("203.0.113.1:80"))
 	wantLines(t, noted(t, b, d), `frontend-added default/s1:http/TCP 203.0.113.1:80: "" -> "balance local"`)
 	d.Frontends = slices.Clone(d.Frontends) // what was published must not be changed
-	balancer = &d.Frontends[1]
+	balancer := &d.Frontends[1]
 	balancer.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	wantLines(t, noted(t, b, d), `source-ranges-changed default/s1:http/TCP 203.0.113.1:80: "anybody" -> "restricted"`)
 
@@ -78,6 +78,24 @@ func TestPublicationsSayWhatChangedForClients(t *testing.T) {
 	slices.Sort(got)
 	wantLines(t, got, `backend-removed default/s1:http/TCP 10.244.0.2:8080: "active, node" -> ""`,
 		`frontend-removed default/s1:http/TCP 10.96.0.1:80: "" -> ""`, `frontend-removed default/s1:http/TCP 203.0.113.1:80: "" -> ""`)
+}
+
+// The last endpoint of the node goes, and comes back: nobody touched a policy.
+func TestAFallbackIsNoChangeOfPolicy(t *testing.T) {
+	b := newTables(t, tinySizes())
+	b.Note(true)
+	near := made(1, ep{host: 1, state: lb.Active, near: lb.TierNode}, ep{host: 2, state: lb.Active, near: lb.TierZone})
+	side := &near.Frontends[0].Internal
+	side.Reason, side.List, side.Tiers = lb.ReasonLocal, lb.ListLocal, side.Tiers[:1]
+	near.Frontends[0].External = *side
+	near.Backends[0].Lists = []lb.List{lb.ListCluster, lb.ListLocal}
+	far := made(1, ep{host: 1, state: lb.Quiet, near: lb.TierNode}, ep{host: 2, state: lb.Active, near: lb.TierZone})
+	far.Frontends[0].Internal.Reason = lb.ReasonLocalFallback
+	far.Frontends[0].External = far.Frontends[0].Internal
+	noted(t, b, near)
+	const frontend = "traffic-changed default/s1:http/TCP 10.96.0.1:80: "
+	wantLines(t, noted(t, b, far), frontend+`"balance local" -> "balance local-fallback"`, `backend-removed default/s1:http/TCP 10.244.0.1:8080: "active, node" -> ""`)
+	wantLines(t, noted(t, b, near), frontend+`"balance local-fallback" -> "balance local"`, `backend-added default/s1:http/TCP 10.244.0.1:8080: "" -> "active, node"`)
 }
 
 func TestAFrontendThatGoesToAnotherServiceIsNotedForBoth(t *testing.T) {

@@ -43,12 +43,15 @@ func (c *sliceConverter) pod(in *discoveryv1.Endpoint) string {
 	return ref.Name
 }
 
-// podsOn keeps those of a node.
+// podsOn keeps those of a node, and no memory of the others.
 func (s *slice) podsOn(node string) {
-	s.pods = slices.Clip(slices.DeleteFunc(s.pods, func(p podAt) bool { return p.node != node }))
-	if len(s.pods) == 0 {
-		s.pods = nil
+	var here []podAt
+	for _, p := range s.pods {
+		if p.node == node {
+			here = append(here, p)
+		}
 	}
+	s.pods = here
 }
 
 // podsHere are the Pods of this node by address, with how many slices name each.

@@ -3,8 +3,12 @@
 package watch
 
 import (
+	"fmt"
 	"net/netip"
+	"runtime"
+	"slices"
 	"testing"
+	"weak"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 )
@@ -37,6 +41,22 @@ func TestPodsOfThisNodeAreKnownByWhatSlicesSay(t *testing.T) {
 	same(t, "addresses of web-0", source.PodAddresses(lb.PodName{Namespace: "default", Name: "web-0"}),
 		[]netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00::1")})
 	same(t, "addresses of nobody", len(source.PodAddresses(lb.PodName{Namespace: "default", Name: "web-2"})), 0)
+}
+
+func TestPodsOfOtherNodesTakeNoMemory(t *testing.T) {
+	s := slice{}
+	for n := range 100 {
+		s.pods = append(s.pods, podAt{name: "web", node: fmt.Sprint("n", n)})
+	}
+	all := weak.Make(&s.pods[0])
+	s.podsOn("n7")
+	runtime.GC()
+	if all.Value() != nil {
+		t.Error("the names of other nodes' pods are kept")
+	}
+	same(t, "pods of the node", slices.Equal(s.pods, []podAt{{name: "web", node: "n7"}}), true)
+	s.podsOn("n8")
+	same(t, "pods of no node", s.pods == nil, true)
 }
 
 func TestPodsAreForgottenWithTheirLastSlice(t *testing.T) {

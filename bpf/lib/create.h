@@ -200,6 +200,20 @@ static __always_inline enum verdict create_verdict(const struct work *work, bool
 	return affine ? VERDICT_TRANSLATE_AFFINITY : VERDICT_TRANSLATE_BALANCE;
 }
 
+/* What the new entry says of other backends. One that takes the place of a connection that nobody is known to have closed stays where that
+ * one is: a reset and a SYN of whoever does not know its sequence numbers end nothing, and must not take it to another backend. */
+static __always_inline __u32 create_tried(struct __sk_buff *skb, const struct work *work, enum verdict verdict)
+{
+	const struct flow *last;
+
+	if (verdict == VERDICT_TRANSLATE_RETRY)
+		return handed(skb)->slow.tried;
+	last = found_flow(&work->found);
+	if (!last || seen_fins(last->seen))
+		return 0;
+	return last->seen & SEEN_ESTABLISHED || last->seen >> TRIED_SHIFT == TRIED_STAYS ? TRIED_STAYS : 0;
+}
+
 static __always_inline struct step create_to_backend(struct __sk_buff *skb, struct work *work,
 						     const struct record *record, enum side_index side,
 						     const struct choice *choice, enum verdict verdict)
@@ -216,8 +230,7 @@ static __always_inline struct step create_to_backend(struct __sk_buff *skb, stru
 	in->flow.generation = choice->generation;
 	in->flow.service = record->service;
 	in->flow.side = side;
-	if (verdict == VERDICT_TRANSLATE_RETRY)
-		in->flow.seen = handed(skb)->slow.tried << TRIED_SHIFT;
+	in->flow.seen |= create_tried(skb, work, verdict) << TRIED_SHIFT;
 	if (side == SIDE_INTERNAL && address_equal(&choice->address, &packet->source))
 		in->flow.flags = FLOW_HAIRPIN;
 	in->to.destination = choice->address;
@@ -261,6 +274,15 @@ static __always_inline bool create_pick(struct __sk_buff *skb, struct choice *ch
 	       backend_pick(choice, side, work->service, hash, false);
 }
 
+/* Of a connection that goes to another backend: its client does so too if the last one refused it. One lost SYN is no reason to. */
+static __always_inline void create_move_affinity(const struct choice *choice, const struct work *work, __u32 service)
+{
+	const struct flow *last = found_flow(&work->found);
+
+	if (last && last->seen & SEEN_REFUSED)
+		affinity_move(choice, &work->packet.source, service, last->backend);
+}
+
 static __always_inline struct step create_balance(struct __sk_buff *skb, struct work *work, const struct record *record,
 						  enum side_index side_index)
 {
@@ -271,7 +293,7 @@ static __always_inline struct step create_balance(struct __sk_buff *skb, struct 
 
 	if (retry_chosen(skb, &choice, record->service)) {
 		if (record->affinity)
-			affinity_remember(&choice, &work->packet.source, record->service);
+			create_move_affinity(&choice, work, record->service);
 		return create_to_backend(skb, work, record, side_index, &choice, VERDICT_TRANSLATE_RETRY);
 	}
 	if (create_keep(skb, &choice, work))

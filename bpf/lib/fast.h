@@ -210,8 +210,8 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 		return VERDICT_PASS_NOT_SERVICE;
 	flow_ends_reply(&ends, packet);
 	flow = fast_find(&query, &ends, settings, QUERY_REPLY);
-	if (!flow) /* a late answer to a SYN may be to be refused */
-		return packet->hook == HOOK_TO_NET && answers_syn(packet) ? VERDICT_CONTINUE : VERDICT_PASS_NOT_SERVICE;
+	if (!flow)
+		return reply_may_be_late(settings, packet) ? VERDICT_CONTINUE : VERDICT_PASS_NOT_SERVICE;
 	return fast_reply_match(skb, packet, headers, flow, query.word);
 }
 

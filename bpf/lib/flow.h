@@ -366,11 +366,15 @@ static __always_inline __u32 tried_add(__u32 tried, __u32 id)
 	return tried + 1 + (count < TRIED_MAX - 1 ? tried_bits(id, count) : 0);
 }
 
-/* The client's connection went to another server, as one did not answer in time. It does not tell which. */
+/* The connection has been to no other backend and goes to none: what tried says then, as it has the count and no id. */
+#define TRIED_STAYS TRIED_MAX
+
+/* The connection of a client off the node went to another server, as one did not answer in time. It does not tell which. */
 static __always_inline bool flow_matches_late(const struct flow *flow, const struct flow_ends *ends)
 {
 	return flow_is_clients(flow, &ends->client, ends->client_port, ends->protocol) &&
-	       !(flow->flags & (FLOW_ALIAS | FLOW_DIRECT)) && tried_count(flow->seen >> TRIED_SHIFT);
+	       !(flow->flags & (FLOW_ALIAS | FLOW_DIRECT)) && flow->side == SIDE_EXTERNAL &&
+	       flow->seen >> TRIED_SHIFT > TRIED_STAYS;
 }
 
 /* A search for the entry of a packet. */
@@ -397,11 +401,13 @@ __noinline int flow_answers(struct flow_query *query, __u32 at)
 		return false;
 	if (query->kind == QUERY_FORWARD)
 		return flow_matches_forward(flow, &query->ends);
-	if (query->kind == QUERY_LATE)
-		return flow_matches_late(flow, &query->ends);
-	if (query->kind == QUERY_REPLY ? !flow_matches_reply(flow, &query->ends)
-				       : !flow_matches_snat_reply(flow, settings, &query->ends))
+	if (query->kind == QUERY_LATE) {
+		if (!flow_matches_late(flow, &query->ends))
+			return false;
+	} else if (query->kind == QUERY_REPLY ? !flow_matches_reply(flow, &query->ends)
+					      : !flow_matches_snat_reply(flow, settings, &query->ends)) {
 		return false;
+	}
 	return !flow_expired(flow, flow_now());
 }
 

@@ -68,7 +68,7 @@ static __always_inline bool forward_has_waited(const struct flow *flow)
 /* Of a SYN: the server of the flow had one before, and did not answer. */
 static __always_inline bool forward_unanswered(const struct flow *flow, const struct packet *packet)
 {
-	return packet->protocol == IPPROTO_TCP && opens_connection(packet) && !(flow->flags & FLOW_DIRECT) &&
+	return packet->protocol == IPPROTO_TCP && is_plain_syn(packet) && !(flow->flags & FLOW_DIRECT) &&
 	       !(flow->seen & SEEN_REPLY) && tried_count(flow->seen >> TRIED_SHIFT) < TRIED_MAX;
 }
 
@@ -85,7 +85,7 @@ static __always_inline void forward_judge(struct __sk_buff *skb, struct found *f
 	if (flow_expired(flow, flow_now()))
 		return;
 	if (opens_connection(packet) && seen_closed(flow->seen)) {
-		found->retry = forward_refused(flow->seen);
+		found->retry = is_plain_syn(packet) && forward_refused(flow->seen);
 		return;
 	}
 	if (!forward_complete(settings, flow)) {

@@ -137,6 +137,12 @@ static __always_inline bool opens_connection(const struct packet *packet)
 	return packet->protocol == IPPROTO_UDP || (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
+/* Linux answers no SYN that has one of the others as well: nobody sends such for a connection. */
+static __always_inline bool is_plain_syn(const struct packet *packet)
+{
+	return (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) == TCP_SYN;
+}
+
 static __always_inline bool answers_syn(const struct packet *packet)
 {
 	return (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);

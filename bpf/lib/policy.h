@@ -272,3 +272,17 @@ __noinline int affinity_remember(const struct choice *choice, const struct addre
 	bpf_map_update_elem(&affinity, &key, &value, BPF_ANY);
 	return 0;
 }
+
+/* The same if the backend that is remembered is the one with the id from. A function of its own for the sake of the stack. */
+__noinline int affinity_move(const struct choice *choice, const struct address *client, __u32 service, __u32 from)
+{
+	struct affinity_key key = {};
+	const struct affinity_value *value;
+
+	if (!choice || !client)
+		return 0;
+	key.client = *client;
+	key.service = service;
+	value = bpf_map_lookup_elem(&affinity, &key);
+	return value && value->backend == from ? affinity_remember(choice, client, service) : 0;
+}

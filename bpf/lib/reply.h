@@ -80,8 +80,7 @@ __noinline int reply_is_late(const struct packet *packet)
 	const struct settings *settings = settings_get();
 	struct flow_query query = { .kind = QUERY_LATE, .blocks = FLOW_BLOCKS_OWN };
 
-	if (!packet || !settings || packet->hook != HOOK_TO_NET || !answers_syn(packet) ||
-	    packet->fragment == FRAGMENT_LATER)
+	if (!packet || !settings || packet->fragment == FRAGMENT_LATER || !reply_may_be_late(settings, packet))
 		return false;
 	flow_ends_reply(&query.ends, packet);
 	query.hash = flow_ends_hash(&query.ends, settings->seed);

@@ -74,6 +74,15 @@ static __always_inline bool direct_may_clash(const struct settings *settings, co
 	       known_exposed(&packet->destination, packet->destination_port, settings->seed);
 }
 
+/* Of an answer that has no flow: perhaps to a SYN that went to another server since. Clients off the node come by a frontend to no servers
+ * but those whose direct connections are remembered, so what comes of another one is nobody's late answer. */
+static __always_inline bool reply_may_be_late(const struct settings *settings, const struct packet *packet)
+{
+	return packet->hook == HOOK_TO_NET && answers_syn(packet) &&
+	       (*(volatile const __u8 *)&settings->routed ||
+		known_exposed(&packet->source, packet->source_port, settings->seed));
+}
+
 /* Which packets from the network may be replies to SNAT: they go from a backend to an address and a port that SNAT may use. Whether they
  * are, flows say. */
 

@@ -70,6 +70,13 @@ func (c talk) connects(r *rig) {
 	c.goOn(r, "translate_established", "translate_reply")
 }
 
+// refused has the server's port closed: it resets the SYN.
+func (c talk) refused(r *rig) {
+	r.Helper()
+	answer := c.out.reply("RA", "")
+	step{hook: toPod, in: answer, verdict: "translate_reply", out: became(answer.from(c.in.dst).to(c.in.src))}.play(r, 1)
+}
+
 // open is the first SYN of a connection from the client's port to web.
 func (r *rig) open(w world, port uint16) talk {
 	r.Helper()
@@ -154,25 +161,20 @@ func TestDatagramsThatNobodyAnswersStay(t *testing.T) {
 
 // A closed port answers at once: what comes next from that port of the client is a new SYN.
 func TestAConnectionThatWasRefusedTriesAnotherBackend(t *testing.T) {
-	refuse := func(r *rig, c talk) {
-		r.Helper()
-		answer := c.out.reply("RA", "")
-		step{hook: toPod, in: answer, verdict: "translate_reply", out: became(answer.from(c.in.dst).to(c.in.src))}.play(r, 1)
-	}
 	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(webTiers(w, w.tier(8080, 2, 3, 4, 5, 6, 7)))
 		c := r.open(w, 41000)
 		first := c.out.dst
 		tried := []netip.AddrPort{first}
 		for range 3 {
-			refuse(r, c)
+			c.refused(r)
 			c = c.again(r, 0, "translate_retry")
 			if slices.Contains(tried, c.out.dst) {
 				t.Errorf("%s once more after %v", c.out.dst, tried)
 			}
 			tried = append(tried, c.out.dst)
 		}
-		refuse(r, c)
+		c.refused(r)
 		if c = c.again(r, 0, "translate_balance"); c.out.dst != first {
 			t.Errorf("after four refusals it begins anew at %s, and did at %s", c.out.dst, first)
 		}
@@ -180,7 +182,7 @@ func TestAConnectionThatWasRefusedTriesAnotherBackend(t *testing.T) {
 
 		r.publish(webTiers(w, w.tier(8080, 2)))
 		c = r.open(w, 41001)
-		refuse(r, c)
+		c.refused(r)
 		c.again(r, 0, "translate_balance").connects(r)
 	}, lb.TCP)
 }
@@ -213,28 +215,6 @@ func TestAConnectionThatEndedOtherwiseComesBackToItsBackend(t *testing.T) {
 			}, lb.TCP)
 		})
 	}
-}
-
-// Affinity remembers who answers. So a connection whose flow is lost is made again alike with affinity, and not without.
-func TestAffinityMovesAlong(t *testing.T) {
-	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
-		r.publish(w.decide(w.sticky("", 80, nil, 2)))
-		c := r.open(w, 41000)
-		r.publish(w.decide(w.sticky("", 80, nil, 2, 3, 4, 5, 6, 7, 8, 9)))
-		second := c.again(r, retryAfter, "translate_retry")
-		if second.out.dst == c.out.dst {
-			t.Errorf("%s once more", c.out.dst)
-		}
-		third := second.again(r, retryAfter, "translate_retry")
-		if third.out.dst == second.out.dst || third.out.dst == c.out.dst {
-			t.Errorf("to %s after %s and %s", third.out.dst, c.out.dst, second.out.dst)
-		}
-		if verdict, backend := w.clientOf(r, 1, 41001, 80); verdict != "translate_affinity" || backend != third.out.dst {
-			t.Errorf("the next connection: %s to %s, not to %s", verdict, backend, third.out.dst)
-		}
-		r.evict()
-		step{hook: fromPod, in: c.in.with("A", "x"), verdict: "translate_recover", out: became(third.out.with("A", "x"))}.play(r, 1)
-	}, lb.TCP)
 }
 
 func TestALostFlowThatWasRetriedIsMadeAgainWhereItBegan(t *testing.T) {

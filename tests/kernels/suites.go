@@ -35,7 +35,11 @@ var suites = []suite{
 		loads: "TestASumOfTheWholePacket|TestRepliesThatNoFlowHasPass|TestDirectTraffic|TestEntriesWhoseWriter|TestAFullSet|TestQuestionsGoTo|" +
 			"TestNobodyAsksAResponder|TestSessionAffinityKeepsNobody|TestAResponderAnswers|TestTheNodesOwnQuestions|TestAForgottenConnection|" +
 			"TestAPortIsHeld|TestHeldPortsServe|TestThePortThatIsFree|TestAPortThatItsServer|TestAPortOfA|TestAFloodLeavesHeld|TestEveryPortOfTheRange|" +
-			"TestAServersNodeRemembers|TestErrorsAboutRoutedPacketsAreLimited|TestADrainingNodeMakes|TestAnEntryWhoseWriter|TestPacketsOfConnectionsInFormer",
+			"TestAServersNodeRemembers|TestErrorsAboutRoutedPacketsAreLimited|TestADrainingNodeMakes|TestAnEntryWhoseWriter|TestPacketsOfConnectionsInFormer|" +
+			"TestASYNThatComesAgain|TestTheConnectionsOfOneBackend|TestABackendThatDidNotAnswer|TestAQuestionThatTheResponder|TestAnAnswerIsNotLate|" +
+			"TestAffinityStaysWith|TestAffinityLeaves|TestASYNWithOtherFlags|TestASYNStaysInTheList|TestASYNThroughSNATLeaves|TestALostFlowThatWasRetried|" +
+			"TestPortsBeyondTheRangeServeNobody|TestAPortOfConnectionTracking|TestAConnectionBeyondTheRange|TestAClientGetsItsOwn|TestASocketOfTheHost|" +
+			"TestClientsOffTheNodeLeave|TestTwoPodsThatFill|TestSNATWithFewPorts|TestSNATFromOnePort|TestAConnectionThatLosesItsSecond",
 		why: "properties, stress, floods and shares: long", oldest: true},
 	{pkg: "tests/hosts", only: "TestSCTP|TestEveryStepOfTheDemoComesOutAsItShould/line_by_line", quick: "TestSCTP/routed", oldest: true},
 }

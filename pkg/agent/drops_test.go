@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -41,9 +42,9 @@ func TestEventsAreReadAgainAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		agent := &daemon{log: slog.New(slog.NewTextHandler(io.Discard, nil)), diary: newDiary(), source: newScripted(), reader: &reader{}}
 		d := newDrops(agent)
-		opened := 0
+		var opened atomic.Int32
 		open := func() (events, error) {
-			switch opened++; opened {
+			switch opened.Add(1) {
 			case 1:
 				return nil, errors.New("no memory")
 			case 2:
@@ -57,13 +58,13 @@ func TestEventsAreReadAgainAfterAFailure(t *testing.T) {
 		for tries, kept := range []int{0, 1, 3} {
 			synctest.Wait()
 			lines, _, _, _ := d.kept.From(0)
-			if d.mu.Lock(); opened != tries+1 || len(lines) != kept || d.sampled != uint64(kept) {
-				t.Errorf("opened %d times, %d events are kept and %d counted, want %d", opened, len(lines), d.sampled, kept)
+			if d.mu.Lock(); int(opened.Load()) != tries+1 || len(lines) != kept || d.sampled != uint64(kept) {
+				t.Errorf("opened %d times, %d events are kept and %d counted, want %d", opened.Load(), len(lines), d.sampled, kept)
 			}
 			d.mu.Unlock()
 			var s Status
 			if agent.diary.fill(&s); (len(s.Trouble) > 0) != (tries < 2) {
-				t.Errorf("opened %d times: trouble %q", opened, s.Trouble)
+				t.Errorf("opened %d times: trouble %q", opened.Load(), s.Trouble)
 			}
 			pause(ctx, readAgain)
 		}

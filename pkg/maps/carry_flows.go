@@ -115,15 +115,22 @@ func (c *Carrier) find(keys flowKeys, f *bpf.NearlbFlow) (hash uint64, place uin
 	return 0, 0, have, false
 }
 
-// roomFor is room at the first place that has some: only a connection with a second entry has another than its own.
+// roomFor is room where the programs would look for it. A connection with a second entry has another place than its own: it leaves the last
+// entries of its own blocks to those that have none, while it has room there.
 func (c *Carrier) roomFor(keys flowKeys, f *bpf.NearlbFlow, e expiry) (hash uint64, place, word uint32, found bool) {
-	place, word, found = c.room(keys.own, blocksOwn, e)
-	if found || keys.pair == 0 || !hasTwin(f) || c.store.flows.size < blocksPair*uint32(flowSets) {
+	apart := keys.pair != 0 && hasTwin(f) && c.store.flows.size >= blocksPair*uint32(flowSets)
+	if !apart || !c.store.leaves(keys.own) {
+		place, word, found = c.room(keys.own, blocksOwn, e)
+	}
+	if found || !apart {
 		return keys.own, place, word, found
 	}
 	c.store.spill()
-	place, word, found = c.room(keys.pair, blocksPair, e)
-	return keys.pair, place, word, found
+	if place, word, found = c.room(keys.pair, blocksPair, e); found {
+		return keys.pair, place, word, true
+	}
+	place, word, found = c.room(keys.own, blocksOwn, e)
+	return keys.own, place, word, found
 }
 
 func sameEnds(have, f *bpf.NearlbFlow) bool {

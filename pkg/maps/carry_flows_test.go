@@ -5,6 +5,8 @@ package maps
 import (
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/nearlb/nearlb/pkg/bpf"
 )
 
@@ -107,6 +109,41 @@ func TestAConnectionBeyondItsPortsBlocksIsCarriedToWhereItIsFound(t *testing.T) 
 	if first != 1 || second != 1 {
 		t.Errorf("it has %d first and %d second entries where they are looked for", first, second)
 	}
+}
+
+// One port's connections to more frontends than its blocks have entries for are all carried over, whatever comes first: one that has but one
+// entry finds room in its port's blocks, as in the programs' table, and so do second entries.
+func TestConnectionsOfAFullBlockAreAllCarried(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		sizes := tinySizes()
+		sizes.FlowSets = 256
+		s := memoryStore(sizes)
+		s.clock = standing{}
+		c := &Carrier{store: s, wrote: map[uint32]carriedFlow{}}
+		settings := read[bpf.NearlbSettings](s.settings, 0)
+		settings.Seed = rapid.Uint64().Draw(t, "seed")
+		var flows []bpf.NearlbFlow
+		for client := range 2 {
+			for i := range 130 {
+				f := bpf.NearlbFlow{Word: flowLive, Client: address16(hostAddress(2 + client).Addr()), Frontend: address16(hostAddress(1).Addr()),
+					Port: swap16(15000), OtherPort: swap16(uint16(20000 + i)), FrontendPort: swap16(uint16(1000 + i)), Protocol: 6, Backend: 1, Generation: 1,
+					Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)}
+				if i == 0 {
+					f.OtherPort = f.Port
+					flows = append(flows, f)
+					continue
+				}
+				flows = append(flows, f)
+				f.Port, f.OtherPort, f.Flags = f.OtherPort, f.Port, flowAlias
+				flows = append(flows, f)
+			}
+		}
+		for _, f := range rapid.Permutation(flows).Draw(t, "order") {
+			if !c.put(f, &settings, newExpiry(s.clock)) {
+				t.Fatalf("there is no room for the entry of port %d, other port %d", swap16(f.Port), swap16(f.OtherPort))
+			}
+		}
+	})
 }
 
 // Each of the four blocks of a spilled flow is another for each port of a client, also for ports that differ in their upper bits alone.

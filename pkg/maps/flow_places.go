@@ -18,6 +18,9 @@ const (
 	blocksOwn  = 2                               // FLOW_BLOCKS_OWN
 	blocksPair = 4                               // FLOW_BLOCKS_PAIR
 	flowRoomy  = 32                              // FLOW_ROOMY
+
+	flowReserve = 12 // FLOW_RESERVE
+	flowMany    = 8  // FLOW_MANY
 )
 
 // flowHash is flow_hash of bpf/lib/hash.h.
@@ -101,12 +104,7 @@ func (s *store) yieldTagged(hash uint64, blocks int, yield func(uint64, uint32) 
 
 // roomy are all places of a hash, the best for a new entry first: its home, and then those of the block that has most free ones.
 func (s *store) roomy(hash uint64, blocks int) iter.Seq[uint32] {
-	most, turn := s.freeTags(hash, 0), 0
-	for step := flowSets; step < blocks*flowSets && most < flowRoomy; step += flowSets {
-		if free := s.freeTags(hash, step); free > most {
-			most, turn = free, step
-		}
-	}
+	_, turn := s.roomiest(hash, blocks)
 	return func(yield func(uint32) bool) {
 		if turn == 0 && !yield(s.flowHome(hash)) {
 			return
@@ -122,14 +120,32 @@ func (s *store) roomy(hash uint64, blocks int) iter.Seq[uint32] {
 	}
 }
 
-// freeTags counts the tags of a block that say free; step is its first.
-func (s *store) freeTags(hash uint64, step int) (free int) {
+// roomiest is the first step of the block of a hash that has most free entries, and how many. The first with very many will do.
+func (s *store) roomiest(hash uint64, blocks int) (free, step int) {
+	free = s.tagsOf(hash, 0, 0)
+	for next := flowSets; next < blocks*flowSets && free < flowRoomy; next += flowSets {
+		if n := s.tagsOf(hash, next, 0); n > free {
+			free, step = n, next
+		}
+	}
+	return free, step
+}
+
+// leaves is flow_leaves of a first entry: its address and port have many entries in their own blocks, where there are few free ones.
+func (s *store) leaves(hash uint64) bool {
+	tag := flowTag(hash)
+	free, _ := s.roomiest(hash, blocksOwn)
+	return free < flowReserve && s.tagsOf(hash, 0, tag)+s.tagsOf(hash, flowSets, tag) >= flowMany
+}
+
+// tagsOf counts the entries of a block that have a tag, 0: that are free; step is the block's first.
+func (s *store) tagsOf(hash uint64, step int, tag uint8) (count int) {
 	for i := range flowSets {
 		for way := range flowWays {
-			if s.tagOf(flowPlace(s.flowSet(hash, step+i), way)) == 0 {
-				free++
+			if s.tagOf(flowPlace(s.flowSet(hash, step+i), way)) == tag {
+				count++
 			}
 		}
 	}
-	return free
+	return count
 }

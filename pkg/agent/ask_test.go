@@ -91,7 +91,7 @@ func TestWhoFollowsIsToldWhatComesAfterALongQuiet(t *testing.T) {
 		}
 		heard, ended := 0, make(chan error, 1)
 		go func() {
-			ended <- eachNews(json.NewDecoder(answer.Body), true, func(ChangeNews) error { heard++; return nil })
+			ended <- eachNews(json.NewDecoder(answer.Body), true, func(News) error { heard++; return nil })
 		}()
 		for n, size := range []int{1, 1 << 16, 1} { // what is sent when it is flushed, and before
 			time.Sleep(askTime + time.Second)
@@ -130,7 +130,7 @@ func TestAListThatWasCutOffIsNoWholeOne(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- server.Serve(l) }()
 		err := askAgent(t.Context(), path, "/drops", readTimeout, func(d *json.Decoder) error {
-			return eachNews(d, row.follow, func(DropNews) error { return nil })
+			return eachNews(d, row.follow, func(News) error { return nil })
 		})
 		if (err != nil) != row.failed || errors.Is(err, ErrAgentEnded) != row.follow {
 			t.Errorf("%s: %v", name, err)

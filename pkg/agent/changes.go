@@ -241,43 +241,15 @@ func listText(all []netip.Addr) string {
 	return orNone(strings.Join(texts, " "))
 }
 
-// ChangeNews is one line of what ReadChanges reads: one of the two.
-type ChangeNews struct {
-	Change    *json.RawMessage `json:"change,omitempty"` // a journal.Change
-	Forgotten uint64           `json:"forgotten,omitempty"`
-}
-
 // answer writes what is kept, and with ?follow=1 what comes until the client goes away.
 func (c *changes) answer(w http.ResponseWriter, ask *http.Request) {
-	out := newLines(w)
-	follow := ask.URL.Query().Get("follow") != ""
-	for number := uint64(0); ; {
-		lines, next, forgotten, news := c.log.From(number)
-		if number > 0 && forgotten > 0 {
-			out.write(ChangeNews{Forgotten: forgotten})
-		}
-		for _, line := range lines {
-			out.write(ChangeNews{Change: (*json.RawMessage)(&line)})
-		}
-		if number = next; out.flush() != nil || !follow {
-			return
-		}
-		select {
-		case <-ask.Context().Done():
-			return
-		case <-news:
-		}
-	}
+	answerNews(w, ask, c.log.Ring, nil)
 }
 
-// ReadChanges has a running agent tell the changes that it keeps, and with follow what comes until ctx ends. Without an agent it is
-// ErrNotAsked: see LeftChanges.
-func ReadChanges(ctx context.Context, lockDir, pinPath string, follow bool, tell func(ChangeNews) error) error {
-	request, within := "/changes", askTime
-	if follow {
-		request, within = "/changes?follow=1", 0
-	}
-	return askAgent(ctx, Socket(lockDir, pinPath), request, within, func(d *json.Decoder) error { return eachNews(d, follow, tell) })
+// ReadChanges has a running agent tell the changes that it keeps (journal.Change), and with follow what comes until ctx ends. Without an
+// agent it is ErrNotAsked: see LeftChanges.
+func ReadChanges(ctx context.Context, lockDir, pinPath string, follow bool, tell func(News) error) error {
+	return readNews(ctx, lockDir, pinPath, "/changes", follow, tell)
 }
 
 // LeftChanges are the changes that an agent of the pin path left.

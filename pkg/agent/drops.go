@@ -6,8 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -141,7 +139,7 @@ func (d *drops) row(names named, e maps.Event) journal.Drop {
 		}
 	}
 	if pod, known := d.agent.podAt(e.Source.Addr()); known {
-		row.ClientPod = pod.Namespace + "/" + pod.Name
+		row.ClientPod = pod.String()
 	}
 	return row
 }
@@ -180,110 +178,18 @@ func (d *drops) unsampled() (journal.Unsampled, error) {
 	return journal.Unsampled{Since: d.since, Packets: max(all, d.sampled) - d.sampled}, nil
 }
 
-// DropNews is one line of what ReadDrops reads: one of the three.
-type DropNews struct {
-	Drop      *json.RawMessage   `json:"drop,omitempty"` // a journal.Drop
-	Forgotten uint64             `json:"forgotten,omitempty"`
-	Unsampled *journal.Unsampled `json:"unsampled,omitempty"`
-}
-
-// unsampledEvery is how often who follows is told of packets that no event tells of.
-const unsampledEvery = time.Second
-
 // answer writes what is kept, how much was not sampled, and with ?follow=1 what comes until the client goes away.
 func (d *drops) answer(w http.ResponseWriter, ask *http.Request) {
-	out := newLines(w)
-	follow := ask.URL.Query().Get("follow") != ""
-	tick := time.NewTicker(unsampledEvery)
-	defer tick.Stop()
 	told := journal.Unsampled{}
-	for number := uint64(0); ; {
-		lines, next, forgotten, news := d.kept.From(number)
-		if number > 0 && forgotten > 0 {
-			out.write(DropNews{Forgotten: forgotten})
-		}
-		for _, line := range lines {
-			out.write(DropNews{Drop: (*json.RawMessage)(&line)})
-		}
-		number = next
+	answerNews(w, ask, d.kept, func(out *lines, follow bool) {
 		if unsampled, err := d.unsampled(); err == nil && (unsampled != told || !follow) {
 			told = unsampled
-			out.write(DropNews{Unsampled: &unsampled})
+			out.write(News{Unsampled: &unsampled})
 		}
-		if out.flush() != nil || !follow {
-			return
-		}
-		select {
-		case <-ask.Context().Done():
-			return
-		case <-news:
-		case <-tick.C:
-		}
-	}
-}
-
-// lines writes values of JSON to a client that has askTime for each piece, however long nothing was to be written.
-type lines struct {
-	*json.Encoder
-	control *http.ResponseController
-	failed  error
-}
-
-func newLines(w http.ResponseWriter) *lines {
-	w.Header().Set("Content-Type", "application/jsonl")
-	control := http.NewResponseController(w)
-	return &lines{Encoder: json.NewEncoder(lasting{w, control}), control: control}
-}
-
-func (l *lines) write(value any) {
-	if l.failed == nil {
-		l.failed = l.Encode(value)
-	}
-}
-
-// flush sends what was written; an error is that the client went away.
-func (l *lines) flush() error {
-	if l.failed == nil {
-		l.failed = l.control.SetWriteDeadline(time.Now().Add(askTime))
-	}
-	if l.failed == nil {
-		l.failed = l.control.Flush()
-	}
-	return l.failed
-}
-
-// ReadDrops has a running agent tell the events that it keeps, and with follow what comes until ctx ends.
-func ReadDrops(ctx context.Context, lockDir, pinPath string, follow bool, tell func(DropNews) error) error {
-	request, within := "/drops", askTime
-	if follow {
-		request, within = "/drops?follow=1", 0
-	}
-	return askAgent(ctx, Socket(lockDir, pinPath), request, within, func(d *json.Decoder) error {
-		return eachNews(d, follow, tell)
 	})
 }
 
-// ErrAgentEnded: the agent that was followed is gone.
-var ErrAgentEnded = errors.New("the agent has ended")
-
-// eachNews reads values to their end, which an agent that is followed does not come to. An answer that was cut off has none: that is an
-// error.
-func eachNews[T any](d *json.Decoder, follow bool, tell func(T) error) error {
-	for d.More() {
-		var next T
-		if err := d.Decode(&next); err != nil {
-			return err
-		}
-		if err := tell(next); err != nil {
-			return err
-		}
-	}
-	_, err := d.Token()
-	switch {
-	case follow:
-		return fmt.Errorf("%w: %w", ErrAgentEnded, err)
-	case errors.Is(err, io.EOF):
-		return nil
-	}
-	return err
+// ReadDrops has a running agent tell the events that it keeps (journal.Drop), and with follow what comes until ctx ends.
+func ReadDrops(ctx context.Context, lockDir, pinPath string, follow bool, tell func(News) error) error {
+	return readNews(ctx, lockDir, pinPath, "/drops", follow, tell)
 }

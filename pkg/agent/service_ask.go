@@ -61,7 +61,7 @@ func (d *daemon) nameClient(client string, news *ServiceNews) {
 	if address, err := netip.ParseAddr(client); err == nil {
 		news.Addresses = append(news.Addresses, address.Unmap())
 		if pod, known := d.podAt(address.Unmap()); known {
-			news.Pod = pod.Namespace + "/" + pod.Name
+			news.Pod = pod.String()
 		}
 		return
 	}

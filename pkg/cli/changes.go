@@ -3,11 +3,9 @@
 package cli
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,17 +17,15 @@ import (
 // changeFilter keeps the changes that a person asked for. Those of no single Service go with none.
 type changeFilter struct {
 	service string
-	since   sinceFlag
+	since   time.Time
 }
 
 func (f *changeFilter) keeps(c *journal.Change) bool {
-	return keepsService(f.service, c.Service, c.Port) && !c.Time.Before(f.since.at)
+	return keepsService(f.service, c.Service, c.Port) && !c.Time.Before(f.since)
 }
 
 func changesCommand() *cobra.Command {
-	var live agentFlags
-	var only changeFilter
-	var follow bool
+	var f newsFlags
 	cmd := &cobra.Command{
 		Use:   "changes",
 		Short: "List what was published of late and why, and the agent's life",
@@ -43,29 +39,25 @@ it left is listed. A first start is one line, however much it published.`,
   nearlb changes -o jsonl`,
 		Args: noArguments,
 	}
-	flags := cmd.Flags()
-	flags.BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
-	flags.StringVar(&only.service, "service", "", "only this Service: `namespace/name[:port]`, or its name in any namespace")
-	flags.Var(&only.since, "since", "only what came since: 5m ago, or a `time` as 2006-01-02T15:04:05Z")
-	live.add(flags)
-	complete(cmd, "service", func() []string { return liveServices(&live.pins) })
-	output := addOutputFlag(cmd, formatTable, formatWide, formatJSONL)
+	f.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		p := changePrinter{out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), format: output.value, follow: follow, only: &only}
-		p.table = newStream(p.out, output.value == formatWide, changeColumns(time.Now()))
-		return p.run(cmd.Context(), &live)
+		p := newChangePrinter(newNewsPrinter(cmd, &f, changeColumns), changeFilter{f.service, f.since.at})
+		err := readNews(cmd.Context(), &f, agent.ReadChanges, p.tell)
+		if errors.Is(err, agent.ErrNotAsked) && !f.follow {
+			err = leftChanges(p, &f.live, err)
+		}
+		if err != nil {
+			return err
+		}
+		return p.end()
 	}
 	return cmd
 }
 
-// changePrinter writes changes as they come.
-type changePrinter struct {
-	out, errs io.Writer
-	format    string
-	follow    bool
-	only      *changeFilter
-	table     *stream[journal.Change]
-	batch     []journal.Change // of a table that is not followed: its columns are made for all
+func newChangePrinter(to newsPrinter[journal.Change], only changeFilter) *newsPrinter[journal.Change] {
+	to.keeps, to.rows = only.keeps, "changes"
+	to.nothing = noNews(only != (changeFilter{}), "No changes: nothing was published of late.")
+	return &to
 }
 
 func changeColumns(now time.Time) []column[journal.Change] {
@@ -95,32 +87,8 @@ func changeSubject(c journal.Change) string {
 	return ""
 }
 
-// run reads from the agent, or where none runs what it left.
-func (p *changePrinter) run(ctx context.Context, live *agentFlags) error {
-	if p.follow {
-		var stop context.CancelFunc
-		ctx, stop = untilSignal(ctx)
-		defer stop()
-	}
-	err := agent.ReadChanges(ctx, live.lockDir, live.pins.pinPath, p.follow, p.tell)
-	switch {
-	case p.follow && ctx.Err() != nil:
-		return nil
-	case p.follow, err != nil && !errors.Is(err, agent.ErrNotAsked):
-		return err
-	case err != nil:
-		if err := p.left(live, err); err != nil {
-			return err
-		}
-	}
-	if p.format == formatJSONL {
-		return nil
-	}
-	return p.end()
-}
-
-// left prints what the last agent left; without any the agent is what is missing.
-func (p *changePrinter) left(live *agentFlags, none error) error {
+// leftChanges prints what the last agent left; without any the agent is what is missing.
+func leftChanges(p *newsPrinter[journal.Change], live *agentFlags, none error) error {
 	lines, err := agent.LeftChanges(live.lockDir, live.pins.pinPath)
 	if err != nil {
 		return err
@@ -130,44 +98,9 @@ func (p *changePrinter) left(live *agentFlags, none error) error {
 	}
 	fmt.Fprintln(p.errs, "nearlb: no agent runs: what follows ends with the last one")
 	for _, line := range lines {
-		if err := p.tell(agent.ChangeNews{Change: (*json.RawMessage)(&line)}); err != nil {
+		if err := p.tell(agent.News{Line: (*json.RawMessage)(&line)}); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (p *changePrinter) tell(news agent.ChangeNews) error {
-	if news.Forgotten > 0 {
-		fmt.Fprintf(p.errs, "nearlb: %d changes are missing here: they came faster than they were read\n", news.Forgotten)
-	}
-	if news.Change == nil {
-		return nil
-	}
-	var row journal.Change
-	if err := json.Unmarshal(*news.Change, &row); err != nil {
-		return fmt.Errorf("read the agent's answer: %w", err)
-	}
-	switch {
-	case !p.only.keeps(&row):
-		return nil
-	case p.format == formatJSONL:
-		return writeJSONLine(p.out, row)
-	case p.follow:
-		return p.table.write(terminalWidth(p.out), row)
-	}
-	p.batch = append(p.batch, row)
-	return nil
-}
-
-func (p *changePrinter) end() error {
-	if len(p.batch) == 0 {
-		nothing := "No changes: nothing was published of late."
-		if *p.only != (changeFilter{}) {
-			nothing = "Nothing matches the filters."
-		}
-		_, err := fmt.Fprintln(p.out, nothing)
-		return err
-	}
-	return writeTable(p.out, terminalWidth(p.out), p.format == formatWide, changeColumns(time.Now()), p.batch)
 }

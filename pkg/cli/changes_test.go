@@ -32,7 +32,7 @@ func TestAChangeHasTheFieldsOfTheContract(t *testing.T) {
 func TestNoChangesAreToldApartFromNoneThatMatch(t *testing.T) {
 	for filter, want := range map[changeFilter]string{{}: "No changes: nothing was published of late.\n", {service: "web"}: "Nothing matches the filters.\n"} {
 		var out bytes.Buffer
-		if err := (&changePrinter{out: &out, only: &filter}).end(); err != nil || out.String() != want {
+		if err := newChangePrinter(newsPrinter[journal.Change]{out: &out}, filter).end(); err != nil || out.String() != want {
 			t.Errorf("of %+v: %q, %v", filter, out.String(), err)
 		}
 	}

@@ -61,7 +61,7 @@ said where a Pod's subdomain has none.`,
 		}
 		rows := []podNames{}
 		for _, name := range slices.SortedFunc(maps.Keys(names.pods), comparePods) {
-			row := podNames{Pod: name.Namespace + "/" + name.Name, PodNames: kubelet.NamesOf(names.pods[name])}
+			row := podNames{Pod: name.String(), PodNames: kubelet.NamesOf(names.pods[name])}
 			row.Problems = append(row.Problems, names.subdomainProblem(names.pods[name])...)
 			if lookup != "" {
 				row.Walk = row.ResolvConf.Walk(lookup)

@@ -3,8 +3,6 @@
 package cli
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/netip"
@@ -22,13 +20,12 @@ import (
 // dropFilter keeps the events that a person asked for.
 type dropFilter struct {
 	service, client, verdict string
-	since                    sinceFlag
+	since                    time.Time
 }
 
 func dropsCommand() *cobra.Command {
-	var live agentFlags
+	var f newsFlags
 	var only dropFilter
-	var follow bool
 	cmd := &cobra.Command{
 		Use:   "drops",
 		Short: "List packets that were dropped or rejected of late, and why",
@@ -42,23 +39,22 @@ a Service has it as an endpoint on this node, or with --dns-pods verified.`,
   nearlb drops --client 10.244.1.7 --verdict reject -o jsonl`,
 		Args: noArguments,
 	}
+	f.add(cmd)
 	flags := cmd.Flags()
-	flags.BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
-	flags.StringVar(&only.service, "service", "", "only this Service: `namespace/name[:port]`, or its name in any namespace")
 	flags.StringVar(&only.client, "client", "", "only this client: `IP[:PORT]`, or a pod as namespace/name or name")
 	flags.StringVar(&only.verdict, "verdict", "", "only this `verdict`, drop or reject, or reason, as no-endpoints")
-	flags.Var(&only.since, "since", "only what came since: 5m ago, or a `time` as 2006-01-02T15:04:05Z")
-	live.add(flags)
-	complete(cmd, "service", func() []string { return liveServices(&live.pins) })
 	complete(cmd, "verdict", dropVerdicts)
-	output := addOutputFlag(cmd, formatTable, formatWide, formatJSONL)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		only.verdict = strings.ReplaceAll(only.verdict, "_", "-")
 		if only.verdict != "" && !slices.Contains(dropVerdicts(), only.verdict) {
 			return usagef("--verdict %q: want drop, reject, or one of their reasons: %s", only.verdict, strings.Join(dropVerdicts()[2:], ", "))
 		}
-		printer := newDropPrinter(cmd.OutOrStdout(), cmd.ErrOrStderr(), output.value, follow)
-		return printer.run(cmd.Context(), &live, &only)
+		only.service, only.since = f.service, f.since.at
+		p := newDropPrinter(newNewsPrinter(cmd, &f, dropColumns), only)
+		if err := readNews(cmd.Context(), &f, agent.ReadDrops, p.tell); err != nil {
+			return err
+		}
+		return p.end()
 	}
 	return cmd
 }
@@ -78,7 +74,7 @@ func (f *dropFilter) keeps(d *journal.Drop) bool {
 	if f.verdict != "" && f.verdict != d.Verdict && f.verdict != d.Reason {
 		return false
 	}
-	return keepsService(f.service, d.Service, d.Port) && f.keepsClient(d) && !d.Time.Before(f.since.at)
+	return keepsService(f.service, d.Service, d.Port) && f.keepsClient(d) && !d.Time.Before(f.since)
 }
 
 func (f *dropFilter) keepsClient(d *journal.Drop) bool {
@@ -90,22 +86,6 @@ func (f *dropFilter) keepsClient(d *journal.Drop) bool {
 		return at.Addr() == asked && (port == 0 || port == at.Port())
 	}
 	return port == 0 && d.Client == asked.String()
-}
-
-// dropPrinter writes events as they come.
-type dropPrinter struct {
-	out, errs io.Writer
-	format    string
-	follow    bool
-	table     *stream[journal.Drop]
-	batch     []journal.Drop    // of a table that is not followed: its columns are made for all
-	nothing   string            // what it means that there are none
-	unsampled journal.Unsampled // as last told
-}
-
-func newDropPrinter(out, errs io.Writer, format string, follow bool) *dropPrinter {
-	now := time.Now()
-	return &dropPrinter{out: out, errs: errs, format: format, follow: follow, table: newStream(out, format == formatWide, dropColumns(now))}
 }
 
 func dropColumns(now time.Time) []column[journal.Drop] {
@@ -129,62 +109,25 @@ func clientText(client, pod string) string {
 	return client
 }
 
-// run reads until the agent has told all, or ctx ends or a signal comes where it is followed.
-func (p *dropPrinter) run(ctx context.Context, live *agentFlags, only *dropFilter) error {
-	if p.follow {
-		var stop context.CancelFunc
-		ctx, stop = untilSignal(ctx)
-		defer stop()
-	}
-	if p.nothing = "No drops: no packet was dropped or rejected of late."; *only != (dropFilter{}) {
-		p.nothing = "Nothing matches the filters."
-	}
-	err := agent.ReadDrops(ctx, live.lockDir, live.pins.pinPath, p.follow, func(news agent.DropNews) error { return p.tell(news, only) })
-	if p.follow && ctx.Err() != nil {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return p.end()
+// dropPrinter writes events as they come, and how many there are besides.
+type dropPrinter struct {
+	newsPrinter[journal.Drop]
+	unsampled journal.Unsampled // as last told
 }
 
-func (p *dropPrinter) tell(news agent.DropNews, only *dropFilter) error {
-	switch {
-	case news.Drop != nil:
-		var row journal.Drop
-		if err := json.Unmarshal(*news.Drop, &row); err != nil {
-			return fmt.Errorf("read the agent's answer: %w", err)
-		}
-		if only.keeps(&row) {
-			return p.print(row)
-		}
-	case news.Forgotten > 0:
-		fmt.Fprintf(p.errs, "nearlb: %d packets are missing here: they came faster than they were read\n", news.Forgotten)
-	case news.Unsampled != nil:
-		return p.tellUnsampled(*news.Unsampled)
-	}
-	return nil
+func newDropPrinter(to newsPrinter[journal.Drop], only dropFilter) *dropPrinter {
+	to.keeps, to.rows = only.keeps, "packets"
+	to.nothing = noNews(only != (dropFilter{}), "No drops: no packet was dropped or rejected of late.")
+	return &dropPrinter{newsPrinter: to}
 }
 
-func (p *dropPrinter) print(row journal.Drop) error {
-	switch {
-	case p.format == formatJSONL:
-		return writeJSONLine(p.out, row)
-	case p.follow:
-		return p.table.write(terminalWidth(p.out), row)
+// tell says how many packets no event told of when there are more, or has end say it.
+func (p *dropPrinter) tell(news agent.News) error {
+	if news.Unsampled == nil {
+		return p.newsPrinter.tell(news)
 	}
-	p.batch = append(p.batch, row)
-	return nil
-}
-
-// gathers says whether all is written at the end, as one table.
-func (p *dropPrinter) gathers() bool { return p.format != formatJSONL && !p.follow }
-
-// tellUnsampled says how many packets no event told of when there are more, or has end say it.
-func (p *dropPrinter) tellUnsampled(u journal.Unsampled) error {
-	more := u.Packets != p.unsampled.Packets
-	if p.unsampled = u; !more || p.gathers() {
+	more := news.Unsampled.Packets != p.unsampled.Packets
+	if p.unsampled = *news.Unsampled; !more || p.gathers() {
 		return nil
 	}
 	return p.sayUnsampled(p.errs)
@@ -196,17 +139,8 @@ func (p *dropPrinter) sayUnsampled(to io.Writer) error {
 	return err
 }
 
-// end writes what is kept for a table: the agent has told all.
-func (p *dropPrinter) end() (err error) {
-	if !p.gathers() {
-		return nil
-	}
-	if len(p.batch) > 0 {
-		err = writeTable(p.out, terminalWidth(p.out), p.format == formatWide, dropColumns(time.Now()), p.batch)
-	} else {
-		_, err = fmt.Fprintln(p.out, p.nothing)
-	}
-	if err != nil || p.unsampled.Packets == 0 {
+func (p *dropPrinter) end() error {
+	if err := p.newsPrinter.end(); err != nil || !p.gathers() || p.unsampled.Packets == 0 {
 		return err
 	}
 	return p.sayUnsampled(p.out)

@@ -42,7 +42,7 @@ func TestDropsAreFilteredByWhatTheyAre(t *testing.T) {
 		{dropFilter{client: "10.244.1.7"}, true}, {dropFilter{client: "10.244.1.7:40112"}, true}, {dropFilter{client: "10.244.1.7:1"}, false}, {dropFilter{client: "10.244.1.8"}, false},
 		{dropFilter{client: "cart-0"}, true}, {dropFilter{client: "prod/cart-0"}, true}, {dropFilter{client: "test/cart-0"}, false}, {dropFilter{client: "rt-0"}, false},
 		{dropFilter{verdict: "drop"}, true}, {dropFilter{verdict: "reject"}, false}, {dropFilter{verdict: "no-local-endpoints"}, true}, {dropFilter{verdict: "no-endpoints"}, false},
-		{dropFilter{since: sinceFlag{sampleDrop().Time}}, true}, {dropFilter{since: sinceFlag{sampleDrop().Time.Add(1)}}, false},
+		{dropFilter{since: sampleDrop().Time}, true}, {dropFilter{since: sampleDrop().Time.Add(1)}, false},
 	} {
 		d := sampleDrop()
 		if got := row.filter.keeps(&d); got != row.want {
@@ -59,13 +59,13 @@ func TestDropsAreFilteredByWhatTheyAre(t *testing.T) {
 }
 
 // printed is what a printer makes of some news.
-func printed(t *testing.T, format string, follow bool, news ...agent.DropNews) (out, errs string) {
+func printed(t *testing.T, format string, follow bool, news ...agent.News) (out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	p := newDropPrinter(&o, &e, format, follow)
+	p := newDropPrinter(newsPrinter[journal.Drop]{out: &o, errs: &e, format: format, follow: follow, columns: dropColumns}, dropFilter{})
 	p.nothing = "nothing"
 	for _, n := range news {
-		if err := p.tell(n, &dropFilter{}); err != nil {
+		if err := p.tell(n); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -81,23 +81,23 @@ func TestDropsSayHowManyPacketsTheyLackWhereverTheyArePrinted(t *testing.T) {
 		t.Fatal(err)
 	}
 	line := json.RawMessage(text)
-	drop, more := agent.DropNews{Drop: &line}, agent.DropNews{Unsampled: &journal.Unsampled{Since: sampleDrop().Time, Packets: 7}}
+	drop, more := agent.News{Line: &line}, agent.News{Unsampled: &journal.Unsampled{Since: sampleDrop().Time, Packets: 7}}
 	table := "TIME                 VERDICT                   CLIENT       FRONTEND           SERVICE\n" +
 		clock(sampleDrop().Time, time.Now()) + "  drop: no-local-endpoints  prod/cart-0  10.96.0.10:80/TCP  prod/web:http\n"
 	lacks := "7 more since " + clock(sampleDrop().Time, time.Now()) + " were counted, and not told of one by one\n"
 	for _, row := range []struct {
 		format    string
 		follow    bool
-		news      []agent.DropNews
+		news      []agent.News
 		out, errs string
 	}{
-		{formatTable, false, []agent.DropNews{drop, more}, table + lacks, ""},
-		{formatTable, false, []agent.DropNews{drop}, table, ""}, // the counters could not be read
+		{formatTable, false, []agent.News{drop, more}, table + lacks, ""},
+		{formatTable, false, []agent.News{drop}, table, ""}, // the counters could not be read
 		{formatTable, false, nil, "nothing\n", ""},
-		{formatTable, true, []agent.DropNews{drop, more, more}, table, lacks},
-		{formatJSONL, false, []agent.DropNews{drop, more}, string(text) + "\n", lacks},
-		{formatTable, false, []agent.DropNews{{Unsampled: &journal.Unsampled{}}}, "nothing\n", ""},
-		{formatJSONL, true, []agent.DropNews{{Forgotten: 3}}, "", "nearlb: 3 packets are missing here: they came faster than they were read\n"},
+		{formatTable, true, []agent.News{drop, more, more}, table, lacks},
+		{formatJSONL, false, []agent.News{drop, more}, string(text) + "\n", lacks},
+		{formatTable, false, []agent.News{{Unsampled: &journal.Unsampled{}}}, "nothing\n", ""},
+		{formatJSONL, true, []agent.News{{Forgotten: 3}}, "", "nearlb: 3 packets are missing here: they came faster than they were read\n"},
 	} {
 		out, errs := printed(t, row.format, row.follow, row.news...)
 		if diff := cmp.Diff([]string{row.out, row.errs}, []string{out, errs}); diff != "" {

@@ -66,10 +66,13 @@ func (f *traceFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.proto, "proto", "", "`tcp`, udp, sctp or icmp (an echo request; --dst then has no port)")
 	flags.IntVar(&f.count, "count", 1, "send `N` first packets, each from another source port")
 	flags.StringVar(&f.packets, "packets", "", "`FILE` of packets, one JSON object a line; - is standard input")
-	complete(cmd, "from", func() []string {
-		return []string{string(trace.FromPod), string(trace.FromHost), string(trace.FromNetwork)}
-	})
+	complete(cmd, "from", doors)
 	complete(cmd, "proto", func() []string { return []string{"tcp", "udp", "sctp", "icmp"} })
+}
+
+// doors are the values of --from.
+func doors() []string {
+	return []string{string(trace.FromPod), string(trace.FromHost), string(trace.FromNetwork)}
 }
 
 // openTracer makes private tables from objects, if there are any, and takes the live ones otherwise.

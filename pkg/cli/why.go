@@ -55,12 +55,10 @@ Services have as endpoints, and an IP address does for all others.`,
 	}
 	live.add(cmd.Flags())
 	cmd.Flags().StringVar(&from, "from", "", "`DOOR` that the client is behind: pod (of this node), host or network (default: by the client's address)")
-	complete(cmd, "from", func() []string {
-		return []string{string(trace.FromPod), string(trace.FromHost), string(trace.FromNetwork)}
-	})
+	complete(cmd, "from", doors)
 	output := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if doors := []string{"", string(trace.FromPod), string(trace.FromHost), string(trace.FromNetwork)}; !slices.Contains(doors, from) {
+		if from != "" && !slices.Contains(doors(), from) {
 			return usagef("--from %q: want pod, host or network", from)
 		}
 		seen, err := look(cmd.Context(), &live, args[0], args[1], trace.Door(from))
@@ -258,12 +256,12 @@ func (s *seen) lookAtDrops(ctx context.Context, live *agentFlags, addresses []ne
 	if !s.answered {
 		return nil
 	}
-	return agent.ReadDrops(ctx, live.lockDir, live.pins.pinPath, false, func(news agent.DropNews) error {
+	return agent.ReadDrops(ctx, live.lockDir, live.pins.pinPath, false, func(news agent.News) error {
 		var row journal.Drop
-		if news.Drop == nil {
+		if news.Line == nil {
 			return nil
 		}
-		if err := json.Unmarshal(*news.Drop, &row); err != nil {
+		if err := json.Unmarshal(*news.Line, &row); err != nil {
 			return fmt.Errorf("read the agent's answer: %w", err)
 		}
 		from := slices.ContainsFunc(addresses, func(a netip.Addr) bool { f := dropFilter{client: a.String()}; return f.keepsClient(&row) })

@@ -55,26 +55,21 @@ func Maglev(backends []uint64, size int) []uint32 {
 	if len(backends) == 1 {
 		return slots
 	}
-	walkers := permutations(backends, size)
-	taken := make([]uint64, (size+63)/64)
-	few := searchedSlots(size)
-	turn := 0
-	for range size - few {
-		slots[walkers[turn].claim(taken, size)] = uint32(turn)
-		if turn++; turn == len(walkers) {
+	f := newFilling(backends, slots)
+	turn := uint32(0)
+	next := func() {
+		if turn++; turn == uint32(len(backends)) {
 			turn = 0
 		}
 	}
-	left := remaining{free: freeSlots(taken, size), size: size}
-	steps := make([]uint64, min(few, len(walkers)))
-	for i := range few {
-		if i < len(steps) {
-			steps[i] = fraction(walkers[turn].skip, size)
-		}
-		slots[left.claim(&walkers[turn], steps[i%len(steps)], taken)] = uint32(turn)
-		if turn++; turn == len(walkers) {
-			turn = 0
-		}
+	for range f.walked {
+		f.walk(turn)
+		next()
+	}
+	f.findFree()
+	for range len(f.free) {
+		f.search(turn)
+		next()
 	}
 	return slots
 }
@@ -90,17 +85,14 @@ func WeightedMaglev(backends []uint64, shares []uint32) []uint32 {
 	if len(backends) < 2 {
 		return slots
 	}
-	walkers := permutations(backends, size)
-	taken := make([]uint64, (size+63)/64)
+	f := newFilling(backends, slots)
 	order := turns(shares, size)
-	walked := size - searchedSlots(size)
-	for _, turn := range order[:walked] {
-		slots[walkers[turn].claim(taken, size)] = turn
+	for _, turn := range order[:f.walked] {
+		f.walk(turn)
 	}
-	left := remaining{free: freeSlots(taken, size), size: size}
-	for _, turn := range order[walked:] {
-		w := &walkers[turn]
-		slots[left.claim(w, fraction(w.skip, size), taken)] = turn
+	f.findFree()
+	for _, turn := range order[f.walked:] {
+		f.search(turn)
 	}
 	return slots
 }
@@ -193,19 +185,34 @@ func singles(weights []uint32, size int) (shares []uint32, sum uint64, left int)
 // than a walk (size/left steps, of which one takes twice as long).
 func searchedSlots(size int) int { return int(math.Sqrt(2 * float64(size))) }
 
-// walker goes through one backend's permutation of the table: next, next+skip, next+2*skip ... modulo the size.
-type walker struct{ next, skip uint32 }
+// filling is a table that is being filled: walked slots by walks, then findFree, then the others by searches.
+type filling struct {
+	slots   []uint32
+	walkers []walker
+	taken   []uint64 // a bit for each slot
+	walked  int
+	free    []uint32 // the last free slots
+}
 
-func permutations(seeds []uint64, size int) []walker {
+// walker goes through one backend's permutation of the table: next, next+skip, next+2*skip ... modulo the size.
+type walker struct {
+	next, skip uint32
+	step       uint64 // fraction of skip, once it was asked for
+}
+
+func newFilling(seeds []uint64, slots []uint32) *filling {
+	size := len(slots)
 	walkers := make([]walker, len(seeds))
 	for i, seed := range seeds {
 		walkers[i].next = uint32(below(mix(seed^0x9e3779b97f4a7c15), size))
 		walkers[i].skip = uint32(1 + below(mix(seed^0xc2b2ae3d27d4eb4f), size-1))
 	}
-	return walkers
+	return &filling{slots: slots, walkers: walkers, taken: make([]uint64, (size+63)/64), walked: size - searchedSlots(size)}
 }
 
-// claim takes the walker's next slot that is free; there must be one.
+// walk gives a backend the next slot of its permutation that is free; there must be one.
+func (f *filling) walk(turn uint32) { f.slots[f.walkers[turn].claim(f.taken, len(f.slots))] = turn }
+
 func (w *walker) claim(taken []uint64, size int) uint32 {
 	next, skip := w.next, w.skip
 	for step := 0; ; step++ {
@@ -224,49 +231,49 @@ func (w *walker) claim(taken []uint64, size int) uint32 {
 	}
 }
 
-// remaining are the last free slots of a table.
-type remaining struct {
-	free []uint32
-	size int
-}
-
-func freeSlots(taken []uint64, size int) (free []uint32) {
-	for slot := range uint32(size) {
-		if taken[slot>>6]&(1<<(slot&63)) == 0 {
-			free = append(free, slot)
+func (f *filling) findFree() {
+	for slot := range uint32(len(f.slots)) {
+		if f.taken[slot>>6]&(1<<(slot&63)) == 0 {
+			f.free = append(f.free, slot)
 		}
 	}
-	return free
 }
 
-// claim takes the slot that the walker would come to first, without the walk: the one with the lowest
-// (slot - next) / skip modulo the size. A quotient modulo the size is a fraction of the size; here it is one of 2^64, as step
-// is (fraction), and products overflow to just what is wanted: quotients are 2^44 apart or more, and wrong by 2^20 at the most.
-func (r *remaining) claim(w *walker, step uint64, taken []uint64) uint32 {
-	if step == 0 {
-		slot := w.claim(taken, r.size)
-		r.drop(slices.Index(r.free, slot))
-		return slot
+// search is walk without the walk.
+func (f *filling) search(turn uint32) {
+	w, size := &f.walkers[turn], uint32(len(f.slots))
+	if w.step == 0 {
+		w.step = fraction(w.skip, int(size))
 	}
+	var at int
+	if w.step == 0 {
+		at = slices.Index(f.free, w.claim(f.taken, int(size)))
+	} else {
+		at = w.nearest(f.free)
+		slot := f.free[at]
+		f.taken[slot>>6] |= 1 << (slot & 63)
+		if w.next = slot + w.skip; w.next >= size {
+			w.next -= size
+		}
+	}
+	f.slots[f.free[at]] = turn
+	last := len(f.free) - 1
+	f.free[at] = f.free[last]
+	f.free = f.free[:last]
+}
+
+// nearest is the slot that the walker would come to first: the one with the lowest (slot - next) / skip modulo the size. A quotient modulo
+// the size is a fraction of the size; here it is one of 2^64, as step is, and products overflow to just what is wanted: quotients are 2^44
+// apart or more, and wrong by 2^20 at the most.
+func (w *walker) nearest(free []uint32) int {
+	next, step := w.next, w.step
 	best, at := ^uint64(0), 0
-	for i, slot := range r.free {
-		if distance := uint64(int64(slot)-int64(w.next)) * step; distance < best {
+	for i, slot := range free {
+		if distance := uint64(int64(slot)-int64(next)) * step; distance < best {
 			best, at = distance, i
 		}
 	}
-	slot := r.free[at]
-	taken[slot>>6] |= 1 << (slot & 63)
-	if w.next = slot + w.skip; w.next >= uint32(r.size) {
-		w.next -= uint32(r.size)
-	}
-	r.drop(at)
-	return slot
-}
-
-func (r *remaining) drop(at int) {
-	last := len(r.free) - 1
-	r.free[at] = r.free[last]
-	r.free = r.free[:last]
+	return at
 }
 
 // fraction is 2^64 / size times the inverse of skip modulo size, rounded up; 0 where there is no inverse or the size is too

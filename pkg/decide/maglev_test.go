@@ -118,13 +118,11 @@ func TestMaglevFillsAnyTable(t *testing.T) {
 
 // plainMaglev is the algorithm as it is written in the paper.
 func plainMaglev(seeds []uint64, size int) []uint32 {
-	slots, taken := make([]uint32, size), make([]uint64, (size+63)/64)
-	walkers := permutations(seeds, size)
+	f := newFilling(seeds, make([]uint32, size))
 	for i := range size {
-		turn := i % len(walkers)
-		slots[walkers[turn].claim(taken, size)] = uint32(turn)
+		f.walk(uint32(i % len(seeds)))
 	}
-	return slots
+	return f.slots
 }
 
 // The last slots are searched and not walked to: that is an acceleration and no other algorithm. Agents of all versions fill

@@ -186,6 +186,8 @@ const (
 // PodName names a Pod.
 type PodName struct{ Namespace, Name string }
 
+func (n PodName) String() string { return n.Namespace + "/" + n.Name }
+
 // NamedPod is a Pod as pod records of mode "verified" know it.
 type NamedPod struct {
 	Name      PodName

@@ -132,7 +132,7 @@ func TestDropsThatAreNotListedAreCounted(t *testing.T) {
 // unsampled is how many packets were counted and not listed on the first node.
 func (s *stage) unsampled() (packets uint64) {
 	s.t.Helper()
-	err := agent.ReadDrops(s.t.Context(), s.LockDir(), s.here.PinPath(), false, func(news agent.DropNews) error {
+	err := agent.ReadDrops(s.t.Context(), s.LockDir(), s.here.PinPath(), false, func(news agent.News) error {
 		if news.Unsampled != nil {
 			packets = news.Unsampled.Packets
 		}
@@ -153,9 +153,9 @@ func TestDropsAreFollowedUntilTheAgentEnds(t *testing.T) {
 	w := way{"tcp", true}
 	seen, ended := make(chan string, 1000), make(chan error, 1)
 	go func() {
-		ended <- agent.ReadDrops(context.WithoutCancel(t.Context()), s.LockDir(), s.here.PinPath(), true, func(news agent.DropNews) error {
-			if news.Drop != nil {
-				seen <- string(*news.Drop)
+		ended <- agent.ReadDrops(context.WithoutCancel(t.Context()), s.LockDir(), s.here.PinPath(), true, func(news agent.News) error {
+			if news.Line != nil {
+				seen <- string(*news.Line)
 			}
 			return nil
 		})

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+)
+
+// newsFlags are those of a command that lists what an agent keeps.
+type newsFlags struct {
+	live    agentFlags
+	follow  bool
+	service string
+	since   sinceFlag
+	output  *outputFlag
+}
+
+func (f *newsFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.BoolVarP(&f.follow, "follow", "f", false, "go on with what comes, until interrupted")
+	flags.StringVar(&f.service, "service", "", "only this Service: `namespace/name[:port]`, or its name in any namespace")
+	flags.Var(&f.since, "since", "only what came since: 5m ago, or a `time` as 2006-01-02T15:04:05Z")
+	f.live.add(flags)
+	complete(cmd, "service", func() []string { return liveServices(&f.live.pins) })
+	f.output = addOutputFlag(cmd, formatTable, formatWide, formatJSONL)
+}
+
+// newsPrinter writes rows as an agent tells of them.
+type newsPrinter[R any] struct {
+	out, errs io.Writer
+	format    string
+	follow    bool
+	keeps     func(*R) bool
+	columns   func(now time.Time) []column[R]
+	rows      string // what they are
+	nothing   string // what it means that there are none
+
+	table *stream[R]
+	batch []R // of a table that is not followed: its columns are made for all
+}
+
+func newNewsPrinter[R any](cmd *cobra.Command, f *newsFlags, columns func(time.Time) []column[R]) newsPrinter[R] {
+	return newsPrinter[R]{out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), format: f.output.value, follow: f.follow, columns: columns}
+}
+
+// noNews says what it means that nothing is listed.
+func noNews(filtered bool, none string) string {
+	if filtered {
+		return "Nothing matches the filters."
+	}
+	return none
+}
+
+// readNews reads until the agent has told all, or ctx ends or a signal comes where it is followed.
+func readNews(ctx context.Context, f *newsFlags, read func(ctx context.Context, lockDir, pinPath string, follow bool, tell func(agent.News) error) error,
+	tell func(agent.News) error) error {
+	if !f.follow {
+		return read(ctx, f.live.lockDir, f.live.pins.pinPath, false, tell)
+	}
+	ctx, stop := untilSignal(ctx)
+	defer stop()
+	if err := read(ctx, f.live.lockDir, f.live.pins.pinPath, true, tell); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func (p *newsPrinter[R]) tell(news agent.News) error {
+	if news.Forgotten > 0 {
+		fmt.Fprintf(p.errs, "nearlb: %d %s are missing here: they came faster than they were read\n", news.Forgotten, p.rows)
+	}
+	if news.Line == nil {
+		return nil
+	}
+	var row R
+	if err := json.Unmarshal(*news.Line, &row); err != nil {
+		return fmt.Errorf("read the agent's answer: %w", err)
+	}
+	switch {
+	case !p.keeps(&row):
+		return nil
+	case p.format == formatJSONL:
+		return writeJSONLine(p.out, row)
+	case !p.follow:
+		p.batch = append(p.batch, row)
+		return nil
+	}
+	if p.table == nil {
+		p.table = newStream(p.out, p.format == formatWide, p.columns(time.Now()))
+	}
+	return p.table.write(terminalWidth(p.out), row)
+}
+
+// gathers says whether all is written at the end, as one table.
+func (p *newsPrinter[R]) gathers() bool { return p.format != formatJSONL && !p.follow }
+
+// end writes what is kept for a table: the agent has told all.
+func (p *newsPrinter[R]) end() error {
+	if !p.gathers() {
+		return nil
+	}
+	if len(p.batch) > 0 {
+		return writeTable(p.out, terminalWidth(p.out), p.format == formatWide, p.columns(time.Now()), p.batch)
+	}
+	_, err := fmt.Fprintln(p.out, p.nothing)
+	return err
+}

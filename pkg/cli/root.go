@@ -95,7 +95,7 @@ func commands() []*cobra.Command {
 	}{
 		{groupRun, []*cobra.Command{agentCommand(agent.Run), demoCommand(), mountCommand(), handoverCommand(), cleanupCommand(), dnsCommand()}},
 		{groupRead, []*cobra.Command{servicesCommand(), backendsCommand(), flowsCommand(), affinityCommand(),
-			verdictsCommand(), dropsCommand(), changesCommand(), devicesCommand(), statusCommand()}},
+			zonesCommand(), verdictsCommand(), dropsCommand(), changesCommand(), devicesCommand(), statusCommand()}},
 		{groupExplain, []*cobra.Command{checkCommand(), whyCommand(), planCommand(), traceCommand(), benchCommand()}},
 	} {
 		for _, cmd := range group.commands {

@@ -16,6 +16,7 @@ type TrafficRow struct {
 	Service     uint32 // id of the service port: see ServiceTraffic
 	Node        string // "" unknown
 	Zone        string // "" unknown
+	Active      bool   // it takes new connections, where a tier lists it
 	Connections uint64
 	PacketsTo   uint64 // from clients to the backend
 	BytesTo     uint64
@@ -42,7 +43,7 @@ func (r *Reader) Traffic() iter.Seq2[TrafficRow, error] {
 			if err != nil {
 				err = fmt.Errorf("read counters of backend %s: %w", AddrPortOf(*b), err)
 			}
-			row := TrafficRow{ID: id, Generation: b.Generation, Service: b.Service, Connections: c.Connections,
+			row := TrafficRow{ID: id, Generation: b.Generation, Service: b.Service, Active: b.State == stateActive, Connections: c.Connections,
 				PacketsTo: c.PacketsTo, BytesTo: c.BytesTo, PacketsFrom: c.PacketsFrom, BytesFrom: c.BytesFrom}
 			if err == nil {
 				row.Node, row.Zone, err = names.place(b)

@@ -16,7 +16,7 @@ func TestTrafficRowsAreThoseOfUsedBackendIds(t *testing.T) {
 	counters[1] = bpf.NearlbBackendCounter{Connections: 5, PacketsTo: 6, BytesTo: 7, PacketsFrom: 8, BytesFrom: 9}
 	counters[4] = bpf.NearlbBackendCounter{Connections: 1}
 	compare(t, collect(t, b.Reader().Traffic()), []TrafficRow{
-		{ID: 1, Generation: 1, Service: 1, Node: "n1", Zone: "z1", Connections: 5, PacketsTo: 6, BytesTo: 7, PacketsFrom: 8, BytesFrom: 9},
+		{ID: 1, Generation: 1, Service: 1, Node: "n1", Zone: "z1", Active: true, Connections: 5, PacketsTo: 6, BytesTo: 7, PacketsFrom: 8, BytesFrom: 9},
 		{ID: 2, Generation: 1, Service: 1, Node: "n2", Zone: "z0"}, {ID: 3, Generation: 1, Service: 1, Node: "n3", Zone: "z1"},
 	})
 }

@@ -7,6 +7,7 @@
 //	nearlb ARGS           the command line
 //	tables -f FILE ...    publish what the node decides and print the tables' dump: flags of nearlb plan; with -pin PATH
 //	                      into pinned tables, as an agent does
+//	counted PIN BACKEND CONNECTIONS BYTES  the pinned tables' counters of a backend (address:port) say so, half of the bytes each way
 //	exits STATUS COMMAND  the command must end with this exit status
 //	eventually COMMAND    runs the command again and again until it ends with 0
 //	isolated COMMAND      the command in a network namespace of its own
@@ -44,6 +45,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"nearlb":   func() { os.Exit(cli.Main(os.Args[1:])) },
 		"tables":   func() { os.Exit(tables()) },
+		"counted":  func() { fail("counted", counted(os.Args[1:])) },
 		"isolated": func() { fail("isolated", isolated(os.Args[1:])) },
 		"onnode":   func() { fail("onnode", onNode(os.Args[1], os.Args[2:])) },
 	})

@@ -291,3 +291,15 @@ func openError(pinPath, name string, err error) error {
 	}
 	return fmt.Errorf("open tables under %s: %w (start `nearlb agent`, or name its --pin-path)", pinPath, ErrNoAgent)
 }
+
+// Pinning tells tables in force from others that take their place.
+type Pinning struct{ device, inode uint64 }
+
+// PinnedNow is that of the tables that OpenMaps opens: cheap enough to ask each second.
+func PinnedNow(pinPath string) (p Pinning, err error) {
+	var s unix.Stat_t
+	if err := unix.Stat(filepath.Join(own(pinPath).maps(), NearlbMapFlows), &s); err != nil {
+		return p, fmt.Errorf("look at pinned table %s: %w", NearlbMapFlows, err)
+	}
+	return Pinning{uint64(s.Dev), s.Ino}, nil
+}

@@ -16,9 +16,15 @@ import (
 // before you commit it. No line may be wider.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
+	goldenOf(t, name, 80, got)
+}
+
+// goldenOf is golden of a terminal of another width; 0: none.
+func goldenOf(t *testing.T, name string, width int, got []byte) {
+	t.Helper()
 	path := filepath.Join("testdata", name)
 	if os.Getenv("NEARLB_UPDATE") != "" {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, got, 0o644); err != nil {
@@ -33,7 +39,7 @@ func golden(t *testing.T, name string, got []byte) {
 		t.Errorf("%s (-want +got):\n%s", path, diff)
 	}
 	for line := range bytes.Lines(got) {
-		if n := utf8.RuneCount(bytes.TrimRight(line, "\n")); n > 80 {
+		if n := utf8.RuneCount(bytes.TrimRight(line, "\n")); width > 0 && n > width {
 			t.Errorf("%s: a line has %d columns: %s", path, n, line)
 		}
 	}

@@ -28,7 +28,7 @@ func collect[T any](t *testing.T, rows iter.Seq2[T, error]) (all []T) {
 
 func compare[T any](t *testing.T, got, want []T) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{})); diff != "" {
 		t.Errorf("rows (-want +got):\n%s", diff)
 	}
 }

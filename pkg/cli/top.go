@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// topOptions is what nearlb top was asked for.
+type topOptions struct {
+	live     agentFlags
+	only     filter
+	view     string
+	once     bool
+	idle     bool // rows of what is idle, too
+	bare     bool
+	interval time.Duration
+	sort     string
+	format   string
+}
+
+func topCommand() *cobra.Command {
+	o := topOptions{}
+	cmd := &cobra.Command{
+		Use:   "top [services|backends|clients|zones|nodes]",
+		Short: "Say what goes on now: rates of connections, bytes and failures",
+		Long: `Reads the kernel's counters twice, an interval apart, and tells the difference a
+second, and which connections are open; again and again without --once. Zones
+and nodes are those of backends. Of the node's own connections only new ones are
+known: no program sees their packets.`,
+		Example: `  nearlb top
+  nearlb top backends --service prod/web --sort failed
+  nearlb top --once --interval 5s -o json`,
+		Args:      topView(&o.view),
+		ValidArgs: topViews,
+	}
+	flags := cmd.Flags()
+	o.live.add(flags)
+	o.only.add(cmd, byService|byNode|byClient, &o.live.pins)
+	flags.BoolVar(&o.once, "once", false, "one interval, then end")
+	flags.DurationVar(&o.interval, "interval", time.Second, "time between two readings")
+	flags.StringVar(&o.sort, "sort", topSorts[0].name, "largest first: `column` "+strings.Join(topSortNames(), ", "))
+	flags.BoolVar(&o.idle, "all", false, "what is idle, too")
+	flags.BoolVar(&o.bare, "no-headers", false, "tables without their headings")
+	complete(cmd, "sort", topSortNames)
+	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatJSONL)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		o.format = output.value
+		if err := o.check(); err != nil {
+			return err
+		}
+		return o.run(cmd.Context(), cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+// topView takes the view from the arguments.
+func topView(view *string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		*view = topServices
+		if len(args) > 1 {
+			return usagef("%d arguments: %s takes one view", len(args), cmd.CommandPath())
+		}
+		if len(args) == 1 {
+			*view = args[0]
+		}
+		if !slices.Contains(topViews, *view) {
+			return usagef("view %q: want %s", *view, strings.Join(topViews, ", "))
+		}
+		return nil
+	}
+}
+
+func (o *topOptions) check() error {
+	if o.interval < 100*time.Millisecond {
+		return usagef("--interval %v: want 100ms or more", o.interval)
+	}
+	if !slices.Contains(topSortNames(), o.sort) {
+		return usagef("--sort %q: want %s", o.sort, strings.Join(topSortNames(), ", "))
+	}
+	if o.view == topClients && (o.only.service != "" || o.only.namespace != "" || o.only.node != "") {
+		return usagef("clients are counted over all Services: --service, --namespace and --node narrow services and backends")
+	}
+	return o.only.take(nil)
+}
+
+// run tells each interval, the first from now on.
+func (o *topOptions) run(ctx context.Context, out io.Writer) error {
+	ctx, stop := untilSignal(ctx)
+	defer stop()
+	meter := &topMeter{options: o}
+	defer meter.close()
+	if _, err := meter.look(); err != nil {
+		return err
+	}
+	tick := time.NewTicker(o.interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		doc, err := meter.look()
+		if err != nil {
+			return err
+		}
+		if err := o.tell(out, doc); err != nil || o.once {
+			return err
+		}
+	}
+}
+
+// tell writes one interval. On a terminal a table takes the place of the one before.
+func (o *topOptions) tell(out io.Writer, doc topDocument) error {
+	switch o.format {
+	case formatJSON:
+		return writeJSON(out, doc)
+	case formatJSONL:
+		for _, row := range doc.Rows {
+			if err := writeJSONLine(out, row); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var page strings.Builder
+	if err := o.write(&page, terminalWidth(out), doc); err != nil {
+		return err
+	}
+	if o.once {
+		_, err := io.WriteString(out, page.String())
+		return err
+	}
+	return turnPage(out, []byte(page.String()))
+}
+
+func (o *topOptions) write(w io.Writer, width int, doc topDocument) error {
+	shown := doc.Rows
+	if !o.idle {
+		shown = slices.DeleteFunc(slices.Clone(shown), func(r topRow) bool { return r.idle() })
+	}
+	if len(shown) == 0 {
+		_, err := fmt.Fprintf(w, "Nothing goes on: no connection is open, and none came in %v.\n", o.interval)
+		return err
+	}
+	if o.bare {
+		w = &headless{Writer: w}
+	}
+	return writeTable(w, width, o.format == formatWide, topColumns(o.view), shown)
+}
+
+// topColumns are those of a view: what its rows are of, then the numbers.
+func topColumns(view string) []column[topRow] {
+	backend := func(heading string, cell func(topRow) string) column[topRow] {
+		return column[topRow]{heading: heading, cell: cell}
+	}
+	var columns []column[topRow]
+	switch view {
+	case topServices:
+		columns = append(columns, backend("SERVICE", func(r topRow) string { return r.name() }))
+	case topBackends:
+		columns = append(columns, backend("BACKEND", func(r topRow) string { return r.Backend }), backend("SERVICE", func(r topRow) string { return r.name() }),
+			column[topRow]{heading: "NODE", wide: true, cell: func(r topRow) string { return text(r.BackendNode) }},
+			column[topRow]{heading: "STATE", wide: true, cell: func(r topRow) string { return r.State }})
+	case topClients:
+		columns = append(columns, backend("CLIENT", func(r topRow) string { return r.Client }))
+	case topNodes:
+		columns = append(columns, backend("NODE", func(r topRow) string { return text(r.BackendNode) }))
+	}
+	if view == topZones || view == topNodes || view == topBackends {
+		columns = append(columns, column[topRow]{heading: "ZONE", wide: view == topBackends, cell: func(r topRow) string { return text(r.BackendZone) }})
+	}
+	return append(columns, topNumbers(view)...)
+}
+
+func topNumbers(view string) []column[topRow] {
+	number := func(heading string, cell func(topRow) string) column[topRow] {
+		return column[topRow]{heading: heading, right: true, cell: cell}
+	}
+	columns := []column[topRow]{
+		number("NEW/S", func(r topRow) string { return rate(r.New) }),
+		number("OPEN", func(r topRow) string { return count(r.Open) }),
+	}
+	if view != topClients {
+		columns = append(columns,
+			number("IN/S", func(r topRow) string { return size(uint64(value(r.BytesIn))) }),
+			number("OUT/S", func(r topRow) string { return size(uint64(value(r.BytesOut))) }))
+	}
+	columns = append(columns, number("FAIL/S", func(r topRow) string { return rate(r.Failed) }))
+	if view == topServices || view == topBackends {
+		columns = append(columns, number("XZONE/S", func(r topRow) string { return size(uint64(value(r.CrossZone))) }))
+	}
+	for _, c := range []column[topRow]{
+		number("REFUSED/S", func(r topRow) string { return rate(r.Refused) }), number("UNANSWERED/S", func(r topRow) string { return rate(r.Unanswered) }),
+		number("REJECTED/S", func(r topRow) string { return rate(r.Rejected) }), number("DROPPED/S", func(r topRow) string { return rate(r.Dropped) }),
+	} {
+		c.wide = true
+		columns = append(columns, c)
+	}
+	return columns
+}
+
+// rate is a number of a second in three digits.
+func rate(perSecond float64) string {
+	switch {
+	case perSecond == 0:
+		return "0"
+	case perSecond < 9.95:
+		return fmt.Sprintf("%.1f", max(perSecond, 0.1))
+	case perSecond < 9999.5:
+		return fmt.Sprintf("%.0f", perSecond)
+	}
+	return strings.TrimSuffix(strings.Replace(size(uint64(perSecond)), " ", "", 1), "B")
+}
+
+// topMeter reads the tables that are in force: others take their place when they grow, or by an upgrade.
+type topMeter struct {
+	options *topOptions
+	meter   maps.Meter
+	tables  liveTables
+}
+
+func (m *topMeter) close() { m.tables.close() }
+
+// look tells what came since the look before.
+func (m *topMeter) look() (topDocument, error) {
+	o := m.options
+	reader, err := m.tables.open(o.live.pins.pinPath)
+	if err != nil {
+		return topDocument{}, err
+	}
+	node := ""
+	if status, err := agent.ReadStatus(o.live.lockDir, o.live.pins.pinPath); err == nil {
+		node, m.meter.Zone = status.Node.Name, status.Node.Zone
+	}
+	m.meter.Clients, m.meter.All = o.view == topClients, o.idle || o.format == formatJSON || o.format == formatJSONL
+	gains, err := m.meter.Look(reader, time.Now())
+	if err != nil {
+		return topDocument{}, err
+	}
+	o.narrow(&gains)
+	doc := topDocumentOf(o.view, node, &gains)
+	sortTop(doc.Rows, o.sort)
+	return doc, nil
+}
+
+// narrow leaves out what was not asked for, before anything is summed up.
+func (o *topOptions) narrow(g *maps.Gains) {
+	g.Ports = slices.DeleteFunc(g.Ports, func(p maps.PortGain) bool { return !o.only.keepsService(p.Port.Service.String(), p.Port.Port) })
+	g.Backends = slices.DeleteFunc(g.Backends, func(b maps.BackendGain) bool {
+		return !o.only.keepsService(b.Port.Service.String(), b.Port.Port) || !o.only.keepsNode(b.Node)
+	})
+	g.Clients = slices.DeleteFunc(g.Clients, func(c maps.ClientGain) bool { return !o.only.client.keeps(c.Client, 0) })
+}

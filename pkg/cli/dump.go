@@ -26,6 +26,11 @@ type dump[R any] struct {
 	columns             []column[R]
 	service             func(R) string // namespace/name, of commands that take a Service's NAME and have -o name; nil: others
 	empty               string         // what it means that there are none
+
+	ready func([]R) // fills in what depends on other rows; nil: nothing does
+	// Of commands that show differences with --watch: what makes a row that of the print before, and what it has gained a second since.
+	identity func(*R) any
+	rates    func(before, now *R, seconds float64)
 }
 
 func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
@@ -51,6 +56,7 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 		if err := only.take(args); err != nil {
 			return err
 		}
+		last := differences[R]{dump: &d}
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
 			return pins.read(func(reader *maps.Reader) error {
 				rows, err := collect(d.rows(reader), func(row R) bool { return d.keep(row, &only) })
@@ -60,7 +66,13 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 				if len(args) > 0 && len(rows) == 0 {
 					return fmt.Errorf("no Service matches %q%s: nearlb %s lists those there are", args[0], only.within(), cmd.Name())
 				}
-				return d.print(w, width, output.value, bare, rows, only.narrows())
+				if again.on {
+					last.follow(rows, time.Now())
+				}
+				if d.ready != nil {
+					d.ready(rows)
+				}
+				return d.at(again.on).print(w, width, output.value, bare, rows, only.narrows())
 			})
 		})
 	}

@@ -23,7 +23,16 @@ func servicesCommand() *cobra.Command {
 		filters: byService | byNode | byBackend,
 		rows:    (*maps.Reader).Frontends,
 		keep:    keepFrontend,
-		empty:   "No services: the agent has published none.",
+		ready:   markRepeats,
+		identity: func(r *maps.FrontendRow) any {
+			return [...]string{hostPort(r.Address, r.FrontendPort), r.Protocol, r.Service}
+		},
+		rates: func(before, now *maps.FrontendRow, seconds float64) {
+			now.NewPerSecond = gained(before.Connections, now.Connections, seconds)
+			now.RejectedPerSecond = gained(before.Rejected, now.Rejected, seconds)
+			now.DroppedPerSecond = gained(before.Dropped, now.Dropped, seconds)
+		},
+		empty: "No services: the agent has published none.",
 		columns: []column[maps.FrontendRow]{
 			{heading: "SERVICE", cell: func(r maps.FrontendRow) string { return withPort(r.Service, r.Port) }},
 			{heading: "KIND", cell: func(r maps.FrontendRow) string { return r.Kind }},
@@ -31,13 +40,37 @@ func servicesCommand() *cobra.Command {
 			{heading: "FROM THIS NODE", cell: func(r maps.FrontendRow) string { return liveSideText(r.Internal) }},
 			{heading: "FROM OUTSIDE", wide: true, cell: func(r maps.FrontendRow) string { return liveSideText(r.External) }},
 			outside(func(r maps.FrontendRow) (string, string) { return liveSideText(r.Internal), liveSideText(r.External) }),
-			{heading: "CONNECTIONS", wide: true, right: true, cell: func(r maps.FrontendRow) string { return count(r.Connections) }},
-			{heading: "REJECTED", wide: true, right: true, cell: func(r maps.FrontendRow) string { return count(r.Rejected) }},
-			{heading: "DROPPED", wide: true, right: true, cell: func(r maps.FrontendRow) string { return count(r.Dropped) }},
+			{heading: "OPEN", wide: true, right: true, cell: func(r maps.FrontendRow) string { return count(r.Open) }},
+			{heading: "NEW/S", when: eachSecond, right: true, cell: once(func(r maps.FrontendRow) string { return perSecond(r.NewPerSecond, rate) })},
+			{heading: "TOTAL", wide: true, when: oncePrint, right: true, cell: once(func(r maps.FrontendRow) string { return count(r.Connections) })},
+			{heading: "REJECTED", wide: true, when: oncePrint, right: true, cell: once(func(r maps.FrontendRow) string { return count(r.Rejected) })},
+			{heading: "REJECTED/S", wide: true, when: eachSecond, right: true, cell: once(func(r maps.FrontendRow) string { return perSecond(r.RejectedPerSecond, rate) })},
+			{heading: "DROPPED", wide: true, when: oncePrint, right: true, cell: once(func(r maps.FrontendRow) string { return count(r.Dropped) })},
+			{heading: "DROPPED/S", wide: true, when: eachSecond, right: true, cell: once(func(r maps.FrontendRow) string { return perSecond(r.DroppedPerSecond, rate) })},
 			{heading: "AFFINITY", wide: true, right: true, cell: func(r maps.FrontendRow) string { return secondsText(int64(r.AffinitySeconds)) }},
 			{heading: "SOURCES", wide: true, cell: func(r maps.FrontendRow) string { return strings.Join(r.SourceRanges, ",") }},
 		},
 	}.command()
+}
+
+// markRepeats marks the rows whose service port's counters a row before has.
+func markRepeats(rows []maps.FrontendRow) {
+	told := map[[3]string]bool{}
+	for i := range rows {
+		r := &rows[i]
+		port := [...]string{r.Service, r.Port, r.Protocol}
+		r.Repeats, told[port] = told[port], true
+	}
+}
+
+// once shows a service port's number once, not for each of its frontends.
+func once(cell func(maps.FrontendRow) string) func(maps.FrontendRow) string {
+	return func(r maps.FrontendRow) string {
+		if r.Repeats {
+			return ""
+		}
+		return cell(r)
+	}
 }
 
 func keepFrontend(r maps.FrontendRow, f *filter) bool {
@@ -69,7 +102,13 @@ func backendsCommand() *cobra.Command {
 		keep: func(r maps.BackendRow, f *filter) bool {
 			return f.keepsService(r.Service, r.Port) && f.keepsNode(r.Node) && f.backend.keeps(r.Address, r.BackendPort)
 		},
-		empty: "No backends: the agent has published none.",
+		empty:    "No backends: the agent has published none.",
+		identity: func(r *maps.BackendRow) any { return [...]uint32{r.ID, uint32(r.Generation)} },
+		rates: func(before, now *maps.BackendRow, seconds float64) {
+			now.NewPerSecond = gained(before.Connections, now.Connections, seconds)
+			now.BytesToPerSecond = gained(before.BytesTo, now.BytesTo, seconds)
+			now.BytesFromPerSecond = gained(before.BytesFrom, now.BytesFrom, seconds)
+		},
 		columns: []column[maps.BackendRow]{
 			{heading: "SERVICE", cell: func(r maps.BackendRow) string { return withPort(r.Service, r.Port) }},
 			{heading: "BACKEND", cell: func(r maps.BackendRow) string { return hostPort(r.Address, r.BackendPort) + "/" + r.Protocol }},
@@ -77,12 +116,18 @@ func backendsCommand() *cobra.Command {
 			{heading: "ZONE", cell: func(r maps.BackendRow) string { return r.Zone }},
 			{heading: "TIER", cell: func(r maps.BackendRow) string { return r.Tier }},
 			{heading: "STATE", cell: func(r maps.BackendRow) string { return r.State }},
-			{heading: "CONNS", right: true, cell: func(r maps.BackendRow) string { return count(r.Connections) }},
+			{heading: "OPEN", right: true, cell: func(r maps.BackendRow) string { return count(r.Open) }},
+			{heading: "TOTAL", when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.Connections) }},
+			{heading: "NEW/S", when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.NewPerSecond, rate) }},
+			{heading: "IN/S", wide: true, when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.BytesToPerSecond, sizeRate) }},
+			{heading: "OUT/S", wide: true, when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.BytesFromPerSecond, sizeRate) }},
+			{heading: "REFUSED", wide: true, right: true, cell: func(r maps.BackendRow) string { return count(r.Refused) }},
+			{heading: "UNANSWERED", wide: true, right: true, cell: func(r maps.BackendRow) string { return count(r.Unanswered) }},
 			{heading: "LISTS", wide: true, cell: func(r maps.BackendRow) string { return strings.Join(r.Lists, ",") }},
-			{heading: "PACKETS TO", wide: true, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsTo) }},
-			{heading: "BYTES TO", wide: true, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesTo) }},
-			{heading: "PACKETS FROM", wide: true, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsFrom) }},
-			{heading: "BYTES FROM", wide: true, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesFrom) }},
+			{heading: "PACKETS TO", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsTo) }},
+			{heading: "BYTES TO", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesTo) }},
+			{heading: "PACKETS FROM", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsFrom) }},
+			{heading: "BYTES FROM", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesFrom) }},
 		},
 	}.command()
 }
@@ -137,16 +182,22 @@ func affinityCommand() *cobra.Command {
 func verdictsCommand() *cobra.Command {
 	return dump[maps.VerdictRow]{
 		use: "verdicts", short: "Count the packets by what was decided for them",
-		example: "  nearlb verdicts --watch\n  nearlb verdicts --all -o json",
-		rows:    (*maps.Reader).Verdicts,
-		keep:    func(r maps.VerdictRow, f *filter) bool { return f.all || r.Packets > 0 },
-		empty:   "No packets: no program has seen any.",
+		example:  "  nearlb verdicts --watch\n  nearlb verdicts --all -o json",
+		rows:     (*maps.Reader).Verdicts,
+		keep:     func(r maps.VerdictRow, f *filter) bool { return f.all || r.Packets > 0 },
+		empty:    "No packets: no program has seen any.",
+		identity: func(r *maps.VerdictRow) any { return [...]string{r.Hook, r.Verdict, r.Reason} },
+		rates: func(before, now *maps.VerdictRow, seconds float64) {
+			now.PacketsPerSecond, now.BytesPerSecond = gained(before.Packets, now.Packets, seconds), gained(before.Bytes, now.Bytes, seconds)
+		},
 		columns: []column[maps.VerdictRow]{
 			{heading: "HOOK", cell: func(r maps.VerdictRow) string { return r.Hook }},
 			{heading: "VERDICT", cell: func(r maps.VerdictRow) string { return r.Verdict }},
 			{heading: "REASON", cell: func(r maps.VerdictRow) string { return r.Reason }},
-			{heading: "PACKETS", right: true, cell: func(r maps.VerdictRow) string { return count(r.Packets) }},
-			{heading: "BYTES", right: true, cell: func(r maps.VerdictRow) string { return size(r.Bytes) }},
+			{heading: "PACKETS", when: oncePrint, right: true, cell: func(r maps.VerdictRow) string { return count(r.Packets) }},
+			{heading: "BYTES", when: oncePrint, right: true, cell: func(r maps.VerdictRow) string { return size(r.Bytes) }},
+			{heading: "PACKETS/S", when: eachSecond, right: true, cell: func(r maps.VerdictRow) string { return perSecond(r.PacketsPerSecond, rate) }},
+			{heading: "BYTES/S", when: eachSecond, right: true, cell: func(r maps.VerdictRow) string { return perSecond(r.BytesPerSecond, sizeRate) }},
 		},
 	}.command(allFlag("those that counted nothing too"))
 }

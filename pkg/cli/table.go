@@ -20,9 +20,19 @@ type column[R any] struct {
 	heading string
 	wide    bool         // shown with -o wide only
 	needed  func(R) bool // shown without -o wide only, and where a row needs it; nil: always
-	right   bool         // numbers: aligned at their ends
+	when    columnTime
+	right   bool // numbers: aligned at their ends
 	cell    func(R) string
 }
+
+// columnTime says when a column of a read command is shown.
+type columnTime int
+
+const (
+	always     columnTime = iota
+	oncePrint             // without --watch: totals
+	eachSecond            // with --watch: differences a second
+)
 
 // writeTable writes rows under headings. A width above 0 is the terminal's: columns are then narrowed to fit, and a cell
 // longer than its column keeps the rest of its line while the row goes on below, so that one long address moves

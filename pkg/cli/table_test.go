@@ -3,10 +3,14 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearlb/nearlb/pkg/maps"
 )
 
 type animal struct{ name, address, legs string }
@@ -90,5 +94,61 @@ func TestNamesCannotMoveTheCursor(t *testing.T) {
 	got := table(t, 0, false, animal{"a\x1b[2J\nb\u202ec\tü", "", "4"})
 	if want := `a\x1b[2J\x0ab\u202ec\x09ü`; !strings.Contains(got, want) {
 		t.Errorf("want %s in\n%s", want, got)
+	}
+}
+
+// What is watched is told a second: counters' differences, once there are two readings; those that fell began anew.
+func TestWatchedRowsTellWhatTheyGainedASecond(t *testing.T) {
+	d := dump[maps.VerdictRow]{
+		identity: func(r *maps.VerdictRow) any { return r.Reason },
+		rates: func(before, now *maps.VerdictRow, seconds float64) {
+			now.PacketsPerSecond = gained(before.Packets, now.Packets, seconds)
+		},
+		columns: []column[maps.VerdictRow]{
+			{heading: "REASON", cell: func(r maps.VerdictRow) string { return r.Reason }},
+			{heading: "PACKETS", when: oncePrint, cell: func(r maps.VerdictRow) string { return count(r.Packets) }},
+			{heading: "PACKETS/S", when: eachSecond, cell: func(r maps.VerdictRow) string { return perSecond(r.PacketsPerSecond, rate) }},
+		},
+	}
+	last := differences[maps.VerdictRow]{dump: &d}
+	at := time.Unix(1_700_000_000, 0)
+	print := func(rows ...maps.VerdictRow) string {
+		at = at.Add(2 * time.Second)
+		last.follow(rows, at)
+		var out strings.Builder
+		if err := d.at(true).print(&out, 80, formatTable, true, rows, false); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	row := func(reason string, packets uint64) maps.VerdictRow {
+		return maps.VerdictRow{Reason: reason, Packets: packets}
+	}
+	for i, step := range []struct{ got, want string }{
+		{print(row("a", 10), row("b", 5)), "a       -\nb       -\n"},
+		{print(row("a", 40), row("b", 5), row("c", 2)), "a       15\nb       0\nc       1.0\n"},
+		{print(row("a", 8)), "a       4.0\n"},
+	} {
+		if step.got != step.want {
+			t.Errorf("print %d:\n%swant\n%s", i, step.got, step.want)
+		}
+	}
+	var out strings.Builder
+	if err := d.at(false).print(&out, 80, formatTable, false, []maps.VerdictRow{row("a", 8)}, false); err != nil || !strings.HasPrefix(out.String(), "REASON  PACKETS\n") {
+		t.Errorf("printed once: %v\n%s", err, out.String())
+	}
+}
+
+// A service port's counters are told once, at its first frontend; of what is open, each frontend has its own number.
+func TestCountersOfAServicePortAreToldOnce(t *testing.T) {
+	rows := []maps.FrontendRow{{Service: "prod/web", Port: "http", Connections: 7}, {Service: "prod/web", Port: "http", Connections: 7}, {Service: "prod/web", Port: "https", Connections: 9}}
+	markRepeats(rows)
+	total := once(func(r maps.FrontendRow) string { return count(r.Connections) })
+	var told []string
+	for _, r := range rows {
+		told = append(told, total(r))
+	}
+	if want := []string{"7", "", "9"}; !slices.Equal(told, want) {
+		t.Errorf("got %q, want %q", told, want)
 	}
 }

@@ -23,6 +23,7 @@ func (r *Reader) Backends() iter.Seq2[BackendRow, error] {
 }
 
 func collectBackends(v *view) (all []BackendRow, failed []error) {
+	tallies := v.backendTallies()
 	for id := uint32(1); id < v.backends.size; id++ {
 		b, ok := v.backend(id)
 		if !ok {
@@ -32,7 +33,9 @@ func collectBackends(v *view) (all []BackendRow, failed []error) {
 		if err != nil {
 			failed = append(failed, fmt.Errorf("read counters of backend %s: %w", AddrPortOf(b), err))
 		}
-		all = append(all, v.backendRow(id, &b, &counter))
+		row := v.backendRow(id, &b, &counter)
+		row.Open, row.Refused, row.Unanswered = tallies[id].open, tallies[id].refused, tallies[id].unanswered
+		all = append(all, row)
 	}
 	return all, failed
 }

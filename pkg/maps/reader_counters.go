@@ -20,7 +20,7 @@ func (r *Reader) Verdicts() iter.Seq2[VerdictRow, error] {
 				if err != nil {
 					err = fmt.Errorf("read table verdicts: %w", err)
 				}
-				row := VerdictRow{hook, string(verdict.Class), verdict.Reason, count.Packets, count.Bytes}
+				row := VerdictRow{Hook: hook, Verdict: string(verdict.Class), Reason: verdict.Reason, Packets: count.Packets, Bytes: count.Bytes}
 				if (count.Packets > 0 || err != nil) && !yield(row, err) {
 					return
 				}

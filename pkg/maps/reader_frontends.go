@@ -40,6 +40,7 @@ func collectFrontends(v *view, keep func(lb.PortName) bool) (all []FrontendRow, 
 	if err != nil {
 		failed = append(failed, err)
 	}
+	tallies := v.frontendTallies()
 	for key, number := range v.frontends.all() {
 		if isAddressKey(key) {
 			continue
@@ -53,7 +54,9 @@ func collectFrontends(v *view, keep func(lb.PortName) bool) (all []FrontendRow, 
 			continue
 		}
 		if keep(v.port(record.Service)) {
-			all = append(all, v.frontendRow(key, &record, ranges))
+			row := v.frontendRow(key, &record, ranges)
+			row.Open = tallies[key].open
+			all = append(all, row)
 		}
 	}
 	if err := v.frontends.err(); err != nil {

@@ -69,6 +69,28 @@ func TestBackendRowsSayWhereAndHowTheyAre(t *testing.T) {
 	compare(t, collect(t, b.Reader().Backends()), []BackendRow{one, two, three})
 }
 
+// What the flow table remembers is told of backends and of frontends; entries of an id's endpoint before are not.
+func TestRowsCountTheConnectionsThatTheFlowTableRemembers(t *testing.T) {
+	b := published(t)
+	refused := uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_RESET)
+	for place, f := range []bpf.NearlbFlow{
+		{Backend: 2, Generation: 1, Seen: seenEstablished}, {Backend: 2, Generation: 1, Seen: seenEstablished}, {Backend: 2, Generation: 1, Seen: refused},
+		{Backend: 2, Generation: 1, Touched: b.store.clock.jiffies() - 11*b.store.clock.perSecond()}, {Backend: 2, Generation: 7, Seen: seenEstablished},
+		{Backend: 1, Generation: 1, Flags: flowDirect, Seen: seenEstablished},
+	} {
+		f.Word, f.Protocol, f.Service, f.Frontend, f.FrontendPort = flowLive, 6, 1, address16(netip.MustParseAddr("10.96.0.1")), swap16(80)
+		putFlow(b.store, uint32(place), f)
+	}
+	for _, row := range collect(t, b.Reader().Backends()) {
+		if want := (row.ID == 2); row.Open != 3*oneIf(want) || row.Refused != oneIf(want) || row.Unanswered != oneIf(want) {
+			t.Errorf("backend %d: %d open, %d refused, %d unanswered", row.ID, row.Open, row.Refused, row.Unanswered)
+		}
+	}
+	if row := collect(t, b.Reader().Frontends())[0]; row.Open != 4 {
+		t.Errorf("of the frontend %d are open, want 4", row.Open)
+	}
+}
+
 func TestFlowRowsAreSeenFromTheClient(t *testing.T) {
 	b := published(t)
 	client, frontend := netip.MustParseAddr("10.244.9.9"), netip.MustParseAddr("10.96.0.1")
@@ -137,8 +159,8 @@ func TestAffinityAndVerdictsAreNamed(t *testing.T) {
 	b.store.verdicts.(*memoryCounters[bpf.NearlbVerdictCounter]).values[full] = bpf.NearlbVerdictCounter{Packets: 2, Bytes: 120}
 	refused := uint32(bpf.NearlbHookHOOK_SOCK)*uint32(bpf.NearlbVerdictVERDICT_MAX) + uint32(bpf.NearlbVerdictVERDICT_REJECT_NO_ENDPOINTS)
 	b.store.verdicts.(*memoryCounters[bpf.NearlbVerdictCounter]).values[refused] = bpf.NearlbVerdictCounter{Packets: 1}
-	compare(t, collect(t, b.Reader().Verdicts()), []VerdictRow{{"to_pod", "translate", "reply", 3, 300},
-		{"from_net", "drop", "ports-full", 2, 120}, {"sock", "reject", "no-endpoints", 1, 0}})
+	compare(t, collect(t, b.Reader().Verdicts()), []VerdictRow{{Hook: "to_pod", Verdict: "translate", Reason: "reply", Packets: 3, Bytes: 300},
+		{Hook: "from_net", Verdict: "drop", Reason: "ports-full", Packets: 2, Bytes: 120}, {Hook: "sock", Verdict: "reject", Reason: "no-endpoints", Packets: 1}})
 }
 
 func TestFillCountsWhatIsInForce(t *testing.T) {

@@ -19,6 +19,29 @@ type FrontendRow struct {
 	Connections     uint64     `json:"connections"` // of the service port, over all its frontends
 	Rejected        uint64     `json:"rejected"`    // packets, likewise
 	Dropped         uint64     `json:"dropped"`     // packets, likewise
+	Open            uint64     `json:"open"`        // connections of this frontend that have not ended
+	Repeats         bool       `json:"-"`           // an earlier row has the service port's counters: tables show them there
+	PortRates
+}
+
+// PortRates are what the counters of a service port gained a second, where somebody watches; nil: nobody does.
+type PortRates struct {
+	NewPerSecond      *float64 `json:"newPerSecond,omitempty"`
+	RejectedPerSecond *float64 `json:"rejectedPerSecond,omitempty"`
+	DroppedPerSecond  *float64 `json:"droppedPerSecond,omitempty"`
+}
+
+// BackendRates are those of a backend, likewise.
+type BackendRates struct {
+	NewPerSecond       *float64 `json:"newPerSecond,omitempty"`
+	BytesToPerSecond   *float64 `json:"bytesToPerSecond,omitempty"`
+	BytesFromPerSecond *float64 `json:"bytesFromPerSecond,omitempty"`
+}
+
+// VerdictRates are those of a verdict, likewise.
+type VerdictRates struct {
+	PacketsPerSecond *float64 `json:"packetsPerSecond,omitempty"`
+	BytesPerSecond   *float64 `json:"bytesPerSecond,omitempty"`
 }
 
 // SideRow is the answer for one policy side of a frontend.
@@ -71,6 +94,10 @@ type BackendRow struct {
 	BytesTo     uint64     `json:"bytesTo"`
 	PacketsFrom uint64     `json:"packetsFrom"`
 	BytesFrom   uint64     `json:"bytesFrom"`
+	Open        uint64     `json:"open"`       // connections that have not ended
+	Refused     uint64     `json:"refused"`    // TCP connections of late that it refused: those that the flow table remembers
+	Unanswered  uint64     `json:"unanswered"` // likewise, that had no answer for ten seconds
+	BackendRates
 }
 
 // FlowRow is one entry of the flow table: a connection, seen from its client.
@@ -114,6 +141,7 @@ type VerdictRow struct {
 	Reason  string `json:"reason"`
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`
+	VerdictRates
 }
 
 // FillRow says how full a table is.

@@ -11,6 +11,7 @@
 #include "lib/config.h"
 #include "lib/fast.h"
 #include "lib/finish.h"
+#include "lib/shortcut.h"
 #include "lib/slow.h"
 #include "lib/snat.h"
 #include "lib/sock_call.h"
@@ -27,6 +28,10 @@ int from_pod(struct __sk_buff *skb)
 		tail_begin(skb);
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_SLOW);
 		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	if (shortcut_wanted(&packet, verdict)) {
+		tail_shortcut(skb, HOOK_FROM_POD, verdict);
+		bpf_tail_call(skb, &programs, PROGRAM_SHORTCUT); /* without it the stack delivers the packet */
 	}
 	return finish(skb, HOOK_FROM_POD, verdict);
 }
@@ -61,6 +66,10 @@ int from_net(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_SLOW);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
+	if (shortcut_wanted(&packet, verdict)) {
+		tail_shortcut(skb, HOOK_FROM_NET, verdict);
+		bpf_tail_call(skb, &programs, PROGRAM_SHORTCUT); /* without it the stack delivers the packet */
+	}
 	return finish(skb, HOOK_FROM_NET, verdict);
 }
 
@@ -89,6 +98,10 @@ int from_pod_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_ICMP);
 	if (step.next == NEXT_HAIRPIN)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_HAIRPIN);
+	if (shortcut_wanted(&work.packet, step.verdict)) {
+		tail_shortcut(skb, HOOK_FROM_POD, step.verdict);
+		bpf_tail_call(skb, &programs, PROGRAM_SHORTCUT);
+	}
 	return slow_finish(skb, &work, HOOK_FROM_POD, step.verdict);
 }
 
@@ -110,6 +123,10 @@ int from_net_slow(struct __sk_buff *skb)
 		tail_route(skb, step.verdict, skb->len, work.in.flow.service, WAY_FORWARD);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	if (shortcut_wanted(&work.packet, step.verdict)) {
+		tail_shortcut(skb, HOOK_FROM_NET, step.verdict);
+		bpf_tail_call(skb, &programs, PROGRAM_SHORTCUT);
 	}
 	return slow_finish(skb, &work, HOOK_FROM_NET, step.verdict);
 }
@@ -243,6 +260,17 @@ int too_big(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
 	}
 	return finish_turned(skb, HOOK_FROM_NET, verdict, length, false);
+}
+
+SEC("tc")
+int shortcut(struct __sk_buff *skb)
+{
+	enum verdict verdict = handed(skb)->shortcut.verdict;
+	enum hook hook = handed(skb)->shortcut.hook;
+	struct bpf_fib_lookup fib = {};
+	__u32 length = skb->len;
+
+	return finish_shortcut(skb, hook, verdict, length, &fib, shortcut_take(skb, hook, verdict, &fib));
 }
 
 SEC("tc")

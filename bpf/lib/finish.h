@@ -8,6 +8,7 @@
 #include "create.h"
 #include "observe.h"
 #include "route.h"
+#include "shortcut.h"
 #include "work.h"
 
 /* length: of the packet as it came. turned: it now goes back through its device. TC_ACT_UNSPEC lets other programs of the hook see the packet;
@@ -32,6 +33,29 @@ static __always_inline int finish_routed(struct __sk_buff *skb, enum verdict ver
 	trace_verdict(verdict);
 	count_verdict(HOOK_FROM_NET, verdict, length);
 	return route_send(route);
+}
+
+/* Counts a packet at its hook, and at to_pod as well where it leaves without coming by there. length: as it came. */
+static __always_inline int finish_shortcut(struct __sk_buff *skb, enum hook hook, enum verdict verdict, __u32 length,
+					   const struct bpf_fib_lookup *fib, enum way_out out)
+{
+	struct bpf_redir_neigh next = {};
+
+	count_verdict(hook, verdict, length);
+	if (out == OUT_STACK)
+		return TC_ACT_UNSPEC;
+	if (out == OUT_POD) {
+		count_verdict(HOOK_TO_POD,
+			      verdict == VERDICT_PASS_NOT_SERVICE ? VERDICT_TRANSLATE_REPLY : VERDICT_PASS_NOT_SERVICE,
+			      length);
+		return bpf_redirect_peer(fib->ifindex, 0);
+	}
+	next.nh_family = fib->family;
+	if (fib->family == AF_INET)
+		next.ipv4_nh = fib->ipv4_dst;
+	else
+		__builtin_memcpy(next.ipv6_nh, fib->ipv6_dst, sizeof(next.ipv6_nh));
+	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
 }
 
 static __always_inline int finish(struct __sk_buff *skb, enum hook hook, enum verdict verdict)

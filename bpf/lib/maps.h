@@ -18,6 +18,7 @@ int to_net_icmp(struct __sk_buff *skb);
 int from_net_reply(struct __sk_buff *skb);
 int route(struct __sk_buff *skb);
 int too_big(struct __sk_buff *skb);
+int shortcut(struct __sk_buff *skb);
 
 /* frontend -> number of the record in force */
 struct {
@@ -118,7 +119,7 @@ struct {
 	__uint(max_entries, 1);
 } config SEC(".maps");
 
-/* ifindex of a network device -> what SNAT uses there */
+/* ifindex of a network device -> what SNAT uses there; of a pod's, where packets may take the shortcut: that it is one */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, __u32);
@@ -224,5 +225,6 @@ struct {
 		[PROGRAM_FROM_NET_REPLY] = (void *)&from_net_reply,
 		[PROGRAM_ROUTE] = (void *)&route,
 		[PROGRAM_TOO_BIG] = (void *)&too_big,
+		[PROGRAM_SHORTCUT] = (void *)&shortcut,
 	},
 };

@@ -45,7 +45,7 @@ static __always_inline int snat_by_route(const struct settings *settings, const 
 	struct address address = {};
 	__u32 index = 0;
 
-	if (!device)
+	if (!device || device->pod)
 		return 0;
 	if (fib_source) {
 		if (family == 4)

@@ -343,7 +343,8 @@ struct settings {
 	__u16 snat_quiet_first; /* the same of ports beyond these that the host's own connections do not get by themselves; */
 	__u16 snat_quiet_count; /* 0: none */
 	__u8 snat_wide; /* not 0: where those of --snat-ports are taken, every port from 1024 on serves that is nobody's */
-	__u8 pad[3];
+	__u8 shortcut; /* not 0: translated packets leave past the host's stack, where that is known to pass nothing by */
+	__u8 pad[2];
 	__u64 seed;      /* of the flow table's and the filter's hash; drawn once, kept over restarts */
 	__u64 responder; /* bpf_ktime_get_ns of the last heartbeat of who answers names on this node; 0: nobody does */
 	__u64 netns;     /* cookie of the host's network namespace, as its sockets tell it; 0: not known */
@@ -366,11 +367,12 @@ enum schema {
 	SCHEMA_VERSION = 5,
 };
 
-/* What SNAT uses towards a network device whose route names no source; key: ifindex. */
+/* A device that routes lead to; key: ifindex. Of a network device: what SNAT uses there where the route names no source. */
 struct device {
 	__u8 source4; /* index in sources, 0 none */
 	__u8 source6;
-	__u8 pad[2];
+	__u8 pod; /* not 0: the host's side of a pod of this node, a veth whose other side is in the pod's namespace; it has no sources */
+	__u8 pad;
 };
 
 /* A socket that sends datagrams here and there, and one it speaks with: as it names it (frontend) or as it is (backend). */
@@ -443,6 +445,7 @@ enum program {
 	/* from_net and from_pod of the tables that are being left, while they are: they may know whose packet this is */
 	PROGRAM_FORMER,
 	PROGRAM_FORMER_POD,
+	PROGRAM_SHORTCUT, /* sends what was translated out past the host's stack, or leaves it to that */
 	PROGRAM_MAX,
 };
 

@@ -26,6 +26,12 @@ struct handed_reject {
 	__u32 hook;
 };
 
+/* To the program shortcut. */
+struct handed_shortcut {
+	__u32 verdict; /* that the packet is counted with, whichever way it takes */
+	__u32 hook;
+};
+
 /* What is routed. */
 enum way {
 	WAY_FORWARD = 0, /* a packet to a server, */
@@ -50,6 +56,7 @@ struct handed {
 		struct handed_slow slow;
 		struct handed_reject reject;
 		struct handed_route route;
+		struct handed_shortcut shortcut;
 	};
 } __attribute__((preserve_static_offset));
 
@@ -150,4 +157,10 @@ static __always_inline void tail_reject(struct __sk_buff *skb, enum hook hook, e
 {
 	handed(skb)->reject.verdict = verdict;
 	handed(skb)->reject.hook = hook;
+}
+
+static __always_inline void tail_shortcut(struct __sk_buff *skb, enum hook hook, enum verdict verdict)
+{
+	handed(skb)->shortcut.verdict = verdict;
+	handed(skb)->shortcut.hook = hook;
 }

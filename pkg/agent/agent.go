@@ -121,7 +121,7 @@ func (r *running) openLoop(context.Context) error {
 	r.loop = newLoop(r.source, r.tables, r.metrics, d.diary, r.log, loopOptions{
 		loopback4: o.Loopback4, loopback6: o.Loopback6,
 		auditEvery: o.AuditEvery, reclaimEvery: o.ReclaimEvery, debounce: o.Debounce,
-		namespace: namespace, snatPorts: o.SNATPorts, snatWide: o.SNATAllPorts && r.objects.Conntrack() == nil, nodeConfig: o.nodeConfig(),
+		namespace: namespace, snatPorts: o.SNATPorts, snatWide: o.SNATAllPorts && r.objects.Conntrack() == nil, shortcut: o.Shortcut, nodeConfig: o.nodeConfig(),
 		nodeChanged: func() { r.devices.Changed(); r.checks.Look(); r.hostChanged(); d.lookAtNames() },
 		checks:      r.checks,
 		names:       d.nameTables(),
@@ -169,6 +169,7 @@ func (r *running) attachOptions(ctx context.Context) attach.Options {
 		Pods:          r.options.PodDevices,
 		Networks:      r.options.NetDevices,
 		Network:       func(n attach.Network) { r.networkChanged(n); r.checks.Look(); r.hostChanged(); r.daemon.lookAtNames() },
+		Peers:         r.options.Shortcut != ShortcutOff,
 		NodeAddresses: func() []netip.Addr { return r.source.Node().Addresses },
 		LinkDir:       bpf.LinkDirectory(r.options.PinPath),
 		Programs:      r.programs(ctx),

@@ -53,6 +53,7 @@ type loopOptions struct {
 	namespace                          uint64 // cookie of the host's network namespace
 	snatPorts                          maps.PortRange
 	snatWide                           bool // ports beyond these serve as well
+	shortcut                           ShortcutMode
 	nodeConfig                         watch.NodeConfig
 	nodeChanged                        func() // told when the node's addresses may have changed; may be nil
 	checks                             checks

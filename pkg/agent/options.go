@@ -43,6 +43,8 @@ type Options struct {
 	SNATPorts    maps.PortRange // --snat-ports: source ports of external clients' connections to backends on other nodes
 	SNATAllPorts bool           // --snat-all-ports: the other ones from 1024 on, too, where these are used up and connection tracking can be asked
 
+	Shortcut ShortcutMode // --shortcut: whether translated packets leave past the host's stack
+
 	Zone              string              // --zone, instead of the Node's label
 	NodeIPs           []netip.Addr        // --node-ip, instead of the Node's addresses
 	NodePortAddresses []string            // --nodeport-addresses: CIDRs or "primary"
@@ -92,6 +94,7 @@ func DefaultOptions() Options {
 		SocketLB:       attach.HostSockets,
 		SNATPorts:      maps.DefaultSNATPorts(),
 		SNATAllPorts:   true,
+		Shortcut:       ShortcutOff,
 		Sizes:          bpf.DefaultLimits().Sizes,
 		HealthAddress:  ":10256",
 		MetricsAddress: "127.0.0.1:10249",

@@ -59,6 +59,8 @@ type Options struct {
 	// Network is told of the network devices and of the host's addresses when they differ from the last time: by Look, and
 	// by Sync before it attaches anything. It must not call the Manager, but for Changed. May be nil.
 	Network func(Network)
+	// Peers has Network told of pods' devices, too.
+	Peers bool
 	// LinkDir is where TCX links are pinned (bpf.LinkDirectory). "": nothing is pinned, and Close detaches.
 	LinkDir string
 	// Former are the directories of links of other generations (bpf.FormerLinkDirectories), as they are now. Programs that

@@ -16,6 +16,13 @@ type Network struct {
 	Devices []NetworkDevice // network devices, by ifindex
 	Outside []int           // ifindexes of devices by which hosts off the node may come, those that --net-devices leaves out too
 	Local   []netip.Addr    // addresses of this host on any device, in order; without loopback and link-local ones
+	Peers   []PodDevice     // pod devices that a packet can be handed past to the pod, by ifindex; nil without Options.Peers
+}
+
+// PodDevice is the host's side of a veth whose other side is in another network namespace, a pod's.
+type PodDevice struct {
+	Name    string
+	Ifindex int
 }
 
 // NetworkDevice is a device that leads to clients off the node and to other nodes.
@@ -38,6 +45,18 @@ func networkOf(devices, chosen []device, outside []int) Network {
 	slices.SortFunc(n.Local, netip.Addr.Compare)
 	n.Local = slices.Compact(n.Local)
 	return n
+}
+
+// peersOf are those of pods' devices that lead straight into another namespace.
+func peersOf(pods []device) []PodDevice {
+	peers := []PodDevice{}
+	for _, d := range pods {
+		if d.veth && d.peerOutside {
+			peers = append(peers, PodDevice{d.name, d.ifindex})
+		}
+	}
+	slices.SortFunc(peers, func(a, b PodDevice) int { return cmp.Compare(a.Ifindex, b.Ifindex) })
+	return peers
 }
 
 // usable lists addresses in the order in which the kernel takes them for a source: of global scope first, then those that

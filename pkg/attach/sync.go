@@ -66,11 +66,16 @@ func (m *Manager) look(h *netlink.Handle) ([]device, []door, error) {
 	}
 	var doors []door
 	s := m.selection()
-	for _, d := range s.pods(devices) {
+	pods := s.pods(devices)
+	for _, d := range pods {
 		doors = append(doors, door{d, kindPod})
 	}
 	networks := s.network(devices)
-	m.tellNetwork(networkOf(devices, networks, s.outside(devices)))
+	told := networkOf(devices, networks, s.outside(devices))
+	if m.options.Peers {
+		told.Peers = peersOf(pods)
+	}
+	m.tellNetwork(told)
 	for _, d := range networks {
 		if m.options.Programs.FromNet != nil {
 			doors = append(doors, door{d, kindNetwork})

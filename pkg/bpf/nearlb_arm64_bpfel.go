@@ -79,7 +79,8 @@ type NearlbDevice struct {
 	_       structs.HostLayout
 	Source4 uint8
 	Source6 uint8
-	Pad     [2]uint8
+	Pod     uint8
+	Pad     uint8
 }
 
 type NearlbEvent struct {
@@ -298,7 +299,8 @@ const (
 	NearlbProgramPROGRAM_TOO_BIG          NearlbProgram = 12
 	NearlbProgramPROGRAM_FORMER           NearlbProgram = 13
 	NearlbProgramPROGRAM_FORMER_POD       NearlbProgram = 14
-	NearlbProgramPROGRAM_MAX              NearlbProgram = 15
+	NearlbProgramPROGRAM_SHORTCUT         NearlbProgram = 15
+	NearlbProgramPROGRAM_MAX              NearlbProgram = 16
 )
 
 type NearlbReason uint32
@@ -380,7 +382,8 @@ type NearlbSettings struct {
 	SnatQuietFirst uint16
 	SnatQuietCount uint16
 	SnatWide       uint8
-	Pad            [3]uint8
+	Shortcut       uint8
+	Pad            [2]uint8
 	Seed           uint64
 	Responder      uint64
 	Netns          uint64
@@ -586,6 +589,7 @@ const (
 	NearlbProgFromPodSlow          = "from_pod_slow"
 	NearlbProgReject               = "reject"
 	NearlbProgRoute                = "route"
+	NearlbProgShortcut             = "shortcut"
 	NearlbProgSockConnect4         = "sock_connect4"
 	NearlbProgSockConnect6         = "sock_connect6"
 	NearlbProgSockExplain          = "sock_explain"
@@ -700,6 +704,7 @@ type NearlbProgramSpecs struct {
 	FromPodSlow      *ebpf.ProgramSpec `ebpf:"from_pod_slow"`
 	Reject           *ebpf.ProgramSpec `ebpf:"reject"`
 	Route            *ebpf.ProgramSpec `ebpf:"route"`
+	Shortcut         *ebpf.ProgramSpec `ebpf:"shortcut"`
 	SockConnect4     *ebpf.ProgramSpec `ebpf:"sock_connect4"`
 	SockConnect6     *ebpf.ProgramSpec `ebpf:"sock_connect6"`
 	SockExplain      *ebpf.ProgramSpec `ebpf:"sock_explain"`
@@ -936,6 +941,7 @@ type NearlbPrograms struct {
 	FromPodSlow      *ebpf.Program `ebpf:"from_pod_slow"`
 	Reject           *ebpf.Program `ebpf:"reject"`
 	Route            *ebpf.Program `ebpf:"route"`
+	Shortcut         *ebpf.Program `ebpf:"shortcut"`
 	SockConnect4     *ebpf.Program `ebpf:"sock_connect4"`
 	SockConnect6     *ebpf.Program `ebpf:"sock_connect6"`
 	SockExplain      *ebpf.Program `ebpf:"sock_explain"`
@@ -967,6 +973,7 @@ func (p *NearlbPrograms) Close() error {
 		p.FromPodSlow,
 		p.Reject,
 		p.Route,
+		p.Shortcut,
 		p.SockConnect4,
 		p.SockConnect6,
 		p.SockExplain,

@@ -41,6 +41,8 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 	flags.Var(method, "attach", "how programs are attached: `tcx|clsact` (default: tcx where the kernel has it)")
 	complete(cmd, "attach", func() []string { return []string{string(attach.TCX), string(attach.Clsact)} })
 	flags.Var(socketFlag{&options.SocketLB}, "socket-lb", "whose sockets are served as they connect: `host|all|off`")
+	flags.Var(shortcutFlag{&options.Shortcut}, "shortcut", "whether translated packets leave past the host's stack: `off|on`")
+	complete(cmd, "shortcut", func() []string { return []string{string(agent.ShortcutOff), string(agent.ShortcutOn)} })
 	flags.StringVar(&options.Cgroup, "cgroup", "", "`directory` of the cgroup of those sockets (default: the whole cgroup2 hierarchy)")
 	complete(cmd, "socket-lb", func() []string {
 		return []string{string(attach.HostSockets), string(attach.AllSockets), string(attach.NoSockets)}
@@ -132,6 +134,21 @@ func (f socketFlag) Set(text string) error {
 		return nil
 	}
 	return usagef("want host, all or off")
+}
+
+// shortcutFlag checks the mode as it is set.
+type shortcutFlag struct{ mode *agent.ShortcutMode }
+
+func (f shortcutFlag) Type() string   { return "mode" }
+func (f shortcutFlag) String() string { return string(*f.mode) }
+
+func (f shortcutFlag) Set(text string) error {
+	switch mode := agent.ShortcutMode(strings.ToLower(text)); mode {
+	case agent.ShortcutOff, agent.ShortcutOn:
+		*f.mode = mode
+		return nil
+	}
+	return usagef("want off or on")
 }
 
 // portsFlag reads a range of ports.

@@ -18,6 +18,11 @@ func (t *Tables) devicesOf(c *Config) map[uint32]bpf.NearlbDevice {
 	for ifindex, d := range c.Devices {
 		all[ifindex] = bpf.NearlbDevice{Source4: t.sources.index(d.Source4), Source6: t.sources.index(d.Source6)}
 	}
+	for _, ifindex := range c.Pods {
+		if _, network := all[ifindex]; !network {
+			all[ifindex] = bpf.NearlbDevice{Pod: 1}
+		}
+	}
 	return all
 }
 

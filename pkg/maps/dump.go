@@ -57,6 +57,9 @@ func dumpSettings(out io.Writer, s bpf.NearlbSettings) {
 	if s.SnatWide != 0 {
 		fmt.Fprintln(out, "snat-ports beyond these")
 	}
+	if s.Shortcut != 0 {
+		fmt.Fprintln(out, "shortcut")
+	}
 	dumpAddresses(out, "node", s.Node4, s.Node6)
 	dumpAddresses(out, "node-port", s.NodePort4, s.NodePort6)
 	if s.Disabled != 0 {

@@ -93,6 +93,10 @@ func (t *Tables) settingsOf(c *Config, old bpf.NearlbSettings) bpf.NearlbSetting
 	if c.SNATWide {
 		s.SnatWide = 1
 	}
+	s.Shortcut = 0
+	if c.Shortcut {
+		s.Shortcut = 1
+	}
 	t.sources.fill(&s)
 	s.CidrCount = uint32(len(c.ServiceCIDRs))
 	clear(s.Cidrs[:])

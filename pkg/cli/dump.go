@@ -44,12 +44,14 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 	for _, add := range more {
 		add(cmd, &only)
 	}
-	formats := []string{formatTable, formatWide, formatJSON, formatYAML}
+	formats := []string{formatTable, formatWide, formatJSON, formatJSONL, formatYAML}
 	if d.service != nil {
 		formats = append(formats, formatName)
 		takesName(cmd, &pins)
 	}
-	output := addOutputFlag(cmd, formats...)
+	output := addOutputFlag(cmd, append(formats, formatJSONPath)...)
+	var order sortFlag
+	order.add(cmd)
 	cmd.Flags().BoolVar(&bare, "no-headers", false, "tables without their headings")
 	again.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -57,6 +59,14 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 			return err
 		}
 		last := differences[R]{dump: &d}
+		var row R
+		if err := order.of(row); err != nil {
+			return err
+		}
+		show := shown[R]{columns: d.at(again.on).columns, empty: d.empty, bare: bare, output: output}
+		if only.narrows() {
+			show.empty = "Nothing matches the filters."
+		}
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
 			return pins.read(func(reader *maps.Reader) error {
 				rows, err := collect(d.rows(reader), func(row R) bool { return d.keep(row, &only) })
@@ -72,37 +82,23 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 				if d.ready != nil {
 					d.ready(rows)
 				}
-				return d.at(again.on).print(w, width, output.value, bare, rows, only.narrows())
+				sortRows(rows, &order)
+				if output.value == formatName {
+					return d.printNames(w, rows)
+				}
+				return show.all(w, width, rows)
 			})
 		})
 	}
 	return cmd
 }
 
-func (d dump[R]) print(w io.Writer, width int, format string, bare bool, rows []R, filtered bool) error {
-	if format == formatName {
-		return d.printNames(w, rows)
-	}
-	if len(rows) == 0 && (format == formatTable || format == formatWide) {
-		text := d.empty
-		if filtered {
-			text = "Nothing matches the filters."
-		}
-		_, err := fmt.Fprintln(w, text)
-		return err
-	}
-	if bare && (format == formatTable || format == formatWide) {
-		w = &headless{Writer: w}
-	}
-	return writeRows(w, width, format, d.columns, rows)
-}
-
 // printNames writes each Service once, in the order of its rows.
 func (d dump[R]) printNames(w io.Writer, rows []R) error {
-	last := ""
+	told := map[string]bool{}
 	for _, row := range rows {
-		if name := d.service(row); name != last {
-			last = name
+		if name := d.service(row); !told[name] {
+			told[name] = true
 			if _, err := fmt.Fprintln(w, printable(name)); err != nil {
 				return err
 			}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -132,33 +131,6 @@ func backendsCommand() *cobra.Command {
 	}.command()
 }
 
-func flowsCommand() *cobra.Command {
-	return dump[maps.FlowRow]{
-		use: "flows", short: "List the connections that the kernel remembers",
-		example: "  nearlb flows --service default/web\n  nearlb flows --client 10.244.1.1 -o wide",
-		filters: byService | byNode | byBackend | byClient,
-		rows:    (*maps.Reader).Flows,
-		keep: func(r maps.FlowRow, f *filter) bool {
-			return (f.all || !r.Expired) && f.keepsService(r.Service, r.Port) && f.keepsNode(r.Node) &&
-				f.backend.keeps(r.Backend, r.BackendPort) && f.client.keeps(r.Client, r.ClientPort)
-		},
-		empty: "No flows: no connection to a Service is remembered.",
-		columns: []column[maps.FlowRow]{
-			{heading: "CLIENT", cell: func(r maps.FlowRow) string { return hostPort(r.Client, r.ClientPort) }},
-			{heading: "FRONTEND", cell: func(r maps.FlowRow) string { return hostPort(r.Frontend, r.FrontendPort) + "/" + r.Protocol }},
-			{heading: "BACKEND", cell: func(r maps.FlowRow) string { return hostPort(r.Backend, r.BackendPort) }},
-			{heading: "STATE", cell: flowState},
-			{heading: "IDLE", right: true, cell: func(r maps.FlowRow) string { return idle(r.IdleSeconds) }},
-			{heading: "SERVICE", wide: true, cell: func(r maps.FlowRow) string { return withPort(r.Service, r.Port) }},
-			{heading: "NODE", wide: true, cell: func(r maps.FlowRow) string { return r.Node }},
-			{heading: "ZONE", wide: true, cell: func(r maps.FlowRow) string { return r.Zone }},
-			{heading: "BACKEND IS", wide: true, cell: func(r maps.FlowRow) string { return r.BackendState }},
-			{heading: "SOURCE PORT", wide: true, right: true, cell: func(r maps.FlowRow) string { return strconv.Itoa(int(r.SourcePort)) }},
-			{heading: "FLAGS", wide: true, cell: func(r maps.FlowRow) string { return strings.Join(r.Flags, ",") }},
-		},
-	}.command(allFlag("expired flows too, whose entries are free to be used again"))
-}
-
 func affinityCommand() *cobra.Command {
 	return dump[maps.AffinityRow]{
 		use: "affinity", short: "List the clients that session affinity remembers",
@@ -200,26 +172,6 @@ func verdictsCommand() *cobra.Command {
 			{heading: "BYTES/S", when: eachSecond, right: true, cell: func(r maps.VerdictRow) string { return perSecond(r.BytesPerSecond, sizeRate) }},
 		},
 	}.command(allFlag("those that counted nothing too"))
-}
-
-// flowState is what the packets of a flow have shown, in a word.
-func flowState(r maps.FlowRow) string {
-	seen := func(what string) bool { return slices.Contains(r.Seen, what) }
-	switch {
-	case r.Expired:
-		return "expired"
-	case seen("reset"):
-		return "reset"
-	case seen("client-fin") && seen("server-fin"):
-		return "closed"
-	case seen("client-fin") || seen("server-fin"):
-		return "closing"
-	case seen("established"):
-		return "open"
-	case seen("reply"):
-		return "answered"
-	}
-	return "new"
 }
 
 func allFlag(usage string) func(*cobra.Command, *filter) {

@@ -4,23 +4,31 @@ package cli
 
 import (
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 )
 
-// fromEnvironment sets flags that the command line does not from NEARLB_<FLAG>. A value that the flag refuses is bad usage.
-// An empty variable counts as unset.
-func fromEnvironment(flags *pflag.FlagSet) error {
+// readFlags are those that commands which read take from the environment: where the agent is, and how rows look. Which rows there are
+// is asked for on the command line alone: the agent's own variables in a pod (NEARLB_ZONE, NEARLB_NODE_NAME) must not narrow an answer.
+var readFlags = []string{"pin-path", "lock-dir", "output", "no-headers", "interval"}
+
+// fromEnvironment sets flags, of all or of those that are named, that the command line does not from NEARLB_<FLAG>. A value that the
+// flag refuses is bad usage. An empty variable counts as unset.
+func fromEnvironment(flags *pflag.FlagSet, only ...string) error {
 	var bad error
 	flags.VisitAll(func(flag *pflag.Flag) {
 		name := variable(flag.Name)
 		value := os.Getenv(name)
-		if flag.Changed || value == "" || flag.Name == "help" || bad != nil {
+		if flag.Changed || value == "" || flag.Name == "help" || bad != nil || len(only) > 0 && !slices.Contains(only, flag.Name) {
 			return
 		}
 		if err := flags.Set(flag.Name, value); err != nil {
 			bad = usagef("environment %s=%q: %w", name, value, err)
+		}
+		if len(only) > 0 {
+			flag.Changed = false // it stands back where the command line asks for what excludes it
 		}
 	})
 	return bad

@@ -17,6 +17,7 @@ type filter struct {
 	node       string
 	backend    addressFlag
 	client     addressFlag
+	frontend   addressFlag
 	all        bool // verdicts: those that counted nothing too
 }
 
@@ -75,6 +76,7 @@ const (
 	byNode
 	byBackend
 	byClient
+	byFrontend
 )
 
 func (f *filter) add(cmd *cobra.Command, which int, pins *pinFlags) {
@@ -95,6 +97,9 @@ func (f *filter) add(cmd *cobra.Command, which int, pins *pinFlags) {
 	}
 	if which&byClient != 0 {
 		flags.Var(&f.client, "client", "only this client")
+	}
+	if which&byFrontend != 0 {
+		flags.Var(&f.frontend, "frontend", "only this frontend")
 	}
 }
 

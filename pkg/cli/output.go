@@ -22,12 +22,15 @@ const (
 	formatJSONL = "jsonl"
 	formatYAML  = "yaml"
 	formatName  = "name"
+
+	formatJSONPath = "jsonpath=TEMPLATE"
 )
 
 // outputFlag is -o: one of a command's formats, checked as it is set.
 type outputFlag struct {
 	value   string
 	allowed []string
+	path    *jsonPath // of jsonpath=TEMPLATE
 }
 
 func addOutputFlag(cmd *cobra.Command, allowed ...string) *outputFlag {
@@ -46,7 +49,13 @@ func (f *outputFlag) String() string { return f.value }
 func (f *outputFlag) Type() string   { return "format" }
 
 // Set refuses formats that the command does not have.
-func (f *outputFlag) Set(value string) error {
+func (f *outputFlag) Set(value string) (err error) {
+	f.path = nil
+	if template, is := strings.CutPrefix(value, "jsonpath="); is && slices.Contains(f.allowed, formatJSONPath) {
+		f.value = formatJSONPath
+		f.path, err = parseJSONPath(template)
+		return err
+	}
 	if !slices.Contains(f.allowed, value) {
 		return fmt.Errorf("want %s", strings.Join(f.allowed, ", "))
 	}
@@ -89,6 +98,13 @@ func writeRows[R any](w io.Writer, width int, format string, columns []column[R]
 		return writeJSON(w, rows)
 	case formatYAML:
 		return writeYAML(w, rows)
+	case formatJSONL:
+		for i := range rows {
+			if err := writeJSONLine(w, &rows[i]); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	return writeTable(w, width, format == formatWide, columns, rows)
 }

@@ -61,7 +61,8 @@ func Root() *cobra.Command {
 		Long: strings.TrimSpace(`
 nearlb sends each connection to the nearest ready backend of its Service: same
 node, same zone, then the cluster. One agent per node writes BPF maps; the other
-commands read and explain them.`),
+commands read and explain them. --pin-path, --lock-dir, --output, --no-headers
+and --interval of those may come from the environment: NEARLB_PIN_PATH ...`),
 		Example: demoExample + `  nearlb plan -f objects.yaml --node n1    what a node would do, and why
   nearlb services                          what the live kernel does`,
 		Version:       versionText(),
@@ -100,6 +101,9 @@ func commands() []*cobra.Command {
 	} {
 		for _, cmd := range group.commands {
 			cmd.GroupID = group.id
+			if group.id != groupRun && cmd.PreRunE == nil {
+				cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), readFlags...) }
+			}
 			all = append(all, cmd)
 		}
 	}

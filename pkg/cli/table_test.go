@@ -116,7 +116,8 @@ func TestWatchedRowsTellWhatTheyGainedASecond(t *testing.T) {
 		at = at.Add(2 * time.Second)
 		last.follow(rows, at)
 		var out strings.Builder
-		if err := d.at(true).print(&out, 80, formatTable, true, rows, false); err != nil {
+		show := shown[maps.VerdictRow]{columns: d.at(true).columns, bare: true, output: &outputFlag{value: formatTable}}
+		if err := show.all(&out, 80, rows); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()
@@ -134,7 +135,8 @@ func TestWatchedRowsTellWhatTheyGainedASecond(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if err := d.at(false).print(&out, 80, formatTable, false, []maps.VerdictRow{row("a", 8)}, false); err != nil || !strings.HasPrefix(out.String(), "REASON  PACKETS\n") {
+	whole := shown[maps.VerdictRow]{columns: d.at(false).columns, output: &outputFlag{value: formatTable}}
+	if err := whole.all(&out, 80, []maps.VerdictRow{row("a", 8)}); err != nil || !strings.HasPrefix(out.String(), "REASON  PACKETS\n") {
 		t.Errorf("printed once: %v\n%s", err, out.String())
 	}
 }

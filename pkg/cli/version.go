@@ -4,9 +4,12 @@ package cli
 
 import (
 	"fmt"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
 )
 
 // version is set by the linker (Makefile); a plain go build or go install takes the module's version.
@@ -22,14 +25,50 @@ func versionText() string {
 	return "unknown"
 }
 
+// versionDocument is `nearlb version -o json`.
+type versionDocument struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit"`   // "" where it was not built from a repository
+	Modified bool   `json:"modified"` // files differed from the commit
+	Layout   uint32 `json:"layout"`   // of the pinned tables: agents of one layout take each other's over as they are
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func newVersionDocument() versionDocument {
+	doc := versionDocument{Version: versionText(), Layout: bpf.SchemaVersion, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return doc
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			doc.Commit = s.Value
+		case "vcs.modified":
+			doc.Modified = s.Value == "true"
+		}
+	}
+	return doc
+}
+
 func versionCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "nearlb %s\n", versionText())
-			return err
-		},
 	}
+	output := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch out := cmd.OutOrStdout(); output.value {
+		case formatJSON:
+			return writeJSON(out, newVersionDocument())
+		case formatYAML:
+			return writeYAML(out, newVersionDocument())
+		default:
+			_, err := fmt.Fprintf(out, "nearlb %s\n", versionText())
+			return err
+		}
+	}
+	return cmd
 }

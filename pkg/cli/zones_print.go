@@ -14,15 +14,8 @@ import (
 
 func (z *zonesSeen) print(w io.Writer, width int, format string, all bool) error {
 	switch format {
-	case formatJSON, formatYAML:
+	case formatJSON, formatJSONL, formatYAML:
 		return writeRows(w, width, format, nil, z.rows)
-	case formatJSONL:
-		for i := range z.rows {
-			if err := writeJSONLine(w, &z.rows[i]); err != nil {
-				return err
-			}
-		}
-		return nil
 	}
 	if len(z.rows) == 0 {
 		_, err := fmt.Fprintln(w, "No traffic: no Service that was asked for has a backend.")

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
-	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // Backends lists every endpoint of every service port by service, port and address; removed ones that connections may still
@@ -60,61 +59,6 @@ func (v *view) remembered(id uint32, generation uint16) (b backendRow, where net
 		return backendRow{}, netip.AddrPort{}, stale
 	}
 	return b, AddrPortOf(b), bpf.StateName(b.State)
-}
-
-// Flows lists the connections, by client and frontend. Entries found by the backend's side of a connection whose source port
-// is translated have the flag "alias".
-func (r *Reader) Flows() iter.Seq2[FlowRow, error] {
-	return rows(r, collectFlows, func(a, b *FlowRow) int {
-		return cmp.Or(a.Client.Compare(b.Client), cmp.Compare(a.ClientPort, b.ClientPort), strings.Compare(a.Protocol, b.Protocol),
-			a.Frontend.Compare(b.Frontend), cmp.Compare(a.FrontendPort, b.FrontendPort), cmp.Compare(len(a.Flags), len(b.Flags)))
-	})
-}
-
-func collectFlows(v *view) (all []FlowRow, failed []error) {
-	expiry := newExpiry(v.clock)
-	for _, f := range liveFlows(v.store) {
-		if f.Word&flowPhase == flowLive {
-			all = append(all, v.flowRow(&f, expiry))
-		}
-	}
-	return all, nil
-}
-
-func (v *view) flowRow(f *bpf.NearlbFlow, e expiry) FlowRow {
-	row := FlowRow{
-		Protocol: lb.Protocol(f.Protocol).String(), Client: addrOf(f.Client), ClientPort: swap16(f.Port), SourcePort: swap16(f.OtherPort),
-		Frontend: addrOf(f.Frontend), FrontendPort: swap16(f.FrontendPort), Flags: bpf.FlowFlagNames(f.Flags), Seen: bpf.SeenNames(f.Seen),
-		IdleSeconds: e.seconds(f), Expired: e.expired(f),
-	}
-	row.Source = v.sourceOf(f)
-	if f.Flags&flowAlias != 0 {
-		row.ClientPort, row.SourcePort = row.SourcePort, row.ClientPort
-	}
-	if f.Flags&flowDirect != 0 {
-		row.Backend, row.BackendPort = row.Frontend, row.FrontendPort
-		return row
-	}
-	b, where, state := v.remembered(f.Backend, f.Generation)
-	row.Backend, row.BackendPort, row.BackendState = where.Addr(), where.Port(), state
-	row.Node, row.Zone = v.node(&b), v.zone(&b)
-	name := v.port(f.Service)
-	row.Service, row.Port = name.Service.String(), name.Port
-	return row
-}
-
-// sourceOf is the address that the backend sees.
-func (v *view) sourceOf(f *bpf.NearlbFlow) netip.Addr {
-	settings := read[bpf.NearlbSettings](v.settings, 0)
-	switch client := addrOf(f.Client); {
-	case f.Flags&flowSNAT != 0 && int(f.Source) < sourceLimit:
-		return optionalAddr(settings.Sources[f.Source])
-	case f.Flags&flowHairpin == 0:
-		return client
-	case client.Is4():
-		return addrOf(settings.Loopback4)
-	}
-	return addrOf(settings.Loopback6)
 }
 
 // Affinity lists what session affinity remembers, by service, port and client.

@@ -115,15 +115,38 @@ func TestFlowRowsAreSeenFromTheClient(t *testing.T) {
 
 	want := FlowRow{Service: "default/s1", Port: "http", Protocol: "TCP", Client: client, ClientPort: 40000, Source: client, SourcePort: 40000,
 		Frontend: frontend, FrontendPort: 80, Backend: hostAddress(2).Addr(), BackendPort: 8080, BackendState: "draining",
-		Flags: []string{}, Seen: []string{"reply", "established"}, Node: "n2", Zone: "z0"}
+		Flags: []string{}, State: "open", Seen: []string{"reply", "established"}, Node: "n2", Zone: "z0"}
 	wantAlias := want
 	wantAlias.Flags, wantAlias.SourcePort = []string{"alias"}, 50001
 	wantDirect := FlowRow{Protocol: "TCP", Client: client, ClientPort: 40001, Source: client, SourcePort: 40000, Frontend: hostAddress(2).Addr(), FrontendPort: 8080,
-		Backend: hostAddress(2).Addr(), BackendPort: 8080, Flags: []string{"direct"}, Seen: want.Seen}
+		Backend: hostAddress(2).Addr(), BackendPort: 8080, Flags: []string{"direct"}, State: "open", Seen: want.Seen}
 	wantOld := want
 	wantOld.ClientPort, wantOld.Backend, wantOld.BackendPort, wantOld.BackendState = 40002, netip.Addr{}, 0, "stale"
-	wantOld.Node, wantOld.Zone, wantOld.Seen, wantOld.IdleSeconds, wantOld.Expired = "", "", []string{}, 100, true
+	wantOld.Node, wantOld.Zone, wantOld.Seen, wantOld.IdleSeconds, wantOld.Expired, wantOld.State = "", "", []string{}, 100, true, "expired"
 	compare(t, collect(t, b.Reader().Flows()), []FlowRow{want, wantAlias, wantDirect, wantOld})
+}
+
+// What a flow has seen, in a word; the states of those that go on come first.
+func TestEachStateOfAFlowIsSomeFlows(t *testing.T) {
+	const (
+		client, server = uint32(bpf.NearlbFlowSeenSEEN_CLIENT_FIN), uint32(bpf.NearlbFlowSeenSEEN_SERVER_FIN)
+		reply, both    = uint32(bpf.NearlbFlowSeenSEEN_REPLY), uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)
+		reset          = uint32(bpf.NearlbFlowSeenSEEN_RESET)
+	)
+	b := published(t)
+	e := newExpiry(b.store.clock)
+	said := []string{}
+	for _, seen := range []uint32{0, reply, both, both | client, both | client | server, both | client | reset, 0} {
+		f := bpf.NearlbFlow{Protocol: 6, Touched: e.now, Seen: seen}
+		if len(said) == 6 {
+			f.Touched -= 100 * e.perSecond
+		}
+		said = append(said, e.state(&f))
+		if last := said[len(said)-1]; GoesOn(last) != (last != FlowExpired && !closed(seen)) {
+			t.Errorf("%s goes on: %v", last, GoesOn(last))
+		}
+	}
+	compare(t, said, FlowStates())
 }
 
 func TestFlowRowsNameTheSourceThatTheBackendSees(t *testing.T) {

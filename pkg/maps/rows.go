@@ -115,6 +115,7 @@ type FlowRow struct {
 	Source       netip.Addr `json:"source"`       // the address that the backend sees
 	SourcePort   uint16     `json:"sourcePort"`   // the port that the backend sees
 	Flags        []string   `json:"flags"`        // alias, direct, hairpin, snat
+	State        string     `json:"state"`        // new, answered, open, closing, closed, reset, expired: FlowStates
 	Seen         []string   `json:"seen"`         // reply, client-fin, server-fin, reset, established, refused ...
 	IdleSeconds  int64      `json:"idleSeconds"`
 	Expired      bool       `json:"expired"` // free to be overwritten

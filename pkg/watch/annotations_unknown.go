@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // annotationPrefix is that of all annotations of nearlb.
@@ -26,7 +28,7 @@ func unknownAnnotations(annotations map[string]string, read []string, kind strin
 			continue
 		}
 		hint := "nearlb reads " + strings.Join(read, ", ") + " of " + kind
-		if near := nearest(name, read); near != "" {
+		if near := nearestAnnotation(name, read); near != "" {
 			hint = "did you mean " + near + "?"
 		} else if slices.Contains(slices.Concat(ofServices, ofSlices), name) {
 			hint = "it is not read of " + kind + ": " + hint
@@ -36,35 +38,14 @@ func unknownAnnotations(annotations map[string]string, read []string, kind strin
 	return errs
 }
 
-// nearest is the name that few letters make of another; "" none.
-func nearest(name string, of []string) (near string) {
-	name = strings.TrimPrefix(name, annotationPrefix)
-	least := len(name)/3 + 2
+// nearestAnnotation is the name that few letters make of another; "" none.
+func nearestAnnotation(name string, of []string) string {
+	var short []string
 	for _, other := range of {
-		if d := distance(name, strings.TrimPrefix(other, annotationPrefix)); d < least {
-			least, near = d, other
-		}
+		short = append(short, strings.TrimPrefix(other, annotationPrefix))
 	}
-	return near
-}
-
-// distance is Levenshtein's: how many letters have to be put in, taken out or replaced.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	if near := lb.Nearest(strings.TrimPrefix(name, annotationPrefix), short); near != "" {
+		return annotationPrefix + near
 	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			changed := before
-			if a[i] != b[j] {
-				changed++
-			}
-			before = row[j+1]
-			row[j+1] = min(changed, row[j]+1, before+1)
-		}
-	}
-	return row[len(b)]
+	return ""
 }

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"io"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+func flowsCommand() *cobra.Command {
+	var pins pinFlags
+	var only filter
+	var again watchFlags
+	var bare bool
+	var states stateFlag
+	var group string
+	var order sortFlag
+	cmd := &cobra.Command{
+		Use:   "flows",
+		Short: "List the connections that the kernel remembers",
+		Long: `Lists the connections that go on, those of pods and clients off the node: new
+(nothing came back yet), answered, open, and closing (one side has). --all and
+--state show those that have ended, too, as long as the kernel remembers them.
+The programs keep no time at which a connection began; IDLE is the time since
+its last packet. Up to 10,000 are listed by client; of more, each is printed as
+it is read, in no order, unless --sort-by asks for one.`,
+		Example: `  nearlb flows --service default/web
+  nearlb flows --client 10.244.1.1 --state closed,reset -o wide
+  nearlb flows --group-by client
+  nearlb flows --backend 10.244.2.10 --sort-by -idleSeconds`,
+		Args: noArguments,
+	}
+	flags := cmd.Flags()
+	pins.add(flags)
+	only.add(cmd, byService|byNode|byBackend|byClient|byFrontend, &pins)
+	flags.BoolVar(&only.all, "all", false, "those that have ended, too")
+	flags.Var(&states, "state", "only flows in these `states`: "+strings.Join(maps.FlowStates(), ", "))
+	complete(cmd, "state", maps.FlowStates)
+	flags.StringVar(&group, "group-by", "", "count flows by `WHAT`: client, service or backend")
+	complete(cmd, "group-by", func() []string { return []string{"client", "service", "backend"} })
+	order.add(cmd)
+	formats := []string{formatTable, formatWide, formatJSON, formatJSONL, formatYAML, formatJSONPath}
+	output := addOutputFlag(cmd, formats...)
+	flags.BoolVar(&bare, "no-headers", false, "tables without their headings")
+	again.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := only.take(args); err != nil {
+			return err
+		}
+		keep := func(r *maps.FlowRow) bool { return states.keeps(r.State, only.all) && keepFlow(r, &only) }
+		list := func(reader *maps.Reader) iter.Seq2[maps.FlowRow, error] { return sieve(reader.Flows(), keep) }
+		narrowed := only.narrows() || len(states.only) > 0
+		if group != "" {
+			by, err := groupBy(group)
+			if err != nil {
+				return err
+			}
+			show := shown[groupRow]{columns: groupColumns(by), empty: noFlows(narrowed), bare: bare, output: output}
+			if err := order.of(groupRow{}); err != nil {
+				return err
+			}
+			return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
+				return pins.read(func(reader *maps.Reader) error {
+					rows, err := groupFlows(list(reader), by)
+					if err != nil {
+						return err
+					}
+					sortRows(rows, &order)
+					return show.all(w, width, rows)
+				})
+			})
+		}
+		show := shown[maps.FlowRow]{columns: flowColumns(), empty: noFlows(narrowed), bare: bare, output: output}
+		if err := order.of(maps.FlowRow{}); err != nil {
+			return err
+		}
+		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
+			return pins.read(func(reader *maps.Reader) error {
+				if !order.given() {
+					return show.each(w, width, list(reader), (*maps.FlowRow).Compare)
+				}
+				rows, err := collect(list(reader), func(maps.FlowRow) bool { return true })
+				if err != nil {
+					return err
+				}
+				sortRows(rows, &order)
+				return show.all(w, width, rows)
+			})
+		})
+	}
+	return cmd
+}
+
+func noFlows(narrowed bool) string {
+	if narrowed {
+		return "Nothing matches the filters."
+	}
+	return "No flows: no connection to a Service goes on. --all shows those that have ended."
+}
+
+func keepFlow(r *maps.FlowRow, f *filter) bool {
+	return f.keepsService(r.Service, r.Port) && f.keepsNode(r.Node) && f.backend.keeps(r.Backend, r.BackendPort) &&
+		f.client.keeps(r.Client, r.ClientPort) && f.frontend.keeps(r.Frontend, r.FrontendPort)
+}
+
+// sieve leaves out the rows that are not wanted, one at a time.
+func sieve[R any](rows iter.Seq2[R, error], keep func(*R) bool) iter.Seq2[R, error] {
+	return func(yield func(R, error) bool) {
+		for row, err := range rows {
+			if (err != nil || keep(&row)) && !yield(row, err) {
+				return
+			}
+		}
+	}
+}
+
+// stateFlag is some states of flows.
+type stateFlag struct{ only []string }
+
+func (f *stateFlag) Type() string   { return "states" }
+func (f *stateFlag) String() string { return strings.Join(f.only, ",") }
+
+// Set refuses words that are no state.
+func (f *stateFlag) Set(text string) error {
+	f.only = nil
+	for word := range strings.SplitSeq(text, ",") {
+		if !slices.Contains(maps.FlowStates(), word) {
+			return unknownWord("state", word, maps.FlowStates())
+		}
+		f.only = append(f.only, word)
+	}
+	return nil
+}
+
+// keeps tells whether flows of a state are shown: those that were asked for, else those that go on, or all.
+func (f *stateFlag) keeps(state string, all bool) bool {
+	if len(f.only) > 0 {
+		return slices.Contains(f.only, state)
+	}
+	return all || maps.GoesOn(state)
+}
+
+func flowColumns() []column[maps.FlowRow] {
+	return []column[maps.FlowRow]{
+		{heading: "CLIENT", cell: func(r maps.FlowRow) string { return hostPort(r.Client, r.ClientPort) }},
+		{heading: "FRONTEND", cell: func(r maps.FlowRow) string { return hostPort(r.Frontend, r.FrontendPort) + "/" + r.Protocol }},
+		{heading: "BACKEND", cell: func(r maps.FlowRow) string { return hostPort(r.Backend, r.BackendPort) }},
+		{heading: "STATE", cell: func(r maps.FlowRow) string { return r.State }},
+		{heading: "IDLE", right: true, cell: func(r maps.FlowRow) string { return idle(r.IdleSeconds) }},
+		{heading: "SERVICE", wide: true, cell: func(r maps.FlowRow) string { return withPort(r.Service, r.Port) }},
+		{heading: "NODE", wide: true, cell: func(r maps.FlowRow) string { return r.Node }},
+		{heading: "ZONE", wide: true, cell: func(r maps.FlowRow) string { return r.Zone }},
+		{heading: "BACKEND IS", wide: true, cell: func(r maps.FlowRow) string { return r.BackendState }},
+		{heading: "SOURCE PORT", wide: true, right: true, cell: func(r maps.FlowRow) string { return strconv.Itoa(int(r.SourcePort)) }},
+		{heading: "FLAGS", wide: true, cell: func(r maps.FlowRow) string { return strings.Join(r.Flags, ",") }},
+	}
+}

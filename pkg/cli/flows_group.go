@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// groupRow counts the connections of one client, Service port or backend. A connection whose source port was translated counts once.
+type groupRow struct {
+	Name        string `json:"name"` // address, address:port/protocol, or namespace/name:port; "" of connections to no Service
+	Connections uint64 `json:"connections"`
+	New         uint64 `json:"new"`
+	Answered    uint64 `json:"answered"`
+	Open        uint64 `json:"open"`
+	Closing     uint64 `json:"closing"`
+	Closed      uint64 `json:"closed"`
+	Reset       uint64 `json:"reset"`
+	Expired     uint64 `json:"expired"`
+	IdleSeconds int64  `json:"idleSeconds"` // since the last packet of any
+}
+
+// grouping is what flows are counted by.
+type grouping struct {
+	heading string
+	name    func(*maps.FlowRow) string
+}
+
+func groupBy(what string) (grouping, error) {
+	switch what {
+	case "client":
+		return grouping{"CLIENT", func(r *maps.FlowRow) string { return r.Client.String() }}, nil
+	case "service":
+		return grouping{"SERVICE", func(r *maps.FlowRow) string { return withPort(r.Service, r.Port) }}, nil
+	case "backend":
+		return grouping{"BACKEND", func(r *maps.FlowRow) string {
+			if at := hostPort(r.Backend, r.BackendPort); at != "" {
+				return at + "/" + r.Protocol
+			}
+			return ""
+		}}, nil
+	}
+	return grouping{}, usagef("--group-by %q: want client, service or backend", what)
+}
+
+// groupFlows counts, and remembers groups alone. Those with most connections come first.
+func groupFlows(flows iter.Seq2[maps.FlowRow, error], by grouping) ([]groupRow, error) {
+	groups := map[string]*groupRow{}
+	for flow, err := range flows {
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(flow.Flags, "alias") {
+			continue
+		}
+		name := by.name(&flow)
+		row := groups[name]
+		if row == nil {
+			row = &groupRow{Name: name, IdleSeconds: flow.IdleSeconds}
+			groups[name] = row
+		}
+		row.Connections++
+		*row.of(flow.State)++
+		row.IdleSeconds = min(row.IdleSeconds, flow.IdleSeconds)
+	}
+	rows := make([]groupRow, 0, len(groups))
+	for _, row := range groups {
+		rows = append(rows, *row)
+	}
+	slices.SortFunc(rows, func(a, b groupRow) int {
+		return cmp.Or(cmp.Compare(b.Connections, a.Connections), strings.Compare(a.Name, b.Name))
+	})
+	return rows, nil
+}
+
+// of is the count of a state.
+func (r *groupRow) of(state string) *uint64 {
+	switch state {
+	case maps.FlowNew:
+		return &r.New
+	case maps.FlowAnswered:
+		return &r.Answered
+	case maps.FlowOpen:
+		return &r.Open
+	case maps.FlowClosing:
+		return &r.Closing
+	case maps.FlowClosed:
+		return &r.Closed
+	case maps.FlowReset:
+		return &r.Reset
+	}
+	return &r.Expired
+}
+
+func groupColumns(by grouping) []column[groupRow] {
+	ended := func(r groupRow) uint64 { return r.Closed + r.Reset + r.Expired }
+	all := []column[groupRow]{
+		{heading: by.heading, cell: func(r groupRow) string { return r.Name }},
+		{heading: "FLOWS", right: true, cell: func(r groupRow) string { return count(r.Connections) }},
+	}
+	for _, state := range maps.FlowStates() {
+		all = append(all, column[groupRow]{heading: strings.ToUpper(state), right: true, wide: !maps.GoesOn(state),
+			cell: func(r groupRow) string { return count(*r.of(state)) }})
+	}
+	return append(all,
+		column[groupRow]{heading: "ENDED", right: true, needed: func(r groupRow) bool { return ended(r) > 0 }, cell: func(r groupRow) string { return count(ended(r)) }},
+		column[groupRow]{heading: "IDLE", right: true, cell: func(r groupRow) string { return idle(r.IdleSeconds) }})
+}

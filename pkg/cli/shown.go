@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+)
+
+// shown is how rows are printed.
+type shown[R any] struct {
+	columns []column[R]
+	empty   string // what a table without rows says
+	bare    bool   // no headings
+	output  *outputFlag
+}
+
+// manyRows are as many as are kept before they are printed.
+const manyRows = 10_000
+
+// all prints rows that are there, in their order.
+func (s *shown[R]) all(w io.Writer, width int, rows []R) error {
+	format := s.output.value
+	if tables := format == formatTable || format == formatWide; tables && len(rows) == 0 {
+		_, err := fmt.Fprintln(w, s.empty)
+		return err
+	} else if tables && s.bare {
+		w = &headless{Writer: w}
+	}
+	if s.output.path != nil {
+		return s.output.path.write(w, rows)
+	}
+	return writeRows(w, width, format, s.columns, rows)
+}
+
+// each prints rows in order where there are not very many, and else as they come.
+func (s *shown[R]) each(w io.Writer, width int, rows iter.Seq2[R, error], compare func(a, b *R) int) error {
+	var kept []R
+	var out *pieces[R]
+	flush := func() error {
+		if out == nil {
+			out = s.pieces(w)
+		}
+		err := out.write(width, kept)
+		kept = kept[:0]
+		return err
+	}
+	for row, err := range rows {
+		if err != nil {
+			return err
+		}
+		kept = append(kept, row)
+		if len(kept) == manyRows && s.output.path == nil {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if out == nil {
+		slices.SortFunc(kept, func(a, b R) int { return compare(&a, &b) })
+		return s.all(w, width, kept)
+	}
+	if len(kept) > 0 {
+		if err := flush(); err != nil {
+			return err
+		}
+	}
+	return out.end()
+}
+
+// pieces prints rows as they come, so that together they are what writeRows prints of all of them, but for the widths of a table's
+// columns: they grow as they must.
+type pieces[R any] struct {
+	w      io.Writer
+	format string
+	table  *stream[R]
+	begun  bool
+}
+
+func (s *shown[R]) pieces(w io.Writer) *pieces[R] {
+	if s.bare {
+		w = &headless{Writer: w, past: s.output.value != formatTable && s.output.value != formatWide}
+	}
+	return &pieces[R]{w: w, format: s.output.value, table: newStream(w, s.output.value == formatWide, s.columns)}
+}
+
+func (p *pieces[R]) write(width int, rows []R) error {
+	defer func() { p.begun = true }()
+	switch p.format {
+	case formatJSON:
+		return p.writeJSON(rows)
+	case formatJSONL, formatYAML:
+		return writeRows(p.w, width, p.format, nil, rows)
+	}
+	return p.table.write(width, rows...)
+}
+
+// writeJSON writes the rows of a list that goes on.
+func (p *pieces[R]) writeJSON(rows []R) error {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("  ", "  ")
+	for i := range rows {
+		before := ",\n  "
+		if !p.begun && i == 0 {
+			before = "[\n  "
+		}
+		text.WriteString(before)
+		if err := encoder.Encode(&rows[i]); err != nil {
+			return err
+		}
+		text.Truncate(text.Len() - 1) // the encoder's end of line
+	}
+	_, err := p.w.Write(text.Bytes())
+	return err
+}
+
+func (p *pieces[R]) end() error {
+	if p.format != formatJSON {
+		return nil
+	}
+	_, err := io.WriteString(p.w, "\n]\n")
+	return err
+}

@@ -94,3 +94,4 @@ EXPORT_ENUM(program);
 EXPORT_ENUM(schema);
 EXPORT_ENUM(yield);
 volatile const struct event export_event;
+volatile const struct suspect export_suspect;

@@ -499,6 +499,8 @@ static __always_inline void flow_note_seen(struct flow *flow, __u32 seen, __u32 
 {
 	if (add & ~seen)
 		__sync_fetch_and_or(&flow->seen, add);
+	if (add & ~seen & SEEN_REPLY)
+		health_answered(flow->backend);
 	if (add & SEEN_ESTABLISHED && seen & SEEN_RESET)
 		__sync_fetch_and_and(&flow->seen, ~SEEN_RESET);
 }

@@ -53,6 +53,21 @@ struct {
 	__uint(max_entries, 131072);
 } backends SEC(".maps");
 
+/* As many as backends. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct backend_health);
+	__uint(max_entries, 131072);
+} backend_health SEC(".maps");
+
+/* Backends that do not answer. A page of 64 KiB: the least that every machine takes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 65536);
+} suspects SEC(".maps");
+
 /* Sets, a power of two of them: 32768 sets of 8 are 262144 flows in 16 MiB. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

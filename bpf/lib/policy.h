@@ -3,6 +3,7 @@
 #pragma once
 
 #include "hash.h"
+#include "health.h"
 #include "maps.h"
 #include "packet.h"
 #include "responder.h"
@@ -120,6 +121,11 @@ static __always_inline enum verdict reject_verdict(__u8 reason)
 
 #define BACKEND_PROBES 8 /* slots of a tier that are looked at when the first has no usable backend */
 
+/* Slots of a tier that are looked at for another backend: for one in the place of one that is left out, and for a SYN that comes again.
+ * Maglev's table mixes its backends: the last of four equal ones is there but for once in 10^8 times. One whose weight gives it a hundredth
+ * of the slots is there every second time. */
+#define NEXT_SLOTS 64
+
 /* A backend as a flow will remember it. */
 struct choice {
 	struct address address;
@@ -183,36 +189,70 @@ static __always_inline __u32 slot_backend(__u32 slot)
 	return line ? line->ids[slot % SLOTS_PER_LINE] : 0;
 }
 
-static __always_inline bool backend_pick_tier(struct choice *choice, const struct tier *tier, __u32 service, __u32 hash,
-					      bool responder)
+/* The backend of a slot if it serves and is not left out; 0: it does not. A function of its own so that the verifier goes through it once. */
+__noinline int backend_of_slot(__u32 slot, __u32 service)
+{
+	__u32 id = slot_backend(slot);
+	const struct backend *backend = backend_get(id);
+
+	if (!backend || backend->service != service || !backend_serves_always(backend) ||
+	    health_out(id, backend->generation, false))
+		return 0;
+	return id;
+}
+
+/* Id of the next backend in Maglev's order that is not left out, 0: none is in these slots. */
+static __always_inline __u32 backend_next(__u32 first, __u32 count, __u32 hash, __u32 service)
+{
+	for (__u32 i = 1; i < NEXT_SLOTS && i < count; i++) {
+		__u32 id = backend_of_slot(first + (hash + i) % count, service);
+
+		if (id)
+			return id;
+	}
+	return 0;
+}
+
+/* Id of a backend of the tier, 0: none. out: gets the first choice where all that were looked at are left out. */
+static __always_inline __u32 backend_pick_tier(const struct tier *tier, __u32 service, __u32 hash, bool responder,
+					       __u32 *out)
 {
 	__u32 count = tier->count;
 
 	if (!count)
-		return false;
+		return 0;
 	for (int i = 0; i < BACKEND_PROBES; i++) {
 		__u32 id = slot_backend(tier->first + hash % count);
 		const struct backend *backend = backend_get(id);
 
 		if (backend && backend->service == service &&
-		    (responder ? backend_serving(backend) : backend_serves_always(backend)))
-			return backend_choose(choice, id, backend);
+		    (responder ? backend_serving(backend) : backend_serves_always(backend))) {
+			if (!health_out(id, backend->generation, true))
+				return id;
+			if (!*out)
+				*out = id;
+			return backend_next(tier->first, count, hash, service);
+		}
 		hash = hash_next(hash);
 	}
-	return false;
+	return 0;
 }
 
 /* Not 0: choice has the backend. responder: 0 if it must not be this node's. A function of its own so that the verifier goes through it
  * once. */
 __noinline int backend_pick(struct choice *choice, const struct side *side, __u32 service, __u32 hash, int responder)
 {
+	__u32 id = 0, out = 0;
+	const struct backend *backend;
+
 	if (!choice || !side)
 		return false;
-	for (int i = 0; i < TIERS_MAX; i++) {
-		if (backend_pick_tier(choice, &side->tiers[i], service, hash, responder))
-			return true;
-	}
-	return false;
+	for (int i = 0; i < TIERS_MAX && !id; i++)
+		id = backend_pick_tier(&side->tiers[i], service, hash, responder, &out);
+	if (!id)
+		id = out; /* rather one that does not answer than none */
+	backend = backend_get(id);
+	return id && backend && backend_choose(choice, id, backend);
 }
 
 /* Session affinity ClientIP: a client keeps its backend of a service port while it comes back in time. */
@@ -250,7 +290,8 @@ __noinline int affinity_find(struct choice *choice, const struct record *record,
 	backend = backend_get(value->backend);
 	if (!backend || backend->generation != value->generation || backend->service != record->service)
 		return false;
-	if (!(backend->member & side->member) || !backend_serving(backend))
+	if (!(backend->member & side->member) || !backend_serving(backend) ||
+	    health_out(value->backend, value->generation, true))
 		return false;
 	value->touched = now;
 	return backend_choose(choice, value->backend, backend);

@@ -9,12 +9,9 @@
 #include "settings.h"
 #include "work.h"
 
-/* Slots of a tier that are looked at. Maglev's table mixes its backends: the last of four equal ones is there but for once in 10^8 times.
- * One whose weight gives it a hundredth of the slots is there every second time. */
-#define RETRY_SLOTS 64
-
-/* The backend of a slot if it may be tried, 0: it may not. The node's responder is none: it comes before the endpoints, so whoever was sent
- * to one has been refused by it. A function of its own so that the verifier goes through it once. */
+/* The backend of a slot if it may be tried, below 0: the same of one that is left out, 0: it may not. The node's responder is none: it comes
+ * before the endpoints, so whoever was sent to one has been refused by it. A function of its own so that the verifier goes through it
+ * once. */
 __noinline int retry_slot(__u32 slot, __u32 service, __u32 tried, __u32 last)
 {
 	__u32 id = slot_backend(slot);
@@ -23,18 +20,22 @@ __noinline int retry_slot(__u32 slot, __u32 service, __u32 tried, __u32 last)
 	if (!backend || id == last || tried_has(tried, id) || backend->service != service ||
 	    !backend_serves_always(backend))
 		return 0;
-	return id;
+	return health_out(id, backend->generation, false) ? -(int)id : (int)id;
 }
 
-static __always_inline __u32 retry_tier(const struct tier *tier, __u32 service, __u32 hash, __u32 tried, __u32 last)
+/* out: gets the first one that is left out. */
+static __always_inline __u32 retry_tier(const struct tier *tier, __u32 service, __u32 hash, __u32 tried, __u32 last,
+					int *out)
 {
 	__u32 count = tier->count;
 
-	for (__u32 i = 0; i < RETRY_SLOTS && i < count; i++) {
-		__u32 id = retry_slot(tier->first + (hash + i) % count, service, tried, last);
+	for (__u32 i = 0; i < NEXT_SLOTS && i < count; i++) {
+		int id = retry_slot(tier->first + (hash + i) % count, service, tried, last);
 
-		if (id)
+		if (id > 0)
 			return id;
+		if (id < 0 && !*out)
+			*out = -id;
 	}
 	return 0;
 }
@@ -45,17 +46,18 @@ static __always_inline __u32 retry_next(const struct packet *packet, const struc
 {
 	const struct side *side = &record->sides[packet_side(packet)];
 	__u32 hash, id;
+	int out = 0;
 
 	if (record->flags & RECORD_ADDRESS || side->action != ACTION_BALANCE)
 		return 0;
 	hash = record->affinity ? maglev_hash_client(&packet->source)
 				: maglev_hash(&packet->source, packet->source_port, &record->key);
 	for (int i = 0; i < TIERS_MAX; i++) {
-		id = retry_tier(&side->tiers[i], record->service, hash, tried, last);
+		id = retry_tier(&side->tiers[i], record->service, hash, tried, last, &out);
 		if (id)
 			return id;
 	}
-	return 0;
+	return out;
 }
 
 /* Not 0: the flow's SYN may go to another backend, which is told to the create chain. A function of its own for the sake of the stack. */
@@ -110,13 +112,27 @@ __noinline int retry_leave(const struct found *found)
 	return true;
 }
 
+/* The first time that the slow path comes here with a packet: a flow is counted once. */
+static __always_inline void retry_count(const struct found *found)
+{
+	const struct flow *flow = found_flow(found);
+
+	if (flow && !(flow->seen & SEEN_REPLY))
+		health_unanswered(flow);
+}
+
 /* False: there is no other backend, and the flow stays as it is. */
 static __always_inline bool retry_choose(struct __sk_buff *skb, const struct packet *packet, const struct found *found)
 {
+	bool again = handed(skb)->slow.backend;
+
 	if (!retry_find(skb, packet, found))
 		return false;
-	if (retry_leave(found))
+	if (retry_leave(found)) {
+		if (!again)
+			retry_count(found);
 		return true;
+	}
 	handed(skb)->slow.backend = 0;
 	return false;
 }

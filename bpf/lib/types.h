@@ -160,6 +160,32 @@ struct backend {
 };
 _Static_assert(sizeof(struct backend) == 32, "layout is shared");
 
+/* What is known of whether a backend answers, and whether new connections leave it out; index: backend id. A cache line, so that those of
+ * several backends are not written in one. */
+struct backend_health {
+	__u64 until; /* bpf_ktime_get_boot_ns: left out until then, and after that tried by one connection at a time; 0: it is not left out.
+		      * Written by the agent; the programs take it back when the backend answers */
+	__u64 since;      /* the same clock: when it was left out last, 0: never. Written by the agent */
+	__u32 answered;   /* jiffies (low 32 bits) of the last first answer to a connection */
+	__u32 began;      /* the same of the SYN of the first of these connections: */
+	__u32 first;      /* hash of its client */
+	__u32 told;       /* jiffies when the agent was told last; 0: it was not */
+	__u16 unanswered; /* connections in a row whose SYN was not answered */
+	__u16 generation; /* of the backend id; of another one, all of this means nothing */
+	__u8 clients;     /* 1: all of them are of one client; 2: they are not */
+	__u8 pad[3];
+	__u32 times; /* how often it was left out, one time after the other. Written by the agent */
+	__u8 pad2[20];
+};
+_Static_assert(sizeof(struct backend_health) == 64, "one cache line");
+
+/* One record of the ring suspects: a backend that the agent is to look at. */
+struct suspect {
+	__u32 backend;    /* id */
+	__u16 generation; /* of it */
+	__u16 pad;
+};
+
 /* Phases of a flow entry: the low bits of its word. The rest counts the times it was claimed. */
 enum flow_phase {
 	FLOW_FREE = 0,

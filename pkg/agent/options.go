@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"path"
+	"slices"
 	"strconv"
 	"time"
 
@@ -53,6 +54,8 @@ type Options struct {
 	ServiceCIDRs      []netip.Prefix      // --service-cidr, instead of ServiceCIDR objects
 	ProxyName         string              // --service-proxy-name: only Services with this label are served, beside another proxy
 
+	Ejection lb.Ejection // --ejection: what becomes of backends that do not answer, where the Service says nothing
+
 	Sizes     bpf.Sizes  // --size-...: upper bounds of tables; zero: those of bpf.DefaultLimits, and flows by the node's memory
 	Loopback4 netip.Addr // --loopback4: source of hairpin connections; zero: the default of package maps
 	Loopback6 netip.Addr // --loopback6, likewise
@@ -95,6 +98,7 @@ func DefaultOptions() Options {
 		SNATPorts:      maps.DefaultSNATPorts(),
 		SNATAllPorts:   true,
 		Shortcut:       ShortcutOff,
+		Ejection:       lb.EjectionOn,
 		Sizes:          bpf.DefaultLimits().Sizes,
 		HealthAddress:  ":10256",
 		MetricsAddress: "127.0.0.1:10249",
@@ -127,6 +131,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("--loopback6 %v: want an IPv6 address", o.Loopback6)
 	case o.SNATPorts.Count() == 0:
 		return fmt.Errorf("--snat-ports %s: want FIRST-LAST, as 61000-65535", o.SNATPorts)
+	case !slices.Contains(lb.Ejections(), o.Ejection):
+		return fmt.Errorf("--ejection %q: want off, observe or on", o.Ejection)
 	case o.AuditEvery <= 0 || o.ReclaimEvery <= 0:
 		return errors.New("--audit-interval: want a time above zero")
 	case o.SeriesLimits.Services < 0 || o.SeriesLimits.Backends < 0:

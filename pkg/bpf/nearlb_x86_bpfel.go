@@ -64,6 +64,22 @@ type NearlbBackendCounter struct {
 	BytesFrom   uint64
 }
 
+type NearlbBackendHealth struct {
+	_          structs.HostLayout
+	Until      uint64
+	Since      uint64
+	Answered   uint32
+	Began      uint32
+	First      uint32
+	Told       uint32
+	Unanswered uint16
+	Generation uint16
+	Clients    uint8
+	Pad        [3]uint8
+	Times      uint32
+	Pad2       [20]uint8
+}
+
 type NearlbBackendState uint32
 
 const (
@@ -455,6 +471,13 @@ type NearlbSourceRangeKey struct {
 	Source     NearlbAddress
 }
 
+type NearlbSuspect struct {
+	_          structs.HostLayout
+	Backend    uint32
+	Generation uint16
+	Pad        uint16
+}
+
 type NearlbTierName uint32
 
 const (
@@ -557,6 +580,7 @@ const (
 const (
 	NearlbMapAffinity              = "affinity"
 	NearlbMapBackendCounters       = "backend_counters"
+	NearlbMapBackendHealth         = "backend_health"
 	NearlbMapBackends              = "backends"
 	NearlbMapConfig                = "config"
 	NearlbMapDevices               = "devices"
@@ -577,6 +601,7 @@ const (
 	NearlbMapSlots                 = "slots"
 	NearlbMapSocks                 = "socks"
 	NearlbMapSourceRanges          = "source_ranges"
+	NearlbMapSuspects              = "suspects"
 	NearlbMapTrace                 = "trace"
 	NearlbMapVerdicts              = "verdicts"
 	NearlbProgFromNet              = "from_net"
@@ -628,6 +653,7 @@ const (
 	NearlbVarExportRecordFlags     = "export_record_flags"
 	NearlbVarExportSchema          = "export_schema"
 	NearlbVarExportSideIndex       = "export_side_index"
+	NearlbVarExportSuspect         = "export_suspect"
 	NearlbVarExportTierName        = "export_tier_name"
 	NearlbVarExportTried           = "export_tried"
 	NearlbVarExportVerdict         = "export_verdict"
@@ -730,6 +756,7 @@ type NearlbProgramSpecs struct {
 type NearlbMapSpecs struct {
 	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
+	BackendHealth   *ebpf.MapSpec `ebpf:"backend_health"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Config          *ebpf.MapSpec `ebpf:"config"`
 	Devices         *ebpf.MapSpec `ebpf:"devices"`
@@ -750,6 +777,7 @@ type NearlbMapSpecs struct {
 	Slots           *ebpf.MapSpec `ebpf:"slots"`
 	Socks           *ebpf.MapSpec `ebpf:"socks"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
+	Suspects        *ebpf.MapSpec `ebpf:"suspects"`
 	Trace           *ebpf.MapSpec `ebpf:"trace"`
 	Verdicts        *ebpf.MapSpec `ebpf:"verdicts"`
 }
@@ -779,6 +807,7 @@ type NearlbVariableSpecs struct {
 	ExportRecordFlags     *ebpf.VariableSpec `ebpf:"export_record_flags"`
 	ExportSchema          *ebpf.VariableSpec `ebpf:"export_schema"`
 	ExportSideIndex       *ebpf.VariableSpec `ebpf:"export_side_index"`
+	ExportSuspect         *ebpf.VariableSpec `ebpf:"export_suspect"`
 	ExportTierName        *ebpf.VariableSpec `ebpf:"export_tier_name"`
 	ExportTried           *ebpf.VariableSpec `ebpf:"export_tried"`
 	ExportVerdict         *ebpf.VariableSpec `ebpf:"export_verdict"`
@@ -825,6 +854,7 @@ func (o *NearlbObjects) Close() error {
 type NearlbMaps struct {
 	Affinity        *ebpf.Map `ebpf:"affinity"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
+	BackendHealth   *ebpf.Map `ebpf:"backend_health"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Config          *ebpf.Map `ebpf:"config"`
 	Devices         *ebpf.Map `ebpf:"devices"`
@@ -845,6 +875,7 @@ type NearlbMaps struct {
 	Slots           *ebpf.Map `ebpf:"slots"`
 	Socks           *ebpf.Map `ebpf:"socks"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
+	Suspects        *ebpf.Map `ebpf:"suspects"`
 	Trace           *ebpf.Map `ebpf:"trace"`
 	Verdicts        *ebpf.Map `ebpf:"verdicts"`
 }
@@ -853,6 +884,7 @@ func (m *NearlbMaps) Close() error {
 	return _NearlbClose(
 		m.Affinity,
 		m.BackendCounters,
+		m.BackendHealth,
 		m.Backends,
 		m.Config,
 		m.Devices,
@@ -873,6 +905,7 @@ func (m *NearlbMaps) Close() error {
 		m.Slots,
 		m.Socks,
 		m.SourceRanges,
+		m.Suspects,
 		m.Trace,
 		m.Verdicts,
 	)
@@ -903,6 +936,7 @@ type NearlbVariables struct {
 	ExportRecordFlags     *ebpf.Variable `ebpf:"export_record_flags"`
 	ExportSchema          *ebpf.Variable `ebpf:"export_schema"`
 	ExportSideIndex       *ebpf.Variable `ebpf:"export_side_index"`
+	ExportSuspect         *ebpf.Variable `ebpf:"export_suspect"`
 	ExportTierName        *ebpf.Variable `ebpf:"export_tier_name"`
 	ExportTried           *ebpf.Variable `ebpf:"export_tried"`
 	ExportVerdict         *ebpf.Variable `ebpf:"export_verdict"`

@@ -167,7 +167,7 @@ func SizeFlag(table string) string {
 	switch table {
 	case NearlbMapFlows:
 		table = "flow_sets"
-	case NearlbMapBackendCounters:
+	case NearlbMapBackendCounters, NearlbMapBackendHealth:
 		table = NearlbMapBackends
 	case NearlbMapServiceCounters:
 		table = "services"

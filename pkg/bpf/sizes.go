@@ -44,6 +44,7 @@ func (s *Sizes) sized() map[string]*uint32 {
 		NearlbMapSlots:           &s.Slots,
 		NearlbMapBackends:        &s.Backends,
 		NearlbMapBackendCounters: &s.Backends,
+		NearlbMapBackendHealth:   &s.Backends,
 		NearlbMapFlows:           &s.FlowSets,
 		NearlbMapAffinity:        &s.Affinity,
 		NearlbMapFragments:       &s.Fragments,

@@ -86,6 +86,7 @@ func addAgentFlags(flags *pflag.FlagSet, o *agent.Options) {
 	flags.StringSliceVar(&o.NetDevices, "net-devices", nil, "`patterns` of devices that lead to other hosts, as eth*,vxlan* (default: found by themselves)")
 	flags.Var(portsFlag{&o.SNATPorts}, "snat-ports", "`FIRST-LAST`, source ports of outside clients' connections to backends on other nodes")
 	flags.BoolVar(&o.SNATAllPorts, "snat-all-ports", o.SNATAllPorts, "use the others from 1024 on, too, where those are used up, if they are nobody's")
+	flags.StringVar((*string)(&o.Ejection), "ejection", string(o.Ejection), "whether new connections leave out backends that do not answer: `off|observe|on`")
 	flags.StringVar(&o.HealthAddress, "health-address", o.HealthAddress, "`address` of /healthz, /livez and /readyz; empty: none")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "`address` of /metrics; empty: none")
 	flags.IntVar(&o.SeriesLimits.Services, "metrics-services", o.SeriesLimits.Services, "`n` service ports have metrics of their own; others count together")

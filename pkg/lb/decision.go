@@ -12,7 +12,8 @@ import (
 // address; backends by address, port name, protocol; endpoints by port name, protocol, address, slice.
 type Decision struct {
 	Service   ServiceName
-	Held      bool // as of Input
+	Held      bool     // as of Input
+	Ejection  Ejection // as of the Service
 	Frontends []Frontend
 	Backends  []Backend // every endpoint that a frontend leads to, in a tier or not: their states are published too
 	Endpoints []EndpointReason

@@ -23,6 +23,7 @@ type Service struct {
 	TopologyKeys    []string       // annotation nearlb.io/topology-keys, valid; empty: no constraint
 	Distribution    Distribution   // annotation nearlb.io/traffic-distribution; "" for none
 	LocalFallback   bool           // annotation nearlb.io/local-fallback: policies Local fall back to the cluster
+	Ejection        Ejection       // annotation nearlb.io/ejection; "": as the agent's flag says
 	WantsHints      bool           // spec.trafficDistribution or annotation topology-mode: slices should have hints
 }
 
@@ -37,6 +38,19 @@ const (
 	PreferSameNode Distribution = "PreferSameNode" // this node, then its zone, then all
 	PreferSameZone Distribution = "PreferSameZone" // this zone, then all
 )
+
+// Ejection says what becomes of a backend that does not answer.
+type Ejection string
+
+// The values of the annotation nearlb.io/ejection and of the agent's flag --ejection.
+const (
+	EjectionOff     Ejection = "off"     // nothing
+	EjectionObserve Ejection = "observe" // it is told, and goes on getting connections
+	EjectionOn      Ejection = "on"      // new connections leave it out for a while
+)
+
+// Ejections are the values that a person may give.
+func Ejections() []Ejection { return []Ejection{EjectionOff, EjectionObserve, EjectionOn} }
 
 // ServiceType is spec.type. Headless and ExternalName Services never reach lb.
 type ServiceType string

@@ -18,6 +18,7 @@ func (t *Tables) Apply(d lb.Decision) (Stats, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	stats, err := t.apply(&d)
+	t.settleHealth()
 	t.tellAgain(&stats)
 	return stats, err
 }
@@ -35,6 +36,7 @@ func (t *Tables) Remove(name lb.ServiceName) (Stats, error) {
 		s.applied, s.decision = false, nil
 		t.forgetEmpty(s)
 	}
+	t.settleHealth()
 	t.tellAgain(&stats)
 	return stats, err
 }
@@ -50,6 +52,7 @@ func (t *Tables) Hold(name lb.ServiceName) Stats {
 			all.add(t.inherit(heir))
 		}
 	}
+	t.settleHealth()
 	t.tellAgain(&all)
 	return all
 }
@@ -73,6 +76,7 @@ func (t *Tables) tellAgain(stats *Stats) {
 
 func (t *Tables) apply(d *lb.Decision) (Stats, error) {
 	s := t.service(d.Service)
+	s.ejection = d.Ejection
 	t.applying = s
 	defer func() { t.applying = nil }()
 	wanted := wishes(d)

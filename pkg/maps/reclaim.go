@@ -28,6 +28,7 @@ func (t *Tables) Reclaim(now time.Time) int {
 			t.inherit(s)
 		}
 	}
+	t.settleHealth()
 	return freed
 }
 

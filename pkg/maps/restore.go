@@ -24,7 +24,7 @@ type strays struct {
 
 // open builds the mirror of what is in the tables.
 func open(s *store) (*Tables, error) {
-	for name, a := range map[string]*array{"records": s.records, "slots": s.slots, "backends": s.backends, "flows": s.flows, "flow_tags": s.tags, "flow_spills": s.spills,
+	for name, a := range map[string]*array{"records": s.records, "slots": s.slots, "backends": s.backends, "backend_health": s.health, "flows": s.flows, "flow_tags": s.tags, "flow_spills": s.spills,
 		"known_addresses": s.filter, "config": s.settings} {
 		if err := a.check(name); err != nil {
 			return nil, err
@@ -33,7 +33,7 @@ func open(s *store) (*Tables, error) {
 	t := &Tables{
 		store: s, now: time.Now, tableSize: decide.TableSize, sharesOf: decide.SharesOf, services: map[lb.ServiceName]*service{}, claims: newClaims(),
 		frontends: map[frontendKey]*frontend{}, behind: map[lb.ServiceName]error{}, again: map[lb.ServiceName]bool{},
-		names: newRegistry(s.sizes), gone: map[uint32]*goneBackend{}, idle: map[*port]time.Time{}, leaving: map[*port]bool{},
+		names: newRegistry(s.sizes), gone: map[uint32]*goneBackend{}, out: map[uint32]*leftOut{}, idle: map[*port]time.Time{}, leaving: map[*port]bool{},
 		bits: newBitCounts(), stale: map[filterBit]*staleMark{},
 		strays: strays{map[uint32]backendRow{}, map[rangeKey]bool{}, map[nameKey]string{}, map[uint32]bool{}},
 	}
@@ -46,6 +46,7 @@ func open(s *store) (*Tables, error) {
 	}
 	t.slots, t.unverified = r.slots.spans(), r.found
 	r.numbers()
+	t.restoreHealth(r.ports)
 	r.staleBits()
 	for _, p := range r.ports {
 		t.lookAt(p)

@@ -44,6 +44,8 @@ type Tables struct {
 	records    []retiredRecord         // replaced, waiting for their grace
 	runs       []*run                  // likewise; those in use again are left alone
 	gone       map[uint32]*goneBackend // removed endpoints whose ids some connection may name
+	out        map[uint32]*leftOut     // backends that new connections leave out
+	readmitted []Readmission           // that nobody was told of yet
 	idle       map[*port]time.Time     // ports that may have nothing any more, and since when
 	leaving    map[*port]bool          // ports with source ranges that wait for their grace
 	unverified []*run                  // restored, and not compared with what they should be yet
@@ -72,6 +74,7 @@ type service struct {
 	ports    []*port
 	keys     []frontendKey // that it claims, in order
 	waits    int           // how many of these another Service has
+	ejection lb.Ejection   // of the decision published last
 	decision *lb.Decision  // the last one published, kept as long as it waits for a key
 }
 

@@ -22,6 +22,7 @@ type store struct {
 	records  *array
 	slots    *array
 	backends *array
+	health   *array // of backends: backend_health
 	flows    *array
 	tags     *array // of flows: flow_tags
 	spills   *array // of flows: flow_spills
@@ -69,7 +70,7 @@ func (s *store) again() *store {
 
 // watch calls wrote after each single write of the publisher to any table. A large run of slots counts as several.
 func (s *store) watch(wrote func()) {
-	for _, a := range []*array{s.records, s.slots, s.backends, s.filter, s.settings} {
+	for _, a := range []*array{s.records, s.slots, s.backends, s.health, s.filter, s.settings} {
 		a.wrote = wrote
 	}
 	s.frontends.watch(wrote)

@@ -23,6 +23,7 @@ func memoryStore(sizes bpf.Sizes) *store {
 		records:         newMemory[recordValue](sizes.Records),
 		slots:           packed(newMemory[bpf.NearlbSlotLine](sizes.Slots / bpf.SlotsPerLine)),
 		backends:        newMemory[backendRow](sizes.Backends),
+		health:          newMemory[healthRow](sizes.Backends),
 		flows:           newMemory[bpf.NearlbFlowSet](sizes.FlowSets),
 		tags:            newMemory[bpf.NearlbFlowBlock]((sizes.FlowSets + uint32(flowSets) - 1) / uint32(flowSets)),
 		spills:          newMemory[bpf.NearlbFlowSpill](1),

@@ -23,6 +23,7 @@ func kernelStore(m *bpf.NearlbMaps, readOnly bool) (*store, error) {
 		records:         mapArray[recordValue](mapped, m.Records),
 		slots:           packed(mapArray[bpf.NearlbSlotLine](mapped, m.Slots)),
 		backends:        mapArray[backendRow](mapped, m.Backends),
+		health:          mapArray[healthRow](mapped, m.BackendHealth),
 		flows:           mapArray[bpf.NearlbFlowSet](mapped, m.Flows),
 		tags:            mapArray[bpf.NearlbFlowBlock](mapped, m.FlowTags),
 		spills:          mapArray[bpf.NearlbFlowSpill](mapped, m.FlowSpills),

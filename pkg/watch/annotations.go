@@ -22,6 +22,7 @@ const (
 	annotationDistribution = "nearlb.io/traffic-distribution"
 	annotationFallback     = "nearlb.io/local-fallback"
 	annotationNames        = "nearlb.io/dns"
+	annotationEjection     = "nearlb.io/ejection"
 	annotationWeight       = "nearlb.io/weight" // of an EndpointSlice
 )
 
@@ -32,6 +33,8 @@ const maxTopologyKeys = 16
 // is served as if it were not there (requirement B8). The problems come in the order of the annotations' names, those that nobody reads last.
 func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorList) {
 	_, errs = nameSelection(svc) // names alone are made of it
+	ejection, wrong := ejection(svc)
+	out.Ejection, errs = ejection, append(errs, wrong...)
 	fallback, wrong := localFallback(svc)
 	out.LocalFallback, errs = fallback, append(errs, wrong...)
 	keys, wrong := topologyKeys(svc)
@@ -55,6 +58,17 @@ func localFallback(svc *corev1.Service) (bool, field.ErrorList) {
 		return false, nil
 	}
 	return value == "true", oneOf(path, value, "true", "false")
+}
+
+func ejection(svc *corev1.Service) (lb.Ejection, field.ErrorList) {
+	value, path := annotation(svc, annotationEjection)
+	if value == "" {
+		return "", nil
+	}
+	if errs := oneOf(path, lb.Ejection(value), lb.Ejections()...); len(errs) > 0 {
+		return "", errs
+	}
+	return lb.Ejection(value), nil
 }
 
 // nameSelection says which endpoints the name of a headless Service answers with: the annotation, else all of them, nearest first where

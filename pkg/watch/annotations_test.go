@@ -139,3 +139,11 @@ func TestHintsAreWantedOfWhoeverAsksTheController(t *testing.T) {
 	in := input(t, load(t, NodeConfig{}, annotated("", ", trafficDistribution: PreferClose")), "default", "web")
 	same(t, "by the field", in.Service.WantsHints, true)
 }
+
+func TestAnnotationEjection(t *testing.T) {
+	for value, want := range map[string]lb.Ejection{"off": lb.EjectionOff, " observe ": lb.EjectionObserve, "on": lb.EjectionOn, "": "", "true": ""} {
+		in := input(t, load(t, NodeConfig{}, annotated("nearlb.io/ejection: '"+value+"'", "")), "default", "web")
+		same(t, "mode of "+value, in.Service.Ejection, want)
+		same(t, "problems of "+value, len(in.Problems) > 0, value == "true")
+	}
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Backends that do not answer. The programs keep evidence and pass over those that the agent has left out (pkg/maps health.go); an answer
+ * puts a backend back at once, whoever it is for. */
+#pragma once
+
+#include "config.h"
+#include "hash.h"
+#include "maps.h"
+
+/* Connections that were not answered, one after the other, of two clients or more, or of one: the agent is told. */
+#define HEALTH_FLOWS       3
+#define HEALTH_FLOWS_ALONE 5
+
+/* Such connections within this time count together: seconds. */
+#define HEALTH_SECONDS 60
+
+/* After its time is over, one connection in this time may try a backend: nanoseconds. A SYN comes again after a second. */
+#define HEALTH_TRIAL 2000000000ULL
+
+static __always_inline struct backend_health *health_get(__u32 id)
+{
+	return bpf_map_lookup_elem(&backend_health, &id);
+}
+
+/* Jiffies since a time. Another processor may have read a later clock: that is no age. */
+static __always_inline __u32 health_age(__u32 time, __u32 now)
+{
+	__u32 age = now - time;
+
+	return age > -jiffies_per_second ? 0 : age;
+}
+
+/* New connections are to pass over this backend. tries: one may go there once its time is over, and this one does if the answer is no. */
+static __always_inline bool health_out(__u32 id, __u16 generation, bool tries)
+{
+	struct backend_health *health = health_get(id);
+	__u64 until, now;
+
+	if (!health)
+		return false;
+	until = *(volatile __u64 *)&health->until;
+	if (!until || health->generation != generation)
+		return false;
+	now = bpf_ktime_get_boot_ns();
+	if ((__s64)(now - until) < 0 || !tries)
+		return true;
+	return !trace_on && __sync_val_compare_and_swap(&health->until, until, now + HEALTH_TRIAL) != until;
+}
+
+/* The first answer to a connection. The time is up to an eighth of a second behind, so that answers to many hardly ever write. */
+static __always_inline void health_answered(__u32 id)
+{
+	struct backend_health *health = id && !trace_on ? health_get(id) : NULL;
+	__u32 now = bpf_jiffies64();
+
+	if (!health)
+		return;
+	if (now - *(volatile __u32 *)&health->answered >= jiffies_per_second / 8)
+		*(volatile __u32 *)&health->answered = now;
+	if (*(volatile __u64 *)&health->until)
+		*(volatile __u64 *)&health->until = 0;
+}
+
+/* Has the agent look at a backend, once a second at most. What a full ring loses is told again a second later, while connections fail. */
+static __always_inline void health_tell(struct backend_health *health, __u32 id, __u32 now)
+{
+	struct suspect suspect = { .backend = id, .generation = health->generation };
+
+	if (health->told && now - health->told < jiffies_per_second)
+		return;
+	health->told = now;
+	bpf_ringbuf_output(&suspects, &suspect, sizeof(suspect), 0);
+}
+
+/* Begins anew where the evidence is another endpoint's, too old, or from before an answer. */
+static __always_inline void health_begin(struct backend_health *health, const struct flow *flow, __u32 now)
+{
+	__u32 age = health_age(health->began, now);
+
+	if (health->generation != flow->generation) {
+		health->until = 0;
+		health->times = 0;
+		health->told = 0;
+		health->unanswered = 0;
+		health->generation = flow->generation;
+	}
+	if (age > HEALTH_SECONDS * jiffies_per_second || health_age(health->answered, now) <= age)
+		health->unanswered = 0;
+}
+
+/* A flow leaves its backend, whose server has not answered the SYN. It says nothing if the server has answered somebody since that SYN. A
+ * row is written by processors side by side: they may lose a count, and make none up. A function of its own for the sake of the stack. */
+__noinline int health_unanswered(const struct flow *flow)
+{
+	__u32 now = bpf_jiffies64();
+	struct backend_health *health;
+	__u32 client, slack = jiffies_per_second / 8;
+
+	if (!flow || trace_on)
+		return 0;
+	health = health_get(flow->backend);
+	if (!health || health_age(health->answered, now) <= health_age(flow->touched, now) + slack)
+		return 0;
+	health_begin(health, flow, now);
+	client = maglev_hash_client(&flow->client);
+	if (!health->unanswered) {
+		health->began = flow->touched;
+		health->first = client;
+		health->clients = 1;
+	} else if (client != health->first) {
+		health->clients = 2;
+	}
+	if (health->unanswered < 0xffff)
+		health->unanswered++;
+	if (!health->until && health->unanswered >= (health->clients > 1 ? HEALTH_FLOWS : HEALTH_FLOWS_ALONE))
+		health_tell(health, flow->backend, now);
+	return 0;
+}

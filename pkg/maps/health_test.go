@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+	"pgregory.net/rapid"
+)
+
+// leftOutOf counts the usable backends of a tier, by its slots, and those of them that programs leave out.
+func leftOutOf(s *store, first, count uint32) (usableCount, out int) {
+	seen := map[uint32]bool{}
+	for i := range count {
+		id := s.slots.load(first+i, 0)
+		b, h := read[backendRow](s.backends, id), read[healthRow](s.health, id)
+		if seen[id] || !usable(b.State) {
+			continue
+		}
+		seen[id] = true
+		usableCount++
+		if h.Until != 0 && h.Generation == b.Generation {
+			out++
+		}
+	}
+	return usableCount, out
+}
+
+// F2: never more than half of the usable backends of a tier that a frontend has, so never the last one: whatever is left out, answers, is
+// tried, published, removed, and however often the agent begins anew.
+func TestNeverMoreThanHalfOfATierIsLeftOut(t *testing.T) {
+	ejected := 0
+	rapid.Check(t, func(t *rapid.T) {
+		s := memoryStore(tinySizes())
+		b := newBench(t, s)
+		decisions := map[lb.ServiceName]lb.Decision{}
+		for range rapid.IntRange(1, 24).Draw(t, "steps") {
+			id := rapid.Uint32Range(1, 24).Draw(t, "backend")
+			row := read[backendRow](s.backends, id)
+			suspect := Suspect{id, row.Generation}
+			switch rapid.SampledFrom([]string{"publish", "eject", "eject", "eject", "answers", "tries", "readmit", "restart"}).Draw(t, "what") {
+			case "publish":
+				if err := drawStep(t, decisions)(b); err != nil {
+					t.Fatal(err)
+				}
+			case "eject":
+				h := read[healthRow](s.health, id)
+				h.Generation, h.Unanswered, h.Clients = row.Generation, 3, 2
+				write(s.health, id, h, wordUnanswered, wordUnanswered+1)
+				if refused, err := b.Eject(suspect, 1, 1); refused == "" && err == nil {
+					ejected++
+				}
+			case "answers":
+				s.setUntil(id, 0)
+			case "tries":
+				if until := s.until(id); until != 0 {
+					s.setUntil(id, until+2)
+				}
+			case "readmit":
+				b.Readmit(suspect)
+			case "restart":
+				b = newBench(t, s)
+			}
+			for key, number := range s.frontends.all() {
+				for _, side := range read[recordValue](s.records, number).Sides {
+					for _, tier := range side.Tiers {
+						if usableCount, out := leftOutOf(s, tier.First, tier.Count); 2*out > usableCount {
+							t.Fatalf("%s: %d of %d backends are left out", keyText(key), out, usableCount)
+						}
+					}
+				}
+			}
+		}
+	})
+	if ejected == 0 {
+		t.Error("no backend was ever left out")
+	}
+}
+
+func TestABackendThatIsGoneIsLeftOutNoMore(t *testing.T) {
+	for name, step := range map[string]func(*bench) error{
+		"its endpoint":                   func(b *bench) error { _, err := b.Apply(made(1, weighted(1, 1, 1, 1)[1:]...)); return err },
+		"its Service":                    func(b *bench) error { _, err := b.Remove(serviceNumber(1)); return err },
+		"all others but one of its tier": func(b *bench) error { _, err := b.Apply(made(1, weighted(1)...)); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, memoryStore(tinySizes()))
+			if _, err := b.Apply(made(1, weighted(1, 1, 1, 1)...)); err != nil {
+				t.Fatal(err)
+			}
+			suspect := b.suspectOf(t, 0)
+			if refused, err := b.Eject(suspect, 1, 1); refused != "" || err != nil {
+				t.Fatal(refused, err)
+			}
+			if out := b.Ejected(); len(out) != 1 || out[0].Suspect != suspect || out[0].Until != 1 || out[0].Times != 1 {
+				t.Errorf("left out are %+v", out)
+			}
+			if err := step(b); err != nil {
+				t.Fatal(err)
+			}
+			back := b.Readmitted()
+			if out := b.Ejected(); len(out) != 0 || len(back) != 1 || back[0].Suspect != suspect || back[0].Because == "" {
+				t.Errorf("left out are %+v, back in %+v", out, back)
+			}
+			if b.store.until(suspect.ID) != 0 {
+				t.Error("programs leave it out")
+			}
+		})
+	}
+}
+
+// suspectOf finds the backend of a host, and has evidence against it.
+func (b *bench) suspectOf(t *testing.T, host byte) Suspect {
+	t.Helper()
+	for id := range b.store.backends.size {
+		row := read[backendRow](b.store.backends, id)
+		if row.State != stateFree && AddrPortOf(row).Addr().As4()[3] == host {
+			h := healthRow{Generation: row.Generation, Unanswered: 3, Clients: 2}
+			write(b.store.health, id, h)
+			return Suspect{id, row.Generation}
+		}
+	}
+	t.Fatalf("no backend has host %d", host)
+	return Suspect{}
+}
+
+func TestHalfOfATierMayBeLeftOut(t *testing.T) {
+	for backends := range 7 {
+		b := newBench(t, memoryStore(tinySizes()))
+		weights := make([]uint32, backends)
+		for i := range weights {
+			weights[i] = 1
+		}
+		if _, err := b.Apply(made(1, weighted(weights...)...)); err != nil {
+			t.Fatal(err)
+		}
+		for host := range backends {
+			refused, err := b.Eject(b.suspectOf(t, byte(host)), 1, 1)
+			if err != nil || (refused == "") != (host < backends/2) {
+				t.Errorf("the %dth of %d: %q %v", host+1, backends, refused, err)
+			}
+		}
+	}
+}
+
+func TestTimesDoubleAndEnd(t *testing.T) {
+	for n, want := range map[int]time.Duration{0: 10, 1: 10, 2: 20, 3: 40, 5: 160, 6: 300, 60: 300} {
+		if got := EjectionTime(n); got != want*time.Second {
+			t.Errorf("time %d: %v", n, got)
+		}
+	}
+	second := uint64(time.Second)
+	for _, row := range []struct {
+		times int
+		now   uint64
+		want  int
+	}{{0, 1000, 1}, {1, 1011, 2}, {2, 1021, 3}, {1, 1300, 2}, {1, 1311, 1}, {6, 1600, 7}, {6, 1601, 1}} {
+		if got := (Evidence{Times: row.times, Since: 1000 * second}).NextTime(row.now * second); got != row.want {
+			t.Errorf("after %d times, at %d: time %d, want %d", row.times, row.now, got, row.want)
+		}
+	}
+}

@@ -173,10 +173,10 @@ static __always_inline bool echo_answer(struct __sk_buff *skb, const struct pack
 
 /* Refusals: TCP RST, ICMP or ICMPv6 port unreachable for the rest. The packet becomes its answer. */
 
-#define QUOTE_CHUNK      64
+#define QUOTE_CHUNK      32
 #define QUOTE_MAX4       (576 - sizeof(struct iphdr) - 8)    /* RFC 1812 4.3.2.3 */
 #define QUOTE_MAX6       (1280 - sizeof(struct ipv6hdr) - 8) /* RFC 4443 2.4 c */
-#define QUOTE_CHUNKS_MAX 20
+#define QUOTE_CHUNKS_MAX 39
 
 /* Header of an ICMP or ICMPv6 error. */
 struct icmp_error {
@@ -244,19 +244,25 @@ static __always_inline bool reject_tcp(struct __sk_buff *skb, const struct packe
 	       swap_macs(skb);
 }
 
-/* Moves one chunk of the quoted packet from its old place to its new one and gives its sum. */
-static __always_inline bool quote_chunk(struct __sk_buff *skb, __u32 from, __u32 to, __u32 size, __u64 *sum)
+/* Moves one chunk of the quoted packet, which has size bytes, up by room bytes and adds its sum; at: where it begins, which may be behind
+ * the end. Not 0: done. A function of its own so that the verifier goes through it once. */
+__noinline int quote_chunk(struct __sk_buff *skb, __u32 at, __u32 size, __u32 room, __u64 *sum)
 {
 	__u32 chunk[QUOTE_CHUNK / 4] = {};
-	__u32 last = size - 1;
+	__u32 last = size - at - 1;
 
-	/* the caller's bounds, which the verifier does not carry over from at < size; one comparison gives both, as before
-	 * Linux 6.8 it learns nothing from size != 0 */
+	if (!sum)
+		return false;
+	if (at >= size)
+		return true;
+	if (last >= QUOTE_CHUNK)
+		last = QUOTE_CHUNK - 1;
+	/* the bounds that a helper wants come last: before Linux 6.8 the verifier learns nothing from size != 0 */
 	asm volatile("" : "+r"(last));
 	if (last >= QUOTE_CHUNK)
 		return false;
-	size = last + 1;
-	if (bpf_skb_load_bytes(skb, from, chunk, size) || !answer_store(skb, to, chunk, size))
+	at += link_header;
+	if (bpf_skb_load_bytes(skb, at, chunk, last + 1) || (room && !answer_store(skb, at + room, chunk, last + 1)))
 		return false;
 	*sum += csum_words(chunk, QUOTE_CHUNK / 4);
 	return true;
@@ -266,14 +272,17 @@ static __always_inline bool quote_chunk(struct __sk_buff *skb, __u32 from, __u32
 static __always_inline bool quote_move(struct __sk_buff *skb, __u32 size, __u32 room, __u64 *sum)
 {
 	for (int i = QUOTE_CHUNKS_MAX - 1; i >= 0; i--) {
-		__u32 at = i * QUOTE_CHUNK;
-		__u32 left = size - at;
+		if (!quote_chunk(skb, i * QUOTE_CHUNK, size, room, sum))
+			return false;
+	}
+	return true;
+}
 
-		if (at >= size)
-			continue;
-		if (left > QUOTE_CHUNK)
-			left = QUOTE_CHUNK;
-		if (!quote_chunk(skb, link_header + at, link_header + room + at, left, sum))
+/* The sum of size bytes from the IP header on. */
+static __always_inline bool quote_sum(struct __sk_buff *skb, __u32 size, __u64 *sum)
+{
+	for (__u32 i = 0; i < QUOTE_CHUNKS_MAX; i++) {
+		if (!quote_chunk(skb, i * QUOTE_CHUNK, size, 0, sum))
 			return false;
 	}
 	return true;

@@ -78,35 +78,6 @@ static __always_inline bool too_big_cut(struct __sk_buff *skb, const struct pack
 	       bpf_skb_change_tail(skb, link_header + error->size, 0) == 0;
 }
 
-/* Sum of one chunk of the quotation. */
-static __always_inline bool sum_chunk(struct __sk_buff *skb, __u32 from, __u32 size, __u64 *sum)
-{
-	__u32 chunk[QUOTE_CHUNK / 4] = {};
-	__u32 last = size - 1;
-
-	asm volatile("" : "+r"(last)); /* as in quote_chunk */
-	if (last >= QUOTE_CHUNK || bpf_skb_load_bytes(skb, from, chunk, last + 1))
-		return false;
-	*sum += csum_words(chunk, QUOTE_CHUNK / 4);
-	return true;
-}
-
-static __always_inline bool sum_bytes(struct __sk_buff *skb, __u32 from, __u32 size, __u64 *sum)
-{
-	for (__u32 i = 0; i < QUOTE_CHUNKS_MAX; i++) {
-		__u32 at = i * QUOTE_CHUNK;
-		__u32 left = size - at;
-
-		if (at >= size)
-			return true;
-		if (left > QUOTE_CHUNK)
-			left = QUOTE_CHUNK;
-		if (!sum_chunk(skb, from + at, left, sum))
-			return false;
-	}
-	return true;
-}
-
 /* Sum of the quotation as it leaves. The checksum that the kernel still has to complete makes all from the transport header on sum up
  * to the negative of what is in its place now. */
 static __always_inline bool too_big_sum(struct __sk_buff *skb, const struct packet *packet, const struct too_big *error,
@@ -116,9 +87,8 @@ static __always_inline bool too_big_sum(struct __sk_buff *skb, const struct pack
 	__u16 pseudo = 0;
 
 	if (!error->partial)
-		return sum_bytes(skb, link_header, error->size, sum);
-	if (bpf_skb_load_bytes(skb, at, &pseudo, sizeof(pseudo)) ||
-	    !sum_bytes(skb, link_header, packet->l4 - link_header, sum))
+		return quote_sum(skb, error->size, sum);
+	if (bpf_skb_load_bytes(skb, at, &pseudo, sizeof(pseudo)) || !quote_sum(skb, packet->l4 - link_header, sum))
 		return false;
 	*sum += (__u16)~pseudo;
 	return true;
@@ -134,12 +104,16 @@ static __always_inline bool too_big_open(struct __sk_buff *skb, __u32 room)
 	return !link_header || bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &kind, sizeof(kind), 0) == 0;
 }
 
-static __always_inline bool too_big_write(struct __sk_buff *skb, const struct packet *packet, struct too_big *error,
-					  __u64 sum)
+/* A function of its own for the sake of the stack. */
+__noinline int too_big_write(struct __sk_buff *skb, const struct packet *packet, struct too_big *error, __u64 sum)
 {
-	__u8 protocol = packet->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMP6;
-	__u32 length = sizeof(error->header) + error->size;
+	__u8 protocol;
+	__u32 length;
 
+	if (!packet || !error)
+		return false;
+	protocol = packet->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMP6;
+	length = sizeof(error->header) + error->size;
 	if (packet->family == 6)
 		sum += csum_pseudo(packet, protocol, length);
 	error->header.check = ~csum_fold(sum + csum_words((const __u32 *)&error->header, sizeof(error->header) / 4));

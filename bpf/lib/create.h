@@ -133,50 +133,59 @@ static __always_inline enum insert create_entries(struct __sk_buff *skb, struct 
 	return result;
 }
 
-/* By SNAT: from the port that the server knows already, else from one that seems free. */
-static __always_inline enum insert create_snat(struct __sk_buff *skb, struct work *work)
-{
-	enum insert result = create_snat_port(skb, work);
-
-	if (result == INSERT_DONE && (opens_connection(&work->packet) || handed(skb)->slow.snat_next) &&
-	    snat_is_anothers(skb, &work->in))
-		result = INSERT_PORT; /* the port that the server knows goes unasked: snat_next is 0 then */
-	if (result == INSERT_DONE)
-		result = create_entries(skb, work);
-	if (result == INSERT_PORT)
-		handed(skb)->slow.snat_next++;
-	return result;
-}
-
-static __always_inline enum insert create_flow(struct __sk_buff *skb, struct work *work)
+/* The source port that the server will see: of SNAT the one that the server knows already, else one that seems free. */
+static __always_inline enum insert create_source(struct __sk_buff *skb, struct work *work)
 {
 	struct insertion *in = &work->in;
 	enum insert result;
 	__be16 port;
 
-	if (in->flow.flags & FLOW_SNAT)
-		return create_snat(skb, work);
-	if (!handed(skb)->slow.translate) {
-		port = create_port_again(work);
-		if (port)
-			in->flow.other_port = port;
-		return create_entries(skb, work);
+	if (in->flow.flags & FLOW_SNAT) {
+		result = create_snat_port(skb, work);
+		if (result == INSERT_DONE && (opens_connection(&work->packet) || handed(skb)->slow.snat_next) &&
+		    snat_is_anothers(skb, in))
+			return INSERT_PORT; /* the port that the server knows goes unasked: snat_next is 0 then */
+		return result;
 	}
-	in->flow.other_port = create_port(&in->flow, work->settings->seed, handed(skb)->slow.tries);
-	result = create_entries(skb, work);
-	return result == INSERT_AGAIN ? INSERT_PORT : result;
+	port = handed(skb)->slow.translate ? create_port(&in->flow, work->settings->seed, handed(skb)->slow.tries)
+					   : create_port_again(work);
+	if (port)
+		in->flow.other_port = port;
+	return INSERT_DONE;
 }
 
-/* What follows when create_flow made none. */
-static __always_inline struct step create_failed(enum insert result)
+static __always_inline enum insert create_flow(struct __sk_buff *skb, struct work *work)
 {
+	enum insert result = create_source(skb, work);
+
+	if (result == INSERT_DONE)
+		result = create_entries(skb, work);
+	if (work->in.flow.flags & FLOW_SNAT)
+		handed(skb)->slow.snat_next += result == INSERT_PORT;
+	else if (handed(skb)->slow.translate && result == INSERT_AGAIN)
+		result = INSERT_PORT;
+	return result;
+}
+
+/* What follows from an insertion. A direct flow need not be remembered. */
+static __always_inline struct step create_made(const struct flow *flow, enum insert result, enum verdict verdict)
+{
+	bool direct = flow->flags & FLOW_DIRECT;
+
 	if (result == INSERT_FULL)
-		return step_finish(VERDICT_DROP_FLOWS_FULL);
+		return step_finish(direct ? VERDICT_PASS_DIRECT : VERDICT_DROP_FLOWS_FULL);
 	if (result == INSERT_EXHAUSTED)
 		return step_finish(VERDICT_DROP_PORTS_FULL);
 	if (result == INSERT_PORT)
 		return (struct step){ NEXT_AGAIN_PORT, VERDICT_DROP_PORTS_FULL };
-	return step_again(VERDICT_DROP_FLOW_RACE);
+	if (result != INSERT_DONE)
+		return step_again(direct ? VERDICT_PASS_DIRECT : VERDICT_DROP_FLOW_RACE);
+	if (direct)
+		return flow->other_port == flow->port ? step_finish(VERDICT_PASS_DIRECT)
+						      : step_translate(VERDICT_TRANSLATE_DIRECT);
+	if (verdict != VERDICT_TRANSLATE_RECOVER)
+		count_connection(flow->service, flow->backend);
+	return step_translate(verdict);
 }
 
 static __always_inline void create_describe(struct insertion *in, const struct packet *packet)
@@ -214,6 +223,7 @@ static __always_inline __u32 create_tried(struct __sk_buff *skb, const struct wo
 	return last->seen & SEEN_ESTABLISHED || last->seen >> TRIED_SHIFT == TRIED_STAYS ? TRIED_STAYS : 0;
 }
 
+/* Describes a flow to a backend. */
 static __always_inline struct step create_to_backend(struct __sk_buff *skb, struct work *work,
 						     const struct record *record, enum side_index side,
 						     const struct choice *choice, enum verdict verdict)
@@ -221,7 +231,6 @@ static __always_inline struct step create_to_backend(struct __sk_buff *skb, stru
 	struct packet *packet = &work->packet;
 	struct insertion *in = &work->in;
 	enum verdict external;
-	enum insert result;
 
 	if (packet->protocol == IPPROTO_SCTP && choice->port != packet->destination_port)
 		return step_finish(VERDICT_DROP_SCTP_PORT);
@@ -238,12 +247,7 @@ static __always_inline struct step create_to_backend(struct __sk_buff *skb, stru
 	external = side == SIDE_EXTERNAL ? create_external(skb, work, record, choice) : VERDICT_CONTINUE;
 	if (external != VERDICT_CONTINUE)
 		return step_finish(external);
-	result = create_flow(skb, work);
-	if (result != INSERT_DONE)
-		return create_failed(result);
-	if (verdict != VERDICT_TRANSLATE_RECOVER)
-		count_connection(record->service, choice->backend);
-	return step_translate(verdict);
+	return (struct step){ NEXT_CREATE, verdict };
 }
 
 /* The flow is there but for its second entry: it stays with its backend. */
@@ -283,35 +287,43 @@ static __always_inline void create_move_affinity(const struct choice *choice, co
 		affinity_move(choice, &work->packet.source, service, last->backend);
 }
 
-static __always_inline struct step create_balance(struct __sk_buff *skb, struct work *work, const struct record *record,
-						  enum side_index side_index)
+/* The backend of a new flow, by retry, by what is left of the flow, by affinity or by Maglev. VERDICT_CONTINUE: there is none. */
+static __always_inline enum verdict create_choose(struct __sk_buff *skb, struct choice *choice, struct work *work,
+						  const struct record *record, const struct side *side)
 {
-	const struct side *side = &record->sides[side_index];
-	struct choice choice = {}; /* kernels before 6.3 want what is handed to a function to be written */
 	bool affine;
 	__u32 hash;
 
-	if (retry_chosen(skb, &choice, record->service)) {
+	if (retry_chosen(skb, choice, record->service)) {
 		if (record->affinity)
-			create_move_affinity(&choice, work, record->service);
-		return create_to_backend(skb, work, record, side_index, &choice, VERDICT_TRANSLATE_RETRY);
+			create_move_affinity(choice, work, record->service);
+		return VERDICT_TRANSLATE_RETRY;
 	}
-	if (create_keep(skb, &choice, work))
-		return create_to_backend(skb, work, record, side_index, &choice, create_verdict(work, false));
-	affine = record->affinity && affinity_find(&choice, record, side, &work->packet.source) &&
-		 create_listens(skb, &choice, work->packet.protocol);
-	if (!affine) {
-		hash = record->affinity ? maglev_hash_client(&work->packet.source)
-					: maglev_hash(&work->packet.source, work->packet.source_port, &record->key);
-		if (!create_pick(skb, &choice, side, work, hash)) {
-			/* Its last backend may have gone since the record was found: the one in force has others. */
-			return handed(skb)->slow.tries ? step_finish(VERDICT_DROP_NO_BACKEND)
-						       : step_again(VERDICT_DROP_NO_BACKEND);
-		}
-		if (record->affinity)
-			affinity_remember(&choice, &work->packet.source, record->service);
-	}
-	return create_to_backend(skb, work, record, side_index, &choice, create_verdict(work, affine));
+	if (create_keep(skb, choice, work))
+		return create_verdict(work, false);
+	affine = record->affinity && affinity_find(choice, record, side, &work->packet.source) &&
+		 create_listens(skb, choice, work->packet.protocol);
+	if (affine)
+		return create_verdict(work, true);
+	hash = record->affinity ? maglev_hash_client(&work->packet.source)
+				: maglev_hash(&work->packet.source, work->packet.source_port, &record->key);
+	if (!create_pick(skb, choice, side, work, hash))
+		return VERDICT_CONTINUE;
+	if (record->affinity)
+		affinity_remember(choice, &work->packet.source, record->service);
+	return create_verdict(work, false);
+}
+
+static __always_inline struct step create_balance(struct __sk_buff *skb, struct work *work, const struct record *record,
+						  enum side_index side_index)
+{
+	struct choice choice = {}; /* kernels before 6.3 want what is handed to a function to be written */
+	enum verdict verdict = create_choose(skb, &choice, work, record, &record->sides[side_index]);
+
+	if (verdict != VERDICT_CONTINUE)
+		return create_to_backend(skb, work, record, side_index, &choice, verdict);
+	/* Its last backend may have gone since the record was found: the one in force has others. */
+	return handed(skb)->slow.tries ? step_finish(VERDICT_DROP_NO_BACKEND) : step_again(VERDICT_DROP_NO_BACKEND);
 }
 
 static __always_inline struct step create_by_record(struct __sk_buff *skb, struct work *work,
@@ -340,7 +352,6 @@ static __always_inline struct step create_direct(struct __sk_buff *skb, struct w
 {
 	struct packet *packet = &work->packet;
 	struct insertion *in = &work->in;
-	enum insert result;
 
 	if (!known_backend(&packet->destination, packet->destination_port, work->settings->seed) ||
 	    !opens_connection(packet) || work->found.spilled || !direct_may_clash(work->settings, packet))
@@ -349,15 +360,7 @@ static __always_inline struct step create_direct(struct __sk_buff *skb, struct w
 	in->flow.flags = FLOW_DIRECT;
 	in->to.destination = packet->destination;
 	in->to.destination_port = packet->destination_port;
-	result = create_flow(skb, work);
-	if (result == INSERT_FULL)
-		return step_finish(VERDICT_PASS_DIRECT);
-	if (result == INSERT_AGAIN)
-		return step_again(VERDICT_PASS_DIRECT);
-	if (result != INSERT_DONE)
-		return create_failed(result);
-	return in->flow.other_port == in->flow.port ? step_finish(VERDICT_PASS_DIRECT)
-						    : step_translate(VERDICT_TRANSLATE_DIRECT);
+	return (struct step){ NEXT_CREATE, VERDICT_PASS_DIRECT };
 }
 
 /* No frontend of this port. */
@@ -372,8 +375,12 @@ static __always_inline struct step create_unknown(struct __sk_buff *skb, struct 
 static __always_inline struct step forward_create(struct __sk_buff *skb, struct work *work, enum side_index side)
 {
 	const struct record *record = frontend_of(&work->packet);
+	bool service = record && !(record->flags & RECORD_ADDRESS);
+	struct step step = service ? create_by_record(skb, work, record, side) : create_unknown(skb, work);
 
-	if (record && !(record->flags & RECORD_ADDRESS))
-		return create_by_record(skb, work, record, side);
-	return create_unknown(skb, work);
+	if (step.next != NEXT_CREATE)
+		return step;
+	handed(skb)->slow.verdict = step.verdict;
+	asm volatile("" ::: "memory");
+	return create_made(&work->in.flow, create_flow(skb, work), handed(skb)->slow.verdict);
 }

@@ -27,27 +27,34 @@ __noinline int create_is_second(const struct insertion *in, __u32 port, __u32 at
 
 #define CREATE_PORTS_KNOWN 2 /* that a connection may have got: hardly one of them is taken */
 
-/* The port that the server sees of a flow whose first entry was evicted, 0: its own, as far as can be seen. A function of its own for the
- * sake of the stack. */
-__noinline int create_port_known(const struct insertion *in)
+/* Not 0: a flow that is made again has its second entry under this port. A function of its own so that the verifier goes through it once. */
+__noinline int create_has_second(const struct insertion *in, __u32 port)
 {
 	struct flow_cursor cursor = {};
-	__u64 seed = filter_seed();
 
 	if (!in)
-		return 0;
+		return false;
+	flow_search_begin(&cursor, flow_hash(&in->flow.client, port, in->flow.protocol, filter_seed()),
+			  FLOW_BLOCKS_OWN);
+	for (int i = 0; i < FLOW_CANDIDATES; i++) {
+		int at = flow_next(&cursor);
+
+		if (at < 0)
+			break;
+		if (create_is_second(in, port, at))
+			return true;
+	}
+	return false;
+}
+
+/* The port that the server sees of a flow whose first entry was evicted, 0: its own, as far as can be seen. */
+static __always_inline __be16 create_port_known(const struct insertion *in)
+{
 	for (__u32 try = 0; try < CREATE_PORTS_KNOWN; try++) {
-		__be16 port = create_port(&in->flow, seed, try);
+		__be16 port = create_port(&in->flow, filter_seed(), try);
 
-		flow_search_begin(&cursor, flow_hash(&in->flow.client, port, in->flow.protocol, seed), FLOW_BLOCKS_OWN);
-		for (int i = 0; i < FLOW_CANDIDATES; i++) {
-			int at = flow_next(&cursor);
-
-			if (at < 0)
-				break;
-			if (create_is_second(in, port, at))
-				return port;
-		}
+		if (create_has_second(in, port))
+			return port;
 	}
 	return 0;
 }

@@ -78,7 +78,7 @@ __noinline int flow_clash(const struct insertion *in, __u32 at)
 	__u32 word, phase;
 	bool same_key;
 
-	if (!flow || !in)
+	if (!flow || !in || at == in->made)
 		return INSERT_DONE;
 	word = flow_word(flow);
 	phase = word & FLOW_PHASE_MASK;
@@ -109,12 +109,9 @@ __noinline int flow_find_clash(const struct insertion *in, __u64 hash, __u32 blo
 	flow_search_begin(&cursor, hash, blocks);
 	for (int i = 0; i < FLOW_CANDIDATES; i++) {
 		int at = flow_next(&cursor);
-		int clash;
+		int clash = at < 0 ? INSERT_DONE : flow_clash(in, at);
 
-		if (at < 0)
-			break;
-		clash = (__u32)at == in->made ? INSERT_DONE : flow_clash(in, at);
-		if (clash != INSERT_DONE)
+		if (at < 0 || clash != INSERT_DONE)
 			return clash;
 	}
 	return INSERT_DONE;

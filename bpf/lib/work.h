@@ -18,7 +18,9 @@ struct handed_slow {
 	__u32 snat_next; /* number of the next port that SNAT tries, and one; 0: none was tried */
 	__u32 backend;   /* id, not 0: the flow goes there (retry_choose) */
 	__u32 tried;     /* then: the others, as in seen of the flow */
+	__u32 verdict; /* of the flow that is being made. Here the verifier forgets it, and goes through what follows once for all of them */
 };
+_Static_assert(sizeof(struct handed_slow) <= sizeof(((struct __sk_buff *)0)->cb), "fits skb->cb");
 
 /* To the program reject. */
 struct handed_reject {
@@ -80,6 +82,7 @@ struct work {
 /* What comes after a step of the slow path. */
 enum next {
 	NEXT_FINISH = 0, /* nothing: the verdict is final */
+	NEXT_CREATE,     /* the flow that work->in describes is made; the verdict is the packet's then */
 	NEXT_TRANSLATE,  /* the packet is translated by the flow that was made; then the verdict is final */
 	NEXT_ROUTE,      /* the packet was translated and is routed by the program route */
 	NEXT_AGAIN,      /* the slow path begins anew */

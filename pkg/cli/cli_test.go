@@ -137,21 +137,6 @@ func TestNumbersAreShort(t *testing.T) {
 	}
 }
 
-// A verdict that a first packet can meet is explained in words; the others are listed here.
-func TestVerdictsOfFirstPacketsAreExplained(t *testing.T) {
-	others := map[string]bool{}
-	for _, name := range strings.Fields(`continue pass_malformed pass_fragment translate_established translate_reply translate_recover
-		translate_rehome translate_fragment translate_icmp translate_direct drop_malformed drop_fragment drop_flows_full
-		drop_flow_race drop_ports_full drop_rewrite drop_no_program reject_too_big reject_time_exceeded reject_late_answer drop_icmp_limit`) {
-		others[name] = true
-	}
-	for _, v := range bpf.Verdicts() {
-		if explained := verdictText(v.Spelled()) != ""; explained == others[v.Name] {
-			t.Errorf("verdict %s: explained %v, want %v", v.Name, explained, !others[v.Name])
-		}
-	}
-}
-
 // walk visits all commands.
 func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
 	visit(cmd)

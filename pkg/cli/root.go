@@ -97,7 +97,7 @@ func commands() []*cobra.Command {
 		{groupRun, []*cobra.Command{agentCommand(agent.Run), demoCommand(), mountCommand(), handoverCommand(), cleanupCommand(), dnsCommand()}},
 		{groupRead, []*cobra.Command{topCommand(), servicesCommand(), backendsCommand(), flowsCommand(), affinityCommand(),
 			zonesCommand(), verdictsCommand(), dropsCommand(), changesCommand(), devicesCommand(), statusCommand()}},
-		{groupExplain, []*cobra.Command{checkCommand(), whyCommand(), planCommand(), traceCommand(), benchCommand()}},
+		{groupExplain, []*cobra.Command{checkCommand(), whyCommand(), explainCommand(), planCommand(), traceCommand(), benchCommand()}},
 	} {
 		for _, cmd := range group.commands {
 			cmd.GroupID = group.id

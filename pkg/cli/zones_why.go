@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nearlb/nearlb/pkg/explain"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
@@ -64,20 +65,10 @@ func whyCrossed(own, to string, sides []maps.SideRow, idle bool) string {
 
 // crossedText says in words what a reason says in one.
 func crossedText(reason string, node planNode) string {
-	switch reason {
-	case crossedNoPreference:
-		return "the Service does not ask for near endpoints, so all get the same"
-	case crossedNoneReady:
-		return fmt.Sprintf("zone %s has endpoints, and none of them takes connections now", orDash(node.Zone))
-	case crossedHinted:
-		return fmt.Sprintf("the slices' hints give zone %s endpoints of another zone", orDash(node.Zone))
-	case crossedBefore:
-		return "new connections stay in the zone; these bytes are of before, or of open ones"
-	case crossedNoZone:
-		return "the EndpointSlices say no zone for these endpoints"
-	}
-	if text := noteText(lb.Note(reason), node); text != reason {
-		return text
+	for _, kind := range []explain.Kind{explain.Crossed, explain.Note} {
+		if text := meaning(kind, reason, node); text != reason {
+			return text
+		}
 	}
 	return reasonText(lb.Reason(reason), node)
 }

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+// verdicts are those of enum verdict in bpf/lib/verdicts.h, in its order.
+var verdicts = []Word{
+	{"pass-not-ip", Verdict, "neither IPv4 nor IPv6: left as it is", ""},
+	{"pass-not-service", Verdict, "no Service has this address: left as it is", "if it should be a Service's: nearlb services lists those that are served"},
+	{"pass-protocol", Verdict, "neither TCP, UDP, SCTP nor ICMP: left as it is", ""},
+	{"pass-malformed", Verdict, "headers that do not fit their packet: left to the kernel to judge", ""},
+	{"pass-fragment", Verdict, "a later fragment of a packet that was not translated: left as it is", ""},
+	{"pass-direct", Verdict, "straight to a backend's own address: left as it is", ""},
+	{"pass-icmp", Verdict, "ICMP that has nothing to do with a Service: left as it is", ""},
+	{"pass-disabled", Verdict, "the agent has switched nearlb off: everything is left as it is", "an agent that starts switches it on"},
+	{"pass-draining", Verdict, "new connections are left to kube-proxy (nearlb handover --to nearlb takes them again)", "nearlb handover says how many connections are left"},
+	{"pass-other-nat", Verdict, "the kernel's NAT translates this connection, for kube-proxy: left as it is", "none during a handover; nearlb handover says what is left of kube-proxy"},
+	{"pass-unknown-reply", Verdict, "from a backend to a port of the node, and no connection of nearlb's has it: left as it is", "many of them: connections were evicted, see the table flows in nearlb status"},
+
+	{"translate-established", Verdict, "of a connection that is known, on its way to the backend", ""},
+	{"translate-reply", Verdict, "of a connection that is known, on its way back to the client", ""},
+	{"translate-balance", Verdict, "a new connection: its backend was picked by hash", ""},
+	{"translate-affinity", Verdict, "a new connection: session affinity named its backend", ""},
+	{"translate-recover", Verdict, "in the middle of a connection that was not known any more: made again by hash, on the same backend unless backends changed", "many of them: connections were evicted, see the table flows in nearlb status"},
+	{"translate-rehome", Verdict, "the connection's backend is not usable any more: another was picked", "nearlb changes says when and why the backend went"},
+	{"translate-retry", Verdict, "a SYN that came again: the backend before did not answer it, or refused it; this is the next one", "many of them: a backend is dead or overloaded; nearlb backends, and its pod's logs"},
+	{"translate-hairpin", Verdict, "client and backend are one pod: the packet turns round at its device", ""},
+	{"translate-fragment", Verdict, "a later fragment: it follows its first one", ""},
+	{"translate-icmp", Verdict, "an ICMP error of a connection: translated with what it quotes", ""},
+	{"translate-direct", Verdict, "straight to a backend, from a source port that had to change: a connection by a Service had it", ""},
+
+	{"reject-no-endpoints", Verdict, "refused at once: the Service has no usable endpoint", "kubectl get endpointslices: is there any endpoint, and is it ready? nearlb why CLIENT SERVICE says which"},
+	{"reject-unknown-port", Verdict, "refused at once: the address is a Service's, the port is none of its ports", "ask for a port that spec.ports has, or add it there"},
+	{"reject-no-topology-match", Verdict, "refused at once: no endpoint is near enough", "end the Service's nearlb.io/topology-keys with *, or run an endpoint that is near"},
+	{"reject-echo", Verdict, "answered: an echo request to a Service's address", ""},
+	{"reject-too-big", Verdict, "larger than the device it would leave by can take: the sender is told the MTU (ICMP)", "many of them: let ICMP reach the clients, so that they learn the MTU"},
+	{"reject-time-exceeded", Verdict, "its TTL or hop limit ends at this node: the sender is told (ICMP)", "many of them: look for a loop of routes"},
+	{"reject-late-answer", Verdict, "an answer to a SYN that went to another backend since: the server is told to forget it", "many of them: the backend takes longer than half a second to answer a SYN"},
+
+	{"drop-no-local-endpoints", Verdict, "dropped: traffic policy Local, and no usable endpoint on this node", "send clients to nodes that have one (health checks of the load balancer), run one here, or set the policy to Cluster; the annotation nearlb.io/local-fallback: \"true\" takes others then"},
+	{"drop-unallocated", Verdict, "dropped: the address is for Services, and none has it", "the client uses the address of a Service that is gone: let it ask the DNS again"},
+	{"drop-source-range", Verdict, "dropped: loadBalancerSourceRanges does not name the client", "add the client's range to spec.loadBalancerSourceRanges, or take the field out"},
+	{"drop-malformed", Verdict, "dropped: for a Service, and its headers contradict each other", "look at who makes such packets: nearlb drops names the client"},
+	{"drop-fragment", Verdict, "dropped: a later fragment to a Service whose first one was not seen here", "let the client send smaller packets, or fragments of one packet take one way"},
+	{"drop-flows-full", Verdict, "dropped: the table of connections has no room that may be taken", "nearlb flows --group-by client shows who fills it; raise --size-flow-sets of the agent"},
+	{"drop-flow-race", Verdict, "dropped: several processors wanted one entry of the table of connections; the client's next packet gets one", "nothing for single ones; many of them: report it"},
+	{"drop-ports-full", Verdict, "dropped: every source port towards this backend is taken", "run more backends, or let clients off the node come to nodes that have one; raise --snat-ports"},
+	{"drop-no-backend", Verdict, "dropped: the tables name backends, and none is usable", "nearlb backends SERVICE; if the agent is dead, start it"},
+	{"drop-sctp-port", Verdict, "dropped: SCTP whose port would have to change, which its checksum forbids", "let the client use another port, or fewer Services at once from one port"},
+	{"drop-rewrite", Verdict, "dropped: the kernel refused to change the packet", "report it, with nearlb check and the kernel's version"},
+	{"drop-no-program", Verdict, "dropped: a program of nearlb's was missing when it was called", "restart the agent, which loads them; report it"},
+	{"drop-no-route", Verdict, "dropped: the routing table has no way to the backend", "ip route get BACKEND on this node: the CNI has to make routes to other nodes' pods"},
+	{"drop-forwarding-off", Verdict, "dropped: the backend is on another node, and the kernel may not forward (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding)", "set them to 1; nearlb check names those that are off"},
+	{"drop-no-source", Verdict, "dropped: the backend is on another node, and this node has no address to reach it from", "give the device towards the backend an address of its family"},
+	{"drop-icmp-limit", Verdict, "dropped: an ICMP error would answer it, and this processor made 1,000 of them in the last second", "nearlb drops names the client that causes them"},
+}

@@ -201,9 +201,16 @@ __noinline int backend_of_slot(__u32 slot, __u32 service)
 	return id;
 }
 
-/* Id of the next backend in Maglev's order that is not left out, 0: none is in these slots. */
-static __always_inline __u32 backend_next(__u32 first, __u32 count, __u32 hash, __u32 service)
+/* Id of the next backend of a tier in Maglev's order that is not left out, 0: none is in these slots. A function of its own so that the
+ * verifier goes through it once. */
+__noinline int backend_next(const struct tier *tier, __u32 hash, __u32 service)
 {
+	__u32 first, count;
+
+	if (!tier)
+		return 0;
+	first = tier->first;
+	count = tier->count;
 	for (__u32 i = 1; i < NEXT_SLOTS && i < count; i++) {
 		__u32 id = backend_of_slot(first + (hash + i) % count, service);
 
@@ -213,12 +220,15 @@ static __always_inline __u32 backend_next(__u32 first, __u32 count, __u32 hash, 
 	return 0;
 }
 
-/* Id of a backend of the tier, 0: none. out: gets the first choice where all that were looked at are left out. */
-static __always_inline __u32 backend_pick_tier(const struct tier *tier, __u32 service, __u32 hash, bool responder,
-					       __u32 *out)
+/* Id of a backend of the tier, 0: none. out: gets the first choice where all that were looked at are left out. A function of its own so that
+ * the verifier goes through it once. */
+__noinline int backend_pick_tier(const struct tier *tier, __u32 service, __u32 hash, int responder, __u32 *out)
 {
-	__u32 count = tier->count;
+	__u32 count;
 
+	if (!tier || !out)
+		return 0;
+	count = tier->count;
 	if (!count)
 		return 0;
 	for (int i = 0; i < BACKEND_PROBES; i++) {
@@ -231,7 +241,7 @@ static __always_inline __u32 backend_pick_tier(const struct tier *tier, __u32 se
 				return id;
 			if (!*out)
 				*out = id;
-			return backend_next(tier->first, count, hash, service);
+			return backend_next(tier, hash, service);
 		}
 		hash = hash_next(hash);
 	}

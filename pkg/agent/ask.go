@@ -106,6 +106,7 @@ func (d *daemon) forPeople() server {
 	mux.HandleFunc("GET /drops", d.drops.answer)
 	mux.HandleFunc("GET /changes", d.changes.answer)
 	mux.HandleFunc("GET /service", d.answerService)
+	mux.HandleFunc("GET /readmit", d.answerReadmit)
 	mux.HandleFunc("GET /zones", d.answerZones)
 	return server{"people", func() (net.Listener, error) { return listenToUsers(Socket(d.options.LockDir, d.options.PinPath)) }, mux, d}
 }

@@ -4,11 +4,13 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
+	"net/url"
 	"syscall"
 	"time"
 
@@ -202,16 +204,16 @@ func (e *ejector) eject(v maps.Evidence) {
 		e.log.Debug("backend does not answer", "service", v.Port.String(), "backend", v.Address.String(), "problem", refused)
 	default:
 		e.ends[v.Suspect] = end{until: until}
-		e.log.Warn("backend left out", "service", v.Port.String(), "backend", v.Address.String(), "until", time.Now().Add(length).UTC().Format(time.RFC3339), "problem", evidenceText(v))
-		e.tell(v, "backend-ejected", "for "+length.String(), evidenceText(v))
+		e.log.Warn("backend left out", "service", v.Port.String(), "backend", v.Address.String(), "until", time.Now().Add(length).UTC().Format(time.RFC3339), "problem", v.Text())
+		e.tell(v, "backend-ejected", "for "+length.String(), v.Text())
 	}
 }
 
 // observe tells what would be done.
 func (e *ejector) observe(v maps.Evidence) {
 	e.watched[v.Suspect] = e.now() + uint64(maps.EjectionTime(1))
-	e.log.Warn("backend does not answer", "service", v.Port.String(), "backend", v.Address.String(), "problem", evidenceText(v))
-	e.tell(v, "backend-ejected", "observed only, it gets connections as before", evidenceText(v))
+	e.log.Warn("backend does not answer", "service", v.Port.String(), "backend", v.Address.String(), "problem", v.Text())
+	e.tell(v, "backend-ejected", "observed only, it gets connections as before", v.Text())
 }
 
 func (e *ejector) readmitted(v maps.Evidence, because string) {
@@ -225,16 +227,22 @@ func (e *ejector) tell(v maps.Evidence, what, to, because string) {
 		Backend: addressText(v.Address), To: to, Because: because})
 }
 
-// evidenceText is why: "no answer to 3 connections of several clients, nor to this node".
-func evidenceText(v maps.Evidence) string {
-	if v.Unanswered == 0 {
-		return "it did not answer the connection that tried it, nor this node"
+// answerReadmit takes a backend back that is left out, as a person says.
+func (d *daemon) answerReadmit(w http.ResponseWriter, ask *http.Request) {
+	at, err := netip.ParseAddrPort(ask.URL.Query().Get("backend"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
 	}
-	clients := "one client"
-	if v.Clients > 1 {
-		clients = "several clients"
-	}
-	return fmt.Sprintf("no answer to %d connections of %s, nor to this node", v.Unanswered, clients)
+	out := newLines(w)
+	out.write(d.now.Load().tables.ReadmitAt(at, "somebody asked for it: nearlb backends readmit"))
+	_ = out.flush() // the client went away
+}
+
+// AskReadmit has a running agent take all backends at an address and port back that new connections leave out, and says how many there were.
+func AskReadmit(ctx context.Context, lockDir, pinPath string, at netip.AddrPort) (n int, err error) {
+	query := url.Values{"backend": {at.String()}}
+	return n, askAgent(ctx, Socket(lockDir, pinPath), "/readmit?"+query.Encode(), askTime, func(d *json.Decoder) error { return d.Decode(&n) })
 }
 
 // look tells of those that came back, and asks those whose time is over. It says whether there is anything to look at in a second.

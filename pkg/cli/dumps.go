@@ -92,7 +92,7 @@ func keepFrontend(r maps.FrontendRow, f *filter) bool {
 }
 
 func backendsCommand() *cobra.Command {
-	return dump[maps.BackendRow]{
+	cmd := dump[maps.BackendRow]{
 		use: "backends [NAME]", short: "List backends: state, nearness, connections",
 		service: func(r maps.BackendRow) string { return r.Service },
 		example: "  nearlb backends default/web\n  nearlb backends --node n2 --watch",
@@ -122,6 +122,8 @@ func backendsCommand() *cobra.Command {
 			{heading: "OUT/S", wide: true, when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.BytesFromPerSecond, sizeRate) }},
 			{heading: "REFUSED", wide: true, right: true, cell: func(r maps.BackendRow) string { return count(r.Refused) }},
 			{heading: "UNANSWERED", wide: true, right: true, cell: func(r maps.BackendRow) string { return count(r.Unanswered) }},
+			{heading: "LEFT OUT UNTIL", wide: true, cell: func(r maps.BackendRow) string { return r.EjectedUntil }},
+			{heading: "BECAUSE", wide: true, cell: func(r maps.BackendRow) string { return r.EjectedBecause }},
 			{heading: "LISTS", wide: true, cell: func(r maps.BackendRow) string { return strings.Join(r.Lists, ",") }},
 			{heading: "PACKETS TO", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsTo) }},
 			{heading: "BYTES TO", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesTo) }},
@@ -129,6 +131,8 @@ func backendsCommand() *cobra.Command {
 			{heading: "BYTES FROM", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesFrom) }},
 		},
 	}.command()
+	cmd.AddCommand(readmitCommand())
+	return cmd
 }
 
 func affinityCommand() *cobra.Command {

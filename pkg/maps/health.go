@@ -38,6 +38,18 @@ type Evidence struct {
 	Times      int         // how often, one time after the other
 }
 
+// Text says what the evidence is: "no answer to 3 connections of several clients, nor to this node".
+func (e Evidence) Text() string {
+	if e.Unanswered == 0 {
+		return "no answer to the connection that tried it, nor to this node"
+	}
+	clients := "one client"
+	if e.Clients > 1 {
+		clients = "several clients"
+	}
+	return fmt.Sprintf("no answer to %d connections of %s, nor to this node", e.Unanswered, clients)
+}
+
 // Readmission is a backend that was left out and is so no more.
 type Readmission struct {
 	Evidence
@@ -198,6 +210,19 @@ func (t *Tables) Readmit(s Suspect) bool {
 	was := t.isOut(s.ID)
 	t.readmit(s.ID)
 	return was
+}
+
+// ReadmitAt readmits all backends at an address and port that are left out, and says how many that were.
+func (t *Tables) ReadmitAt(at netip.AddrPort, because string) (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, o := range t.out {
+		if o.address == at && t.isOut(id) {
+			t.readmitBecause(id, o, because)
+			n++
+		}
+	}
+	return n
 }
 
 func (t *Tables) readmit(id uint32) {

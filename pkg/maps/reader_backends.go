@@ -8,6 +8,7 @@ import (
 	"iter"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 )
@@ -33,6 +34,7 @@ func collectBackends(v *view) (all []BackendRow, failed []error) {
 			failed = append(failed, fmt.Errorf("read counters of backend %s: %w", AddrPortOf(b), err))
 		}
 		row := v.backendRow(id, &b, &counter)
+		v.noteEjection(&row, &b)
 		row.Open, row.Refused, row.Unanswered = tallies[id].open, tallies[id].refused, tallies[id].unanswered
 		all = append(all, row)
 	}
@@ -47,6 +49,26 @@ func (v *view) backendRow(id uint32, b *backendRow, c *bpf.NearlbBackendCounter)
 		ID: id, Generation: b.Generation,
 		Connections: c.Connections, PacketsTo: c.PacketsTo, BytesTo: c.BytesTo, PacketsFrom: c.PacketsFrom, BytesFrom: c.BytesFrom,
 	}
+}
+
+// stateEjected is the state of a backend that new connections leave out.
+const stateEjected = "ejected"
+
+// noteEjection says of a backend whether new connections leave it out.
+func (v *view) noteEjection(row *BackendRow, b *backendRow) {
+	if !v.health.in(row.ID, 1) || !takes(b) {
+		return
+	}
+	h := read[healthRow](v.health, row.ID)
+	if h.Until == 0 || h.Generation != b.Generation {
+		return
+	}
+	now, boot := time.Now(), v.clock.boot()
+	at := func(booted uint64) string {
+		return now.Add(time.Duration(booted - boot)).UTC().Format(time.RFC3339)
+	}
+	row.State, row.EjectedSince, row.EjectedUntil = stateEjected, at(h.Since), at(h.Until)
+	row.EjectedBecause = Evidence{Unanswered: int(h.Unanswered), Clients: int(h.Clients)}.Text()
 }
 
 // stale is the state of a backend whose id serves another endpoint now.

@@ -85,18 +85,23 @@ type BackendRow struct {
 	Node        string     `json:"node"`
 	Zone        string     `json:"zone"`
 	Tier        string     `json:"tier"`  // how near it is to this node
-	State       string     `json:"state"` // active, draining, quiet, gone
+	State       string     `json:"state"` // active, draining, quiet, gone; ejected: one of the first two that new connections leave out
 	Lists       []string   `json:"lists"` // cluster, local
 	ID          uint32     `json:"id"`
 	Generation  uint16     `json:"generation"`
-	Connections uint64     `json:"connections"`
-	PacketsTo   uint64     `json:"packetsTo"`
-	BytesTo     uint64     `json:"bytesTo"`
-	PacketsFrom uint64     `json:"packetsFrom"`
-	BytesFrom   uint64     `json:"bytesFrom"`
-	Open        uint64     `json:"open"`       // connections that have not ended
-	Refused     uint64     `json:"refused"`    // TCP connections of late that it refused: those that the flow table remembers
-	Unanswered  uint64     `json:"unanswered"` // likewise, that had no answer for ten seconds
+
+	EjectedSince   string `json:"ejectedSince,omitempty"`   // RFC 3339
+	EjectedUntil   string `json:"ejectedUntil,omitempty"`   // likewise; one connection at a time tries it from then on
+	EjectedBecause string `json:"ejectedBecause,omitempty"` // "no answer to 3 connections of several clients, nor to this node"
+
+	Connections uint64 `json:"connections"`
+	PacketsTo   uint64 `json:"packetsTo"`
+	BytesTo     uint64 `json:"bytesTo"`
+	PacketsFrom uint64 `json:"packetsFrom"`
+	BytesFrom   uint64 `json:"bytesFrom"`
+	Open        uint64 `json:"open"`       // connections that have not ended
+	Refused     uint64 `json:"refused"`    // TCP connections of late that it refused: those that the flow table remembers
+	Unanswered  uint64 `json:"unanswered"` // likewise, that had no answer for ten seconds
 	BackendRates
 }
 

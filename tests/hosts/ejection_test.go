@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// state is what `nearlb backends` says of a pod's backend of one family, and until when it is left out.
+func (s *stage) state(of *service, p *lab.Pod, six bool) (state, until string) {
+	s.t.Helper()
+	said := s.run("backends", "--pin-path", s.here.PinPath(), "-o", "json")
+	var rows []maps.BackendRow
+	if err := json.Unmarshal([]byte(said), &rows); err != nil {
+		s.t.Fatalf("%v: %s", err, said)
+	}
+	for _, row := range rows {
+		if row.Address != p.Address(six) || !strings.HasSuffix(row.Service, "/"+of.Name) || row.Protocol != "TCP" {
+			continue
+		}
+		if (row.State == "ejected") != (row.EjectedSince != "" && row.EjectedUntil != "" && row.EjectedBecause != "") {
+			s.t.Errorf("backend %+v", row)
+		}
+		return row.State, row.EjectedUntil
+	}
+	s.t.Fatalf("no backend %s of %s in %s", p, of.Name, said)
+	return "", ""
+}
+
+// crowd opens a hundred connections of each client at once, and says how many had to send their SYN again.
+func (s *stage) crowd(of *service, dead *lab.Pod, six bool, clients ...host) (again int) {
+	s.t.Helper()
+	count := make(chan bool, 100*len(clients))
+	var group errgroup.Group
+	for _, client := range clients {
+		for range 100 {
+			group.Go(func() error {
+				conn, err := client.Dial(context.Background(), "tcp", s.by(of, loadBalancer).address(six), lab.DialOptions{LocalPort: s.port()})
+				if err != nil {
+					return err
+				}
+				defer conn.Close()
+				count <- retransmits(s.t, conn) > 0
+				_, err = conn.Who()
+				return err
+			})
+		}
+	}
+	if err := group.Wait(); err != nil {
+		s.t.Errorf("six %v, %s is deaf: %v", six, dead, err)
+	}
+	close(count)
+	for sent := range count {
+		if sent {
+			again++
+		}
+	}
+	return again
+}
+
+// One of ten servers loses SYNs. Who comes there first sends again; then nobody goes there, also no client off the node and no socket of the
+// node itself, until it is readmitted. All others serve.
+func TestAServerThatLosesSYNsIsLeftOut(t *testing.T) {
+	s := newStage(t, options{})
+	servers := []*lab.Pod{s.near, s.far}
+	for n := range 8 {
+		servers = append(servers, s.server(n%2, "web-"+string(rune('a'+n))))
+	}
+	other := s.cluster.pod(0, "other")
+	for _, dead := range []*lab.Pod{s.near, s.far} {
+		of := s.next()
+		of.publish(ready(servers...)...)
+		of.awaitFrontends()
+		deaf(t, dead)
+		for _, six := range []bool{false, true} {
+			if state, _ := s.state(of, dead, six); state != "active" {
+				t.Fatalf("%s is %s at first", dead, state)
+			}
+			s.leavesOut(of, dead, other, six)
+		}
+		if err := dead.Netfilter("delete table inet deaf"); err != nil {
+			t.Fatal(err)
+		}
+		for _, six := range []bool{false, true} {
+			at := netip.AddrPortFrom(dead.Address(six), targetPort)
+			s.run("backends", "readmit", at.String(), "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir())
+			if state, _ := s.state(of, dead, six); state != "active" {
+				t.Errorf("%s is %s at last", dead, state)
+			}
+			if again := s.crowd(of, dead, six, s.pod, s.outside); again > 0 {
+				t.Errorf("six %v: %s answers, and %d connections had to wait", six, dead, again)
+			}
+		}
+	}
+}
+
+// leavesOut has connections be opened until the dead server is left out, and then some more, none of which has to wait. Where its time is
+// over meanwhile, which lets one try it, this begins anew.
+func (s *stage) leavesOut(of *service, dead, other *lab.Pod, six bool) {
+	s.t.Helper()
+	for {
+		for state := ""; state != "ejected"; state, _ = s.state(of, dead, six) {
+			s.crowd(of, dead, six, s.pod, other)
+		}
+		_, until := s.state(of, dead, six)
+		lost := synsLost(s.t, dead)
+		again := s.crowd(of, dead, six, s.pod, other, s.outside, s.here)
+		lost = synsLost(s.t, dead) - lost
+		if _, still := s.state(of, dead, six); still != until {
+			continue
+		}
+		if end, err := time.Parse(time.RFC3339, until); err != nil || time.Now().After(end) {
+			continue
+		}
+		if again > 0 || lost > 0 {
+			s.t.Errorf("six %v, %s is left out: %d connections had to wait, it lost %d SYNs", six, dead, again, lost)
+		}
+		return
+	}
+}

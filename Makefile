@@ -30,13 +30,19 @@ KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 # Where Debian has the CNI plugins.
 CNI := /usr/lib/cni
 
-.PHONY: help build demo image kube-up kube-down kube-smoke kube-packages cni e2e gate test test-kernels oracle dns-oracle bench-dns bench-paths cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
+.PHONY: help build plugin demo image kube-up kube-down kube-smoke kube-packages cni e2e gate test test-kernels oracle dns-oracle bench-dns bench-paths cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/nearlb (needs Go alone: BPF objects are committed)
 	$(GO) build $(if $(TAGS),-tags $(TAGS)) -ldflags "-s -w -X github.com/nearlb/nearlb/pkg/cli.version=$(VERSION)" -o $(BIN) ./cmd/nearlb
+
+# Where the plugin's archives will be.
+PLUGIN_URL ?= https://github.com/nearlb/nearlb/releases/download/$(VERSION)
+
+plugin: ## make bin/plugin: kubectl-nearlb for each platform, their sums and the manifest for krew (PLUGIN_URL: where they will be)
+	GO=$(GO) cmd/kubectl-nearlb/release.sh $(VERSION) $(PLUGIN_URL) bin/plugin
 
 demo: build root ## a small cluster on this machine: watch traffic follow the endpoints (about 40 s)
 	./$(BIN) demo $(DEMOFLAGS)
@@ -130,7 +136,7 @@ lint: packages ## formatting, vet, staticcheck, shellcheck
 	clang-format-19 --dry-run --Werror bpf/*.c bpf/lib/*.h
 	for module in . $(MODULES); do $(GO) run ./tests/vet -C $$module ./... || exit 1; done
 	$(GO) tool staticcheck ./...
-	shellcheck .ci/run tests/*.sh tests/monitoring/*.sh
+	shellcheck .ci/run cmd/kubectl-nearlb/*.sh tests/*.sh tests/monitoring/*.sh
 
 fuzz: root ## hold the properties against other worlds, and run every fuzz target for FUZZTIME each
 	tests/fuzz.sh $(FUZZTIME)

@@ -72,6 +72,9 @@ var suites = []suite{
 	{name: "compile-arm64", about: "the program for arm64", after: []string{"compile"}, env: []string{"GOARCH=arm64"}, fresh: 200,
 		command: compile("./cmd/nearlb")},
 
+	{name: "compile-plugin", about: "kubectl nearlb for another system than Linux", after: []string{"compile"}, env: []string{"GOOS=windows"}, fresh: 100,
+		command: compile("./cmd/kubectl-nearlb")},
+
 	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, warm: 300, fresh: 20,
 		command: []string{"go", "run", "./tests/kernels", "-quick"}},
 	{name: "cluster", about: "agents on a real control plane", after: []string{"compile-modules"}, dir: "tests/cluster", env: []string{privileged}, warm: 90,

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubectl
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// services is a program that prints a table of one Service, or it as JSON.
+func services(node string, command []string, out, errs io.Writer) int {
+	if slices.Contains(command, "jsonl") {
+		fmt.Fprintf(out, `{"service":"prod/web","node":"backend-of-%s"}`+"\n{}\n", node)
+		return 0
+	}
+	fmt.Fprintf(out, "SERVICE         FRONTEND           FROM THIS NODE\nprod/web:http   10.96.0.10:80/TCP  all: 2 in cluster\n")
+	if node == "n10" {
+		fmt.Fprintf(out, "prod/other-web  10.96.0.11:80/TCP  -\n")
+	}
+	return 0
+}
+
+type result struct {
+	status    int
+	out, errs string
+}
+
+func plugin(t *testing.T, s *standIn, args ...string) result {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status := run(t.Context(), args, s.connect, &out, &errs)
+	return result{status, out.String(), errs.String()}
+}
+
+func (r result) want(t *testing.T, status int, out, errs string) {
+	t.Helper()
+	if r.status != status || r.out != out || r.errs != errs {
+		t.Errorf("status %d, want %d\n%swant\n%sstandard error\n%swant\n%s", r.status, status, r.out, out, r.errs, errs)
+	}
+}
+
+func TestTablesOfAllNodesAreOne(t *testing.T) {
+	for _, spdy := range []bool{false, true} {
+		s := newStandIn(t, "n1", "n10")
+		s.program, s.spdy = services, spdy
+		plugin(t, s, "services", "-n", "prod").want(t, 0, `ON NODE  SERVICE         FRONTEND           FROM THIS NODE
+n1       prod/web:http   10.96.0.10:80/TCP  all: 2 in cluster
+n10      prod/web:http   10.96.0.10:80/TCP  all: 2 in cluster
+n10      prod/other-web  10.96.0.11:80/TCP  -
+`, "")
+		slices.Sort(s.asked)
+		if got := strings.Join(s.asked, "; "); got != "n10: nearlb services -n prod; n1: nearlb services -n prod" && got != "n1: nearlb services -n prod; n10: nearlb services -n prod" {
+			t.Errorf("asked %s", got)
+		}
+	}
+}
+
+func TestEachObjectHasItsNode(t *testing.T) {
+	s := newStandIn(t, "n1", "n2")
+	s.program = services
+	got := plugin(t, s, "services", "-o", "jsonl")
+	lines := strings.Split(strings.TrimSpace(got.out), "\n")
+	slices.Sort(lines)
+	want := `{"onNode":"n1","service":"prod/web","node":"backend-of-n1"}
+{"onNode":"n1"}
+{"onNode":"n2","service":"prod/web","node":"backend-of-n2"}
+{"onNode":"n2"}`
+	if strings.Join(lines, "\n") != want || got.status != 0 {
+		t.Errorf("%+v", got)
+	}
+	got = plugin(t, s, "services", "-ojson")
+	var all []map[string]string
+	if err := json.Unmarshal([]byte(got.out), &all); err != nil || len(all) != 4 || all[0]["onNode"] != "n1" || all[2]["onNode"] != "n2" {
+		t.Errorf("%v, %+v", err, got)
+	}
+	if got = plugin(t, s, "services", "--output=yaml", "--node", "n2"); !strings.HasPrefix(got.out, "- node: backend-of-n2\n  onNode: n2\n") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestNodesThatCannotBeAskedAreNamed(t *testing.T) {
+	s := newStandIn(t, "n1", "n2", "n3", "n4")
+	s.nodes = append(s.nodes, "n5")
+	s.pods[1] = podOn("n2", "nearlb-n2", "Running", false)
+	s.program = func(node string, command []string, out, errs io.Writer) int {
+		switch node {
+		case "n3":
+			return -1 // the connection breaks
+		case "n4":
+			fmt.Fprintln(errs, "nearlb: open tables: no agent has run here")
+			return 1
+		}
+		return services(node, command, out, errs)
+	}
+	got := plugin(t, s, "services")
+	if got.status != 1 || strings.Count(got.out, "\n") != 2 {
+		t.Errorf("%+v", got)
+	}
+	for _, want := range []string{"n2: pod nearlb-n2 waits: CrashLoopBackOff\n", "n3: ", "n4: nearlb: open tables: no agent has run here\n", "n5: no pod of nearlb is there\n"} {
+		if !strings.Contains(got.errs, want) {
+			t.Errorf("no %q in\n%s", want, got.errs)
+		}
+	}
+	plugin(t, s, "services", "--node", "n1,n9").want(t, 2, "", "kubectl nearlb: --node n9: there is no such node\n")
+	if got := plugin(t, s, "services", "--node=n1"); got.status != 0 || got.errs != "" {
+		t.Errorf("%+v", got)
+	}
+	if got := plugin(t, s, "services", "-l", "app=other"); got.status != 1 || !strings.Contains(got.errs, "no pod of namespace kube-system has the labels app=other") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestWhatAllNodesSayIsSaidOnce(t *testing.T) {
+	s := newStandIn(t, "n1", "n2", "n3", "n4", "n5")
+	s.program = func(_ string, _ []string, _, errs io.Writer) int {
+		fmt.Fprintln(errs, "nearlb: unknown flag: --moon")
+		return 2
+	}
+	plugin(t, s, "services", "--moon").want(t, 2, "", "n1, n2, n3 and 2 more nodes: nearlb: unknown flag: --moon\nkubectl nearlb: nearlb refuses this request\n")
+}
+
+func TestBadUsageIsRefusedBeforeAnybodyIsAsked(t *testing.T) {
+	nobody := func(*request) (*cluster, error) { t.Error("connects"); return nil, io.EOF }
+	for args, want := range map[string]string{
+		"moon":                  `unknown command "moon"`,
+		"agent":                 `unknown command "agent"`,
+		"top":                   "top has a screen of one node",
+		"services --node":       "--node wants a value",
+		"services --timeout 5":  `--timeout "5": want a time as 30s`,
+		"services --compare=no": "--compare=no: want true or false",
+		"services --node=":      "--node: want names of nodes",
+	} {
+		var out, errs bytes.Buffer
+		if status := run(t.Context(), strings.Fields(args), nobody, &out, &errs); status != 2 || !strings.Contains(errs.String(), want) {
+			t.Errorf("%s: %d, %s", args, status, &errs)
+		}
+	}
+	var out, errs bytes.Buffer
+	if status := run(t.Context(), nil, nobody, &out, &errs); status != 0 || !strings.HasPrefix(out.String(), "kubectl nearlb asks") {
+		t.Errorf("%d, %s", status, &errs)
+	}
+	for line := range strings.Lines(out.String()) {
+		if len(line) > 81 {
+			t.Errorf("wider than 80 columns: %s", line)
+		}
+	}
+}
+
+func TestWhyAsksTheNodeOfThePod(t *testing.T) {
+	s := newStandIn(t, "n1", "n2")
+	s.program = func(_ string, _ []string, out, _ io.Writer) int { fmt.Fprintln(out, "cause   nothing-wrong"); return 0 }
+	for args, want := range map[string]string{
+		"why pod/cart-0 svc/web":                  "n2: nearlb why 10.244.1.7 shop/web --from pod",
+		"why cart-0 web:http -o json":             "n2: nearlb why 10.244.1.7 shop/web:http --from pod -o json",
+		"why shop/cart-0 prod/web --from network": "n2: nearlb why 10.244.1.7 prod/web --from network",
+		"why 10.244.1.7 web -n prod":              "n2: nearlb why 10.244.1.7 prod/web --from pod",
+		"why 203.0.113.9 svc/web --node n1":       "n1: nearlb why 203.0.113.9 shop/web",
+	} {
+		s.asked = nil
+		got := plugin(t, s, strings.Fields(args)...)
+		if strings.Contains(args, "json") {
+			got.status = 0 // the program says no JSON
+		}
+		if strings.Join(s.asked, "; ") != want || got.status != 0 {
+			t.Errorf("%s: asked %v, %+v", args, s.asked, got)
+		}
+	}
+	for args, want := range map[string]string{
+		"why pod/cart-9 svc/web":           "find pod shop/cart-9: ",
+		"why 203.0.113.9 svc/web":          "is no pod's address: --node NODE says where its packets come in",
+		"why pod/cart-0":                   "why wants a client and a Service",
+		"why pod/cart-0 svc/web --node n1": "the client is on node n2",
+	} {
+		if got := plugin(t, s, strings.Fields(args)...); got.status == 0 || !strings.Contains(got.errs, want) {
+			t.Errorf("%s: %+v", args, got)
+		}
+	}
+}
+
+// statusOf is a program that serves, but on some nodes.
+func statusOf(node string, command []string, out, _ io.Writer) int {
+	if command[0] == "backends" {
+		state := "active"
+		if node == "n3" {
+			state = "quiet"
+		}
+		fmt.Fprintf(out, `{"service":"prod/web","port":"http","protocol":"TCP","address":"10.244.1.2","backendPort":8080,"state":%q,"tier":%q}`+"\n", state, node)
+		fmt.Fprintf(out, `{"service":"prod/same","port":"","protocol":"TCP","address":"10.244.1.3","backendPort":80,"state":"active"}`+"\n")
+		return 0
+	}
+	stale, trouble := node == "n2", ""
+	if node != "n1" {
+		trouble = `"sockets of the host are not served: no cgroup2"`
+	}
+	fmt.Fprintf(out, `{"agent":{"version":"v1","state":"serving","running":true,"stale":%v,"services":7,"dirty":1,"failing":[],"problems":[{}],"trouble":[%s]},`+
+		`"tables":[{"table":"flows","used":10,"limit":100},{"table":"slots","used":10,"limit":20}],"draining":false}`, stale, trouble)
+	if stale {
+		return 1
+	}
+	return 0
+}
+
+func TestTheStatusOfAClusterIsOneScreen(t *testing.T) {
+	s := newStandIn(t, "n1", "n2", "n3")
+	s.nodes = append(s.nodes, "n4")
+	s.program = statusOf
+	plugin(t, s, "status").want(t, 1, `nodes     4, an agent serves on 2
+versions  v1 on 3
+
+NODE  AGENT      VERSION  SERVICES  WAITING  FAILING  PROBLEMS  FULLEST TABLE
+n1    serving    v1       7         1        0        1         slots 50 %
+n2    stale      v1       7         1        0        1         slots 50 %
+n3    serving    v1       7         1        0        1         slots 50 %
+n4    not asked  -        0         0        0        0         -
+
+n2, n3: trouble: sockets of the host are not served: no cgroup2
+
+n4: cannot be asked: no pod of nearlb is there
+
+disagree: the backends of prod/web are not the same on n1, n2 | n3
+`, "")
+	got := plugin(t, s, "status", "-o", "json", "--node", "n1,n3", "--compare=false")
+	var doc summaryDocument
+	if err := json.Unmarshal([]byte(got.out), &doc); err != nil || got.status != 0 || len(doc.Nodes) != 2 || doc.Versions["v1"] != 2 || doc.Compared || doc.Nodes[1].Fullest != "slots" {
+		t.Errorf("%v, %+v", err, got)
+	}
+}
+
+func TestWhoFollowsGetsLinesAsTheyCome(t *testing.T) {
+	s := newStandIn(t, "n1", "n2")
+	ctx, stop := context.WithCancel(t.Context())
+	both := make(chan struct{}, 2)
+	s.program = func(_ string, _ []string, out, _ io.Writer) int {
+		fmt.Fprint(out, `{"verdict":`)
+		fmt.Fprintln(out, `"drop"}`)
+		both <- struct{}{}
+		<-ctx.Done()
+		return -1
+	}
+	got := &watched{lines: make(chan string, 9)}
+	ended := make(chan int, 1)
+	var errs bytes.Buffer
+	go func() { ended <- run(ctx, []string{"drops", "-f", "-o", "jsonl"}, s.connect, got, &errs) }()
+	lines := []string{<-got.lines, <-got.lines}
+	slices.Sort(lines)
+	if lines[0] != `{"onNode":"n1","verdict":"drop"}`+"\n" || lines[1] != `{"onNode":"n2","verdict":"drop"}`+"\n" {
+		t.Errorf("%q", lines)
+	}
+	stop()
+	if status := <-ended; status != 0 {
+		t.Errorf("status %d, %s", status, &errs)
+	}
+}
+
+type watched struct{ lines chan string }
+
+func (w *watched) Write(text []byte) (int, error) { w.lines <- string(text); return len(text), nil }

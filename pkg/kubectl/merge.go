@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubectl
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"sigs.k8s.io/yaml"
+)
+
+// nodeField is what names the node in each object. Rows of nearlb have "node" as well, which is the backend's for some.
+const nodeField = "onNode"
+
+// onNode adds the node to an object's text, as its first field.
+func onNode(object []byte, node string) ([]byte, error) {
+	name, err := json.Marshal(node)
+	if err != nil {
+		return nil, err
+	}
+	object = bytes.TrimSpace(object)
+	if !json.Valid(object) || object[0] != '{' {
+		return nil, fmt.Errorf("node %s answers something that is no JSON object", node)
+	}
+	rest := bytes.TrimSpace(object[1:])
+	head := fmt.Appendf(nil, `{"%s":%s`, nodeField, name)
+	if rest[0] != '}' {
+		head = append(head, ',')
+	}
+	return append(head, rest...), nil
+}
+
+// lineWriter passes whole lines on, each changed by line; of one node.
+type lineWriter struct {
+	of   *asked
+	line func([]byte) []byte
+	rest []byte
+}
+
+// longestLine bounds what is kept of a line that does not end.
+const longestLine = 16 << 20
+
+// Write is io.Writer's.
+func (w *lineWriter) Write(text []byte) (int, error) {
+	w.rest = append(w.rest, text...)
+	if len(w.rest) > longestLine {
+		return 0, fmt.Errorf("a line is longer than %d bytes", longestLine)
+	}
+	for {
+		end := bytes.IndexByte(w.rest, '\n')
+		if end < 0 {
+			return len(text), nil
+		}
+		if err := w.pass(w.rest[:end]); err != nil {
+			return 0, err
+		}
+		w.rest = w.rest[end+1:]
+	}
+}
+
+func (w *lineWriter) pass(line []byte) error {
+	line = w.line(line)
+	if line == nil {
+		return nil
+	}
+	w.of.mu.Lock()
+	defer w.of.mu.Unlock()
+	_, err := w.of.out.Write(append(line, '\n'))
+	return err
+}
+
+// end passes on what came after the last end of a line.
+func (w *lineWriter) end() {
+	if len(w.rest) > 0 {
+		_ = w.pass(w.rest) // who reads went away
+	}
+	w.rest = nil
+}
+
+// lines passes on objects of one line, with their node. What is cut off is left out: the error of its node tells.
+func (a *asked) lines(node string) io.Writer {
+	return &lineWriter{of: a, line: func(line []byte) []byte {
+		object, err := onNode(line, node)
+		if err != nil {
+			return nil
+		}
+		return object
+	}}
+}
+
+// prefixed passes on lines of text behind their node's name.
+func (a *asked) prefixed(node string) io.Writer {
+	return &lineWriter{of: a, line: func(line []byte) []byte {
+		return fmt.Appendf(nil, "%-12s  %s", printable(node), printable(string(line)))
+	}}
+}
+
+// documents prints all nodes' objects as one list, or one a line. Rows are asked for as lines.
+func (a *asked) documents(ctx context.Context, agents []agent, command func(string) []string, rows bool) ([]*answer, error) {
+	format := "json"
+	if rows {
+		format = "jsonl"
+	}
+	answers := a.ask(ctx, agents, command(format), nil)
+	all := []json.RawMessage{}
+	for _, answer := range answers {
+		for object := range objects(answer, rows) {
+			text, err := onNode(object, answer.node)
+			if err != nil {
+				if answer.err == nil {
+					answer.err = err
+				}
+				break
+			}
+			all = append(all, text)
+		}
+	}
+	return answers, a.print(all)
+}
+
+// objects are the answer's lines, or all of it.
+func objects(answer *answer, rows bool) func(func([]byte) bool) {
+	return func(yield func([]byte) bool) {
+		if answer.out.Len() == 0 {
+			return
+		}
+		if !rows {
+			yield(answer.out.Bytes())
+			return
+		}
+		for line := range bytes.Lines(answer.out.Bytes()) {
+			if len(bytes.TrimSpace(line)) > 0 && !yield(line) {
+				return
+			}
+		}
+	}
+}
+
+func (a *asked) print(all []json.RawMessage) error {
+	if a.output == "jsonl" {
+		for _, object := range all {
+			var line bytes.Buffer
+			if err := json.Compact(&line, object); err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintln(a.out, line.String()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	text, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return err
+	}
+	if a.output == "yaml" {
+		if text, err = yaml.JSONToYAML(text); err != nil {
+			return err
+		}
+		_, err = a.out.Write(text)
+		return err
+	}
+	_, err = fmt.Fprintf(a.out, "%s\n", text)
+	return err
+}
+
+// cells are what stands between two spaces or more: nearlb's tables have those between columns, and - in empty cells.
+var cells = regexp.MustCompile(` {2,}`)
+
+// writeTables makes one table of all nodes', with a column for the node. What is no row of the first node's columns (a sentence
+// that there are none) goes behind it.
+func writeTables(w io.Writer, answers []*answer, bare bool) error {
+	var table [][]string
+	var sentences []string
+	for _, answer := range answers {
+		for i, line := range slices.Collect(strings.Lines(answer.out.String())) {
+			row := cells.Split(strings.TrimSpace(line), -1)
+			switch {
+			case len(row) < 2:
+				sentences = append(sentences, answer.node+": "+strings.TrimSpace(line))
+				continue
+			case i == 0 && !bare && len(table) > 0:
+				continue // its headings
+			case i == 0 && !bare:
+				row = slices.Insert(row, 0, "ON NODE")
+			default:
+				row = slices.Insert(row, 0, answer.node)
+			}
+			table = append(table, row)
+		}
+	}
+	writeAligned(w, table)
+	for _, text := range sentences {
+		if _, err := fmt.Fprintln(w, printable(text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeAligned writes cells in columns, two spaces apart.
+func writeAligned(w io.Writer, table [][]string) {
+	var widths []int
+	for _, row := range table {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	out := bufio.NewWriter(w)
+	for _, row := range table {
+		for i, cell := range row {
+			out.WriteString(printable(cell))
+			if i < len(row)-1 {
+				out.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
+			}
+		}
+		out.WriteByte('\n')
+	}
+	_ = out.Flush() // who reads went away
+}
+
+// printable escapes what would move a terminal's cursor.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != ' ' && !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+}

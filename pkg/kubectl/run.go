@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubectl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/klog/v2"
+)
+
+// Exit statuses, as of nearlb.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// version is set by the linker (release.sh).
+var version = "unknown"
+
+// Main runs the plugin with its arguments, without the program's name, and returns its exit status.
+func Main(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard) // what client-go says of connections is in errors, too
+	return run(ctx, args, connect, os.Stdout, os.Stderr)
+}
+
+func run(ctx context.Context, args []string, connect func(*request) (*cluster, error), out, errs io.Writer) int {
+	if len(args) == 1 && args[0] == "--version" {
+		fmt.Fprintf(out, "kubectl-nearlb %s\n", version)
+		return exitDone
+	}
+	r, err := parse(args)
+	if err == nil && (len(r.command) == 0 || r.has("-h", "--help")) {
+		fmt.Fprint(out, usage)
+		return exitDone
+	}
+	var failed bool
+	if err == nil {
+		failed, err = r.run(ctx, connect, out, errs)
+	}
+	if err != nil {
+		fmt.Fprintf(errs, "kubectl nearlb: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	switch bad := (usageError{}); {
+	case errors.As(err, &bad):
+		return exitUsage
+	case err != nil, failed:
+		return exitFailed
+	}
+	return exitDone
+}
+
+// run says whether something failed that it told of.
+func (r *request) run(ctx context.Context, connect func(*request) (*cluster, error), out, errs io.Writer) (failed bool, err error) {
+	c, err := connect(r)
+	if err != nil {
+		return false, err
+	}
+	if r.command[0] == "why" {
+		if err := r.aim(ctx, c); err != nil {
+			return false, err
+		}
+	}
+	agents, err := c.find(ctx, r)
+	if err != nil {
+		return false, err
+	}
+	if r.command[0] == "explain" { // the same everywhere
+		agents = slices.DeleteFunc(agents, func(a agent) bool { return a.lack != nil })
+		agents = agents[:min(1, len(agents))]
+	}
+	all := &asked{cluster: c, request: r, out: out, errs: errs}
+	if r.command[0] == "status" && len(r.command) == 1 {
+		return all.summary(ctx, agents)
+	}
+	return all.each(ctx, agents)
+}
+
+// asked is one command on several nodes.
+type asked struct {
+	*cluster
+	*request
+	out, errs io.Writer
+	mu        sync.Mutex // of out and errs
+}
+
+// answer is what a node said.
+type answer struct {
+	node   string
+	out    bytes.Buffer
+	status int
+	err    error  // it could not be asked, or not to the end
+	said   string // on standard error
+}
+
+// atOnce is how many nodes are asked at a time. All that are followed are asked together.
+const atOnce = 50
+
+// ask has all agents run a command. What they say goes into to, as it comes, or is kept in the answer where to is nil.
+func (a *asked) ask(ctx context.Context, agents []agent, command []string, to func(node string) io.Writer) []*answer {
+	places := make(chan struct{}, max(1, atOnce))
+	if a.follows() {
+		places = make(chan struct{}, len(agents)+1)
+	}
+	answers := make([]*answer, len(agents))
+	var all sync.WaitGroup
+	for i, agent := range agents {
+		answers[i] = &answer{node: agent.node, err: agent.lack}
+		if agent.lack != nil {
+			continue
+		}
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			places <- struct{}{}
+			defer func() { <-places }()
+			a.askOne(ctx, agent, command, to, answers[i])
+		}()
+	}
+	all.Wait()
+	return answers
+}
+
+func (a *asked) askOne(ctx context.Context, agent agent, command []string, to func(node string) io.Writer, answer *answer) {
+	if !a.follows() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.timeout)
+		defer cancel()
+	}
+	var out io.Writer = &answer.out
+	if to != nil {
+		out = to(agent.node)
+	}
+	var errs bytes.Buffer
+	answer.status, answer.err = a.cluster.run(ctx, agent.pod, a.container, append([]string{"nearlb"}, command...), out, &errs)
+	if errors.Is(answer.err, context.DeadlineExceeded) {
+		answer.err = fmt.Errorf("no answer within %v (--timeout)", a.timeout)
+	}
+	if end, is := out.(interface{ end() }); is {
+		end.end()
+	}
+	answer.said = strings.TrimSpace(errs.String())
+}
+
+// tell says what went wrong, once for all nodes where it is the same, and returns whether anything did.
+func (a *asked) tell(answers []*answer) (failed bool, usage bool) {
+	var order []string
+	nodes := map[string][]string{}
+	usage = len(answers) > 0
+	for _, answer := range answers {
+		text := answer.said
+		switch {
+		case answer.err != nil && errors.Is(answer.err, context.Canceled):
+			usage = false
+			continue // by who asked
+		case answer.err != nil:
+			text = strings.TrimSpace(text + "\n" + answer.err.Error())
+			failed = true
+		case answer.status != 0:
+			failed = true
+		}
+		usage = usage && answer.status == exitUsage
+		if text == "" {
+			continue
+		}
+		if nodes[text] == nil {
+			order = append(order, text)
+		}
+		nodes[text] = append(nodes[text], answer.node)
+	}
+	for _, text := range order {
+		for line := range strings.Lines(text) {
+			fmt.Fprintf(a.errs, "%s: %s\n", names(nodes[text]), printable(strings.TrimRight(line, "\r\n")))
+		}
+	}
+	return failed, usage
+}
+
+// names are at most three nodes, and how many more.
+func names(nodes []string) string {
+	if len(nodes) > 3 {
+		return fmt.Sprintf("%s and %d more nodes", strings.Join(nodes[:3], ", "), len(nodes)-3)
+	}
+	return strings.Join(nodes, ", ")
+}
+
+// each runs the command everywhere and puts the answers together.
+func (a *asked) each(ctx context.Context, agents []agent) (failed bool, err error) {
+	command := func(format string) []string {
+		if format == "" {
+			return a.command
+		}
+		return append(slices.Clone(a.command), "-o", format)
+	}
+	rows := readCommands[a.command[0]]
+	var answers []*answer
+	switch {
+	case a.output == "jsonl" && rows:
+		answers = a.ask(ctx, agents, command("jsonl"), a.lines)
+	case a.output == "json" || a.output == "yaml" || a.output == "jsonl":
+		answers, err = a.documents(ctx, agents, command, rows)
+	case (a.output == "" || a.output == "table" || a.output == "wide") && rows && a.command[0] != "zones" && !a.follows():
+		answers = a.ask(ctx, agents, command(a.output), nil)
+		err = writeTables(a.out, answers, a.has("--no-headers"))
+	case a.follows():
+		answers = a.ask(ctx, agents, command(a.output), a.prefixed)
+	default:
+		answers = a.ask(ctx, agents, command(a.output), nil)
+		err = a.pages(answers)
+	}
+	failed, usage := a.tell(answers)
+	if err == nil && usage {
+		return failed, usageError{errors.New("nearlb refuses this request")}
+	}
+	return failed, err
+}
+
+// pages prints the answers one after the other, under their nodes' names where there are several.
+func (a *asked) pages(answers []*answer) error {
+	for i, answer := range answers {
+		if answer.out.Len() == 0 {
+			continue
+		}
+		if len(answers) > 1 && (a.output == "" || a.output == "table" || a.output == "wide") {
+			if i > 0 {
+				fmt.Fprintln(a.out)
+			}
+			fmt.Fprintf(a.out, "== node %s\n", printable(answer.node))
+		}
+		if _, err := a.out.Write(answer.out.Bytes()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const usage = `kubectl nearlb asks the agents of all nodes at once.
+
+Usage:
+  kubectl nearlb COMMAND [FLAGS OF NEARLB] [FLAGS BELOW]
+
+Commands, as of nearlb, with its flags (kubectl nearlb COMMAND ... -- --node X
+passes on what is below as well):
+  services, backends, flows, affinity, verdicts, devices, drops, changes, zones
+  top --once, status, why, check, trace, version, explain
+
+  kubectl nearlb status                  the whole cluster in a screen
+  kubectl nearlb services -n prod
+  kubectl nearlb drops -f --service prod/web -o jsonl
+  kubectl nearlb why pod/cart-0 svc/web  asks the node that the pod is on
+
+Flags:
+      --node NAMES             only these nodes, separated by commas
+      --context NAME           of the kubeconfig
+      --kubeconfig FILE
+      --agent-namespace NAME   where the agents' pods are (kube-system)
+  -l, --selector LABELS        of those pods (app.kubernetes.io/name=nearlb)
+      --container NAME         in them (nearlb)
+      --timeout TIME           for each node's answer (30s)
+      --compare=false          status: do not compare the nodes' backends
+  -o, --output FORMAT          as nearlb has it; jsonl is printed as it comes
+
+      --version                of this plugin; version: of the agents
+
+Each row of a table, and each object of JSON (onNode), has its node. Nodes that
+cannot be asked are named on standard error; the exit status is 1 then, and
+where a node's command ended so.
+`

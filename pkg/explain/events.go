@@ -7,6 +7,8 @@ var events = []Word{
 	{"backend-added", Change, "a backend takes new connections now", ""},
 	{"backend-removed", Change, "a backend takes no new connections any more", "the EndpointSlice that it names says why"},
 	{"backend-changed", Change, "a backend is in another state, or nearer or farther", ""},
+	{"backend-ejected", Change, "new connections leave out a backend that does not answer, or its Service only observes that", "its pod's logs; nearlb backends -o wide says what is known against it"},
+	{"backend-readmitted", Change, "a backend that was left out gets new connections again", ""},
 	{"frontend-added", Change, "an address and port of a Service is served now", ""},
 	{"frontend-removed", Change, "an address and port is not served any more", ""},
 	{"traffic-changed", Change, "new connections are treated in another way, or for another reason", ""},

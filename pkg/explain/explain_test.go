@@ -44,6 +44,7 @@ func said(t *testing.T) map[explain.Kind][]string {
 		},
 		"../maps/*.go": func(s source) {
 			all[explain.State] = append(all[explain.State], s.constants("", "stale")...)
+			all[explain.State] = append(all[explain.State], s.constants("", "stateEjected")...)
 			all[explain.Change] = append(all[explain.Change], s.fields("What")...)
 		},
 		"../maps/noted.go": func(s source) { all[explain.Change] = append(all[explain.Change], s.constants("", "")...) },
@@ -52,6 +53,7 @@ func said(t *testing.T) map[explain.Kind][]string {
 			all[explain.Failure] = append(all[explain.Failure], s.constants("", "tableFull")...)
 			all[explain.Failure] = append(all[explain.Failure], s.returned("cause")...)
 			all[explain.Change] = append(all[explain.Change], s.fields("What")...)
+			all[explain.Change] = append(all[explain.Change], s.second("tell")...)
 		},
 		"../cli/why*.go":   func(s source) { all[explain.Cause] = append(all[explain.Cause], s.causes()...) },
 		"../cli/zones*.go": func(s source) { all[explain.Crossed] = append(all[explain.Crossed], s.constants("", "crossed")...) },
@@ -256,6 +258,20 @@ func (s source) returned(function string) (all []string) {
 				}
 				return true
 			})
+		}
+	})
+	return all
+}
+
+// second are the texts that calls of a method have as their second argument.
+func (s source) second(method string) (all []string) {
+	s.walk(func(n ast.Node) {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || len(call.Args) < 2 {
+			return
+		}
+		if of, is := call.Fun.(*ast.SelectorExpr); is && of.Sel.Name == method {
+			all = append(all, texts(call.Args[1])...)
 		}
 	})
 	return all

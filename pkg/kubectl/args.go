@@ -118,6 +118,9 @@ func (r *request) check() error {
 		slices.Sort(names)
 		return usagef("unknown command %q: want one of %s", r.command[0], strings.Join(names, ", "))
 	}
+	if len(r.command) > 1 && r.command[1] == "readmit" {
+		return usagef("readmit changes a node: kubectl -n %s exec POD -- nearlb %s", r.agents, strings.Join(r.command, " "))
+	}
 	if r.command[0] == "top" && !r.has("--once") {
 		return usagef("top has a screen of one node: kubectl -n %s exec -it POD -- nearlb top; or kubectl nearlb top --once", r.agents)
 	}

@@ -128,13 +128,14 @@ func TestWhatAllNodesSayIsSaidOnce(t *testing.T) {
 func TestBadUsageIsRefusedBeforeAnybodyIsAsked(t *testing.T) {
 	nobody := func(*request) (*cluster, error) { t.Error("connects"); return nil, io.EOF }
 	for args, want := range map[string]string{
-		"moon":                  `unknown command "moon"`,
-		"agent":                 `unknown command "agent"`,
-		"top":                   "top has a screen of one node",
-		"services --node":       "--node wants a value",
-		"services --timeout 5":  `--timeout "5": want a time as 30s`,
-		"services --compare=no": "--compare=no: want true or false",
-		"services --node=":      "--node: want names of nodes",
+		"moon":                         `unknown command "moon"`,
+		"agent":                        `unknown command "agent"`,
+		"top":                          "top has a screen of one node",
+		"backends readmit 10.0.0.1:80": "readmit changes a node: ",
+		"services --node":              "--node wants a value",
+		"services --timeout 5":         `--timeout "5": want a time as 30s`,
+		"services --compare=no":        "--compare=no: want true or false",
+		"services --node=":             "--node: want names of nodes",
 	} {
 		var out, errs bytes.Buffer
 		if status := run(t.Context(), strings.Fields(args), nobody, &out, &errs); status != 2 || !strings.Contains(errs.String(), want) {
@@ -186,10 +187,7 @@ func TestWhyAsksTheNodeOfThePod(t *testing.T) {
 // statusOf is a program that serves, but on some nodes.
 func statusOf(node string, command []string, out, _ io.Writer) int {
 	if command[0] == "backends" {
-		state := "active"
-		if node == "n3" {
-			state = "quiet"
-		}
+		state := map[string]string{"n1": "active", "n2": "ejected", "n3": "quiet"}[node]
 		fmt.Fprintf(out, `{"service":"prod/web","port":"http","protocol":"TCP","address":"10.244.1.2","backendPort":8080,"state":%q,"tier":%q}`+"\n", state, node)
 		fmt.Fprintf(out, `{"service":"prod/same","port":"","protocol":"TCP","address":"10.244.1.3","backendPort":80,"state":"active"}`+"\n")
 		return 0

@@ -185,6 +185,8 @@ static __always_inline struct step create_made(const struct flow *flow, enum ins
 						      : step_translate(VERDICT_TRANSLATE_DIRECT);
 	if (verdict != VERDICT_TRANSLATE_RECOVER)
 		count_connection(flow->service, flow->backend);
+	if (verdict != VERDICT_TRANSLATE_RECOVER && flow->protocol == IPPROTO_TCP)
+		syn_note(flow);
 	return step_translate(verdict);
 }
 

@@ -9,6 +9,7 @@
 #include "packet.h"
 #include "policy.h"
 #include "settings.h"
+#include "syn.h"
 
 #define FLOW_CLAIM  4 /* one in the claim counter of a flow's word */
 #define FLOW_CLOSED (SEEN_CLIENT_FIN | SEEN_SERVER_FIN)
@@ -495,12 +496,20 @@ static __always_inline __u32 seen_after(__u32 seen, __u32 add)
 	return (seen | add) & ~((add & SEEN_ESTABLISHED) / SEEN_ESTABLISHED * SEEN_RESET);
 }
 
+/* The server's first answer, by this entry of the flow. */
+static __always_inline void flow_answered(const struct flow *flow, __u32 add)
+{
+	health_answered(flow->backend);
+	if (flow->protocol == IPPROTO_TCP && !(add & SEEN_RESET))
+		syn_answered(flow);
+}
+
 static __always_inline void flow_note_seen(struct flow *flow, __u32 seen, __u32 add)
 {
 	if (add & ~seen)
 		__sync_fetch_and_or(&flow->seen, add);
 	if (add & ~seen & SEEN_REPLY)
-		health_answered(flow->backend);
+		flow_answered(flow, add);
 	if (add & SEEN_ESTABLISHED && seen & SEEN_RESET)
 		__sync_fetch_and_and(&flow->seen, ~SEEN_RESET);
 }

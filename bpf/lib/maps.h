@@ -95,6 +95,24 @@ struct {
 	__uint(max_entries, 1);
 } flow_spills SEC(".maps");
 
+/* Index: syn_flow. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct syn_sent);
+	__uint(max_entries, SYN_SLOTS);
+} syn_sent SEC(".maps");
+
+/* As many as backends. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct syn_times);
+	__uint(max_entries, 131072);
+} syn_times SEC(".maps");
+
 /* Two bits for each address that a frontend or a backend has: most packets that are not for a service stop here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -267,6 +267,24 @@ struct flow_spill {
 };
 _Static_assert(sizeof(struct flow_spill) == 64, "one cache line");
 
+#define SYN_SLOTS   8192 /* flows whose SYN is remembered; a power of two */
+#define SYN_BUCKETS 64   /* of syn_times */
+#define SYN_LEAST   16   /* microseconds: what the first bucket is less than */
+
+/* When a flow's SYN came: one word, written and read whole. The low half of a little-endian one is flow. */
+struct syn_sent {
+	__u32 flow; /* syn_flow; 0: nothing */
+	__u32 time; /* bpf_ktime_get_ns in microseconds, low 32 bits */
+} __attribute__((aligned(8)));
+_Static_assert(sizeof(struct syn_sent) == 8, "one word");
+
+/* How many connections of a backend had their SYN answered, by the time that took: in less than SYN_LEAST, then four buckets for each
+ * doubling; the last one, from 0.8 s on, has those whose SYN had to be sent again. They wrap. */
+struct syn_times {
+	__u32 buckets[SYN_BUCKETS];
+};
+_Static_assert(sizeof(struct syn_times) == 256, "layout is shared");
+
 struct affinity_key {
 	struct address client;
 	__u32 service; /* id of the service port */

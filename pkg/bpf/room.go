@@ -167,7 +167,7 @@ func SizeFlag(table string) string {
 	switch table {
 	case NearlbMapFlows:
 		table = "flow_sets"
-	case NearlbMapBackendCounters, NearlbMapBackendHealth:
+	case NearlbMapBackendCounters, NearlbMapBackendHealth, NearlbMapSynTimes:
 		table = NearlbMapBackends
 	case NearlbMapServiceCounters:
 		table = "services"

@@ -45,6 +45,7 @@ func (s *Sizes) sized() map[string]*uint32 {
 		NearlbMapBackends:        &s.Backends,
 		NearlbMapBackendCounters: &s.Backends,
 		NearlbMapBackendHealth:   &s.Backends,
+		NearlbMapSynTimes:        &s.Backends,
 		NearlbMapFlows:           &s.FlowSets,
 		NearlbMapAffinity:        &s.Affinity,
 		NearlbMapFragments:       &s.Fragments,

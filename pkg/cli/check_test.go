@@ -45,7 +45,7 @@ func TestEveryTableOfASizeHasItsFlag(t *testing.T) {
 	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 	addSizeFlags(flags, &agent.Options{})
 	sizes := bpf.Sizes{}
-	for _, table := range []string{bpf.NearlbMapFrontends, bpf.NearlbMapRecords, bpf.NearlbMapSlots, bpf.NearlbMapBackends, bpf.NearlbMapBackendCounters, bpf.NearlbMapFlows,
+	for _, table := range []string{bpf.NearlbMapFrontends, bpf.NearlbMapRecords, bpf.NearlbMapSlots, bpf.NearlbMapBackends, bpf.NearlbMapBackendCounters, bpf.NearlbMapSynTimes, bpf.NearlbMapFlows,
 		bpf.NearlbMapAffinity, bpf.NearlbMapFragments, bpf.NearlbMapSourceRanges, bpf.NearlbMapServiceCounters, bpf.NearlbMapNames} {
 		if name := strings.TrimPrefix(bpf.SizeFlag(table), "--"); sizes.Of(table) == nil || flags.Lookup(name) == nil {
 			t.Errorf("table %s has no flag --%s, or no size", table, name)

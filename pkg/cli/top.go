@@ -36,8 +36,9 @@ func topCommand() *cobra.Command {
 		Short: "Say what goes on now: rates of connections, bytes and failures",
 		Long: `Reads the kernel's counters twice, an interval apart, and tells the difference a
 second, and which connections are open; again and again without --once. Zones
-and nodes are those of backends. Of the node's own connections only new ones are
-known: no program sees their packets.`,
+and nodes are those of backends; SYN is the time to a connection's first answer.
+Of the node's own connections only new ones are known: no program sees their
+packets.`,
 		Example: `  nearlb top
   nearlb top backends --service prod/web --sort failed
   nearlb top --once --interval 5s -o json`,
@@ -198,8 +199,15 @@ func topNumbers(view string) []column[topRow] {
 			number("OUT/S", func(r topRow) string { return size(uint64(value(r.BytesOut))) }))
 	}
 	columns = append(columns, number("FAIL/S", func(r topRow) string { return rate(r.Failed) }))
+	if view != topClients {
+		median := number("SYN P50", func(r topRow) string { return microseconds(r.SYN50) })
+		median.wide = true
+		columns = append(columns, median, number("SYN P99", func(r topRow) string { return microseconds(r.SYN99) }))
+	}
 	if view == topServices || view == topBackends {
-		columns = append(columns, number("XZONE/S", func(r topRow) string { return size(uint64(value(r.CrossZone))) }))
+		crossing := number("XZONE/S", func(r topRow) string { return size(uint64(value(r.CrossZone))) })
+		crossing.wide = view == topBackends // which has its zone, too
+		columns = append(columns, crossing)
 	}
 	for _, c := range []column[topRow]{
 		number("REFUSED/S", func(r topRow) string { return rate(r.Refused) }), number("UNANSWERED/S", func(r topRow) string { return rate(r.Unanswered) }),
@@ -222,6 +230,22 @@ func rate(perSecond float64) string {
 		return fmt.Sprintf("%.0f", perSecond)
 	}
 	return strings.TrimSuffix(strings.Replace(size(uint64(perSecond)), " ", "", 1), "B")
+}
+
+// microseconds is a time in two or three digits; "" where there is none.
+func microseconds(p *float64) string {
+	if p == nil {
+		return ""
+	}
+	switch us := *p; {
+	case us < 999.5:
+		return fmt.Sprintf("%.0fus", us)
+	case us < 9950:
+		return fmt.Sprintf("%.1fms", us/1e3)
+	case us < 999_500:
+		return fmt.Sprintf("%.0fms", us/1e3)
+	}
+	return fmt.Sprintf("%.1fs", *p/1e6)
 }
 
 // topMeter reads the tables that are in force: others take their place when they grow, or by an upgrade.

@@ -25,12 +25,13 @@ type Meter struct {
 	at       time.Time
 	flows    flowMeter
 	names    meterNames
-	ports    []portMeter    // by id
-	backends []backendMeter // by id
-	known    []bool         // by id: backends has its counters
-	moved    bool           // some of ports did
-	busy     []uint32       // by id of a backend: number of its gain, 0: it has none
-	gains    []backendGain  // of this look; the first one is nobody's
+	ports    []portMeter          // by id
+	backends []backendMeter       // by id
+	known    []bool               // by id: backends has its counters
+	moved    bool                 // some of ports did
+	busy     []uint32             // by id of a backend: number of its gain, 0: it has none
+	gains    []backendGain        // of this look; the first one is nobody's
+	syn      map[uint32]*SYNTimes // by id of a backend: as read last, where there were any
 }
 
 // Gain is what came between two looks, and what is open at the second.
@@ -44,6 +45,8 @@ type Gain struct {
 	Unanswered  uint64 // TCP connections that had no answer for ten seconds
 	Rejected    uint64 // packets that no backend got, answered with a refusal
 	Dropped     uint64 // likewise, not answered
+
+	SYN *SYNTimes // of connections whose SYN was answered; nil: of none
 }
 
 // Failed is what went wrong, connections and packets together.
@@ -60,6 +63,17 @@ func (g *Gain) Add(o *Gain) {
 	g.Unanswered += o.Unanswered
 	g.Rejected += o.Rejected
 	g.Dropped += o.Dropped
+	g.addSYN(o.SYN)
+}
+
+func (g *Gain) addSYN(times *SYNTimes) {
+	if times == nil {
+		return
+	}
+	if g.SYN == nil {
+		g.SYN = &SYNTimes{}
+	}
+	g.SYN.add(times)
 }
 
 // PortGain is the gain of a service port.
@@ -139,7 +153,7 @@ func (m *Meter) Look(r *Reader, now time.Time) (g Gains, err error) {
 func (m *Meter) turn(s *store) {
 	if m.of != s {
 		m.flows = flowMeter{words: make([]uint32, int(s.flows.size)*flowWays)}
-		m.names = meterNames{}
+		m.names, m.syn = meterNames{}, map[uint32]*SYNTimes{} // those begin anew
 		m.of = s
 	}
 	m.ports = lengthened(m.ports, int(s.sizes.Services))
@@ -214,7 +228,7 @@ func (m *Meter) lookAtBackends(s *store, first bool, zone string) (all []Backend
 			return nil, fmt.Errorf("read counters of backend %s: %w", AddrPortOf(row), err)
 		}
 		if used {
-			tell(m.gained(id, row.Generation, &c, first), &row)
+			tell(m.gained(s, id, row.Generation, &c, first), &row)
 		}
 	}
 	for _, id := range still {
@@ -259,12 +273,13 @@ func (m *Meter) backendGain(s *store, gain Gain, row *backendRow, zone string) B
 		p.BytesTo += gain.BytesTo
 		p.BytesFrom += gain.BytesFrom
 		p.CrossZone += gain.CrossZone
+		p.addSYN(gain.SYN)
 	}
 	return BackendGain{Port: m.names.port(s, row.Service), Address: AddrPortOf(*row), Node: node, Zone: here, State: bpf.StateName(row.State), Gain: gain}
 }
 
 // gained is what a backend gained by its counters, with what its connections say.
-func (m *Meter) gained(id uint32, generation uint16, c *bpf.NearlbBackendCounter, first bool) (gain Gain) {
+func (m *Meter) gained(s *store, id uint32, generation uint16, c *bpf.NearlbBackendCounter, first bool) (gain Gain) {
 	b := &m.backends[id]
 	if m.busy[id] != 0 {
 		gain = m.gains[m.busy[id]].Gain
@@ -275,12 +290,28 @@ func (m *Meter) gained(id uint32, generation uint16, c *bpf.NearlbBackendCounter
 		before = *c
 	case !m.known[id], b.generation != generation, c.Connections < before.Connections, c.BytesTo < before.BytesTo, c.BytesFrom < before.BytesFrom:
 		before = bpf.NearlbBackendCounter{} // another endpoint has the id: its counters began at zero
+		delete(m.syn, id)
 	}
+	gain.SYN = m.measured(s, id, first)
 	*b, m.known[id] = backendMeter{*c, generation}, true
 	gain.Connections += c.Connections - before.Connections
 	gain.BytesTo += c.BytesTo - before.BytesTo
 	gain.BytesFrom += c.BytesFrom - before.BytesFrom
 	return gain
+}
+
+// measured is how long the SYNs of a backend's connections had no answer that had one since the look before.
+func (m *Meter) measured(s *store, id uint32, first bool) *SYNTimes {
+	now := s.synTimes(id)
+	came := now.since(m.syn[id])
+	if came == nil {
+		return nil
+	}
+	m.syn[id] = &now
+	if first {
+		return nil
+	}
+	return came
 }
 
 func (m *Meter) portGains() (all []PortGain) {

@@ -26,6 +26,7 @@ type store struct {
 	flows    *array
 	tags     *array // of flows: flow_tags
 	spills   *array // of flows: flow_spills
+	syn      *array // of backends: syn_times
 	filter   *array
 	settings *array
 

@@ -27,6 +27,7 @@ func memoryStore(sizes bpf.Sizes) *store {
 		flows:           newMemory[bpf.NearlbFlowSet](sizes.FlowSets),
 		tags:            newMemory[bpf.NearlbFlowBlock]((sizes.FlowSets + uint32(flowSets) - 1) / uint32(flowSets)),
 		spills:          newMemory[bpf.NearlbFlowSpill](1),
+		syn:             newMemory[bpf.NearlbSynTimes](sizes.Backends),
 		filter:          newMemory[bpf.NearlbKnownBits](filterWords),
 		settings:        newMemory[bpf.NearlbSettings](1),
 		frontends:       newMemoryHash[frontendKey, uint32](sizes.Frontends),

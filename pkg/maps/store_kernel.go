@@ -27,6 +27,7 @@ func kernelStore(m *bpf.NearlbMaps, readOnly bool) (*store, error) {
 		flows:           mapArray[bpf.NearlbFlowSet](mapped, m.Flows),
 		tags:            mapArray[bpf.NearlbFlowBlock](mapped, m.FlowTags),
 		spills:          mapArray[bpf.NearlbFlowSpill](mapped, m.FlowSpills),
+		syn:             mapArray[bpf.NearlbSynTimes](mapped, m.SynTimes),
 		filter:          mapArray[bpf.NearlbKnownBits](mapped, m.KnownAddresses),
 		settings:        mapArray[bpf.NearlbSettings](mapped, m.Config),
 		frontends:       &kernelHash[frontendKey, uint32]{table: m.Frontends},

@@ -486,6 +486,17 @@ type NearlbSuspect struct {
 	Pad        uint16
 }
 
+type NearlbSynSent struct {
+	_    structs.HostLayout
+	Flow uint32
+	Time uint32
+}
+
+type NearlbSynTimes struct {
+	_       structs.HostLayout
+	Buckets [64]uint32
+}
+
 type NearlbTierName uint32
 
 const (
@@ -610,6 +621,8 @@ const (
 	NearlbMapSocks                 = "socks"
 	NearlbMapSourceRanges          = "source_ranges"
 	NearlbMapSuspects              = "suspects"
+	NearlbMapSynSent               = "syn_sent"
+	NearlbMapSynTimes              = "syn_times"
 	NearlbMapTrace                 = "trace"
 	NearlbMapVerdicts              = "verdicts"
 	NearlbProgFromNet              = "from_net"
@@ -786,6 +799,8 @@ type NearlbMapSpecs struct {
 	Socks           *ebpf.MapSpec `ebpf:"socks"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	Suspects        *ebpf.MapSpec `ebpf:"suspects"`
+	SynSent         *ebpf.MapSpec `ebpf:"syn_sent"`
+	SynTimes        *ebpf.MapSpec `ebpf:"syn_times"`
 	Trace           *ebpf.MapSpec `ebpf:"trace"`
 	Verdicts        *ebpf.MapSpec `ebpf:"verdicts"`
 }
@@ -884,6 +899,8 @@ type NearlbMaps struct {
 	Socks           *ebpf.Map `ebpf:"socks"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	Suspects        *ebpf.Map `ebpf:"suspects"`
+	SynSent         *ebpf.Map `ebpf:"syn_sent"`
+	SynTimes        *ebpf.Map `ebpf:"syn_times"`
 	Trace           *ebpf.Map `ebpf:"trace"`
 	Verdicts        *ebpf.Map `ebpf:"verdicts"`
 }
@@ -914,6 +931,8 @@ func (m *NearlbMaps) Close() error {
 		m.Socks,
 		m.SourceRanges,
 		m.Suspects,
+		m.SynSent,
+		m.SynTimes,
 		m.Trace,
 		m.Verdicts,
 	)

@@ -39,7 +39,7 @@ second, and which connections are open; again and again without --once. Zones
 and nodes are those of backends; SYN is the time to a connection's first answer.
 Of the node's own connections only new ones are known: no program sees their
 packets.`,
-		Example: `  nearlb top
+		Example: `  nearlb top                       a live screen: h lists its keys
   nearlb top backends --service prod/web --sort failed
   nearlb top --once --interval 5s -o json`,
 		Args:      topView(&o.view),
@@ -60,7 +60,7 @@ packets.`,
 		if err := o.check(); err != nil {
 			return err
 		}
-		return o.run(cmd.Context(), cmd.OutOrStdout())
+		return o.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 	}
 	return cmd
 }
@@ -96,13 +96,16 @@ func (o *topOptions) check() error {
 }
 
 // run tells each interval, the first from now on.
-func (o *topOptions) run(ctx context.Context, out io.Writer) error {
+func (o *topOptions) run(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
 	meter := &topMeter{options: o}
 	defer meter.close()
-	if _, err := meter.look(); err != nil {
+	if err := meter.look(); err != nil {
 		return err
+	}
+	if screen := terminalOf(in, out); screen != nil && !o.once && o.format == formatTable {
+		return screen.run(ctx, meter)
 	}
 	tick := time.NewTicker(o.interval)
 	defer tick.Stop()
@@ -112,11 +115,10 @@ func (o *topOptions) run(ctx context.Context, out io.Writer) error {
 			return nil
 		case <-tick.C:
 		}
-		doc, err := meter.look()
-		if err != nil {
+		if err := meter.look(); err != nil {
 			return err
 		}
-		if err := o.tell(out, doc); err != nil || o.once {
+		if err := o.tell(out, meter.document()); err != nil || o.once {
 			return err
 		}
 	}
@@ -253,30 +255,38 @@ type topMeter struct {
 	options *topOptions
 	meter   maps.Meter
 	tables  liveTables
+	node    string     // that the agent says this is
+	gains   maps.Gains // of the last look
+	live    bool       // a person may turn to any view
 }
 
 func (m *topMeter) close() { m.tables.close() }
 
-// look tells what came since the look before.
-func (m *topMeter) look() (topDocument, error) {
+// look reads what came since the look before.
+func (m *topMeter) look() error {
 	o := m.options
 	reader, err := m.tables.open(o.live.pins.pinPath)
 	if err != nil {
-		return topDocument{}, err
+		return err
 	}
-	node := ""
 	if status, err := agent.ReadStatus(o.live.lockDir, o.live.pins.pinPath); err == nil {
-		node, m.meter.Zone = status.Node.Name, status.Node.Zone
+		m.node, m.meter.Zone = status.Node.Name, status.Node.Zone
 	}
-	m.meter.Clients, m.meter.All = o.view == topClients, o.idle || o.format == formatJSON || o.format == formatJSONL
+	m.meter.Clients, m.meter.All = m.live || o.view == topClients, o.idle || o.format == formatJSON || o.format == formatJSONL
 	gains, err := m.meter.Look(reader, time.Now())
 	if err != nil {
-		return topDocument{}, err
+		return err
 	}
 	o.narrow(&gains)
-	doc := topDocumentOf(o.view, node, &gains)
-	sortTop(doc.Rows, o.sort)
-	return doc, nil
+	m.gains = gains
+	return nil
+}
+
+// document has the rows of the view, in their order.
+func (m *topMeter) document() topDocument {
+	doc := topDocumentOf(m.options.view, m.node, &m.gains)
+	sortTop(doc.Rows, m.options.sort)
+	return doc
 }
 
 // narrow leaves out what was not asked for, before anything is summed up.

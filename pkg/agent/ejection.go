@@ -20,6 +20,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/journal"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/metrics"
 )
 
 // ejectable are tables whose backends can be left out: *maps.Tables.
@@ -41,6 +42,7 @@ type ejector struct {
 	now     func() uint64 // nanoseconds since the machine started
 	log     *slog.Logger
 	changes *changes // nil: nobody is told
+	metrics *metrics.Metrics
 
 	heard   chan heard
 	asking  map[maps.Suspect]bool
@@ -70,14 +72,14 @@ type suspects interface {
 	Close() error
 }
 
-func newEjector(tables ejectable, mode lb.Ejection, log *slog.Logger, changes *changes) *ejector {
-	return &ejector{tables: tables, mode: mode, answers: heardFrom, now: bpf.BootNanoseconds, log: log, changes: changes,
+func newEjector(tables ejectable, mode lb.Ejection, log *slog.Logger, changes *changes, m *metrics.Metrics) *ejector {
+	return &ejector{tables: tables, mode: mode, answers: heardFrom, now: bpf.BootNanoseconds, log: log, changes: changes, metrics: m,
 		heard: make(chan heard), asking: map[maps.Suspect]bool{}, ends: map[maps.Suspect]end{}, watched: map[maps.Suspect]uint64{}}
 }
 
 // followHealth leaves backends out that do not answer, until ctx ends.
 func (r *running) followHealth(ctx context.Context) {
-	e := newEjector(r.tables, r.options.Ejection, r.log, r.changes)
+	e := newEjector(r.tables, r.options.Ejection, r.log, r.changes, r.metrics)
 	told := make(chan maps.Suspect)
 	go func() {
 		defer close(told)
@@ -204,6 +206,7 @@ func (e *ejector) eject(v maps.Evidence) {
 		e.log.Debug("backend does not answer", "service", v.Port.String(), "backend", v.Address.String(), "problem", refused)
 	default:
 		e.ends[v.Suspect] = end{until: until}
+		e.metrics.Ejection()
 		e.log.Warn("backend left out", "service", v.Port.String(), "backend", v.Address.String(), "until", time.Now().Add(length).UTC().Format(time.RFC3339), "problem", v.Text())
 		e.tell(v, "backend-ejected", "for "+length.String(), v.Text())
 	}
@@ -252,6 +255,7 @@ func (e *ejector) look(ctx context.Context) bool {
 	}
 	now := e.now()
 	out := e.tables.Ejected()
+	e.metrics.Ejected(len(out))
 	for _, v := range out {
 		if e.modeOf(v) != lb.EjectionOn && e.tables.Readmit(v.Suspect) {
 			e.readmitted(v, "nearlb.io/ejection, or --ejection")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/metrics"
 )
 
 // ward is one backend as tables and programs have it.
@@ -78,7 +79,7 @@ func underEjection(t *testing.T, mode lb.Ejection, test func(*ejecting)) {
 		now := func() uint64 { return uint64(time.Hour + time.Since(start)) }
 		e := &ejecting{ward: &ward{now: now}, told: make(chan maps.Suspect)}
 		e.evidence = maps.Evidence{Suspect: suspected, Unanswered: 3, Clients: 2, Port: lb.PortName{Service: lb.ServiceName{Namespace: "d", Name: "web"}}}
-		ejector := newEjector(e.ward, mode, slog.New(slog.DiscardHandler), nil)
+		ejector := newEjector(e.ward, mode, slog.New(slog.DiscardHandler), nil, metrics.New("test"))
 		ejector.now = now
 		ejector.answers = func(context.Context, netip.AddrPort) bool {
 			e.asked++

@@ -26,6 +26,8 @@ type Metrics struct {
 	drift        *prometheus.CounterVec
 	audits       prometheus.Counter
 	answers      *prometheus.CounterVec
+	ejections    prometheus.Counter
+	ejected      prometheus.Gauge
 	lastAudit    prometheus.Gauge
 	lastSync     prometheus.Gauge
 	ledger       *ledger
@@ -52,13 +54,16 @@ func New(version string) *Metrics {
 			Name: "nearlb_audits_total", Help: "Comparisons of the live tables with what was published."}),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "nearlb_health_answers_total",
 			Help: "Answers of /healthz, /livez, /readyz and health check node ports (service), by HTTP status."}, []string{"endpoint", "code"}),
+		ejections: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "nearlb_ejections_total", Help: "Times that new connections began to leave a backend out, as it did not answer."}),
+		ejected:   gauge("nearlb_backends_ejected", "Backends that new connections leave out."),
 		lastAudit: gauge("nearlb_last_audit_timestamp_seconds", "When the tables were last compared."),
 		lastSync:  gauge("nearlb_last_sync_timestamp_seconds", "When everything that changed was last published."),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "nearlb_build_info", Help: "Always 1.",
 		ConstLabels: prometheus.Labels{"version": version}})
 	build.Set(1)
-	m.registry.MustRegister(m.programming, m.publications, m.failures, m.writes, m.drift, m.audits, m.answers, m.lastAudit, m.lastSync, build,
+	m.registry.MustRegister(m.programming, m.publications, m.failures, m.writes, m.drift, m.audits, m.answers, m.ejections, m.ejected, m.lastAudit, m.lastSync, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -117,6 +122,12 @@ func (m *Metrics) Audited(at time.Time, found []maps.Drift) {
 func (m *Metrics) Answered(endpoint string, code int) {
 	m.answers.WithLabelValues(endpoint, strconv.Itoa(code)).Inc()
 }
+
+// Ejection notes that a backend is left out.
+func (m *Metrics) Ejection() { m.ejections.Inc() }
+
+// Ejected notes how many backends are left out now.
+func (m *Metrics) Ejected(n int) { m.ejected.Set(float64(n)) }
 
 // Synced notes that nothing waits to be published.
 func (m *Metrics) Synced(at time.Time) { m.lastSync.Set(seconds(at)) }

@@ -256,6 +256,24 @@ func TestWhoFollowsGetsLinesAsTheyCome(t *testing.T) {
 	}
 }
 
+// What a node says after it was given up is nobody's.
+func TestANodeThatDoesNotAnswerIsGivenUp(t *testing.T) {
+	s := newStandIn(t, "n1", "n2")
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	s.program = func(node string, command []string, out, errs io.Writer) int {
+		if node == "n2" {
+			fmt.Fprintln(out, "SERVICE  FRONTEND")
+			<-release
+		}
+		return services(node, command, out, errs)
+	}
+	got := plugin(t, s, "services", "--timeout", "1s")
+	if got.status != 1 || !strings.Contains(got.out, "n1       prod/web:http") || !strings.Contains(got.errs, "n2: no answer within 1s (--timeout)") {
+		t.Errorf("%+v", got)
+	}
+}
+
 type watched struct{ lines chan string }
 
 func (w *watched) Write(text []byte) (int, error) { w.lines <- string(text); return len(text), nil }

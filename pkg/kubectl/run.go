@@ -144,7 +144,10 @@ func (a *asked) askOne(ctx context.Context, agent agent, command []string, to fu
 		out = to(agent.node)
 	}
 	var errs bytes.Buffer
-	answer.status, answer.err = a.cluster.run(ctx, agent.pod, a.container, append([]string{"nearlb"}, command...), out, &errs)
+	outs, said := &door{to: out}, &door{to: &errs}
+	answer.status, answer.err = a.cluster.run(ctx, agent.pod, a.container, append([]string{"nearlb"}, command...), outs, said)
+	outs.shut()
+	said.shut()
 	if errors.Is(answer.err, context.DeadlineExceeded) {
 		answer.err = fmt.Errorf("no answer within %v (--timeout)", a.timeout)
 	}
@@ -152,6 +155,29 @@ func (a *asked) askOne(ctx context.Context, agent agent, command []string, to fu
 		end.end()
 	}
 	answer.said = strings.TrimSpace(errs.String())
+}
+
+// door passes writes on until it is shut: a connection that was given up goes on writing what comes (remotecommand does not wait for it).
+type door struct {
+	mu     sync.Mutex
+	to     io.Writer
+	closed bool
+}
+
+// Write is io.Writer's.
+func (d *door) Write(text []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return 0, io.ErrClosedPipe
+	}
+	return d.to.Write(text)
+}
+
+func (d *door) shut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
 }
 
 // tell says what went wrong, once for all nodes where it is the same, and returns whether anything did.

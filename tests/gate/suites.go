@@ -48,7 +48,7 @@ func test(arguments ...string) []string {
 
 // concurrent are the packages with goroutines and memory that other processes write: the race detector watches their tests. Of
 // pkg/maps it watches torn alone, as its other tests have one goroutine each and take eight times as long under it.
-var concurrent = []string{"./pkg/agent", "./pkg/attach", "./pkg/bpf", "./pkg/capability", "./pkg/demo", "./pkg/dns", "./pkg/health", "./pkg/lab",
+var concurrent = []string{"./pkg/agent", "./pkg/attach", "./pkg/bpf", "./pkg/capability", "./pkg/demo", "./pkg/dns", "./pkg/health", "./pkg/kubectl", "./pkg/lab",
 	"./pkg/metrics", "./pkg/watch"}
 
 var torn = []string{"./pkg/maps", "-run=TestNoReaderSeesATornView"}

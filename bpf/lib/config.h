@@ -93,5 +93,7 @@ EXPORT_ENUM(event_kind);
 EXPORT_ENUM(program);
 EXPORT_ENUM(schema);
 EXPORT_ENUM(yield);
+EXPORT_ENUM(shortcut_mode);
+EXPORT_ENUM(shortcut_beats);
 volatile const struct event export_event;
 volatile const struct suspect export_suspect;

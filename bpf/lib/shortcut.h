@@ -28,6 +28,20 @@ static __always_inline bool shortcut_wanted(const struct packet *packet, enum ve
 	       verdict != VERDICT_TRANSLATE_REPLY;
 }
 
+/* The agent that said so may be gone: then the settings are mended here, as the beats of hours later would look like its last. */
+static __always_inline bool shortcut_in_force(const struct settings *settings)
+{
+	__u16 now;
+
+	if (settings->shortcut != SHORTCUT_WHILE_BEATING)
+		return settings->shortcut == SHORTCUT_ON;
+	now = bpf_ktime_get_ns() >> SHORTCUT_BEAT_SHIFT;
+	if ((__u16)(now - settings->shortcut_beat) <= SHORTCUT_BEATS_MISSED)
+		return true;
+	*(volatile __u8 *)&settings->shortcut = SHORTCUT_OFF;
+	return false;
+}
+
 /* An address that routers forward: none of a loopback, multicast, link-local or unspecified one. Of IPv6, 2000::/3 to fdff::. */
 static __always_inline bool is_forwarded(const struct address *address, __u8 family)
 {
@@ -168,8 +182,8 @@ static __always_inline enum way_out shortcut_plain(struct __sk_buff *skb, const 
 	struct shortcut_answer answer = {};
 	enum way_out out;
 
-	if (!settings || hops_left(headers) <= 1 || !is_forwarded(&packet->source, packet->family) ||
-	    !is_forwarded(&packet->destination, packet->family) ||
+	if (!settings || !shortcut_in_force(settings) || hops_left(headers) <= 1 ||
+	    !is_forwarded(&packet->source, packet->family) || !is_forwarded(&packet->destination, packet->family) ||
 	    is_snat_source(settings, &packet->source)) /* the host's own: forged */
 		return OUT_STACK;
 	if (!shortcut_flow(&answer, settings, packet, verdict))

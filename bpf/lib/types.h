@@ -374,6 +374,17 @@ enum yield {
 	YIELD_NEW = 2, /* SYN and datagrams too: kube-proxy's rules are here */
 };
 
+enum shortcut_mode {
+	SHORTCUT_OFF = 0,
+	SHORTCUT_ON,
+	SHORTCUT_WHILE_BEATING, /* as long as the agent says, several times a second, that nothing is passed by */
+};
+
+enum shortcut_beats {
+	SHORTCUT_BEAT_SHIFT = 28,  /* of nanoseconds: about a quarter of a second */
+	SHORTCUT_BEATS_MISSED = 2, /* after which nobody looks any more: 0.54 to 0.81 seconds */
+};
+
 /* What the agent tells every program; one element, memory-mapped. */
 struct settings {
 	__u32 schema;  /* SCHEMA_VERSION */
@@ -387,8 +398,8 @@ struct settings {
 	__u16 snat_quiet_first; /* the same of ports beyond these that the host's own connections do not get by themselves; */
 	__u16 snat_quiet_count; /* 0: none */
 	__u8 snat_wide; /* not 0: where those of --snat-ports are taken, every port from 1024 on serves that is nobody's */
-	__u8 shortcut; /* not 0: translated packets leave past the host's stack, where that is known to pass nothing by */
-	__u8 pad[2];
+	__u8 shortcut; /* enum shortcut_mode: whether translated packets leave past the host's stack */
+	__u16 shortcut_beat; /* SHORTCUT_WHILE_BEATING: bpf_ktime_get_ns >> SHORTCUT_BEAT_SHIFT of the last heartbeat, its low bits */
 	__u64 seed;      /* of the flow table's and the filter's hash; drawn once, kept over restarts */
 	__u64 responder; /* bpf_ktime_get_ns of the last heartbeat of who answers names on this node; 0: nobody does */
 	__u64 netns;     /* cookie of the host's network namespace, as its sockets tell it; 0: not known */

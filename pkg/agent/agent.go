@@ -58,7 +58,7 @@ func Run(ctx context.Context, o Options) (err error) {
 // start opens everything that works with one set of tables, in steps of which each wants those before it.
 func (d *daemon) start(ctx context.Context, p plan) (_ *running, err error) {
 	r := &running{options: d.options, log: d.log, metrics: d.metrics, source: d.source, origin: d.origin, reader: d.reader, checks: d.checks, daemon: d, plan: p,
-		hostNews: make(chan struct{}, 1)}
+		hostNews: make(chan struct{}, 1), shortcutNews: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
@@ -121,7 +121,7 @@ func (r *running) openLoop(context.Context) error {
 	r.loop = newLoop(r.source, r.tables, r.metrics, d.diary, r.log, loopOptions{
 		loopback4: o.Loopback4, loopback6: o.Loopback6,
 		auditEvery: o.AuditEvery, reclaimEvery: o.ReclaimEvery, debounce: o.Debounce,
-		namespace: namespace, snatPorts: o.SNATPorts, snatWide: o.SNATAllPorts && r.objects.Conntrack() == nil, shortcut: o.Shortcut, nodeConfig: o.nodeConfig(),
+		namespace: namespace, snatPorts: o.SNATPorts, snatWide: o.SNATAllPorts && r.objects.Conntrack() == nil, nodeConfig: o.nodeConfig(),
 		nodeChanged: func() { r.devices.Changed(); r.checks.Look(); r.hostChanged(); d.lookAtNames() },
 		checks:      r.checks,
 		names:       d.nameTables(),
@@ -146,6 +146,7 @@ func (r *running) lookAround(context.Context) error {
 		return err
 	}
 	r.lookAtRules()
+	r.lookAtShortcut()
 	r.lookAtHost()
 	r.looked(r.metrics.Look())
 	r.tables.TellEnds(r.metrics)
@@ -166,9 +167,15 @@ func (d *daemon) guard(serving map[lb.ServiceName]bool) {
 func (r *running) attachOptions(ctx context.Context) attach.Options {
 	var once sync.Once
 	return attach.Options{
-		Pods:          r.options.PodDevices,
-		Networks:      r.options.NetDevices,
-		Network:       func(n attach.Network) { r.networkChanged(n); r.checks.Look(); r.hostChanged(); r.daemon.lookAtNames() },
+		Pods:     r.options.PodDevices,
+		Networks: r.options.NetDevices,
+		Network: func(n attach.Network) {
+			r.networkChanged(n)
+			r.checks.Look()
+			r.hostChanged()
+			r.shortcutChanged()
+			r.daemon.lookAtNames()
+		},
 		Peers:         r.options.Shortcut != ShortcutOff,
 		NodeAddresses: func() []netip.Addr { return r.source.Node().Addresses },
 		LinkDir:       bpf.LinkDirectory(r.options.PinPath),
@@ -237,6 +244,7 @@ func (r *running) run(ctx context.Context) error {
 	group.Go(func() error { return r.handBackMemory(ctx) })
 	group.Go(func() error { return r.followHost(ctx) })
 	group.Go(func() error { return r.followRules(ctx) })
+	group.Go(func() error { return r.followShortcut(ctx) })
 	group.Go(func() error { return r.tellAttached(ctx) })
 	group.Go(func() error { return r.followRoom(ctx) })
 	group.Go(func() error { r.followDrops(ctx); return nil })

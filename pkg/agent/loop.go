@@ -53,7 +53,6 @@ type loopOptions struct {
 	namespace                          uint64 // cookie of the host's network namespace
 	snatPorts                          maps.PortRange
 	snatWide                           bool // ports beyond these serve as well
-	shortcut                           ShortcutMode
 	nodeConfig                         watch.NodeConfig
 	nodeChanged                        func() // told when the node's addresses may have changed; may be nil
 	checks                             checks
@@ -81,6 +80,7 @@ type loop struct {
 	*progress
 	*diary
 	network network
+	passing shortcut
 
 	full       chan string                  // gets the name of a table that had no room for a Service
 	left       chan struct{}                // gets something when UDP clients may have been left with a backend that serves no more

@@ -129,7 +129,7 @@ func (l *loop) config() (maps.Config, error) {
 	network := l.lastNetwork()
 	network.Local = without(network.Local, slices.Concat(c.ServiceCIDRs, l.source.ServiceCIDRs()))
 	c.Devices, c.Sources = sourcesOf(network, c.Node4, c.Node6)
-	c.Shortcut, c.Pods = l.shortcut == ShortcutOn, nil
+	c.Shortcut, c.Pods = l.passing.last().told(), nil
 	for _, peer := range network.Peers {
 		c.Pods = append(c.Pods, uint32(peer.Ifindex))
 	}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/health"
@@ -43,7 +45,9 @@ type running struct {
 	leaving sync.Mutex      // held by whoever carries or takes over (upgrade.go)
 	carrier *tables.Carrier // nil: nothing is to be carried over
 
-	hostNews chan struct{} // gets something when the host may have to be looked at (host.go)
+	hostNews     chan struct{}           // gets something when the host may have to be looked at (host.go)
+	ours         map[ebpf.ProgramID]bool // programs that may be on devices, when followShortcut looked last
+	shortcutNews chan struct{}           // the same of what the shortcut passes by (shortcut.go)
 
 	mu     sync.Mutex
 	faults faults // as of the last status
@@ -68,6 +72,10 @@ func (r *running) status() Status {
 		here:     slices.Concat(r.tables.Problems(), r.checks.Problems()),
 		Trouble:  r.kept(),
 		Names:    r.daemon.names.status(),
+	}
+	if r.options.Shortcut != ShortcutOff {
+		passing := r.passing.last()
+		s.Shortcut = &passing
 	}
 	if err := r.daemon.loader.gone(); err != nil {
 		s.Trouble = append(s.Trouble, err.Error())

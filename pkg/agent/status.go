@@ -47,8 +47,9 @@ type Status struct {
 
 	Held watch.Held `json:"held"` // what stays in force although the API server suddenly lists it no more
 
-	Names    *NamesStatus       `json:"names,omitempty"` // left out: it is not to answer any
-	Growth   Growth             `json:"growth"`          // of the tables
+	Names    *NamesStatus       `json:"names,omitempty"`    // left out: it is not to answer any
+	Shortcut *ShortcutStatus    `json:"shortcut,omitempty"` // left out: it is never taken
+	Growth   Growth             `json:"growth"`             // of the tables
 	Devices  []attach.DeviceRow `json:"devices"`
 	Checks   []health.Row       `json:"healthChecks"` // health check node ports
 	Problems []lb.Problem       `json:"problems"`     // of objects, sorted

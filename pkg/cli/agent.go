@@ -41,8 +41,10 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 	flags.Var(method, "attach", "how programs are attached: `tcx|clsact` (default: tcx where the kernel has it)")
 	complete(cmd, "attach", func() []string { return []string{string(attach.TCX), string(attach.Clsact)} })
 	flags.Var(socketFlag{&options.SocketLB}, "socket-lb", "whose sockets are served as they connect: `host|all|off`")
-	flags.Var(shortcutFlag{&options.Shortcut}, "shortcut", "whether translated packets leave past the host's stack: `off|on`")
-	complete(cmd, "shortcut", func() []string { return []string{string(agent.ShortcutOff), string(agent.ShortcutOn)} })
+	flags.Var(shortcutFlag{&options.Shortcut}, "shortcut", "whether translated packets leave past the host's stack: `off|auto|on`; auto: while that passes nothing by")
+	complete(cmd, "shortcut", func() []string {
+		return []string{string(agent.ShortcutOff), string(agent.ShortcutAuto), string(agent.ShortcutOn)}
+	})
 	flags.StringVar(&options.Cgroup, "cgroup", "", "`directory` of the cgroup of those sockets (default: the whole cgroup2 hierarchy)")
 	complete(cmd, "socket-lb", func() []string {
 		return []string{string(attach.HostSockets), string(attach.AllSockets), string(attach.NoSockets)}
@@ -145,11 +147,11 @@ func (f shortcutFlag) String() string { return string(*f.mode) }
 
 func (f shortcutFlag) Set(text string) error {
 	switch mode := agent.ShortcutMode(strings.ToLower(text)); mode {
-	case agent.ShortcutOff, agent.ShortcutOn:
+	case agent.ShortcutOff, agent.ShortcutAuto, agent.ShortcutOn:
 		*f.mode = mode
 		return nil
 	}
-	return usagef("want off or on")
+	return usagef("want off, auto or on")
 }
 
 // portsFlag reads a range of ports.

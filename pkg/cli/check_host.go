@@ -4,10 +4,13 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/bypass"
 	"github.com/nearlb/nearlb/pkg/kubeproxy"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
@@ -65,6 +68,35 @@ func checkConntrack(rules kubeproxy.Rules, pins *pinFlags) checkRow {
 		return checkRow{"connection tracking", warning, "cannot be asked: " + shared.Error()}
 	}
 	return checkRow{"connection tracking", good, "cannot be asked, and the host translates no connections: " + unknown.Error()}
+}
+
+// checkShortcut lists what --shortcut=on would pass by, of the devices that have programs, or would.
+func checkShortcut(pins *pinFlags) checkRow {
+	const subject = "shortcut"
+	ours, err := bpf.PinnedPrograms(pins.pinPath)
+	var found []string
+	if err == nil {
+		found, err = bypass.Look(programmed(pins), ours)
+	}
+	switch {
+	case err != nil:
+		return checkRow{subject, warning, "what it would pass by cannot be read: " + err.Error()}
+	case len(found) > 0:
+		return checkRow{subject, good, "--shortcut=on would pass by, and --shortcut=auto leaves packets to: " + strings.Join(found, ", ")}
+	}
+	return checkRow{subject, good, "--shortcut=auto would take it: nothing is passed by"}
+}
+
+// programmed are the devices that have our programs.
+func programmed(pins *pinFlags) (devices []bypass.Device) {
+	rows, _ := attach.List(bpf.LinkDirectory(pins.pinPath)) // what cannot be read is none of ours
+	for _, row := range rows {
+		d := bypass.Device{Name: row.Device, Ifindex: row.Ifindex, Pod: row.Program == "from_pod" || row.Program == "to_pod"}
+		if row.Method != attach.CgroupLink && !slices.Contains(devices, d) {
+			devices = append(devices, d)
+		}
+	}
+	return devices
 }
 
 // snatPorts are those that the programs are told, and whether others serve as well; else those that an agent would take by default.

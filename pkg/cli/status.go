@@ -129,6 +129,12 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 		fmt.Fprintf(w, "held      %s\n", heldText(a.Held))
 	}
 	fmt.Fprintf(w, "audit     %s, %d differences found since the start\n", ago(a.LastAudit, now), a.Drift)
+	if a.Shortcut != nil {
+		fmt.Fprintf(w, "shortcut  %s\n", oneLine(printable(a.Shortcut.String())))
+		for _, what := range a.Shortcut.PassedBy {
+			fmt.Fprintf(w, "          %s\n", oneLine(printable(what)))
+		}
+	}
 	if g := a.Growth; g.Times > 0 {
 		fmt.Fprintf(w, "tables    grew %d times since the start, last %s\n", g.Times, ago(g.Last, now))
 	}

@@ -35,8 +35,8 @@ type Config struct {
 	Sources []netip.Addr
 	// Devices are the network devices, by ifindex.
 	Devices map[uint32]DeviceSources
-	// Shortcut has translated packets leave past the host's stack, into pods of this node by the devices of Pods.
-	Shortcut bool
+	// Shortcut says whether translated packets leave past the host's stack, into pods of this node by the devices of Pods.
+	Shortcut Shortcut
 	// Pods are devices, by ifindex, that are the host's side of a pod's veth, whose other side is in the pod's network namespace.
 	Pods []uint32
 }
@@ -72,7 +72,7 @@ func (t *Tables) Config() (Config, error) {
 		Loopback4: optionalAddr(s.Loopback4), Loopback6: optionalAddr(s.Loopback6), Disabled: s.Disabled != 0, Yield: Yield(s.Yield), Netns: s.Netns,
 		Node4: optionalAddr(s.Node4), Node6: optionalAddr(s.Node6), NodePort4: optionalAddr(s.NodePort4), NodePort6: optionalAddr(s.NodePort6),
 		SNATPorts: portRange(s.SnatFirst, s.SnatCount), SNATWide: s.SnatWide != 0, SNATQuiet: portRange(s.SnatQuietFirst, s.SnatQuietCount),
-		Sources: t.sources.inUse(), Shortcut: s.Shortcut != 0, Devices: map[uint32]DeviceSources{},
+		Sources: t.sources.inUse(), Shortcut: Shortcut(s.Shortcut), Devices: map[uint32]DeviceSources{},
 	}
 	for _, cidr := range s.Cidrs[:min(int(s.CidrCount), cidrLimit)] {
 		c.ServiceCIDRs = append(c.ServiceCIDRs, prefixOfCidr(cidr.Address, cidr.Mask))

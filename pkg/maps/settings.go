@@ -93,10 +93,7 @@ func (t *Tables) settingsOf(c *Config, old bpf.NearlbSettings) bpf.NearlbSetting
 	if c.SNATWide {
 		s.SnatWide = 1
 	}
-	s.Shortcut = 0
-	if c.Shortcut {
-		s.Shortcut = 1
-	}
+	s.Shortcut = uint8(c.Shortcut)
 	t.sources.fill(&s)
 	s.CidrCount = uint32(len(c.ServiceCIDRs))
 	clear(s.Cidrs[:])

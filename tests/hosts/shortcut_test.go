@@ -5,9 +5,12 @@ package hosts
 import (
 	"fmt"
 	"net/netip"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/lab"
 )
 
@@ -89,4 +92,77 @@ func (s *stage) forwards() (packets int) {
 		s.t.Fatalf("read %q: %v", said, err)
 	}
 	return packets
+}
+
+// --shortcut=auto: it is taken while nothing is passed by, and connections go on whichever way it is, and when the agent that looks is gone.
+func TestTheShortcutIsTakenOnlyWhileItPassesNothingBy(t *testing.T) {
+	s := newStage(t, options{agent: []string{"--shortcut", "auto"}})
+	s.awaitShortcut("strict reverse path filter of " + lab.Uplink + " (rp_filter)")
+	s.shell("for path in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $path; done")
+	s.awaitShortcut("")
+	backends := map[*lab.Pod]*service{s.near: s.next(), s.far: s.next()}
+	var held []*lab.Conn
+	for backend, of := range backends {
+		s.serve(of, ready(backend)...)
+		for _, client := range []host{s.pod, s.outside} {
+			for _, w := range ways() {
+				held = append(held, s.dial(client, of, loadBalancer, w))
+			}
+		}
+	}
+	goOn := func() {
+		t.Helper()
+		for _, conn := range held {
+			if _, err := conn.Who(); err != nil {
+				t.Errorf("%s -> %s: %v", conn.Local(), conn.Remote(), err)
+			}
+		}
+	}
+	goOn()
+	for _, in := range []struct{ found, make, remove string }{
+		{"nftables chain inet seen forward", "nft -f - <<'END'" + forwarded + "END", "nft delete table inet seen"},
+		{"routing rule 32765: table 100", "ip rule add fwmark 7 lookup 100", "ip rule del fwmark 7"},
+		{"queue tbf of " + s.near.Device, "tc qdisc add dev " + s.near.Device + " root tbf rate 1gbit burst 1m latency 50ms", "tc qdisc del dev " + s.near.Device + " root"},
+	} {
+		s.shell(in.make)
+		s.awaitShortcut(in.found)
+		goOn()
+		if strings.HasPrefix(in.found, "nftables") && s.forwards() == 0 {
+			t.Error("the stack has forwarded nothing, though there is a rule that wants to see it")
+		}
+		s.shell(in.remove)
+		s.awaitShortcut("")
+		goOn()
+	}
+	if err := s.agents[0].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	s.shell("nft -f - <<'END'" + forwarded + "END")
+	s.await("the stack has packets without an agent", func() bool { goOn(); return s.forwards() > 0 || t.Failed() })
+}
+
+// awaitShortcut polls until the first node's agent takes the shortcut; with words, until it does not, because of that among others.
+func (s *stage) awaitShortcut(because string) {
+	s.t.Helper()
+	s.await("the shortcut, in the way: "+because, func() bool {
+		status, err := agent.ReadStatus(s.LockDir(), s.here.PinPath())
+		if err != nil || status.Shortcut == nil {
+			return false
+		}
+		return status.Shortcut.Taken == (because == "") && (because == "" || slices.Contains(status.Shortcut.PassedBy, because))
+	})
+}
+
+// shell runs a script on the first node.
+func (s *stage) shell(script string) {
+	s.t.Helper()
+	err := s.here.Do(func() error {
+		if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", script, err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
 }

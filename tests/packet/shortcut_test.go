@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
@@ -44,7 +45,7 @@ func forEachHall(t *testing.T, test func(hall, world)) {
 		for _, w := range through([]door{podDoor, networkDoor}, worlds(lb.TCP, lb.UDP)) {
 			sub := h
 			sub.rig = h.rig.in(t).at(w)
-			sub.shortcut(true)
+			sub.shortcut(tables.ShortcutOn)
 			sub.publish(w.decide(service{name: "web", kind: lb.KindLoadBalancer, address: at(w.outside(10), 80), tiers: tiersOf(w.tier(8080, 3))}))
 			sub.publish(w.decide(service{name: "far", address: at(w.vip(11), 80), tiers: tiersOf(w.tier(8080, 2))}))
 			if test(sub, w); t.Failed() {
@@ -69,10 +70,10 @@ func (h hall) neighbour(w world, n int, link netlink.Link, state int) {
 	check(h, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: state, IP: w.pod(n).AsSlice(), HardwareAddr: w.mac(n)}))
 }
 
-func (h hall) shortcut(on bool) {
+func (h hall) shortcut(mode tables.Shortcut) {
 	h.Helper()
 	check(h, h.tables.Configure(tables.Config{
-		ServiceCIDRs: cidrs(), Loopback4: loopback4(), Loopback6: loopback6(), SNATPorts: snatPorts(), Shortcut: on,
+		ServiceCIDRs: cidrs(), Loopback4: loopback4(), Loopback6: loopback6(), SNATPorts: snatPorts(), Shortcut: mode,
 		Sources: []netip.Addr{netip.MustParseAddr("172.31.0.1"), netip.MustParseAddr("fd00:31::1")},
 		Devices: map[uint32]tables.DeviceSources{uint32(h.nodes.Attrs().Index): {}, uint32(h.clients.Attrs().Index): {}},
 		Pods:    []uint32{uint32(h.client.Attrs().Index), uint32(h.server.Attrs().Index)},
@@ -213,7 +214,10 @@ func TestTheShortcutLeavesWhatIsNotSimpleToTheStack(t *testing.T) {
 		packet func(packet) packet // nil: none
 		frame  func([]byte) []byte // nil: none
 	}{
-		"switched off":         {change: func(h hall, w world) func() { h.shortcut(false); return func() { h.shortcut(true) } }},
+		"switched off": {change: func(h hall, w world) func() {
+			h.shortcut(tables.ShortcutOff)
+			return func() { h.shortcut(tables.ShortcutOn) }
+		}},
 		"its last hop":         {frame: func(frame []byte) []byte { return times(62+1, aged, frame) }},
 		"for somebody else":    {frame: func(frame []byte) []byte { return slices.Concat(podMAC, frame[6:]) }},
 		"an unknown neighbour": {change: func(h hall, w world) func() { return h.unknown(w, netlink.NUD_NONE) }},
@@ -327,5 +331,31 @@ func TestTheShortcutLeavesAnswersThatItCannotTellToTheStack(t *testing.T) {
 		h.stays(h.objects.FromPod, in.bytes(), in.to(at(w.pod(3), 8080)).bytes(), "from_pod translate_balance")
 		direct := w.packet(at(w.pod(1), 41000), at(w.pod(9), 33000)).with("A", "an answer that has no flow")
 		h.stays(h.objects.FromPod, direct.bytes(), direct.bytes(), "from_pod pass_not_service")
+	})
+}
+
+// An agent that looks what is passed by says several times a second that it does. Without its word, packets are the stack's.
+func TestTheShortcutEndsWithWhoLooks(t *testing.T) {
+	forEachHall(t, func(h hall, w world) {
+		var now unix.Timespec
+		check(h, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+		c := talk{w.near(), w.near().to(at(w.pod(3), 8080))}
+		h.shortcut(tables.ShortcutWhileBeating)
+		_, counted := h.door("translate_balance")
+		h.tables.BeatShortcut(uint64(now.Nano()) - uint64(2*time.Second))
+		h.stays(h.program(fromPod), c.in.bytes(), c.out.bytes(), counted)
+		h.tables.BeatShortcut(uint64(now.Nano()) + uint64(time.Hour)) // a beat that is no more, hours later
+		program, counted := h.door("translate_established")
+		h.stays(program, c.in.with("A", "x").bytes(), c.out.with("A", "x").bytes(), counted)
+		in, want := c.in.with("A", "x").bytes(), routed(c.out.with("A", "x"))
+		for tries := 0; ; tries++ {
+			check(h, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+			h.tables.BeatShortcut(uint64(now.Nano()))
+			if told, frame, _ := h.counts(program, in); told == actRedirect && bytes.Equal(frame[12:], want[12:]) {
+				return
+			} else if tries == 100 { // the test may be slower than the agent may be
+				h.Fatalf("action %d\n%s", told, cmp.Diff(show(want), show(frame)))
+			}
+		}
 	})
 }

@@ -405,7 +405,7 @@ type NearlbSettings struct {
 	SnatQuietCount uint16
 	SnatWide       uint8
 	Shortcut       uint8
-	Pad            [2]uint8
+	ShortcutBeat   uint16
 	Seed           uint64
 	Responder      uint64
 	Netns          uint64
@@ -423,6 +423,21 @@ type NearlbSettings struct {
 	SourceBits [4]uint64
 	Sources    [64]NearlbAddress
 }
+
+type NearlbShortcutBeats uint32
+
+const (
+	NearlbShortcutBeatsSHORTCUT_BEAT_SHIFT   NearlbShortcutBeats = 28
+	NearlbShortcutBeatsSHORTCUT_BEATS_MISSED NearlbShortcutBeats = 2
+)
+
+type NearlbShortcutMode uint32
+
+const (
+	NearlbShortcutModeSHORTCUT_OFF           NearlbShortcutMode = 0
+	NearlbShortcutModeSHORTCUT_ON            NearlbShortcutMode = 1
+	NearlbShortcutModeSHORTCUT_WHILE_BEATING NearlbShortcutMode = 2
+)
 
 type NearlbSideIndex uint32
 
@@ -673,6 +688,8 @@ const (
 	NearlbVarExportReason          = "export_reason"
 	NearlbVarExportRecordFlags     = "export_record_flags"
 	NearlbVarExportSchema          = "export_schema"
+	NearlbVarExportShortcutBeats   = "export_shortcut_beats"
+	NearlbVarExportShortcutMode    = "export_shortcut_mode"
 	NearlbVarExportSideIndex       = "export_side_index"
 	NearlbVarExportSuspect         = "export_suspect"
 	NearlbVarExportTierName        = "export_tier_name"
@@ -829,6 +846,8 @@ type NearlbVariableSpecs struct {
 	ExportReason          *ebpf.VariableSpec `ebpf:"export_reason"`
 	ExportRecordFlags     *ebpf.VariableSpec `ebpf:"export_record_flags"`
 	ExportSchema          *ebpf.VariableSpec `ebpf:"export_schema"`
+	ExportShortcutBeats   *ebpf.VariableSpec `ebpf:"export_shortcut_beats"`
+	ExportShortcutMode    *ebpf.VariableSpec `ebpf:"export_shortcut_mode"`
 	ExportSideIndex       *ebpf.VariableSpec `ebpf:"export_side_index"`
 	ExportSuspect         *ebpf.VariableSpec `ebpf:"export_suspect"`
 	ExportTierName        *ebpf.VariableSpec `ebpf:"export_tier_name"`
@@ -962,6 +981,8 @@ type NearlbVariables struct {
 	ExportReason          *ebpf.Variable `ebpf:"export_reason"`
 	ExportRecordFlags     *ebpf.Variable `ebpf:"export_record_flags"`
 	ExportSchema          *ebpf.Variable `ebpf:"export_schema"`
+	ExportShortcutBeats   *ebpf.Variable `ebpf:"export_shortcut_beats"`
+	ExportShortcutMode    *ebpf.Variable `ebpf:"export_shortcut_mode"`
 	ExportSideIndex       *ebpf.Variable `ebpf:"export_side_index"`
 	ExportSuspect         *ebpf.Variable `ebpf:"export_suspect"`
 	ExportTierName        *ebpf.Variable `ebpf:"export_tier_name"`

@@ -176,7 +176,7 @@ static __always_inline bool echo_answer(struct __sk_buff *skb, const struct pack
 #define QUOTE_CHUNK      32
 #define QUOTE_MAX4       (576 - sizeof(struct iphdr) - 8)    /* RFC 1812 4.3.2.3 */
 #define QUOTE_MAX6       (1280 - sizeof(struct ipv6hdr) - 8) /* RFC 4443 2.4 c */
-#define QUOTE_CHUNKS_MAX 39
+#define QUOTE_CHUNKS_MAX ((int)((QUOTE_MAX6 + QUOTE_CHUNK - 1) / QUOTE_CHUNK))
 
 /* Header of an ICMP or ICMPv6 error. */
 struct icmp_error {
@@ -245,7 +245,7 @@ static __always_inline bool reject_tcp(struct __sk_buff *skb, const struct packe
 }
 
 /* Moves one chunk of the quoted packet, which has size bytes, up by room bytes and adds its sum; at: where it begins, which may be behind
- * the end. Not 0: done. A function of its own so that the verifier goes through it once. */
+ * the end; room 0: it adds the sum alone. Not 0: done. A function of its own so that the verifier goes through it once. */
 __noinline int quote_chunk(struct __sk_buff *skb, __u32 at, __u32 size, __u32 room, __u64 *sum)
 {
 	__u32 chunk[QUOTE_CHUNK / 4] = {};

@@ -271,13 +271,21 @@ static __always_inline bool create_listens(struct __sk_buff *skb, const struct c
 	return !choice_is_responder(choice) || responder_listens(skb, &choice->address, choice->port, protocol);
 }
 
+/* A connection that goes on finds its backend again, left out or not. */
+static __always_inline int create_how(const struct packet *packet)
+{
+	return opens_connection(packet) ? PICK_NEW | PICK_TRIAL : 0;
+}
+
 static __always_inline bool create_pick(struct __sk_buff *skb, struct choice *choice, const struct side *side,
 					const struct work *work, __u32 hash)
 {
-	if (!backend_pick(choice, side, work->service, hash, true))
+	int how = create_how(&work->packet);
+
+	if (!backend_pick(choice, side, work->service, hash, how | PICK_RESPONDER))
 		return false;
 	return create_listens(skb, choice, work->packet.protocol) ||
-	       backend_pick(choice, side, work->service, hash, false);
+	       backend_pick(choice, side, work->service, hash, how);
 }
 
 /* Of a connection that goes to another backend: its client does so too if the last one refused it. One lost SYN is no reason to. */
@@ -303,7 +311,8 @@ static __always_inline enum verdict create_choose(struct __sk_buff *skb, struct 
 	}
 	if (create_keep(skb, choice, work))
 		return create_verdict(work, false);
-	affine = record->affinity && affinity_find(choice, record, side, &work->packet.source) &&
+	affine = record->affinity &&
+		 affinity_find(choice, record, side, &work->packet.source, create_how(&work->packet)) &&
 		 create_listens(skb, choice, work->packet.protocol);
 	if (affine)
 		return create_verdict(work, true);

@@ -126,6 +126,13 @@ static __always_inline enum verdict reject_verdict(__u8 reason)
  * of the slots is there every second time. */
 #define NEXT_SLOTS 64
 
+/* How a backend is chosen. */
+enum pick {
+	PICK_RESPONDER = 1, /* it may be this node's responder */
+	PICK_NEW = 2,       /* for a new connection: not one that is left out */
+	PICK_TRIAL = 4,     /* whose answer will be seen: it may try one whose time is over */
+};
+
 /* A backend as a flow will remember it. */
 struct choice {
 	struct address address;
@@ -222,7 +229,7 @@ __noinline int backend_next(const struct tier *tier, __u32 hash, __u32 service)
 
 /* Id of a backend of the tier, 0: none. out: gets the first choice where all that were looked at are left out. A function of its own so that
  * the verifier goes through it once. */
-__noinline int backend_pick_tier(const struct tier *tier, __u32 service, __u32 hash, int responder, __u32 *out)
+__noinline int backend_pick_tier(const struct tier *tier, __u32 service, __u32 hash, int how, __u32 *out)
 {
 	__u32 count;
 
@@ -236,8 +243,8 @@ __noinline int backend_pick_tier(const struct tier *tier, __u32 service, __u32 h
 		const struct backend *backend = backend_get(id);
 
 		if (backend && backend->service == service &&
-		    (responder ? backend_serving(backend) : backend_serves_always(backend))) {
-			if (!health_out(id, backend->generation, true))
+		    (how & PICK_RESPONDER ? backend_serving(backend) : backend_serves_always(backend))) {
+			if (!(how & PICK_NEW) || !health_out(id, backend->generation, how & PICK_TRIAL))
 				return id;
 			if (!*out)
 				*out = id;
@@ -248,9 +255,9 @@ __noinline int backend_pick_tier(const struct tier *tier, __u32 service, __u32 h
 	return 0;
 }
 
-/* Not 0: choice has the backend. responder: 0 if it must not be this node's. A function of its own so that the verifier goes through it
+/* Not 0: choice has the backend. how: enum pick. A function of its own so that the verifier goes through it
  * once. */
-__noinline int backend_pick(struct choice *choice, const struct side *side, __u32 service, __u32 hash, int responder)
+__noinline int backend_pick(struct choice *choice, const struct side *side, __u32 service, __u32 hash, int how)
 {
 	__u32 id = 0, out = 0;
 	const struct backend *backend;
@@ -258,7 +265,7 @@ __noinline int backend_pick(struct choice *choice, const struct side *side, __u3
 	if (!choice || !side)
 		return false;
 	for (int i = 0; i < TIERS_MAX && !id; i++)
-		id = backend_pick_tier(&side->tiers[i], service, hash, responder, &out);
+		id = backend_pick_tier(&side->tiers[i], service, hash, how, &out);
 	if (!id)
 		id = out; /* rather one that does not answer than none */
 	backend = backend_get(id);
@@ -280,7 +287,7 @@ static __always_inline __u64 affinity_age(const struct affinity_value *value, __
 /* Not 0: the remembered backend still is in the side's list and may be used. The window slides. A function of its own for
  * the sake of the stack. */
 __noinline int affinity_find(struct choice *choice, const struct record *record, const struct side *side,
-			     const struct address *client)
+			     const struct address *client, int how)
 {
 	struct affinity_key key = {};
 	struct affinity_value *value;
@@ -300,8 +307,9 @@ __noinline int affinity_find(struct choice *choice, const struct record *record,
 	backend = backend_get(value->backend);
 	if (!backend || backend->generation != value->generation || backend->service != record->service)
 		return false;
-	if (!(backend->member & side->member) || !backend_serving(backend) ||
-	    health_out(value->backend, value->generation, true))
+	if (!(backend->member & side->member) || !backend_serving(backend))
+		return false;
+	if (how & PICK_NEW && health_out(value->backend, value->generation, how & PICK_TRIAL))
 		return false;
 	value->touched = now;
 	return backend_choose(choice, value->backend, backend);

@@ -168,16 +168,16 @@ static __always_inline enum verdict sock_balance(void *ctx, const struct sock_re
 	const struct side *side = &record->sides[SIDE_INTERNAL];
 	struct choice *choice = &answer->choice;
 	struct address socket = { .longs = { 0, request->cookie } };
-	bool affine = record->affinity && affinity_find(choice, record, side, &request->client);
+	bool affine = record->affinity && affinity_find(choice, record, side, &request->client, PICK_NEW);
 	__u32 hash = record->affinity ? maglev_hash_client(&request->client) : maglev_hash(&socket, 0, &record->key);
 
-	if (!affine && !backend_pick(choice, side, record->service, hash, true))
+	if (!affine && !backend_pick(choice, side, record->service, hash, PICK_NEW | PICK_RESPONDER))
 		return VERDICT_DROP_NO_BACKEND;
 	if (!request->host && choice_is_responder(choice))
 		return VERDICT_PASS_NOT_SERVICE; /* it is in another network namespace: the pod's device will know whether it listens */
 	if (!sock_listens(ctx, request, choice)) {
 		affine = false;
-		if (!backend_pick(choice, side, record->service, hash, false))
+		if (!backend_pick(choice, side, record->service, hash, PICK_NEW))
 			return VERDICT_DROP_NO_BACKEND;
 	}
 	if (affine)

@@ -38,22 +38,54 @@ type ejectable interface {
 type ejector struct {
 	tables  ejectable
 	mode    lb.Ejection // of Services that say nothing
-	answers func(context.Context, netip.AddrPort) bool
+	hear    func(context.Context, netip.AddrPort) reply
 	now     func() uint64 // nanoseconds since the machine started
 	log     *slog.Logger
 	changes *changes // nil: nobody is told
 	metrics *metrics.Metrics
 
-	heard   chan heard
-	asking  map[maps.Suspect]bool
-	ends    map[maps.Suspect]end    // of those that are left out
-	watched map[maps.Suspect]uint64 // those that would be left out, in a Service that only observes: until when
+	heard  chan heard
+	asking map[maps.Suspect]bool
+	asked  pace
+	ends   map[maps.Suspect]end    // of those that are left out
+	rests  map[maps.Suspect]uint64 // those that stay in though they do not answer: not asked until then
 }
 
 // heard is what a backend answered to the node's own question.
 type heard struct {
-	suspect maps.Suspect
-	answers bool
+	before maps.Evidence // when it was asked
+	reply  reply
+}
+
+// reply is what comes of the node's own question.
+type reply int
+
+const (
+	replyUnknown reply = iota // the node could not ask: that says nothing of the backend
+	replySilent
+	replyAnswered
+)
+
+// Forged packets can name any backend that nobody has answered this node from: so many are asked at once, and so many in a second. The
+// programs tell of the others again.
+const (
+	askAtOnce   = 8
+	askInSecond = 64
+)
+
+// pace counts what was done in a second.
+type pace struct {
+	second uint64
+	done   int
+}
+
+// take says whether there is one more.
+func (p *pace) take(now uint64, most int) bool {
+	if second := now / uint64(time.Second); second != p.second {
+		*p = pace{second: second}
+	}
+	p.done++
+	return p.done <= most
 }
 
 // end is when a backend's time is over, and when it was asked last since then.
@@ -73,8 +105,8 @@ type suspects interface {
 }
 
 func newEjector(tables ejectable, mode lb.Ejection, log *slog.Logger, changes *changes, m *metrics.Metrics) *ejector {
-	return &ejector{tables: tables, mode: mode, answers: heardFrom, now: bpf.BootNanoseconds, log: log, changes: changes, metrics: m,
-		heard: make(chan heard), asking: map[maps.Suspect]bool{}, ends: map[maps.Suspect]end{}, watched: map[maps.Suspect]uint64{}}
+	return &ejector{tables: tables, mode: mode, hear: heardFrom, now: bpf.BootNanoseconds, log: log, changes: changes, metrics: m,
+		heard: make(chan heard), asking: map[maps.Suspect]bool{}, ends: map[maps.Suspect]end{}, rests: map[maps.Suspect]uint64{}}
 }
 
 // followHealth leaves backends out that do not answer, until ctx ends.
@@ -150,21 +182,21 @@ func (e *ejector) modeOf(v maps.Evidence) lb.Ejection {
 
 // suspect asks a backend that the programs tell of.
 func (e *ejector) suspect(ctx context.Context, s maps.Suspect) {
-	if v, known := e.tables.Evidence(s); !known || v.Until != 0 || e.modeOf(v) == lb.EjectionOff || e.watched[s] > e.now() {
+	if v, known := e.tables.Evidence(s); !known || v.Until != 0 || e.modeOf(v) == lb.EjectionOff || e.rests[s] > e.now() {
 		return
 	}
 	e.ask(ctx, s)
 }
 
-// ask has the node itself connect to a backend; the answer comes to judge.
+// ask has the node itself connect to a backend, if it does not ask too many; the answer comes to judge.
 func (e *ejector) ask(ctx context.Context, s maps.Suspect) {
 	v, known := e.tables.Evidence(s)
-	if !known || e.asking[s] {
+	if !known || e.asking[s] || len(e.asking) >= askAtOnce || !e.asked.take(e.now(), askInSecond) {
 		return
 	}
 	e.asking[s] = true
 	go func() {
-		a := heard{s, e.answers(ctx, v.Address)}
+		a := heard{v, e.hear(ctx, v.Address)}
 		select {
 		case e.heard <- a:
 		case <-ctx.Done():
@@ -172,20 +204,25 @@ func (e *ejector) ask(ctx context.Context, s maps.Suspect) {
 	}()
 }
 
-// judge leaves a backend out that has not answered the node either, and takes one back that has.
+// judge leaves a backend out that has not answered the node either, nor anybody meanwhile, and takes one back that has answered the node.
 func (e *ejector) judge(a heard) {
-	delete(e.asking, a.suspect)
-	v, known := e.tables.Evidence(a.suspect)
+	suspect := a.before.Suspect
+	delete(e.asking, suspect)
+	v, known := e.tables.Evidence(suspect)
 	mode := e.modeOf(v)
 	switch {
 	case !known || mode == lb.EjectionOff:
-	case a.answers:
-		if e.tables.Readmit(a.suspect) {
+	case a.reply == replyAnswered:
+		if e.tables.Readmit(suspect) {
 			e.readmitted(v, "it answers this node")
 		}
+	case a.reply == replyUnknown:
+		e.rests[suspect] = e.now() + askAgain
+		e.log.Warn("ask backend whether it answers", "service", v.Port.String(), "backend", v.Address.String(), "problem", "this node cannot connect to it: it gets connections as before")
+	case v.AnsweredSince(a.before):
 	case mode == lb.EjectionObserve:
 		e.observe(v)
-	case v.Until == 0 || e.ends[a.suspect].failed(v.Until, e.now()):
+	case v.Until == 0 || e.ends[suspect].failed(v.Until, e.now()):
 		e.eject(v)
 	}
 }
@@ -203,6 +240,7 @@ func (e *ejector) eject(v maps.Evidence) {
 	case err != nil:
 		e.log.Debug("leave backend out", "service", v.Port.String(), "backend", v.Address.String(), "error", err)
 	case refused != "":
+		e.rests[v.Suspect] = now + askAgain
 		e.log.Debug("backend does not answer", "service", v.Port.String(), "backend", v.Address.String(), "problem", refused)
 	default:
 		e.ends[v.Suspect] = end{until: until}
@@ -214,7 +252,7 @@ func (e *ejector) eject(v maps.Evidence) {
 
 // observe tells what would be done.
 func (e *ejector) observe(v maps.Evidence) {
-	e.watched[v.Suspect] = e.now() + uint64(maps.EjectionTime(1))
+	e.rests[v.Suspect] = e.now() + uint64(maps.EjectionTime(1))
 	e.log.Warn("backend does not answer", "service", v.Port.String(), "backend", v.Address.String(), "problem", v.Text())
 	e.tell(v, "backend-ejected", "observed only, it gets connections as before", v.Text())
 }
@@ -272,12 +310,12 @@ func (e *ejector) look(ctx context.Context) bool {
 		}
 		e.ends[v.Suspect] = t
 	}
-	for s, until := range e.watched {
+	for s, until := range e.rests {
 		if now >= until {
-			delete(e.watched, s)
+			delete(e.rests, s)
 		}
 	}
-	return len(out)+len(e.watched) > 0
+	return len(out)+len(e.rests) > 0
 }
 
 // The node's own question: so many connections, so long one after the other, and how long it waits for an answer to any. With a twentieth
@@ -288,29 +326,41 @@ const (
 	answerTime    = 300 * time.Millisecond
 )
 
-// heardFrom says whether somebody answers TCP at an address: by a handshake, or by a reset. It is closed at once.
-func heardFrom(ctx context.Context, at netip.AddrPort) bool {
+// heardFrom asks whether somebody answers TCP at an address: by a handshake, or by a reset. It is closed at once.
+func heardFrom(ctx context.Context, at netip.AddrPort) reply {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	replies := make(chan bool, questions)
+	replies := make(chan reply, questions)
 	for i := range questions {
 		go func() {
 			pause(ctx, time.Duration(i)*questionEvery)
-			replies <- ctx.Err() == nil && connects(ctx, at)
+			replies <- connects(ctx, at)
 		}()
 	}
+	worst := replySilent
 	for range questions {
-		if <-replies {
-			return true
+		switch r := <-replies; r {
+		case replyAnswered:
+			return r
+		case replyUnknown:
+			worst = r
 		}
 	}
-	return false
+	return worst
 }
 
-func connects(ctx context.Context, at netip.AddrPort) bool {
+// connects asks once. What keeps the node itself from asking, as a lack of descriptors or of a route, is no silence.
+func connects(ctx context.Context, at netip.AddrPort) reply {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", at.String())
-	if err == nil {
+	var timeout net.Error
+	switch {
+	case err == nil:
 		_ = c.Close() // nothing was said
+		return replyAnswered
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
+		return replyAnswered
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.As(err, &timeout) && timeout.Timeout():
+		return replySilent // EHOSTUNREACH: nobody has that address on the link
 	}
-	return err == nil || errors.Is(err, syscall.ECONNREFUSED)
+	return replyUnknown
 }

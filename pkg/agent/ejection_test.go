@@ -66,7 +66,9 @@ func (w *ward) Readmitted() []maps.Readmission {
 // ejecting is an ejector over one backend, in a bubble of synctest.
 type ejecting struct {
 	*ward
-	answers bool // the backend answers this node
+	answers bool   // the backend answers this node
+	unable  bool   // this node cannot ask
+	during  func() // what happens while it is asked
 	asked   int
 	told    chan maps.Suspect
 }
@@ -81,10 +83,19 @@ func underEjection(t *testing.T, mode lb.Ejection, test func(*ejecting)) {
 		e.evidence = maps.Evidence{Suspect: suspected, Unanswered: 3, Clients: 2, Port: lb.PortName{Service: lb.ServiceName{Namespace: "d", Name: "web"}}}
 		ejector := newEjector(e.ward, mode, slog.New(slog.DiscardHandler), nil, metrics.New("test"))
 		ejector.now = now
-		ejector.answers = func(context.Context, netip.AddrPort) bool {
+		ejector.hear = func(context.Context, netip.AddrPort) reply {
 			e.asked++
+			if e.during != nil {
+				e.during()
+			}
 			time.Sleep(answerTime)
-			return e.answers
+			switch {
+			case e.unable:
+				return replyUnknown
+			case e.answers:
+				return replyAnswered
+			}
+			return replySilent
 		}
 		ended := make(chan struct{})
 		go func() {
@@ -211,15 +222,54 @@ func TestABackendThatIsLeftOutComesBackWithTheMode(t *testing.T) {
 	})
 }
 
+// It is asked again after a while, and not each time that the programs tell of it.
 func TestTooFewOthersKeepABackend(t *testing.T) {
 	underEjection(t, lb.EjectionOn, func(e *ejecting) {
 		e.refuses = true
 		e.suspect()
 		e.refuses = false
+		if e.suspect(); len(e.lengths) != 0 || e.asked != 1 {
+			t.Errorf("left out for %v, asked %d times", e.lengths, e.asked)
+		}
+		e.pass(time.Duration(askAgain))
 		if e.suspect(); len(e.lengths) != 1 {
 			t.Errorf("left out for %v", e.lengths)
 		}
 	})
+}
+
+// F3: the node's own question takes a while, and its own troubles are nobody's silence.
+func TestABackendStaysThatAnswersSomebodyWhileItIsAsked(t *testing.T) {
+	for name, row := range map[string]struct {
+		unable bool
+		during func(*ejecting)
+	}{
+		"a client is answered":       {false, func(e *ejecting) { e.evidence.Answered++ }},
+		"a person takes it back":     {false, func(e *ejecting) { e.Readmit(suspected) }},
+		"the node cannot ask anyone": {true, func(*ejecting) {}},
+	} {
+		underEjection(t, lb.EjectionOn, func(e *ejecting) {
+			e.unable, e.during = row.unable, func() { row.during(e) }
+			if e.suspect(); len(e.lengths) != 0 || e.asked != 1 {
+				t.Errorf("%s: left out for %v, asked %d times", name, e.lengths, e.asked)
+			}
+		})
+	}
+}
+
+func TestSoManyBackendsAreAskedInASecond(t *testing.T) {
+	var p pace
+	taken := 0
+	for i := range uint64(30) {
+		for range 10 {
+			if p.take(i*uint64(time.Second)/10, 64) {
+				taken++
+			}
+		}
+	}
+	if taken != 3*64 {
+		t.Errorf("%d in three seconds", taken)
+	}
 }
 
 func TestWhoAnswersThisNode(t *testing.T) {
@@ -228,18 +278,18 @@ func TestWhoAnswersThisNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := netip.MustParseAddrPort(listener.Addr().String())
-	if !heardFrom(t.Context(), at) {
-		t.Error("a server that listens")
+	if got := heardFrom(t.Context(), at); got != replyAnswered {
+		t.Error("a server that listens:", got)
 	}
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if !heardFrom(t.Context(), at) {
-		t.Error("a closed port")
+	if got := heardFrom(t.Context(), at); got != replyAnswered {
+		t.Error("a closed port:", got)
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if heardFrom(over, at) {
-		t.Error("nobody was asked")
+	if got := heardFrom(over, at); got == replyAnswered {
+		t.Error("nobody was asked:", got)
 	}
 }

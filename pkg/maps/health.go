@@ -36,6 +36,12 @@ type Evidence struct {
 	Since      uint64      // when it was left out last; 0: never
 	Until      uint64      // it is left out until then, and then until a connection that tries it is answered; 0: it is not left out
 	Times      int         // how often, one time after the other
+	Answered   uint32      // moves when it answers a new connection
+}
+
+// AnsweredSince says whether the backend has answered a connection, or was taken back, since before.
+func (e Evidence) AnsweredSince(before Evidence) bool {
+	return e.Answered != before.Answered || e.Until == 0 && (before.Until != 0 || e.Unanswered < before.Unanswered)
 }
 
 // Text says what the evidence is: "no answer to 3 connections of several clients, nor to this node".
@@ -137,7 +143,7 @@ func (t *Tables) evidence(s Suspect, p *port, at netip.AddrPort) Evidence {
 	e := Evidence{Suspect: s, Port: p.name(), Address: at, Mode: p.service.ejection}
 	if h.Generation == s.Generation {
 		e.Unanswered, e.Clients, e.Times = int(h.Unanswered), int(h.Clients), int(h.Times)
-		e.Since, e.Until = h.Since, h.Until
+		e.Since, e.Until, e.Answered = h.Since, h.Until, h.Answered
 	}
 	return e
 }
@@ -207,15 +213,18 @@ func (t *Tables) Readmit(s Suspect) bool {
 	if p == nil {
 		return false
 	}
-	was := t.isOut(s.ID)
+	o := t.out[s.ID]
 	t.readmit(s.ID)
-	return was
+	return o != nil && o.generation == s.Generation // also where a client's answer took it back a moment ago: nobody has told that yet
 }
 
-// ReadmitAt readmits all backends at an address and port that are left out, and says how many that were.
+// ReadmitAt readmits all backends at an address and port that are left out, and says how many that were: none of tables that are closed.
 func (t *Tables) ReadmitAt(at netip.AddrPort, because string) (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.closed {
+		return 0
+	}
 	for id, o := range t.out {
 		if o.address == at && t.isOut(id) {
 			t.readmitBecause(id, o, because)
@@ -236,7 +245,7 @@ func (t *Tables) readmit(id uint32) {
 }
 
 // settleHealth readmits backends that are no longer to be left out after a publication: those that are gone, and those whose tier has lost
-// so many others that more than half of it would be out. It takes time with the number of backends that are left out.
+// so many others that more than half of it would be out. It takes time with the backends of the tiers that have some left out.
 func (t *Tables) settleHealth() {
 	for id, o := range t.out {
 		b := read[backendRow](t.store.backends, id)
@@ -244,17 +253,28 @@ func (t *Tables) settleHealth() {
 			t.readmitBecause(id, o, "it takes no connections any more")
 		}
 	}
+	crowded := map[*run]bool{}
 	for id, o := range t.out {
 		for _, r := range o.port.runs {
-			if r.refs == 0 || !slices.Contains(r.ids, id) {
+			if r.refs == 0 {
 				continue
 			}
-			if usable, out := t.tally(r, 0); 2*out > usable {
-				t.readmitBecause(id, o, "its tier has lost others")
-				break
+			full, known := crowded[r]
+			if !known {
+				full = t.tooManyOut(r)
 			}
+			if full && slices.Contains(r.ids, id) {
+				t.readmitBecause(id, o, "its tier has lost others")
+				full = t.tooManyOut(r)
+			}
+			crowded[r] = full
 		}
 	}
+}
+
+func (t *Tables) tooManyOut(r *run) bool {
+	usable, out := t.tally(r, 0)
+	return 2*out > usable
 }
 
 func (t *Tables) readmitBecause(id uint32, o *leftOut, because string) {

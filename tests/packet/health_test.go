@@ -238,6 +238,10 @@ func TestNewConnectionsLeaveABackendOut(t *testing.T) {
 		for _, c := range there {
 			c.goOn(r, "translate_established", "translate_reply")
 		}
+		r.evict() // those that go on find it again
+		for _, c := range there {
+			c.goOn(r, "translate_recover", "translate_reply")
+		}
 		r.tables.Readmit(r.suspect(out))
 		for port := uint16(43000); ; port++ {
 			if r.open(w, port).out.dst == out {

@@ -23,7 +23,7 @@ func devicesCommand() *cobra.Command {
 		Args:    noArguments,
 	}
 	pins.add(cmd.Flags())
-	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)
+	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatJSONL, formatYAML)
 	again.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {

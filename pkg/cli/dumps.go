@@ -114,7 +114,7 @@ func backendsCommand() *cobra.Command {
 			{heading: "NODE", cell: func(r maps.BackendRow) string { return r.Node }},
 			{heading: "ZONE", cell: func(r maps.BackendRow) string { return r.Zone }},
 			{heading: "TIER", cell: func(r maps.BackendRow) string { return r.Tier }},
-			{heading: "STATE", cell: func(r maps.BackendRow) string { return r.State }},
+			{heading: "STATE", cell: backendState},
 			{heading: "OPEN", right: true, cell: func(r maps.BackendRow) string { return count(r.Open) }},
 			{heading: "TOTAL", when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.Connections) }},
 			{heading: "NEW/S", when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.NewPerSecond, rate) }},
@@ -133,6 +133,16 @@ func backendsCommand() *cobra.Command {
 	}.command()
 	cmd.AddCommand(readmitCommand())
 	return cmd
+}
+
+// stateEjected stands in tables for the state of a backend that new connections leave out. JSON has the state, and ejectedUntil.
+const stateEjected = "ejected"
+
+func backendState(r maps.BackendRow) string {
+	if r.EjectedUntil != "" {
+		return stateEjected
+	}
+	return r.State
 }
 
 func affinityCommand() *cobra.Command {

@@ -65,7 +65,7 @@ endpoints, states, causes and changes. Without a word it lists all of them.`,
 			fmt.Fprintf(out, "%s (%s)\n", w.Word, w.Kind)
 			writeFolded(out, width, "  ", sentence(w.Text))
 			if w.Do != "" {
-				writeFolded(out, width, "  ", "What to do: "+w.Do+".")
+				writeFolded(out, width, "  ", ended("What to do: "+w.Do))
 			}
 		}
 		return nil
@@ -74,7 +74,15 @@ endpoints, states, causes and changes. Without a word it lists all of them.`,
 }
 
 // sentence begins a text that stands alone with a capital letter, and ends it.
-func sentence(text string) string { return strings.ToUpper(text[:1]) + text[1:] + "." }
+func sentence(text string) string { return ended(strings.ToUpper(text[:1]) + text[1:]) }
+
+// ended ends a sentence that is no question.
+func ended(text string) string {
+	if strings.HasSuffix(text, "?") {
+		return text
+	}
+	return text + "."
+}
 
 // spellings are all words, verdicts with their class and without.
 func spellings() (all []string) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearlb/nearlb/pkg/explain"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -87,6 +88,15 @@ func TestCommandsThatReadTakeTheirPlacesFromTheEnvironment(t *testing.T) {
 	var out, errs bytes.Buffer
 	if status := run(t.Context(), []string{"services"}, strings.NewReader(""), &out, &errs); status != exitUsage || !strings.Contains(errs.String(), `environment NEARLB_OUTPUT="tea"`) {
 		t.Errorf("%d, %s", status, &errs)
+	}
+}
+
+func TestWhatIsExplainedEndsOnce(t *testing.T) {
+	for _, word := range explain.Words() {
+		var out bytes.Buffer
+		if status := run(t.Context(), []string{"explain", word.Word}, strings.NewReader(""), &out, &out); status != exitDone || strings.Contains(out.String(), "?.") {
+			t.Errorf("%s: %d, %s", word.Word, status, &out)
+		}
 	}
 }
 

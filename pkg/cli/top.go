@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -91,6 +92,9 @@ func (o *topOptions) check() error {
 	}
 	if o.view == topClients && (o.only.service != "" || o.only.namespace != "" || o.only.node != "") {
 		return usagef("clients are counted over all Services: --service, --namespace and --node narrow services and backends")
+	}
+	if o.view != topClients && o.only.client.addr.IsValid() {
+		return usagef("--client narrows clients alone: nearlb top clients")
 	}
 	return o.only.take(nil)
 }
@@ -295,5 +299,24 @@ func (o *topOptions) narrow(g *maps.Gains) {
 	g.Backends = slices.DeleteFunc(g.Backends, func(b maps.BackendGain) bool {
 		return !o.only.keepsService(b.Port.Service.String(), b.Port.Port) || !o.only.keepsNode(b.Node)
 	})
+	if o.only.node != "" {
+		g.Ports = portsOf(g.Backends)
+	}
 	g.Clients = slices.DeleteFunc(g.Clients, func(c maps.ClientGain) bool { return !o.only.client.keeps(c.Client, 0) })
+}
+
+// portsOf are the service ports of backends, with what these gained: what no backend got is no node's.
+func portsOf(backends []maps.BackendGain) (all []maps.PortGain) {
+	at := map[lb.PortName]int{}
+	for i := range backends {
+		b := &backends[i]
+		n, known := at[b.Port]
+		if !known {
+			n = len(all)
+			at[b.Port] = n
+			all = append(all, maps.PortGain{Port: b.Port})
+		}
+		all[n].Add(&b.Gain)
+	}
+	return all
 }

@@ -132,3 +132,27 @@ func TestRatesHaveThreeDigits(t *testing.T) {
 		}
 	}
 }
+
+// With --node a Service has what its backends there gained, in all views the same.
+func TestTopOfANodeSumsItsBackends(t *testing.T) {
+	g := gains()
+	o := topOptions{view: topServices, only: filter{node: "n2"}}
+	o.narrow(&g)
+	if diff := cmp.Diff([]maps.PortGain{{Port: g.Backends[0].Port, Gain: g.Backends[0].Gain}}, g.Ports); diff != "" || g.Backends[0].Node != "n2" {
+		t.Errorf("%+v: %s", g.Backends, diff)
+	}
+}
+
+func TestTopRefusesFiltersThatItsViewHasNot(t *testing.T) {
+	for args, want := range map[string]string{
+		"top --client 10.244.1.9":        "--client narrows clients alone",
+		"top backends --client 10.0.0.9": "--client narrows clients alone",
+		"top clients --node n2":          "clients are counted over all Services",
+		"top clients --service prod/web": "clients are counted over all Services",
+	} {
+		var out, errs bytes.Buffer
+		if status := run(t.Context(), strings.Fields(args), strings.NewReader(""), &out, &errs); status != exitUsage || !strings.Contains(errs.String(), want) {
+			t.Errorf("%s: %d, %s", args, status, &errs)
+		}
+	}
+}

@@ -8,7 +8,7 @@ var states = []Word{
 	{"draining", State, "terminating and still serving: keeps its connections, and takes new ones only where no other endpoint is ready", ""},
 	{"quiet", State, "not serving: established TCP connections stay, everything else goes to others", "kubectl describe pod: why is it not ready?"},
 	{"responder", State, "what answers names on this node: active while the agent lives and its socket takes questions, else quiet", ""},
-	{"ejected", State, "new connections leave it out for a while, as it did not answer some and the agent's own question; open ones stay", "its pod's logs, and NetworkPolicies; nearlb backends -o wide says since when and why, nearlb backends readmit takes it back"},
+	{"ejected", State, "new connections leave it out for a while, as it did not answer some and the agent's own question; open ones stay", "its pod's logs, and NetworkPolicies; nearlb backends -o wide says until when and why, nearlb backends readmit takes it back"},
 	{"gone", State, "no endpoint any more; kept while connections name it", ""},
 	{"free", State, "nobody's: the entry has no backend", ""},
 	{"stale", State, "the connection's backend is gone, and its number is another one's by now", "the client's next packet gets another backend; of TCP, the connection ends"},

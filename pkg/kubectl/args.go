@@ -100,7 +100,7 @@ func parse(args []string) (*request, error) {
 	return r, r.check()
 }
 
-// readCommands are those that the plugin runs, and whether their answers are rows: -o jsonl is one a line. Others have a document.
+// readCommands are those that the plugin runs, and whether their answers are rows: -o jsonl is one a line. Others have a document, or a list.
 var readCommands = map[string]bool{
 	"services": true, "backends": true, "flows": true, "affinity": true, "verdicts": true, "devices": true, "drops": true, "changes": true, "zones": true,
 	"top": false, "status": false, "why": false, "check": false, "trace": false, "version": false, "explain": false,
@@ -118,13 +118,25 @@ func (r *request) check() error {
 		slices.Sort(names)
 		return usagef("unknown command %q: want one of %s", r.command[0], strings.Join(names, ", "))
 	}
-	if len(r.command) > 1 && r.command[1] == "readmit" {
+	if r.readmits() {
 		return usagef("readmit changes a node: kubectl -n %s exec POD -- nearlb %s", r.agents, strings.Join(r.command, " "))
 	}
 	if r.command[0] == "top" && !r.has("--once") {
 		return usagef("top has a screen of one node: kubectl -n %s exec -it POD -- nearlb top; or kubectl nearlb top --once", r.agents)
 	}
 	return nil
+}
+
+// readmits tells that the first word behind backends that is no flag, nor a flag's value, is readmit.
+func (r *request) readmits() bool {
+	alone := []string{"-w", "--watch", "-A", "--all-namespaces", "--no-headers"} // those without a value
+	for i, arg := range r.command {
+		before := r.command[max(i-1, 0)]
+		if arg == "readmit" && (!strings.HasPrefix(before, "-") || strings.Contains(before, "=") || slices.Contains(alone, before)) {
+			return r.command[0] == "backends"
+		}
+	}
+	return false
 }
 
 // has tells whether a flag of nearlb's was given.

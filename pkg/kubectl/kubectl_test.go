@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearlb/nearlb/pkg/cli"
 )
 
 // services is a program that prints a table of one Service, or it as JSON.
@@ -84,6 +86,53 @@ func TestEachObjectHasItsNode(t *testing.T) {
 	}
 }
 
+// check and explain answer with a list as their document.
+func TestElementsOfAListHaveTheirNode(t *testing.T) {
+	s := newStandIn(t, "n1", "n2")
+	s.program = func(_ string, _ []string, out, _ io.Writer) int {
+		fmt.Fprint(out, "[\n  {\n    \"subject\": \"kernel\"\n  },\n  {\"subject\": \"mounts\"}\n]\n")
+		return 0
+	}
+	plugin(t, s, "check", "-o", "jsonl").want(t, 0, `{"onNode":"n1","subject":"kernel"}
+{"onNode":"n1","subject":"mounts"}
+{"onNode":"n2","subject":"kernel"}
+{"onNode":"n2","subject":"mounts"}
+`, "")
+	plugin(t, s, "explain", "draining", "-o", "jsonl").want(t, 0, `{"onNode":"n1","subject":"kernel"}
+{"onNode":"n1","subject":"mounts"}
+`, "")
+}
+
+// Each command has the format in which the plugin asks for its rows, or its document.
+func TestCommandsHaveTheFormatsThatAreAskedFor(t *testing.T) {
+	root := cli.Root()
+	for name, rows := range readCommands {
+		want := "json"
+		if rows {
+			want = "jsonl"
+		}
+		cmd, _, err := root.Find([]string{name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		output := cmd.Flags().Lookup("output")
+		if output == nil || output.Value.Set(want) != nil {
+			t.Errorf("%s has no -o %s", name, want)
+		}
+	}
+}
+
+func TestReadmitIsTheWordBehindBackendsAlone(t *testing.T) {
+	for args, want := range map[string]bool{
+		"backends readmit 10.0.0.1:80": true, "backends -w readmit 10.0.0.1:80": true, "backends --pin-path=/p readmit 10.0.0.1:80": true,
+		"services readmit": false, "backends --service readmit": false, "backends -n readmit": false,
+	} {
+		if r := (&request{command: strings.Fields(args)}); r.readmits() != want {
+			t.Errorf("%s: readmits %v, want %v", args, !want, want)
+		}
+	}
+}
+
 func TestNodesThatCannotBeAskedAreNamed(t *testing.T) {
 	s := newStandIn(t, "n1", "n2", "n3", "n4")
 	s.nodes = append(s.nodes, "n5")
@@ -132,10 +181,11 @@ func TestBadUsageIsRefusedBeforeAnybodyIsAsked(t *testing.T) {
 		"agent":                        `unknown command "agent"`,
 		"top":                          "top has a screen of one node",
 		"backends readmit 10.0.0.1:80": "readmit changes a node: ",
-		"services --node":              "--node wants a value",
-		"services --timeout 5":         `--timeout "5": want a time as 30s`,
-		"services --compare=no":        "--compare=no: want true or false",
-		"services --node=":             "--node: want names of nodes",
+		"backends --pin-path /p readmit 10.0.0.1:80": "readmit changes a node: ",
+		"services --node":       "--node wants a value",
+		"services --timeout 5":  `--timeout "5": want a time as 30s`,
+		"services --compare=no": "--compare=no: want true or false",
+		"services --node=":      "--node: want names of nodes",
 	} {
 		var out, errs bytes.Buffer
 		if status := run(t.Context(), strings.Fields(args), nobody, &out, &errs); status != 2 || !strings.Contains(errs.String(), want) {
@@ -187,8 +237,8 @@ func TestWhyAsksTheNodeOfThePod(t *testing.T) {
 // statusOf is a program that serves, but on some nodes.
 func statusOf(node string, command []string, out, _ io.Writer) int {
 	if command[0] == "backends" {
-		state := map[string]string{"n1": "active", "n2": "ejected", "n3": "quiet"}[node]
-		fmt.Fprintf(out, `{"service":"prod/web","port":"http","protocol":"TCP","address":"10.244.1.2","backendPort":8080,"state":%q,"tier":%q}`+"\n", state, node)
+		state := map[string]string{"n1": "active", "n2": `active","ejectedUntil":"2026-01-02T03:04:05Z`, "n3": "quiet"}[node]
+		fmt.Fprintf(out, `{"service":"prod/web","port":"http","protocol":"TCP","address":"10.244.1.2","backendPort":8080,"state":"%s","tier":%q}`+"\n", state, node)
 		fmt.Fprintf(out, `{"service":"prod/same","port":"","protocol":"TCP","address":"10.244.1.3","backendPort":80,"state":"active"}`+"\n")
 		return 0
 	}

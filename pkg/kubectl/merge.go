@@ -127,14 +127,22 @@ func (a *asked) documents(ctx context.Context, agents []agent, command func(stri
 	return answers, a.print(all)
 }
 
-// objects are the answer's lines, or all of it.
+// objects are the answer's lines, the elements of its list, or all of it.
 func objects(answer *answer, rows bool) func(func([]byte) bool) {
 	return func(yield func([]byte) bool) {
 		if answer.out.Len() == 0 {
 			return
 		}
 		if !rows {
-			yield(answer.out.Bytes())
+			var list []json.RawMessage
+			if json.Unmarshal(answer.out.Bytes(), &list) != nil {
+				list = []json.RawMessage{answer.out.Bytes()}
+			}
+			for _, object := range list {
+				if !yield(object) {
+					return
+				}
+			}
 			return
 		}
 		for line := range bytes.Lines(answer.out.Bytes()) {

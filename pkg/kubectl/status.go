@@ -239,11 +239,8 @@ func (s *backendSums) add(line []byte) {
 		s.bad = true
 		return
 	}
-	switch row.State {
-	case "gone", "responder":
+	if row.State == "gone" || row.State == "responder" {
 		return
-	case "ejected": // by this node alone
-		row.State = "active"
 	}
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\n%s\n%s %d\n%s", row.Port, row.Protocol, row.Address, row.BackendPort, row.State)

@@ -51,10 +51,7 @@ func (v *view) backendRow(id uint32, b *backendRow, c *bpf.NearlbBackendCounter)
 	}
 }
 
-// stateEjected is the state of a backend that new connections leave out.
-const stateEjected = "ejected"
-
-// noteEjection says of a backend whether new connections leave it out.
+// noteEjection says of a backend whether new connections leave it out. Its state stays what its endpoint's is.
 func (v *view) noteEjection(row *BackendRow, b *backendRow) {
 	if !v.health.in(row.ID, 1) || !takes(b) {
 		return
@@ -67,7 +64,7 @@ func (v *view) noteEjection(row *BackendRow, b *backendRow) {
 	at := func(booted uint64) string {
 		return now.Add(time.Duration(booted - boot)).UTC().Format(time.RFC3339)
 	}
-	row.State, row.EjectedSince, row.EjectedUntil = stateEjected, at(h.Since), at(h.Until)
+	row.EjectedSince, row.EjectedUntil = at(h.Since), at(h.Until)
 	row.EjectedBecause = Evidence{Unanswered: int(h.Unanswered), Clients: int(h.Clients)}.Text()
 }
 

@@ -85,12 +85,12 @@ type BackendRow struct {
 	Node        string     `json:"node"`
 	Zone        string     `json:"zone"`
 	Tier        string     `json:"tier"`  // how near it is to this node
-	State       string     `json:"state"` // active, draining, quiet, gone; ejected: one of the first two that new connections leave out
+	State       string     `json:"state"` // active, draining, quiet, gone
 	Lists       []string   `json:"lists"` // cluster, local
 	ID          uint32     `json:"id"`
 	Generation  uint16     `json:"generation"`
 
-	EjectedSince   string `json:"ejectedSince,omitempty"`   // RFC 3339
+	EjectedSince   string `json:"ejectedSince,omitempty"`   // RFC 3339; "": new connections do not leave it out
 	EjectedUntil   string `json:"ejectedUntil,omitempty"`   // likewise; one connection at a time tries it from then on
 	EjectedBecause string `json:"ejectedBecause,omitempty"` // "no answer to 3 connections of several clients, nor to this node"
 

@@ -28,10 +28,14 @@ func (s *stage) state(of *service, p *lab.Pod, six bool) (state, until string) {
 		if row.Address != p.Address(six) || !strings.HasSuffix(row.Service, "/"+of.Name) || row.Protocol != "TCP" {
 			continue
 		}
-		if (row.State == "ejected") != (row.EjectedSince != "" && row.EjectedUntil != "" && row.EjectedBecause != "") {
+		out := row.EjectedUntil != ""
+		if out != (row.EjectedSince != "") || out != (row.EjectedBecause != "") || row.State != "active" {
 			s.t.Errorf("backend %+v", row)
 		}
-		return row.State, row.EjectedUntil
+		if out {
+			return "ejected", row.EjectedUntil
+		}
+		return row.State, ""
 	}
 	s.t.Fatalf("no backend %s of %s in %s", p, of.Name, said)
 	return "", ""

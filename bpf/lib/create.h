@@ -225,7 +225,7 @@ static __always_inline __u32 create_tried(struct __sk_buff *skb, const struct wo
 	return last->seen & SEEN_ESTABLISHED || last->seen >> TRIED_SHIFT == TRIED_STAYS ? TRIED_STAYS : 0;
 }
 
-/* Describes a flow to a backend. */
+/* Describes a flow to a backend, and says by which address its packets leave. NEXT_FINISH: it is refused. */
 static __always_inline struct step create_to_backend(struct __sk_buff *skb, struct work *work,
 						     const struct record *record, enum side_index side,
 						     const struct choice *choice, enum verdict verdict)
@@ -391,6 +391,7 @@ static __always_inline struct step forward_create(struct __sk_buff *skb, struct 
 
 	if (step.next != NEXT_CREATE)
 		return step;
+	/* read again behind the barrier: the verifier has forgotten it by then, and goes through the insertion once */
 	handed(skb)->slow.verdict = step.verdict;
 	asm volatile("" ::: "memory");
 	return create_made(&work->in.flow, create_flow(skb, work), handed(skb)->slow.verdict);

@@ -117,7 +117,7 @@ static __always_inline void retry_count(const struct found *found)
 {
 	const struct flow *flow = found_flow(found);
 
-	if (flow && !(flow->seen & SEEN_REPLY))
+	if (flow && flow_word(flow) == found->word && !(flow->seen & SEEN_REPLY))
 		health_unanswered(flow);
 }
 

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -48,6 +50,9 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 	flags.StringVar(&options.Cgroup, "cgroup", "", "`directory` of the cgroup of those sockets (default: the whole cgroup2 hierarchy)")
 	complete(cmd, "socket-lb", func() []string {
 		return []string{string(attach.HostSockets), string(attach.AllSockets), string(attach.NoSockets)}
+	})
+	complete(cmd, "ejection", func() []string {
+		return []string{string(lb.EjectionOff), string(lb.EjectionObserve), string(lb.EjectionOn)}
 	})
 	complete(cmd, "log-format", func() []string { return []string{"text", "json"} })
 	complete(cmd, "log-level", func() []string { return []string{"debug", "info", "warn", "error"} })
@@ -88,7 +93,7 @@ func addAgentFlags(flags *pflag.FlagSet, o *agent.Options) {
 	flags.StringSliceVar(&o.NetDevices, "net-devices", nil, "`patterns` of devices that lead to other hosts, as eth*,vxlan* (default: found by themselves)")
 	flags.Var(portsFlag{&o.SNATPorts}, "snat-ports", "`FIRST-LAST`, source ports of outside clients' connections to backends on other nodes")
 	flags.BoolVar(&o.SNATAllPorts, "snat-all-ports", o.SNATAllPorts, "use the others from 1024 on, too, where those are used up, if they are nobody's")
-	flags.StringVar((*string)(&o.Ejection), "ejection", string(o.Ejection), "whether new connections leave out backends that do not answer: `off|observe|on`")
+	flags.Var(ejectionFlag{&o.Ejection}, "ejection", "whether new connections leave out backends that do not answer: `off|observe|on`")
 	flags.StringVar(&o.HealthAddress, "health-address", o.HealthAddress, "`address` of /healthz, /livez and /readyz; empty: none")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "`address` of /metrics; empty: none")
 	flags.IntVar(&o.SeriesLimits.Services, "metrics-services", o.SeriesLimits.Services, "`n` service ports have metrics of their own; others count together")
@@ -152,6 +157,21 @@ func (f shortcutFlag) Set(text string) error {
 		return nil
 	}
 	return usagef("want off, auto or on")
+}
+
+// ejectionFlag checks the mode as it is set.
+type ejectionFlag struct{ mode *lb.Ejection }
+
+func (f ejectionFlag) Type() string   { return "mode" }
+func (f ejectionFlag) String() string { return string(*f.mode) }
+
+func (f ejectionFlag) Set(text string) error {
+	mode := lb.Ejection(strings.ToLower(text))
+	if !slices.Contains(lb.Ejections(), mode) {
+		return usagef("want off, observe or on")
+	}
+	*f.mode = mode
+	return nil
 }
 
 // portsFlag reads a range of ports.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"iter"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,7 +28,7 @@ type dump[R any] struct {
 	service             func(R) string // namespace/name, of commands that take a Service's NAME and have -o name; nil: others
 	empty               string         // what it means that there are none
 
-	ready func([]R) // fills in what depends on other rows; nil: nothing does
+	ready func([]R) // fills in what depends on the rows above; nil: nothing does
 	// Of commands that show differences with --watch: what makes a row that of the print before, and what it has gained a second since.
 	identity func(*R) any
 	rates    func(before, now *R, seconds float64)
@@ -69,20 +70,22 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 		}
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
 			return pins.read(func(reader *maps.Reader) error {
-				rows, err := collect(d.rows(reader), func(row R) bool { return d.keep(row, &only) })
+				kept := func(row R) bool { return d.keep(row, &only) }
+				rows, err := collect(d.rows(reader), func(row R) bool { return again.on || kept(row) })
 				if err != nil {
 					return err
+				}
+				if again.on { // what comes into the filter later was there before
+					last.follow(rows, time.Now())
+					rows = slices.DeleteFunc(rows, func(row R) bool { return !kept(row) })
 				}
 				if len(args) > 0 && len(rows) == 0 {
 					return fmt.Errorf("no Service matches %q%s: nearlb %s lists those there are", args[0], only.within(), cmd.Name())
 				}
-				if again.on {
-					last.follow(rows, time.Now())
-				}
+				sortRows(rows, &order)
 				if d.ready != nil {
 					d.ready(rows)
 				}
-				sortRows(rows, &order)
 				if output.value == formatName {
 					return d.printNames(w, rows)
 				}
@@ -147,8 +150,6 @@ func (f *watchFlags) run(ctx context.Context, out io.Writer, print func(w io.Wri
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	tick := time.NewTicker(f.interval)
-	defer tick.Stop()
 	for {
 		var page bytes.Buffer
 		if err := print(&page, terminalWidth(out)); err != nil {
@@ -160,7 +161,7 @@ func (f *watchFlags) run(ctx context.Context, out io.Writer, print func(w io.Wri
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-time.After(f.interval): // from the end of a print: late ones are not made up for
 		}
 	}
 }

@@ -17,15 +17,13 @@ import (
 func servicesCommand() *cobra.Command {
 	return dump[maps.FrontendRow]{
 		use: "services [NAME]", short: "List frontends and where their connections go",
-		service: func(r maps.FrontendRow) string { return r.Service },
-		example: "  nearlb services\n  nearlb services default/web -o json\n  nearlb services -n prod -o name\n  nearlb services --node n2 -o wide",
-		filters: byService | byNode | byBackend,
-		rows:    (*maps.Reader).Frontends,
-		keep:    keepFrontend,
-		ready:   markRepeats,
-		identity: func(r *maps.FrontendRow) any {
-			return [...]string{hostPort(r.Address, r.FrontendPort), r.Protocol, r.Service}
-		},
+		service:  func(r maps.FrontendRow) string { return r.Service },
+		example:  "  nearlb services\n  nearlb services default/web -o json\n  nearlb services -n prod -o name\n  nearlb services --node n2 -o wide",
+		filters:  byService | byNode | byBackend,
+		rows:     (*maps.Reader).Frontends,
+		keep:     keepFrontend,
+		ready:    markRepeats,
+		identity: func(r *maps.FrontendRow) any { return [...]string{r.Service, r.Port, r.Protocol} }, // whose counters it has
 		rates: func(before, now *maps.FrontendRow, seconds float64) {
 			now.NewPerSecond = gained(before.Connections, now.Connections, seconds)
 			now.RejectedPerSecond = gained(before.Rejected, now.Rejected, seconds)

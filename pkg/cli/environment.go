@@ -15,13 +15,17 @@ import (
 var readFlags = []string{"pin-path", "lock-dir", "output", "no-headers", "interval"}
 
 // fromEnvironment sets flags, of all or of those that are named, that the command line does not from NEARLB_<FLAG>. A value that the
-// flag refuses is bad usage. An empty variable counts as unset.
+// flag refuses is bad usage, but an output format that this command has not, and others have: it keeps its own. An empty variable counts
+// as unset.
 func fromEnvironment(flags *pflag.FlagSet, only ...string) error {
 	var bad error
 	flags.VisitAll(func(flag *pflag.Flag) {
 		name := variable(flag.Name)
 		value := os.Getenv(name)
 		if flag.Changed || value == "" || flag.Name == "help" || bad != nil || len(only) > 0 && !slices.Contains(only, flag.Name) {
+			return
+		}
+		if output, is := flag.Value.(*outputFlag); is && len(only) > 0 && output.othersHave(value) {
 			return
 		}
 		if err := flags.Set(flag.Name, value); err != nil {

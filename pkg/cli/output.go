@@ -63,6 +63,15 @@ func (f *outputFlag) Set(value string) (err error) {
 	return nil
 }
 
+// othersHave tells of a format that this command has not, and others have.
+func (f *outputFlag) othersHave(value string) bool {
+	if strings.HasPrefix(value, "jsonpath=") {
+		value = formatJSONPath
+	}
+	all := []string{formatTable, formatWide, formatJSON, formatJSONL, formatYAML, formatName, formatJSONPath, formatMarkdown}
+	return slices.Contains(all, value) && !slices.Contains(f.allowed, value)
+}
+
 // writeJSON writes one document, indented, without HTML escapes.
 func writeJSON(w io.Writer, value any) error {
 	encoder := json.NewEncoder(w)

@@ -101,8 +101,12 @@ func commands() []*cobra.Command {
 	} {
 		for _, cmd := range group.commands {
 			cmd.GroupID = group.id
-			if group.id != groupRun && cmd.PreRunE == nil {
-				cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), readFlags...) }
+			if group.id != groupRun {
+				for _, cmd := range append(cmd.Commands(), cmd) { // cobra's children inherit none
+					if cmd.PreRunE == nil {
+						cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), readFlags...) }
+					}
+				}
 			}
 			all = append(all, cmd)
 		}

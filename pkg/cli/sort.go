@@ -5,6 +5,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -61,15 +62,22 @@ func sortable(of reflect.Type, prefix string, index []int) map[string][]int {
 	for i := range of.NumField() {
 		field := of.Field(i)
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		at := append(slices.Clone(index), i)
+		if field.Anonymous && name == "" {
+			maps.Copy(all, sortable(field.Type, prefix, at)) // JSON has its fields here
+		}
 		if name == "" || name == "-" {
 			continue
 		}
-		at := append(slices.Clone(index), i)
-		switch kind := field.Type.Kind(); {
-		case field.Type == addrType, kind == reflect.String, kind == reflect.Bool, field.Type.ConvertibleTo(reflect.TypeFor[float64]()):
+		of := field.Type
+		if of.Kind() == reflect.Pointer {
+			of = of.Elem()
+		}
+		switch kind := of.Kind(); {
+		case of == addrType, kind == reflect.String, kind == reflect.Bool, of.ConvertibleTo(reflect.TypeFor[float64]()):
 			all[prefix+name] = at
-		case kind == reflect.Struct:
-			for inner, path := range sortable(field.Type, prefix+name+".", at) {
+		case field.Type.Kind() == reflect.Struct:
+			for inner, path := range sortable(of, prefix+name+".", at) {
 				all[inner] = path
 			}
 		}
@@ -92,6 +100,12 @@ func sortRows[R any](rows []R, f *sortFlag) {
 }
 
 func compareValues(a, b reflect.Value) int {
+	if a.Kind() == reflect.Pointer {
+		if a.IsNil() || b.IsNil() { // what is not there is least
+			return strings.Compare(fmt.Sprint(!a.IsNil()), fmt.Sprint(!b.IsNil()))
+		}
+		a, b = a.Elem(), b.Elem()
+	}
 	switch {
 	case a.Type() == addrType:
 		return a.Interface().(netip.Addr).Compare(b.Interface().(netip.Addr))

@@ -35,6 +35,15 @@ func TestRowsAreSortedByTheFieldsOfTheirJSON(t *testing.T) {
 			t.Errorf("by %q: %v", field, err)
 		}
 	}
+	rate := func(r float64) maps.BackendRates { return maps.BackendRates{NewPerSecond: &r} }
+	watched := []maps.BackendRow{{Service: "none"}, {Service: "slow", BackendRates: rate(2)}, {Service: "fast", BackendRates: rate(10)}}
+	fastest := sortFlag{text: "-newPerSecond"}
+	if err := fastest.of(maps.BackendRow{}); err != nil {
+		t.Fatal(err)
+	}
+	if sortRows(watched, &fastest); watched[0].Service != "fast" || watched[2].Service != "none" {
+		t.Errorf("by a rate: %+v", watched)
+	}
 	nested := sortFlag{text: "internal.reason"}
 	frontends := []maps.FrontendRow{{Internal: maps.SideRow{Reason: "same-zone"}}, {Internal: maps.SideRow{Reason: "all"}}}
 	if err := nested.of(maps.FrontendRow{}); err != nil {
@@ -88,6 +97,32 @@ func TestCommandsThatReadTakeTheirPlacesFromTheEnvironment(t *testing.T) {
 	var out, errs bytes.Buffer
 	if status := run(t.Context(), []string{"services"}, strings.NewReader(""), &out, &errs); status != exitUsage || !strings.Contains(errs.String(), `environment NEARLB_OUTPUT="tea"`) {
 		t.Errorf("%d, %s", status, &errs)
+	}
+}
+
+// One format stands in the environment for all commands: those that have it not keep theirs.
+func TestAFormatThatOthersHaveIsNoBadUsage(t *testing.T) {
+	for _, format := range []string{"table", "wide", "json", "jsonl", "yaml", "name", "jsonpath={.items}", "tea"} {
+		t.Setenv("NEARLB_OUTPUT", format)
+		for _, cmd := range commands() {
+			if flag := cmd.Flags().Lookup("output"); flag == nil || cmd.GroupID != groupRead && cmd.GroupID != groupExplain {
+				continue
+			}
+			if err := cmd.PreRunE(cmd, nil); (err != nil) != (format == "tea") {
+				t.Errorf("NEARLB_OUTPUT=%s nearlb %s: %v", format, cmd.Name(), err)
+			}
+		}
+	}
+}
+
+func TestReadmitTakesItsPlacesFromTheEnvironment(t *testing.T) {
+	t.Setenv("NEARLB_LOCK_DIR", "/nowhere/lock")
+	cmd, _, err := Root().Find([]string{"backends", "readmit"})
+	if err != nil || cmd.Name() != "readmit" {
+		t.Fatal(cmd.Name(), err)
+	}
+	if err := cmd.PreRunE(cmd, nil); err != nil || cmd.Flags().Lookup("lock-dir").Value.String() != "/nowhere/lock" {
+		t.Errorf("%v, --lock-dir %s", err, cmd.Flags().Lookup("lock-dir").Value)
 	}
 }
 

@@ -97,6 +97,29 @@ func TestNamesCannotMoveTheCursor(t *testing.T) {
 	}
 }
 
+// A frontend that appears has its service port's counters, which came before it.
+func TestAFrontendThatAppearsHasGainedNothing(t *testing.T) {
+	row := func(service string, frontend uint16, connections uint64) maps.FrontendRow {
+		return maps.FrontendRow{Service: service, Protocol: "TCP", FrontendPort: frontend, Connections: connections}
+	}
+	d := dump[maps.FrontendRow]{
+		identity: func(r *maps.FrontendRow) any { return [...]string{r.Service, r.Port, r.Protocol} },
+		rates: func(before, now *maps.FrontendRow, seconds float64) {
+			now.NewPerSecond = gained(before.Connections, now.Connections, seconds)
+		},
+	}
+	last := differences[maps.FrontendRow]{dump: &d}
+	at := time.Unix(1_700_000_000, 0)
+	last.follow([]maps.FrontendRow{row("a/web", 80, 1000)}, at)
+	rows := []maps.FrontendRow{row("a/web", 80, 1004), row("a/web", 81, 1004), row("a/new", 80, 6)}
+	last.follow(rows, at.Add(2*time.Second))
+	for i, want := range []float64{2, 2, 3} {
+		if got := rows[i].NewPerSecond; got == nil || *got != want {
+			t.Errorf("row %d: %v a second, want %v", i, got, want)
+		}
+	}
+}
+
 // What is watched is told a second: counters' differences, once there are two readings; those that fell began anew.
 func TestWatchedRowsTellWhatTheyGainedASecond(t *testing.T) {
 	d := dump[maps.VerdictRow]{

@@ -111,13 +111,11 @@ func (o *topOptions) run(ctx context.Context, in io.Reader, out io.Writer) error
 	if screen := terminalOf(in, out); screen != nil && !o.once && o.format == formatTable {
 		return screen.run(ctx, meter)
 	}
-	tick := time.NewTicker(o.interval)
-	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-time.After(o.interval): // from the end of a look: two are never nearer
 		}
 		if err := meter.look(); err != nil {
 			return err

@@ -61,7 +61,7 @@ func (t *terminal) run(ctx context.Context, meter *topMeter) (err error) {
 
 // follow draws after each look, key and change of size.
 func (t *terminal) follow(ctx context.Context, meter *topMeter, screen *topScreen, keys <-chan string, resized <-chan os.Signal) error {
-	tick := time.NewTicker(meter.options.interval)
+	tick := time.NewTimer(meter.options.interval)
 	defer tick.Stop()
 	screen.take(meter.document(), meter.gains.Zone)
 	for {
@@ -81,13 +81,13 @@ func (t *terminal) follow(ctx context.Context, meter *topMeter, screen *topScree
 				screen.doc = meter.document()
 			}
 		case <-tick.C:
-			if screen.paused {
-				continue
+			if !screen.paused {
+				if err := meter.look(); err != nil {
+					return err
+				}
+				screen.take(meter.document(), meter.gains.Zone)
 			}
-			if err := meter.look(); err != nil {
-				return err
-			}
-			screen.take(meter.document(), meter.gains.Zone)
+			tick.Reset(meter.options.interval) // from the end of a look: two are never nearer
 		}
 	}
 }

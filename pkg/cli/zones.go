@@ -90,6 +90,9 @@ the node count as where they come in: on this node.`,
 			if len(args) > 0 && len(seen.rows) == 0 {
 				return fmt.Errorf("no Service with backends matches %q%s: nearlb services lists those there are", args[0], only.within())
 			}
+			if seen.unsaid != nil {
+				fmt.Fprintf(cmd.ErrOrStderr(), "nearlb: this node's zone is taken from its backends: %s\n", oneLine(seen.unsaid.Error()))
+			}
 			if seen.unknown != nil {
 				fmt.Fprintf(cmd.ErrOrStderr(), "nearlb: what settings would change is not known: %s\n", oneLine(seen.unknown.Error()))
 			}
@@ -103,12 +106,14 @@ the node count as where they come in: on this node.`,
 type zonesSeen struct {
 	node, zone string
 	rows       []zoneRow
+	unsaid     error // why the agent's status does not say node and zone
 	unknown    error // why no row has settings, where one should
 }
 
 func lookAtZones(ctx context.Context, live *agentFlags, only *filter) (*zonesSeen, error) {
 	seen := &zonesSeen{}
-	if status, err := agent.ReadStatus(live.lockDir, live.pins.pinPath); err == nil {
+	status, err := agent.ReadStatus(live.lockDir, live.pins.pinPath)
+	if seen.unsaid = err; err == nil {
 		seen.node, seen.zone = status.Node.Name, status.Node.Zone
 	}
 	if err := live.pins.read(func(r *maps.Reader) error { return seen.read(r, only) }); err != nil {
@@ -131,6 +136,9 @@ func lookAtZones(ctx context.Context, live *agentFlags, only *filter) (*zonesSee
 
 // read adds up the counters, and takes the rules that are in force for those that leave the zone.
 func (z *zonesSeen) read(r *maps.Reader, only *filter) error {
+	if z.unsaid != nil {
+		z.zone = r.OwnZone()
+	}
 	ports := map[uint32]lb.PortName{}
 	for row, err := range r.ServiceTraffic() {
 		if err != nil {

@@ -12,6 +12,18 @@ import (
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
+// crossedReasons are all that whyCrossed says.
+func crossedReasons() []string {
+	all := []string{crossedNoPreference, crossedNoneReady, crossedHinted, crossedBefore, crossedNoZone}
+	for _, n := range []lb.Note{lb.NoteNoHints, lb.NoteEndpointWithoutHint, lb.NoteNodeWithoutZone, lb.NoteNoEndpointInZone, lb.NoteNoEndpointOnNode, lb.NoteNoKeyMatched} {
+		all = append(all, string(n))
+	}
+	for _, r := range []lb.Reason{lb.ReasonTerminating, lb.ReasonLocalFallback, lb.ReasonSameRegion, lb.ReasonSameLabel} {
+		all = append(all, string(r))
+	}
+	return all
+}
+
 func sideTo(reason, note string, zones ...string) maps.SideRow {
 	tier := maps.TierRow{Tier: "cluster"}
 	for _, z := range zones {

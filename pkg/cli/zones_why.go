@@ -5,7 +5,6 @@ package cli
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/nearlb/nearlb/pkg/explain"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -20,18 +19,6 @@ const (
 	crossedBefore       = "no-longer"              // new connections stay in the zone by now
 	crossedNoZone       = "endpoint-without-zone"
 )
-
-// crossedReasons are all that whyCrossed says.
-func crossedReasons() []string {
-	all := []string{crossedNoPreference, crossedNoneReady, crossedHinted, crossedBefore, crossedNoZone}
-	for _, n := range []lb.Note{lb.NoteNoHints, lb.NoteEndpointWithoutHint, lb.NoteNodeWithoutZone, lb.NoteNoEndpointInZone, lb.NoteNoEndpointOnNode, lb.NoteNoKeyMatched} {
-		all = append(all, string(n))
-	}
-	for _, r := range []lb.Reason{lb.ReasonTerminating, lb.ReasonLocalFallback, lb.ReasonSameRegion, lb.ReasonSameLabel} {
-		all = append(all, string(r))
-	}
-	return all
-}
 
 // whyCrossed says why a service port's connections go to a zone: by the first side that has a backend there. Idle says that the zone
 // itself has endpoints that take none.
@@ -98,14 +85,14 @@ func crossingNext(reason string, service lb.ServiceName, z *zonesSeen) string {
 	return ""
 }
 
-// withText is the share that would leave the zone, in the order of the settings: "60 % -> 0 %".
+// withText is the share that would leave the zone, with a setting: "60 %"; or its action where it balances none.
 func withText(all []zoneSetting, setting string) string {
 	for _, s := range all {
 		if s.Setting != setting {
 			continue
 		}
 		if s.Action != string(lb.Balance) {
-			return strings.TrimSpace(s.Action)
+			return s.Action
 		}
 		if s.UnknownZone > 0 {
 			return "?"

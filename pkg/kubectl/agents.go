@@ -27,7 +27,7 @@ func (c *cluster) find(ctx context.Context, r *request) ([]agent, error) {
 	byNode := map[string]*agent{}
 	for i := range pods {
 		p := &pods[i]
-		if p.Spec.NodeName == "" || p.Metadata.Namespace == "" && r.agents == "" {
+		if p.Spec.NodeName == "" {
 			continue
 		}
 		p.Metadata.Namespace = r.agents

@@ -328,13 +328,24 @@ func (m *Meter) ownZone(s *store) string {
 	if m.Zone != "" {
 		return m.Zone
 	}
+	m.names.places.store = s
+	return s.ownZone(m.names.places)
+}
+
+// OwnZone is that of this node as its backends say; "" unknown.
+func (r *Reader) OwnZone() string {
+	s := r.store.again()
+	return s.ownZone(newNames(s))
+}
+
+func (s *store) ownZone(names *placeNames) string {
 	for id := uint32(1); id < s.backends.size; id++ {
 		state := s.backends.load(id, wordState)
 		if uint8(state>>16) == stateFree || uint8(state>>24) > uint8(bpf.NearlbTierNameTIER_ZONE) {
 			continue
 		}
 		row := read[backendRow](s.backends, id)
-		if _, zone := m.names.place(s, &row); zone != "" {
+		if _, zone, _ := names.place(&row); zone != "" {
 			return zone
 		}
 	}

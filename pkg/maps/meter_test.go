@@ -68,6 +68,9 @@ func TestAMeterTellsWhatCameBetweenTwoLooks(t *testing.T) {
 	first := c.look()
 	compare(t, first.Ports, []PortGain{{web, Gain{Open: 1}}})
 	compare(t, first.Clients, []ClientGain{{netip.MustParseAddr("10.244.1.7"), Gain{Open: 1}}})
+	if own := c.Reader().OwnZone(); own != "z1" {
+		t.Errorf("this node's zone %q", own)
+	}
 	if first.Interval != 0 || first.Zone != "z1" {
 		t.Errorf("the first look: %v, zone %q", first.Interval, first.Zone)
 	}

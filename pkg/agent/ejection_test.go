@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,8 +18,9 @@ import (
 	"github.com/nearlb/nearlb/pkg/metrics"
 )
 
-// ward is one backend as tables and programs have it.
+// ward is one backend as tables and programs have it. The test has mu but while time goes by, the ejector where it asks for something.
 type ward struct {
+	mu       sync.Mutex
 	evidence maps.Evidence
 	gone     bool
 	out      bool // it is listed as left out
@@ -30,10 +32,14 @@ type ward struct {
 var suspected = maps.Suspect{ID: 7, Generation: 3}
 
 func (w *ward) Evidence(s maps.Suspect) (maps.Evidence, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	return w.evidence, s == suspected && !w.gone
 }
 
 func (w *ward) Eject(_ maps.Suspect, until uint64, times int) (string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.refuses {
 		return "half of them have to stay", nil
 	}
@@ -43,12 +49,20 @@ func (w *ward) Eject(_ maps.Suspect, until uint64, times int) (string, error) {
 }
 
 func (w *ward) Readmit(maps.Suspect) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.readmit()
+}
+
+func (w *ward) readmit() bool {
 	was := w.out
 	w.out, w.evidence.Until, w.evidence.Unanswered = false, 0, 0
 	return was
 }
 
 func (w *ward) Ejected() []maps.Evidence {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.out && w.evidence.Until != 0 {
 		return []maps.Evidence{w.evidence}
 	}
@@ -56,6 +70,8 @@ func (w *ward) Ejected() []maps.Evidence {
 }
 
 func (w *ward) Readmitted() []maps.Readmission {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.out && w.evidence.Until == 0 {
 		w.out = false
 		return []maps.Readmission{{Evidence: w.evidence, Because: "it answered a connection"}}
@@ -84,11 +100,15 @@ func underEjection(t *testing.T, mode lb.Ejection, test func(*ejecting)) {
 		ejector := newEjector(e.ward, mode, slog.New(slog.DiscardHandler), nil, metrics.New("test"))
 		ejector.now = now
 		ejector.hear = func(context.Context, netip.AddrPort) reply {
+			e.mu.Lock()
 			e.asked++
 			if e.during != nil {
 				e.during()
 			}
+			e.mu.Unlock()
 			time.Sleep(answerTime)
+			e.mu.Lock()
+			defer e.mu.Unlock()
 			switch {
 			case e.unable:
 				return replyUnknown
@@ -102,7 +122,9 @@ func underEjection(t *testing.T, mode lb.Ejection, test func(*ejecting)) {
 			defer close(ended)
 			ejector.run(t.Context(), e.told)
 		}()
+		e.mu.Lock()
 		test(e)
+		e.mu.Unlock()
 		time.Sleep(2 * answerTime) // of a question that is still asked
 		close(e.told)
 		<-ended
@@ -111,13 +133,17 @@ func underEjection(t *testing.T, mode lb.Ejection, test func(*ejecting)) {
 
 // pass lets time go by.
 func (e *ejecting) pass(d time.Duration) {
+	e.mu.Unlock()
+	defer e.mu.Lock()
 	time.Sleep(d)
 	synctest.Wait()
 }
 
 // suspect has the programs tell of the backend.
 func (e *ejecting) suspect() {
+	e.mu.Unlock()
 	e.told <- suspected
+	e.mu.Lock()
 	e.pass(2 * answerTime)
 }
 
@@ -168,7 +194,7 @@ func TestABackendComesBack(t *testing.T) {
 		"as it answers this node when its time is over":          func(e *ejecting) { e.answers = true; e.pass(11 * time.Second) },
 		"as it answers this node, when a connection tried it":    func(e *ejecting) { e.answers = true; e.pass(9 * time.Second); e.try() },
 		"as it answers this node a while after its time is over": func(e *ejecting) { e.pass(15 * time.Second); e.answers = true; e.pass(10 * time.Second) },
-		"as a person says so":                                    func(e *ejecting) { e.Readmit(suspected) },
+		"as a person says so":                                    func(e *ejecting) { e.readmit() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			underEjection(t, lb.EjectionOn, func(e *ejecting) {
@@ -245,7 +271,7 @@ func TestABackendStaysThatAnswersSomebodyWhileItIsAsked(t *testing.T) {
 		during func(*ejecting)
 	}{
 		"a client is answered":       {false, func(e *ejecting) { e.evidence.Answered++ }},
-		"a person takes it back":     {false, func(e *ejecting) { e.Readmit(suspected) }},
+		"a person takes it back":     {false, func(e *ejecting) { e.readmit() }},
 		"the node cannot ask anyone": {true, func(*ejecting) {}},
 	} {
 		underEjection(t, lb.EjectionOn, func(e *ejecting) {

@@ -17,8 +17,6 @@ import (
 	"github.com/nearlb/nearlb/pkg/bench"
 )
 
-const formatMarkdown = "markdown"
-
 func benchCommand() *cobra.Command {
 	var options bench.Options
 	cmd := &cobra.Command{

@@ -23,6 +23,7 @@ const (
 	formatYAML  = "yaml"
 	formatName  = "name"
 
+	formatMarkdown = "markdown"
 	formatJSONPath = "jsonpath=TEMPLATE"
 )
 

@@ -109,7 +109,7 @@ func (s *Service) Rows() string {
 	var text strings.Builder
 	for _, n := range s.cluster.Nodes() {
 		s.cluster.must(s.frontends(n, func(row maps.FrontendRow) {
-			row.Connections, row.Rejected, row.Dropped = 0, 0, 0
+			row.Connections, row.Rejected, row.Dropped, row.Open = 0, 0, 0, 0
 			fmt.Fprintf(&text, "%s %+v\n", n.Name, row)
 		}))
 	}

@@ -47,6 +47,14 @@ static __always_inline bool health_out(__u32 id, __u16 generation, bool tries)
 	return !trace_on && __sync_val_compare_and_swap(&health->until, until, now + HEALTH_TRIAL) != until;
 }
 
+/* The backend has answered a connection no longer ago than age, in jiffies; 0 is never, as just after a start jiffies are about to wrap. */
+static __always_inline bool health_answered_within(const struct backend_health *health, __u32 age, __u32 now)
+{
+	__u32 answered = *(volatile const __u32 *)&health->answered;
+
+	return answered && health_age(answered, now) <= age;
+}
+
 /* The first answer to a connection. The time is up to an eighth of a second behind, so that answers to many hardly ever write. */
 static __always_inline void health_answered(__u32 id)
 {
@@ -56,7 +64,7 @@ static __always_inline void health_answered(__u32 id)
 	if (!health)
 		return;
 	if (now - *(volatile __u32 *)&health->answered >= jiffies_per_second / 8)
-		*(volatile __u32 *)&health->answered = now;
+		*(volatile __u32 *)&health->answered = now ? now : 1;
 	if (*(volatile __u64 *)&health->until)
 		*(volatile __u64 *)&health->until = 0;
 }
@@ -84,7 +92,7 @@ static __always_inline void health_begin(struct backend_health *health, const st
 		health->unanswered = 0;
 		health->generation = flow->generation;
 	}
-	if (age > HEALTH_SECONDS * jiffies_per_second || health_age(health->answered, now) <= age)
+	if (age > HEALTH_SECONDS * jiffies_per_second || health_answered_within(health, age, now))
 		health->unanswered = 0;
 }
 
@@ -99,7 +107,7 @@ __noinline int health_unanswered(const struct flow *flow)
 	if (!flow || trace_on)
 		return 0;
 	health = health_get(flow->backend);
-	if (!health || health_age(health->answered, now) <= health_age(flow->touched, now) + slack)
+	if (!health || health_answered_within(health, health_age(flow->touched, now) + slack, now))
 		return 0;
 	health_begin(health, flow, now);
 	client = maglev_hash_client(&flow->client);

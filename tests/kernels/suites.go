@@ -39,7 +39,8 @@ var suites = []suite{
 			"TestASYNThatComesAgain|TestTheConnectionsOfOneBackend|TestABackendThatDidNotAnswer|TestAQuestionThatTheResponder|TestAnAnswerIsNotLate|" +
 			"TestAffinityStaysWith|TestAffinityLeaves|TestASYNWithOtherFlags|TestASYNStaysInTheList|TestASYNThroughSNATLeaves|TestALostFlowThatWasRetried|" +
 			"TestPortsBeyondTheRangeServeNobody|TestAPortOfConnectionTracking|TestAConnectionBeyondTheRange|TestAClientGetsItsOwn|TestASocketOfTheHost|" +
-			"TestClientsOffTheNodeLeave|TestTwoPodsThatFill|TestSNATWithFewPorts|TestSNATFromOnePort|TestAConnectionThatLosesItsSecond",
+			"TestAnAnswerToAnybodyEnds|TestNewConnectionsLeave|TestWhereAllAreLeft|TestOneConnectionTries|TestAnotherEndpointsTime|TestClientsThatNeverGoOn|" +
+			"TestLossIsNoEvidence|TestAnAnswerWhoseSYN|TestClientsOffTheNodeLeave|TestTwoPodsThatFill|TestSNATWithFewPorts|TestSNATFromOnePort|TestAConnectionThatLosesItsSecond",
 		why: "properties, stress, floods and shares: long", oldest: true},
 	{pkg: "tests/hosts", only: "TestSCTP|TestEveryStepOfTheDemoComesOutAsItShould/line_by_line", quick: "TestSCTP/routed", oldest: true},
 }

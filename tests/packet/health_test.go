@@ -22,9 +22,12 @@ func (r *rig) later(d time.Duration) {
 	r.waited(d)
 	jiffies := uint32(d/time.Second) * bpf.JiffiesPerSecond()
 	r.editHealth(func(_ uint32, h *bpf.NearlbBackendHealth) {
-		h.Answered -= jiffies
 		h.Began -= jiffies
-		h.Told -= jiffies
+		for _, time := range []*uint32{&h.Answered, &h.Told} {
+			if *time != 0 { // never
+				*time -= jiffies
+			}
+		}
 		if h.Until != 0 {
 			h.Until -= uint64(d)
 		}
@@ -391,7 +394,8 @@ func TestLossIsNoEvidence(t *testing.T) {
 			r.evict()
 			for i := range 60 {
 				c := r.open(w, uint16(20000+60*second+i))
-				if lost() || lost() {
+				there, back := lost(), lost()
+				if there || back {
 					waits = append(waits, c)
 				} else {
 					r.expect(toPod, c.out.reply("SA", ""), "translate_reply")

@@ -29,10 +29,7 @@ int from_pod(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_SLOW);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	if (shortcut_wanted(&packet, verdict)) {
-		tail_shortcut(skb, HOOK_FROM_POD, verdict);
-		bpf_tail_call(skb, &programs, PROGRAM_SHORTCUT); /* without it the stack delivers the packet */
-	}
+	shortcut_try(skb, &packet, HOOK_FROM_POD, verdict);
 	return finish(skb, HOOK_FROM_POD, verdict);
 }
 
@@ -66,10 +63,7 @@ int from_net(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_SLOW);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	if (shortcut_wanted(&packet, verdict)) {
-		tail_shortcut(skb, HOOK_FROM_NET, verdict);
-		bpf_tail_call(skb, &programs, PROGRAM_SHORTCUT); /* without it the stack delivers the packet */
-	}
+	shortcut_try(skb, &packet, HOOK_FROM_NET, verdict);
 	return finish(skb, HOOK_FROM_NET, verdict);
 }
 
@@ -98,10 +92,7 @@ int from_pod_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_ICMP);
 	if (step.next == NEXT_HAIRPIN)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_HAIRPIN);
-	if (shortcut_wanted(&work.packet, step.verdict)) {
-		tail_shortcut(skb, HOOK_FROM_POD, step.verdict);
-		bpf_tail_call(skb, &programs, PROGRAM_SHORTCUT);
-	}
+	shortcut_try(skb, &work.packet, HOOK_FROM_POD, step.verdict);
 	return slow_finish(skb, &work, HOOK_FROM_POD, step.verdict);
 }
 
@@ -124,10 +115,7 @@ int from_net_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	if (shortcut_wanted(&work.packet, step.verdict)) {
-		tail_shortcut(skb, HOOK_FROM_NET, step.verdict);
-		bpf_tail_call(skb, &programs, PROGRAM_SHORTCUT);
-	}
+	shortcut_try(skb, &work.packet, HOOK_FROM_NET, step.verdict);
 	return slow_finish(skb, &work, HOOK_FROM_NET, step.verdict);
 }
 

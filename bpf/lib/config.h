@@ -66,6 +66,9 @@ volatile const __u8 fib_source = 0;
 /* Not 0: connection tracking can be asked (bpf_skb_ct_lookup). */
 volatile const __u8 conntrack_lookup = 0;
 
+/* Not 0: packets may leave past the host's stack, while the settings say so. 0: no packet asks. */
+volatile const __u8 shortcut_there = 0;
+
 /* After which a responder without a heartbeat counts as dead: nanoseconds. */
 volatile const __u64 responder_silence = 1000000000;
 

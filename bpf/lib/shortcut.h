@@ -20,12 +20,23 @@ static __always_inline bool shortcut_wanted(const struct packet *packet, enum ve
 {
 	const struct settings *settings = settings_get();
 
-	if (!link_header || trace_on || !settings || !settings->shortcut)
+	if (!shortcut_there || !link_header || trace_on || !settings || !settings->shortcut)
 		return false;
 	if (verdict == VERDICT_PASS_NOT_SERVICE)
 		return known_backend(&packet->source, packet->source_port, settings->seed);
 	return verdict >= VERDICT_TRANSLATE_ESTABLISHED && verdict <= VERDICT_TRANSLATE_RETRY &&
 	       verdict != VERDICT_TRANSLATE_REPLY;
+}
+
+/* Has the program shortcut send a packet that may leave past the stack; returns with any other. Without that program the stack delivers it. */
+static __always_inline void shortcut_try(struct __sk_buff *skb, const struct packet *packet, enum hook hook,
+					 enum verdict verdict)
+{
+	if (!shortcut_wanted(packet, verdict))
+		return;
+	handed(skb)->shortcut.verdict = verdict;
+	handed(skb)->shortcut.hook = hook;
+	bpf_tail_call(skb, &programs, PROGRAM_SHORTCUT);
 }
 
 /* The agent that said so may be gone: then the settings are mended here, as the beats of hours later would look like its last. */

@@ -161,9 +161,3 @@ static __always_inline void tail_reject(struct __sk_buff *skb, enum hook hook, e
 	handed(skb)->reject.verdict = verdict;
 	handed(skb)->reject.hook = hook;
 }
-
-static __always_inline void tail_shortcut(struct __sk_buff *skb, enum hook hook, enum verdict verdict)
-{
-	handed(skb)->shortcut.verdict = verdict;
-	handed(skb)->shortcut.hook = hook;
-}

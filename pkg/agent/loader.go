@@ -35,11 +35,30 @@ type loadRequest struct {
 	Reload   bool
 	PinPath  string
 	SocketLB attach.SocketMode
+	Shortcut ShortcutMode
 }
 
 func (q loadRequest) options() bpf.Options {
-	o := Options{SocketLB: q.SocketLB}
+	o := Options{SocketLB: q.SocketLB, Shortcut: q.Shortcut}
 	return bpf.Options{Sizes: q.Sizes, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSocketHooks: q.SocketLB == attach.NoSockets}
+}
+
+// Constants of the programs that follow from flags (bpf/lib/config.h).
+const (
+	knobEveryNamespace = "every_namespace" // the sockets of pods are served as well
+	knobShortcut       = "shortcut_there"  // packets may leave past the host's stack
+)
+
+// knobs are those of the options that are not as in the object.
+func (o Options) knobs() map[string]any {
+	knobs := map[string]any{}
+	if o.SocketLB == attach.AllSockets {
+		knobs[knobEveryNamespace] = uint8(1)
+	}
+	if o.Shortcut == ShortcutAuto || o.Shortcut == ShortcutOn {
+		knobs[knobShortcut] = uint8(1)
+	}
+	return knobs
 }
 
 type loadAnswer struct {
@@ -49,7 +68,7 @@ type loadAnswer struct {
 
 // request is what a plan asks for.
 func (o Options) request(p plan) loadRequest {
-	return loadRequest{Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB}
+	return loadRequest{Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut}
 }
 
 // answer does what is asked.

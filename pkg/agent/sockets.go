@@ -22,17 +22,6 @@ import (
 	"github.com/nearlb/nearlb/pkg/sockdiag"
 )
 
-// knobEveryNamespace has the programs serve the sockets of pods as well.
-const knobEveryNamespace = "every_namespace"
-
-// knobs are those of the options.
-func (o Options) knobs() map[string]any {
-	if o.SocketLB == attach.AllSockets {
-		return map[string]any{knobEveryNamespace: uint8(1)}
-	}
-	return nil
-}
-
 // socketMode is the one asked for, where the kernel has what it takes.
 func (r *running) socketMode() attach.SocketMode {
 	if r.objects.SocketHooks != nil || r.plan.waiting {

@@ -42,18 +42,16 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 	method := attachFlag{&options.AttachMethod}
 	flags.Var(method, "attach", "how programs are attached: `tcx|clsact` (default: tcx where the kernel has it)")
 	complete(cmd, "attach", func() []string { return []string{string(attach.TCX), string(attach.Clsact)} })
-	flags.Var(socketFlag{&options.SocketLB}, "socket-lb", "whose sockets are served as they connect: `host|all|off`")
-	flags.Var(shortcutFlag{&options.Shortcut}, "shortcut", "whether translated packets leave past the host's stack: `off|auto|on`; auto: while that passes nothing by")
-	complete(cmd, "shortcut", func() []string {
-		return []string{string(agent.ShortcutOff), string(agent.ShortcutAuto), string(agent.ShortcutOn)}
-	})
+	sockets := modeFlag[attach.SocketMode]{&options.SocketLB, []attach.SocketMode{attach.HostSockets, attach.AllSockets, attach.NoSockets}}
+	flags.Var(sockets, "socket-lb", "whose sockets are served as they connect: `host|all|off`")
+	complete(cmd, "socket-lb", sockets.words)
+	shortcut := modeFlag[agent.ShortcutMode]{&options.Shortcut, []agent.ShortcutMode{agent.ShortcutOff, agent.ShortcutAuto, agent.ShortcutOn}}
+	flags.Var(shortcut, "shortcut", "whether translated packets leave past the host's stack: `off|auto|on`; auto: while that passes nothing by")
+	complete(cmd, "shortcut", shortcut.words)
 	flags.StringVar(&options.Cgroup, "cgroup", "", "`directory` of the cgroup of those sockets (default: the whole cgroup2 hierarchy)")
-	complete(cmd, "socket-lb", func() []string {
-		return []string{string(attach.HostSockets), string(attach.AllSockets), string(attach.NoSockets)}
-	})
-	complete(cmd, "ejection", func() []string {
-		return []string{string(lb.EjectionOff), string(lb.EjectionObserve), string(lb.EjectionOn)}
-	})
+	ejection := modeFlag[lb.Ejection]{&options.Ejection, lb.Ejections()}
+	flags.Var(ejection, "ejection", "whether new connections leave out backends that do not answer: `off|observe|on`")
+	complete(cmd, "ejection", ejection.words)
 	complete(cmd, "log-format", func() []string { return []string{"text", "json"} })
 	complete(cmd, "log-level", func() []string { return []string{"debug", "info", "warn", "error"} })
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) }
@@ -93,7 +91,6 @@ func addAgentFlags(flags *pflag.FlagSet, o *agent.Options) {
 	flags.StringSliceVar(&o.NetDevices, "net-devices", nil, "`patterns` of devices that lead to other hosts, as eth*,vxlan* (default: found by themselves)")
 	flags.Var(portsFlag{&o.SNATPorts}, "snat-ports", "`FIRST-LAST`, source ports of outside clients' connections to backends on other nodes")
 	flags.BoolVar(&o.SNATAllPorts, "snat-all-ports", o.SNATAllPorts, "use the others from 1024 on, too, where those are used up, if they are nobody's")
-	flags.Var(ejectionFlag{&o.Ejection}, "ejection", "whether new connections leave out backends that do not answer: `off|observe|on`")
 	flags.StringVar(&o.HealthAddress, "health-address", o.HealthAddress, "`address` of /healthz, /livez and /readyz; empty: none")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "`address` of /metrics; empty: none")
 	flags.IntVar(&o.SeriesLimits.Services, "metrics-services", o.SeriesLimits.Services, "`n` service ports have metrics of their own; others count together")
@@ -129,46 +126,28 @@ func addSizeFlags(flags *pflag.FlagSet, o *agent.Options) {
 	}
 }
 
-// socketFlag checks the mode as it is set.
-type socketFlag struct{ mode *attach.SocketMode }
-
-func (f socketFlag) Type() string   { return "mode" }
-func (f socketFlag) String() string { return string(*f.mode) }
-
-func (f socketFlag) Set(text string) error {
-	switch mode := attach.SocketMode(strings.ToLower(text)); mode {
-	case attach.HostSockets, attach.AllSockets, attach.NoSockets:
-		*f.mode = mode
-		return nil
-	}
-	return usagef("want host, all or off")
+// modeFlag takes one of a few modes, checked as it is set.
+type modeFlag[M ~string] struct {
+	mode *M
+	all  []M
 }
 
-// shortcutFlag checks the mode as it is set.
-type shortcutFlag struct{ mode *agent.ShortcutMode }
+func (f modeFlag[M]) Type() string   { return "mode" }
+func (f modeFlag[M]) String() string { return string(*f.mode) }
 
-func (f shortcutFlag) Type() string   { return "mode" }
-func (f shortcutFlag) String() string { return string(*f.mode) }
-
-func (f shortcutFlag) Set(text string) error {
-	switch mode := agent.ShortcutMode(strings.ToLower(text)); mode {
-	case agent.ShortcutOff, agent.ShortcutAuto, agent.ShortcutOn:
-		*f.mode = mode
-		return nil
+func (f modeFlag[M]) words() (all []string) {
+	for _, mode := range f.all {
+		all = append(all, string(mode))
 	}
-	return usagef("want off, auto or on")
+	return all
 }
 
-// ejectionFlag checks the mode as it is set.
-type ejectionFlag struct{ mode *lb.Ejection }
-
-func (f ejectionFlag) Type() string   { return "mode" }
-func (f ejectionFlag) String() string { return string(*f.mode) }
-
-func (f ejectionFlag) Set(text string) error {
-	mode := lb.Ejection(strings.ToLower(text))
-	if !slices.Contains(lb.Ejections(), mode) {
-		return usagef("want off, observe or on")
+func (f modeFlag[M]) Set(text string) error {
+	mode := M(strings.ToLower(text))
+	if !slices.Contains(f.all, mode) {
+		words := f.words()
+		last := len(words) - 1
+		return usagef("want %s or %s", strings.Join(words[:last], ", "), words[last])
 	}
 	*f.mode = mode
 	return nil

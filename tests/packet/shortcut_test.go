@@ -36,7 +36,7 @@ func (w world) mac(n int) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0,
 func forEachHall(t *testing.T, test func(hall, world)) {
 	t.Helper()
 	privileged.Namespace(t, func(*os.File) {
-		h := hall{site: newSite(t, newRig(t, bpf.Options{}))}
+		h := hall{site: newSite(t, newRig(t, bpf.Options{Knobs: map[string]any{"shortcut_there": uint8(1)}}))}
 		h.client, h.server = addDevice(t, "client"), addDevice(t, "server")
 		for _, w := range worlds(lb.TCP) {
 			h.leads(w, 1, h.client)

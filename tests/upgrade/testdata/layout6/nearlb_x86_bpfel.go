@@ -705,6 +705,7 @@ const (
 	NearlbVarResponderSilence      = "responder_silence"
 	NearlbVarRetryMilliseconds     = "retry_milliseconds"
 	NearlbVarRouteLookup           = "route_lookup"
+	NearlbVarShortcutThere         = "shortcut_there"
 	NearlbVarTcpClosedTimeout      = "tcp_closed_timeout"
 	NearlbVarTcpEstablishedTimeout = "tcp_established_timeout"
 	NearlbVarTcpHeldTimeout        = "tcp_held_timeout"
@@ -863,6 +864,7 @@ type NearlbVariableSpecs struct {
 	ResponderSilence      *ebpf.VariableSpec `ebpf:"responder_silence"`
 	RetryMilliseconds     *ebpf.VariableSpec `ebpf:"retry_milliseconds"`
 	RouteLookup           *ebpf.VariableSpec `ebpf:"route_lookup"`
+	ShortcutThere         *ebpf.VariableSpec `ebpf:"shortcut_there"`
 	TcpClosedTimeout      *ebpf.VariableSpec `ebpf:"tcp_closed_timeout"`
 	TcpEstablishedTimeout *ebpf.VariableSpec `ebpf:"tcp_established_timeout"`
 	TcpHeldTimeout        *ebpf.VariableSpec `ebpf:"tcp_held_timeout"`
@@ -998,6 +1000,7 @@ type NearlbVariables struct {
 	ResponderSilence      *ebpf.Variable `ebpf:"responder_silence"`
 	RetryMilliseconds     *ebpf.Variable `ebpf:"retry_milliseconds"`
 	RouteLookup           *ebpf.Variable `ebpf:"route_lookup"`
+	ShortcutThere         *ebpf.Variable `ebpf:"shortcut_there"`
 	TcpClosedTimeout      *ebpf.Variable `ebpf:"tcp_closed_timeout"`
 	TcpEstablishedTimeout *ebpf.Variable `ebpf:"tcp_established_timeout"`
 	TcpHeldTimeout        *ebpf.Variable `ebpf:"tcp_held_timeout"`

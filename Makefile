@@ -30,7 +30,7 @@ KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 # Where Debian has the CNI plugins.
 CNI := /usr/lib/cni
 
-.PHONY: help build plugin demo image kube-up kube-down kube-smoke kube-packages cni e2e gate test test-kernels oracle dns-oracle bench-dns bench-paths cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
+.PHONY: help build plugin release picture reference demo image kube-up kube-down kube-smoke kube-packages cni e2e gate test test-kernels oracle dns-oracle bench-dns bench-paths cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,11 +38,21 @@ help: ## print these targets
 build: ## build bin/nearlb (needs Go alone: BPF objects are committed)
 	$(GO) build $(if $(TAGS),-tags $(TAGS)) -ldflags "-s -w -X github.com/nearlb/nearlb/pkg/cli.version=$(VERSION)" -o $(BIN) ./cmd/nearlb
 
-# Where the plugin's archives will be.
+# Where a release's archives will be, and its image.
 PLUGIN_URL ?= https://github.com/nearlb/nearlb/releases/download/$(VERSION)
+IMAGE      ?= ghcr.io/nearlb/nearlb
 
 plugin: ## make bin/plugin: kubectl-nearlb for each platform, their sums and the manifest for krew (PLUGIN_URL: where they will be)
-	GO=$(GO) cmd/kubectl-nearlb/release.sh $(VERSION) $(PLUGIN_URL) bin/plugin
+	$(GO) run ./tests/release/make -plugin -version $(VERSION) -url $(PLUGIN_URL) -out bin/plugin
+
+release: ## make bin/release of a tagged commit: archives, images, chart, manifests, what is in them, sums, krew's manifest (VERSION=v1.2.3 IMAGE=...); docs/release.md
+	$(GO) run ./tests/release/make -version $(VERSION) -url $(PLUGIN_URL) -image $(IMAGE) -out bin/release
+
+picture: build root ## draw README's picture from a run of the demo (about 40 s): docs/demo-light.svg and docs/demo-dark.svg
+	$(GO) run ./tests/picture -nearlb ./$(BIN) -out docs
+
+reference: ## write docs/reference.md from the commands and the table of metrics
+	NEARLB_UPDATE=1 $(GO) test -count=1 -run PageOfReference ./pkg/cli
 
 demo: build root ## a small cluster on this machine: watch traffic follow the endpoints (about 40 s)
 	./$(BIN) demo $(DEMOFLAGS)
@@ -112,17 +122,19 @@ test-kernels: root ## boot Debian's Linux 6.1 and 6.12 under qemu and run the pa
 monitoring: root ## hold dashboard, alerts and table of metrics to what real agents tell, with Prometheus' own engine
 	cd tests/monitoring && NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) ./...
 
-bench: build root ## measure the datapath in the kernel and write README's table (about a minute)
-	tests/bench.sh ./$(BIN) README.md
+bench: build root ## measure the datapath in the kernel and write docs/performance.md's table (about a minute)
+	tests/bench.sh ./$(BIN) docs/performance.md
+	NEARLB_UPDATE=1 $(GO) test -count=1 -run READMEsFigures ./tests/structure
 
 bench-paths: root ## connections a second of clients off the node, opened and closed as fast as they can, backend here and on another node (two minutes; LASTS=10s a round); fails on errors alone
 	NEARLB_BENCH_PATHS=$(or $(LASTS),5s) NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) -run TestBenchPaths ./tests/hosts
 
-scale: build root ## measure what the agent costs at many Services, beside kube-proxy if make cluster built it (SIZES=1000x10,10000x10 ROUNDS=100; KUBERNETES= without it)
-	@GO=$(GO) tests/scale.sh ./$(BIN) README.md $(if $(SIZES),-sizes $(SIZES)) $(if $(ROUNDS),-rounds $(ROUNDS))
+scale: build root ## measure what the agent costs at many Services, beside kube-proxy if make cluster built it, and write docs/performance.md's table (SIZES=1000x10,10000x10 ROUNDS=100; KUBERNETES= without it)
+	@GO=$(GO) tests/scale.sh ./$(BIN) docs/performance.md $(if $(SIZES),-sizes $(SIZES)) $(if $(ROUNDS),-rounds $(ROUNDS))
+	@NEARLB_UPDATE=1 $(GO) test -count=1 -run READMEsFigures ./tests/structure
 
 churn: build root ## CHURN=10000 changes at 1,000 Services (rolling updates, Services and types that come and go, relists): fails if memory, descriptors or tables grow (minutes)
-	@GO=$(GO) KUBERNETES= tests/scale.sh ./$(BIN) README.md -sizes $(or $(SIZES),1000x10) -churn $(or $(CHURN),10000)
+	@GO=$(GO) KUBERNETES= tests/scale.sh ./$(BIN) docs/performance.md -sizes $(or $(SIZES),1000x10) -churn $(or $(CHURN),10000)
 
 generate: packages ## compile the BPF programs and write the Go side of their types
 	$(GO) generate ./...
@@ -136,7 +148,7 @@ lint: packages ## formatting, vet, staticcheck, shellcheck
 	clang-format-19 --dry-run --Werror bpf/*.c bpf/lib/*.h
 	for module in . $(MODULES); do $(GO) run ./tests/vet -C $$module ./... || exit 1; done
 	$(GO) tool staticcheck ./...
-	shellcheck .ci/run cmd/kubectl-nearlb/*.sh tests/*.sh tests/monitoring/*.sh
+	shellcheck .ci/run tests/*.sh tests/monitoring/*.sh
 
 fuzz: root ## hold the properties against other worlds, and run every fuzz target for FUZZTIME each
 	tests/fuzz.sh $(FUZZTIME)

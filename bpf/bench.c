@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* Wrapper for nearlb bench: restores the packet, makes it one of the flows and tail-calls the program that is measured.
  * BPF_PROG_TEST_RUN runs a repeated packet on as the last run left it, so a program that rewrites cannot be repeated bare. */
+#include <stdbool.h>
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
@@ -50,6 +51,14 @@ struct {
 	__uint(max_entries, 1);
 } target SEC(".maps");
 
+/* The same of programs at XDP: a table has programs of one kind. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, 1);
+} target_xdp SEC(".maps");
+
 /* The hash that a load balancer without a flow table of its own would look up: one entry, found. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -80,17 +89,15 @@ static __always_inline void choose(void *data, __u64 flow)
 	add(data, transport_fix_at, 0xffff - address);
 }
 
-SEC("tc")
-int wrapper(struct __sk_buff *skb)
+/* False: it does not fit. */
+static __always_inline bool restore(void *data, void *end)
 {
-	void *data = (void *)(long)skb->data;
-	void *end = (void *)(long)skb->data_end;
 	__u32 zero = 0;
 	struct frame *frame = bpf_map_lookup_elem(&frames, &zero);
 	struct cursor *p = bpf_map_lookup_elem(&cursors, &zero);
 
 	if (!frame || !p || data + sizeof(*frame) > end)
-		return TC_ACT_SHOT;
+		return false;
 #pragma unroll
 	for (int i = 0; i < FRAME_WORDS; i++)
 		((__u64 *)data)[i] = frame->words[i];
@@ -101,8 +108,29 @@ int wrapper(struct __sk_buff *skb)
 	/* A locked instruction waits until the packet is in the cache, where a real one is by now: reads that span two of
 	 * the stores above would else wait for them, and be measured. */
 	__sync_lock_test_and_set(&p->drained, 1);
-	bpf_tail_call_static(skb, &target, 0);
+	return true;
+}
+
+SEC("tc")
+int wrapper(struct __sk_buff *skb)
+{
+	if (restore((void *)(long)skb->data, (void *)(long)skb->data_end))
+		bpf_tail_call_static(skb, &target, 0);
 	return TC_ACT_SHOT;
+}
+
+SEC("xdp")
+int wrapper_xdp(struct xdp_md *ctx)
+{
+	if (restore((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		bpf_tail_call_static(ctx, &target_xdp, 0);
+	return XDP_ABORTED;
+}
+
+SEC("xdp")
+int floor_empty_xdp(struct xdp_md *ctx)
+{
+	return XDP_PASS;
 }
 
 SEC("tc")

@@ -17,6 +17,7 @@
 #include "lib/sock_call.h"
 #include "lib/too_big.h"
 #include "lib/work.h"
+#include "lib/xdp.h"
 
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
@@ -65,6 +66,12 @@ int from_net(struct __sk_buff *skb)
 	}
 	shortcut_try(skb, &packet, HOOK_FROM_NET, verdict);
 	return finish(skb, HOOK_FROM_NET, verdict);
+}
+
+SEC("xdp")
+int from_net_xdp(struct xdp_md *ctx)
+{
+	return xdp_from_net(ctx);
 }
 
 SEC("tc")

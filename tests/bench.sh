@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Measures the datapath and puts the table between README's bench marks. Arguments: the nearlb binary, the README.
+# Measures the datapath and puts the table between the bench marks of a page. Arguments: the nearlb binary, the page.
 set -eu
 binary=$1
-readme=$2
+page=$2
 table=$(mktemp)
 new=$(mktemp)
 trap 'rm -f "$table" "$new"' EXIT
@@ -12,6 +12,6 @@ awk -v table="$table" '
 	/^<!-- bench: / { print; while ((getline line < table) > 0) print line; skip = 1 }
 	/^<!-- \/bench -->/ { skip = 0 }
 	!skip { print }
-' "$readme" >"$new"
-cat "$new" >"$readme"
+' "$page" >"$new"
+cat "$new" >"$page"
 cat "$table"

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Measures what the agent costs at many Services, and kube-proxy beside it where tests/cluster has built it, and prints the table. A run
-# with kube-proxy and without further arguments puts it between README's scale marks. Arguments: the nearlb binary, the README, flags of tests/scale.
+# with kube-proxy and without further arguments puts it between the scale marks of a page. Arguments: the nearlb binary, the page, flags of tests/scale.
 set -eu
 binary=$1
-readme=$2
+page=$2
 shift 2
 kubernetes=${KUBERNETES-${XDG_CACHE_HOME:-$HOME/.cache}/nearlb-test/kubernetes} # KUBERNETES= leaves kube-proxy out
 if [ -n "$kubernetes" ] && [ ! -x "$kubernetes" ]; then
@@ -24,7 +24,7 @@ if [ -n "$write" ]; then
 		/^<!-- scale: / { print; while ((getline line < table) > 0) print line; skip = 1 }
 		/^<!-- \/scale -->/ { skip = 0 }
 		!skip { print }
-	' "$readme" >"$new"
-	cat "$new" >"$readme"
+	' "$page" >"$new"
+	cat "$new" >"$page"
 fi
 cat "$table"

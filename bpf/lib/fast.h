@@ -91,7 +91,7 @@ static __always_inline enum verdict fast_forward_match(struct __sk_buff *skb, co
 /* The entry of a packet that is not where its flow would best be. ends are copied here, so that they take no memory where they are
  * looked at alone. */
 static __always_inline struct flow *fast_search(struct flow_query *query, const struct flow_ends *ends,
-						enum flow_query_kind kind)
+						enum flow_query_kind kind, __u32 *number)
 {
 	int at;
 
@@ -99,6 +99,7 @@ static __always_inline struct flow *fast_search(struct flow_query *query, const 
 	query->kind = kind;
 	query->blocks = FLOW_BLOCKS_OWN;
 	at = flow_search(query);
+	*number = at;
 	return at < 0 ? NULL : flow_entry(at);
 }
 
@@ -113,9 +114,10 @@ static __always_inline bool fast_matches(const struct flow *flow, const struct s
 	return flow_matches_snat_reply(flow, settings, ends) && !flow_expired(flow, flow_now());
 }
 
-/* The entry of a packet, its word in query; NULL: none. kind: a constant. */
-static __always_inline struct flow *fast_find(struct flow_query *query, const struct flow_ends *ends,
-					      const struct settings *settings, enum flow_query_kind kind)
+/* The entry of a packet, its word in query, its number in number; NULL: none. kind: a constant. */
+static __always_inline struct flow *fast_find_number(struct flow_query *query, const struct flow_ends *ends,
+						     const struct settings *settings, enum flow_query_kind kind,
+						     __u32 *number)
 {
 	query->hash = flow_ends_hash(ends, settings->seed);
 #pragma unroll
@@ -124,12 +126,21 @@ static __always_inline struct flow *fast_find(struct flow_query *query, const st
 
 		if (!flow)
 			return NULL;
+		*number = flow_home(query->hash) ^ i;
 		query->word = flow_word(flow);
 		flow_barrier();
 		if ((query->word & FLOW_PHASE_MASK) == FLOW_LIVE && fast_matches(flow, settings, ends, kind))
 			return flow;
 	}
-	return fast_search(query, ends, kind);
+	return fast_search(query, ends, kind, number);
+}
+
+static __always_inline struct flow *fast_find(struct flow_query *query, const struct flow_ends *ends,
+					      const struct settings *settings, enum flow_query_kind kind)
+{
+	__u32 number;
+
+	return fast_find_number(query, ends, settings, kind, &number);
 }
 
 /* From the network: a flow of SNAT has the port that the packet goes to. */
@@ -245,13 +256,14 @@ static __always_inline bool for_this_host(const struct __sk_buff *skb)
 
 static __always_inline enum verdict fast_from(struct __sk_buff *skb, __u32 start, struct packet *packet)
 {
+	struct span span = span_of(skb);
 	struct headers headers;
 
 	if (skb->vlan_present)
 		return VERDICT_PASS_NOT_IP;
-	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(skb, start, packet, &headers))
+	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(&span, start, packet, &headers))
 		return fast_decide(skb, packet, &headers);
-	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(skb, start, packet, &headers))
+	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(&span, start, packet, &headers))
 		return fast_decide(skb, packet, &headers);
 	return packet->family && is_portless(packet->protocol, packet->family) ? fast_portless(packet)
 									       : VERDICT_CONTINUE;

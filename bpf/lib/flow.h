@@ -514,6 +514,13 @@ static __always_inline void flow_note_seen(struct flow *flow, __u32 seen, __u32 
 		__sync_fetch_and_and(&flow->seen, ~SEEN_RESET);
 }
 
+/* Says when the flow's last packet came. Written once a second at most. */
+static __always_inline void flow_touch(struct flow *flow, __u32 now)
+{
+	if (flow_age(flow, now) >= jiffies_per_second)
+		*(volatile __u32 *)&flow->touched = now;
+}
+
 /* Both writes are rare, so that an established connection's cache line stays shared between processors. */
 static __always_inline void flow_note(struct flow *flow, __u32 now, __u32 add)
 {
@@ -521,8 +528,7 @@ static __always_inline void flow_note(struct flow *flow, __u32 now, __u32 add)
 
 	if (seen_after(seen, add) != seen)
 		flow_note_seen(flow, seen, add);
-	if (flow_age(flow, now) >= jiffies_per_second)
-		*(volatile __u32 *)&flow->touched = now;
+	flow_touch(flow, now);
 }
 
 /* A SYN goes on with the entry: the FINs were another connection's. */

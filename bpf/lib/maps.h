@@ -160,6 +160,21 @@ struct {
 	__uint(max_entries, 1024);
 } devices SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct xdp_device);
+	__uint(max_entries, XDP_DEVICES);
+} xdp_devices SEC(".maps");
+
+/* Larger where the program at XDP is loaded. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct xdp_way);
+	__uint(max_entries, 1);
+} xdp_ways SEC(".maps");
+
 /* What the sock programs remember of unconnected sockets: for each datagram's way back, and to keep them on their backend. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -80,14 +80,14 @@ static __always_inline bool event_allowed(void)
 	return budget->written++ < events_per_second;
 }
 
-static __always_inline void event_fill(struct event *event, struct __sk_buff *skb, const struct packet *packet,
+static __always_inline void event_fill(struct event *event, __u32 ifindex, const struct packet *packet,
 				       enum verdict verdict)
 {
 	event->time = bpf_ktime_get_boot_ns();
 	event->kind = verdict_is_drop(verdict) ? EVENT_DROP : EVENT_REJECT;
 	event->verdict = verdict;
 	event->hook = packet->hook;
-	event->ifindex = skb->ifindex;
+	event->ifindex = ifindex;
 	event->source = packet->source;
 	event->destination = packet->destination;
 	event->source_port = packet->source_port;
@@ -96,16 +96,21 @@ static __always_inline void event_fill(struct event *event, struct __sk_buff *sk
 	__builtin_memset(event->pad, 0, sizeof(event->pad));
 }
 
+/* Room for an event, NULL: none is written. */
+static __always_inline struct event *event_begin(enum verdict verdict)
+{
+	if (!(verdict_is_drop(verdict) || verdict_is_reject(verdict)) || !event_allowed())
+		return NULL;
+	return bpf_ringbuf_reserve(&events, sizeof(struct event), 0);
+}
+
 static __always_inline void event_refused(struct __sk_buff *skb, const struct packet *packet, enum verdict verdict)
 {
-	struct event *event;
+	struct event *event = event_begin(verdict);
 
-	if (!(verdict_is_drop(verdict) || verdict_is_reject(verdict)) || !event_allowed())
-		return;
-	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event)
 		return;
-	event_fill(event, skb, packet, verdict);
+	event_fill(event, skb->ifindex, packet, verdict);
 	bpf_ringbuf_submit(event, 0);
 }
 

@@ -118,6 +118,26 @@ static __always_inline void *packet_at(struct __sk_buff *skb, __u32 offset, __u3
 	return at + size > end ? NULL : at;
 }
 
+/* What a parser reads: the bytes of a frame that are there at once. */
+struct span {
+	void *data;
+	void *end;
+	__u32 length; /* of the whole frame */
+};
+
+static __always_inline struct span span_of(const struct __sk_buff *skb)
+{
+	return (struct span){ (void *)(long)skb->data, (void *)(long)skb->data_end, skb->len };
+}
+
+/* packet_at of a span. */
+static __always_inline void *span_at(const struct span *span, __u32 offset, __u32 size)
+{
+	void *at = span->data + (offset & OFFSET_MAX);
+
+	return at + size > span->end ? NULL : at;
+}
+
 /* Makes the first size bytes linear and writable. Costs a helper call only where they are not linear yet. */
 static __always_inline bool packet_pull(struct __sk_buff *skb, __u32 size)
 {
@@ -167,9 +187,9 @@ static __always_inline bool is_extension(__u8 header)
 /* The parser of the fast path: TCP and UDP right behind an IP header without options. All offsets are constants: start, that of
  * the IP header, is one at every call. */
 
-static __always_inline bool parse_plain_tcp(struct __sk_buff *skb, struct packet *packet, struct headers *headers)
+static __always_inline bool parse_plain_tcp(const struct span *span, struct packet *packet, struct headers *headers)
 {
-	struct tcphdr *tcp = packet_at(skb, packet->l4, sizeof(*tcp));
+	struct tcphdr *tcp = span_at(span, packet->l4, sizeof(*tcp));
 
 	if (!tcp || tcp->doff < 5 || (__u32)tcp->doff * 4 > packet->l4_length)
 		return false;
@@ -181,9 +201,9 @@ static __always_inline bool parse_plain_tcp(struct __sk_buff *skb, struct packet
 	return true;
 }
 
-static __always_inline bool parse_plain_udp(struct __sk_buff *skb, struct packet *packet, struct headers *headers)
+static __always_inline bool parse_plain_udp(const struct span *span, struct packet *packet, struct headers *headers)
 {
-	struct udphdr *udp = packet_at(skb, packet->l4, sizeof(*udp));
+	struct udphdr *udp = span_at(span, packet->l4, sizeof(*udp));
 
 	if (!udp || bpf_ntohs(udp->len) < sizeof(*udp) || bpf_ntohs(udp->len) > packet->l4_length)
 		return false;
@@ -201,27 +221,27 @@ static __always_inline bool is_portless(__u8 protocol, __u8 family)
 	return !has_ports(protocol) && !is_icmp(protocol, family) && !(family == 6 && is_extension(protocol));
 }
 
-static __always_inline bool parse_plain_l4(struct __sk_buff *skb, struct packet *packet, struct headers *headers)
+static __always_inline bool parse_plain_l4(const struct span *span, struct packet *packet, struct headers *headers)
 {
 	packet->fragment = FRAGMENT_NONE;
 	if (packet->protocol == IPPROTO_TCP)
-		return parse_plain_tcp(skb, packet, headers);
+		return parse_plain_tcp(span, packet, headers);
 	if (packet->protocol == IPPROTO_UDP)
-		return parse_plain_udp(skb, packet, headers);
+		return parse_plain_udp(span, packet, headers);
 	return false;
 }
 
 /* False: not plain, or not linear, or contradictory; the slow path looks closer. */
-static __always_inline bool parse_plain4(struct __sk_buff *skb, __u32 start, struct packet *packet,
+static __always_inline bool parse_plain4(const struct span *span, __u32 start, struct packet *packet,
 					 struct headers *headers)
 {
-	struct iphdr *ip = packet_at(skb, start, sizeof(*ip));
+	struct iphdr *ip = span_at(span, start, sizeof(*ip));
 	__u32 total;
 
 	if (!ip || *(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET))
 		return false;
 	total = bpf_ntohs(ip->tot_len);
-	if (total < sizeof(*ip) || total + start > skb->len)
+	if (total < sizeof(*ip) || total + start > span->length)
 		return false;
 	headers->ip4 = ip;
 	headers->ip6 = NULL;
@@ -231,18 +251,18 @@ static __always_inline bool parse_plain4(struct __sk_buff *skb, __u32 start, str
 	packet->l4_length = total - sizeof(*ip);
 	address_from4(&packet->source, ip->saddr);
 	address_from4(&packet->destination, ip->daddr);
-	return parse_plain_l4(skb, packet, headers);
+	return parse_plain_l4(span, packet, headers);
 }
 
-static __always_inline bool parse_plain6(struct __sk_buff *skb, __u32 start, struct packet *packet,
+static __always_inline bool parse_plain6(const struct span *span, __u32 start, struct packet *packet,
 					 struct headers *headers)
 {
-	struct ipv6hdr *ip = packet_at(skb, start, sizeof(*ip));
+	struct ipv6hdr *ip = span_at(span, start, sizeof(*ip));
 
 	if (!ip || ip->version != 6)
 		return false;
 	packet->l4_length = bpf_ntohs(ip->payload_len);
-	if (packet->l4_length + start + sizeof(*ip) > skb->len)
+	if (packet->l4_length + start + sizeof(*ip) > span->length)
 		return false;
 	headers->ip4 = NULL;
 	headers->ip6 = ip;
@@ -251,5 +271,5 @@ static __always_inline bool parse_plain6(struct __sk_buff *skb, __u32 start, str
 	packet->l4 = start + sizeof(*ip);
 	address_from6(&packet->source, &ip->saddr);
 	address_from6(&packet->destination, &ip->daddr);
-	return parse_plain_l4(skb, packet, headers);
+	return parse_plain_l4(span, packet, headers);
 }

@@ -10,13 +10,12 @@
 #define AF_INET  2
 #define AF_INET6 10
 
-/* A way from source to destination for a packet that came as skb did. length: of the largest IP packet that goes that way,
+/* A way from source to destination for a packet that came by the device. length: of the largest IP packet that goes that way,
  * 0 for whatever length. */
-static __always_inline void fib_describe(struct bpf_fib_lookup *fib, const struct __sk_buff *skb,
-					 const struct packet *packet, const struct address *source,
-					 const struct address *destination, __u32 length)
+static __always_inline void fib_describe(struct bpf_fib_lookup *fib, __u32 ifindex, const struct packet *packet,
+					 const struct address *source, const struct address *destination, __u32 length)
 {
-	fib->ifindex = skb->ifindex;
+	fib->ifindex = ifindex;
 	fib->l4_protocol = packet->protocol;
 	fib->sport = packet->source_port;
 	fib->dport = packet->destination_port;
@@ -93,7 +92,7 @@ static __always_inline enum verdict route_find(struct __sk_buff *skb, struct rou
 	struct bpf_fib_lookup fib = {};
 	long answer;
 
-	fib_describe(&fib, skb, packet, &packet->source, &packet->destination, route_length(skb, packet));
+	fib_describe(&fib, skb->ifindex, packet, &packet->source, &packet->destination, route_length(skb, packet));
 	answer = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
 	if (answer == BPF_FIB_LKUP_RET_FRAG_NEEDED) {
 		route->mtu = fib.mtu_result;

@@ -71,7 +71,7 @@ static __always_inline __u8 hops_left(const struct headers *headers)
 }
 
 /* Takes one from the TTL. */
-static __always_inline void shortcut_age(struct __sk_buff *skb, const struct headers *headers)
+static __always_inline void hops_take(const struct headers *headers)
 {
 	struct iphdr *ip4 = headers->ip4;
 	struct ipv6hdr *ip6 = headers->ip6;
@@ -80,9 +80,17 @@ static __always_inline void shortcut_age(struct __sk_buff *skb, const struct hea
 		ip4->ttl--;
 		ip4->check = csum_after(ip4->check, csum_change_port(bpf_htons(0x100), 0));
 	} else if (ip6) {
+		ip6->hop_limit--;
+	}
+}
+
+/* The same, and skb->csum follows. */
+static __always_inline void shortcut_age(struct __sk_buff *skb, const struct headers *headers)
+{
+	hops_take(headers);
+	if (headers->ip6) {
 		enum summed summed = packet_summed(skb);
 
-		ip6->hop_limit--;
 		if (summed == SUMMED_COMPLETE || summed == SUMMED_UNKNOWN)
 			csum_complete(skb, csum_change_port(bpf_htons(1), 0));
 	}
@@ -104,7 +112,7 @@ static __always_inline enum way_out shortcut_route(struct __sk_buff *skb, const 
 	const struct device *device;
 	__u32 ifindex, mac = 0;
 
-	fib_describe(fib, skb, packet, &packet->source, &packet->destination, route_length(skb, packet));
+	fib_describe(fib, skb->ifindex, packet, &packet->source, &packet->destination, route_length(skb, packet));
 	shortcut_class(fib, headers);
 	if (bpf_fib_lookup(skb, fib, sizeof(*fib), 0) != BPF_FIB_LKUP_RET_SUCCESS)
 		return OUT_STACK;
@@ -213,13 +221,14 @@ static __always_inline enum way_out shortcut_take(struct __sk_buff *skb, enum ho
 						  struct bpf_fib_lookup *fib)
 {
 	struct packet packet = { .hook = hook };
+	struct span span = span_of(skb);
 	struct headers headers;
 
 	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
 		return OUT_STACK;
-	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(skb, ETH_HLEN, &packet, &headers))
+	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(&span, ETH_HLEN, &packet, &headers))
 		return shortcut_plain(skb, &packet, &headers, verdict, fib);
-	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(skb, ETH_HLEN, &packet, &headers))
+	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(&span, ETH_HLEN, &packet, &headers))
 		return shortcut_plain(skb, &packet, &headers, verdict, fib);
 	return OUT_STACK;
 }

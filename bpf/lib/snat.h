@@ -71,7 +71,7 @@ __noinline int snat_source(struct __sk_buff *skb, const struct packet *packet, c
 		return -VERDICT_DROP_NO_SOURCE;
 	if (!route_lookup)
 		return snat_found(snat_index(settings, packet->family == 4 ? &settings->node4 : &settings->node6));
-	fib_describe(&fib, skb, packet, &packet->source, server, 0);
+	fib_describe(&fib, skb->ifindex, packet, &packet->source, server, 0);
 	answer = bpf_fib_lookup(skb, &fib, sizeof(fib), fib_source ? BPF_FIB_LOOKUP_SRC : 0);
 	if (fib_found(answer))
 		return snat_by_route(settings, &fib, packet->family);

@@ -55,6 +55,7 @@ enum note {
 	NOTE_NO_ENDPOINT_IN_ZONE,
 	NOTE_NO_ENDPOINT_ON_NODE,
 	NOTE_NO_KEY_MATCHED,
+	NOTE_OVERFLOW,
 	NOTE_MAX,
 };
 
@@ -429,6 +430,34 @@ struct device {
 	__u8 pod; /* not 0: the host's side of a pod of this node, a veth whose other side is in the pod's namespace; it has no sources */
 	__u8 pad;
 };
+
+#define XDP_DEVICES 256
+
+/* A network device for the program at XDP; index: the ifindex modulo XDP_DEVICES. */
+struct xdp_device {
+	__u32 ifindex; /* 0: none */
+	__u8 mac[6];   /* to which its host's frames go */
+	__u8 takes;    /* not 0: the program serves it */
+	__u8 sends;    /* not 0: it sends frames that came by another device's XDP */
+	__u32 epoch;   /* of what the program remembers: of another one it is nothing */
+};
+_Static_assert(sizeof(struct xdp_device) == 16, "layout is shared");
+
+/* What the program at XDP remembers of the way of a flow's packets in one direction, for a moment; index: the entry's number modulo the
+ * size. One for each processor, on which nothing comes between. */
+struct xdp_way {
+	__u32 at;        /* number of the entry that packets of this direction find */
+	__u32 word;      /* of it: another one is another flow's */
+	__u32 twin;      /* number of its second entry */
+	__u32 twin_word; /* of that */
+	__u32 when;      /* jiffies (low 32 bits) when the routing tables were asked */
+	__u32 ifindex;   /* of the device to leave by; 0: the way is TC's to find */
+	__u8 macs[12];   /* destination and source, as an Ethernet header has them */
+	__u32 mtu;       /* of the way: bytes of the largest IP packet */
+	__u32 epoch;     /* of the device that the packets came by */
+	__u32 from;      /* ifindex of that */
+};
+_Static_assert(sizeof(struct xdp_way) == 48, "layout is shared");
 
 /* A socket that sends datagrams here and there, and one it speaks with: as it names it (frontend) or as it is (backend). */
 struct sock_key {

@@ -72,6 +72,7 @@ enum hook {
 	HOOK_FROM_NET,
 	HOOK_TO_NET,
 	HOOK_SOCK,
+	HOOK_XDP, /* in front of from_net, where a device has it */
 	HOOK_MAX,
 };
 

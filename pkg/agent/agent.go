@@ -184,6 +184,7 @@ func (r *running) attachOptions(ctx context.Context) attach.Options {
 		Carry:         r.carryConnections,
 		QdiscDir:      bpf.QdiscDirectory(r.options.PinPath),
 		Ours:          func() (map[ebpf.ProgramID]bool, error) { return bpf.PinnedPrograms(r.options.PinPath) },
+		XDP:           attach.XDPOptions{Mode: r.options.XDP, Program: r.objects.FromNetXdp, Serve: r.objects.SetXDPDevices},
 		Force:         r.options.AttachMethod,
 		Log:           r.log,
 		Synced:        func() { r.tell(); once.Do(r.removeOldPrograms); r.leaveFormer() },

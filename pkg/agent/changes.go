@@ -88,6 +88,9 @@ func (c *changes) published(o *outcome) {
 		return
 	}
 	why := reasons{outcome: o}
+	if o.input.Service.Overflow.Given {
+		all = slices.DeleteFunc(slices.Clone(all), sharedOut)
+	}
 	for _, n := range all[:min(len(all), changesAtOnce)] {
 		c.tell(journal.Change{Service: n.Port.Service.String(), Port: n.Port.Port, Protocol: n.Port.Protocol.String(), What: n.What,
 			Backend: addressText(n.Backend), Frontend: addressText(n.Frontend), From: n.From, To: n.To, Because: why.of(n)})
@@ -96,6 +99,10 @@ func (c *changes) published(o *outcome) {
 		c.tell(journal.Change{Service: o.service.String(), What: "more-changed", To: fmt.Sprint(more), Because: "as the " + fmt.Sprint(changesAtOnce) + " before"})
 	}
 }
+
+// sharedOut tells whether a change is one of a share alone: with an overflow every endpoint's depends on all Nodes and on every other
+// endpoint, and would push all else out of the journal whenever one of these comes or goes.
+func sharedOut(n maps.Noted) bool { return n.What == maps.WeightChanged }
 
 func addressText(at netip.AddrPort) string {
 	if !at.IsValid() {

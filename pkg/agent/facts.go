@@ -68,7 +68,7 @@ func (f facts) count(s *metrics.State) {
 	for _, row := range f.programs {
 		if row.Error != "" {
 			s.Detached++
-		} else {
+		} else if row.Method != "" { // XDP, where packets are left to TC
 			s.Devices[string(row.Method)]++
 		}
 	}

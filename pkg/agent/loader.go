@@ -36,11 +36,12 @@ type loadRequest struct {
 	PinPath  string
 	SocketLB attach.SocketMode
 	Shortcut ShortcutMode
+	XDP      bool
 }
 
 func (q loadRequest) options() bpf.Options {
 	o := Options{SocketLB: q.SocketLB, Shortcut: q.Shortcut}
-	return bpf.Options{Sizes: q.Sizes, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSocketHooks: q.SocketLB == attach.NoSockets}
+	return bpf.Options{Sizes: q.Sizes, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSocketHooks: q.SocketLB == attach.NoSockets, XDP: q.XDP}
 }
 
 // Constants of the programs that follow from flags (bpf/lib/config.h).
@@ -68,7 +69,7 @@ type loadAnswer struct {
 
 // request is what a plan asks for.
 func (o Options) request(p plan) loadRequest {
-	return loadRequest{Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut}
+	return loadRequest{Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, XDP: o.XDP != attach.XDPOff && o.XDP != ""}
 }
 
 // answer does what is asked.

@@ -46,6 +46,8 @@ type Options struct {
 
 	Shortcut ShortcutMode // --shortcut: whether translated packets leave past the host's stack
 
+	XDP attach.XDPMode // --xdp: which network devices' packets are taken before the host's stack
+
 	Zone              string              // --zone, instead of the Node's label
 	NodeIPs           []netip.Addr        // --node-ip, instead of the Node's addresses
 	NodePortAddresses []string            // --nodeport-addresses: CIDRs or "primary"
@@ -98,6 +100,7 @@ func DefaultOptions() Options {
 		SNATPorts:      maps.DefaultSNATPorts(),
 		SNATAllPorts:   true,
 		Shortcut:       ShortcutOff,
+		XDP:            attach.XDPOff,
 		Ejection:       lb.EjectionOn,
 		Sizes:          bpf.DefaultLimits().Sizes,
 		HealthAddress:  ":10256",

@@ -23,6 +23,8 @@ import (
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
 )
 
 // Method is a way of attaching a program to a device.
@@ -76,6 +78,7 @@ type Options struct {
 	// that look like ours are.
 	Ours     func() (map[ebpf.ProgramID]bool, error)
 	Programs Programs
+	XDP      XDPOptions
 	Force    Method // changing it for attached devices leaves them without a program for a moment
 	Log      *slog.Logger
 	Synced   func() // called after every Sync without errors; may be nil
@@ -98,6 +101,10 @@ type Manager struct {
 	left     map[int]string // see leftBehind; nil: not looked at yet
 	attached map[key]*attachment
 	failing  map[key]string // errors as they were last said
+
+	xdpTold   bool // XDP.Serve was told of servedXDP
+	servedXDP []bpf.XDPDevice
+	leftToTC  map[int]string // why a device's packets are, as it was last said, by ifindex
 
 	rowsMu sync.Mutex
 	rows   []DeviceRow

@@ -44,6 +44,7 @@ func (m *Manager) succeed(h *netlink.Handle, doors []door) {
 		}
 	}
 	m.carry()
+	m.takeOverXDP(doors)
 	// Clients off the node may have ports of their own towards a backend, which only who knows all connections can tell: the
 	// new programs make connections at the same time as the old ones for as short as possible.
 	for _, d := range doors {

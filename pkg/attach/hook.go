@@ -75,7 +75,7 @@ func (k key) pin(dir string) string {
 func parsePin(name string) (key, bool) {
 	number, direction, found := strings.Cut(name, "_")
 	ifindex, err := strconv.Atoi(number)
-	if !found || err != nil || ifindex <= 0 || (direction != ingress && direction != egress) {
+	if !found || err != nil || ifindex <= 0 || (direction != ingress && direction != egress && direction != atXDP) {
 		return key{}, false
 	}
 	return key{ifindex, direction}, true

@@ -75,6 +75,15 @@ func readDevice(h *netlink.Handle, l *netlink.LinkAttrs, linkDir string, linked 
 			rows = append(rows, row)
 		}
 	}
+	if k := (key{l.Index, atXDP}); linked[k] {
+		row, found, err := readXDP(l, k.pin(linkDir))
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			rows = append(rows, row)
+		}
+	}
 	return rows, nil
 }
 

@@ -27,7 +27,7 @@ func (m *Manager) removeOthers(h *netlink.Handle, devices []device, doors []door
 	}
 	slices.SortStableFunc(pinned, func(a, b key) int { return -cmp.Compare(a.direction, b.direction) }) // ingress first, as in removeFilters
 	for _, k := range pinned {
-		if !wanted[k.ifindex] {
+		if !wanted[k.ifindex] || k.direction == atXDP && !m.options.XDP.wanted() {
 			errs = append(errs, m.dropLink(k))
 		}
 	}

@@ -52,9 +52,9 @@ func (h socketHook) row(cgroup string) DeviceRow {
 	return DeviceRow{Device: cgroup, Kind: kindCgroup, Program: h.program(), Hook: h.name, Others: []uint32{}}
 }
 
-// compareHooks orders the hooks of one device: ingress before egress; of one cgroup, by name.
+// compareHooks orders the hooks of one device: xdp, ingress, egress; of one cgroup, by name.
 func compareHooks(a, b string) int {
-	if a == ingress || a == egress {
+	if a == ingress || a == egress || a == atXDP {
 		return -strings.Compare(a, b)
 	}
 	return strings.Compare(a, b)

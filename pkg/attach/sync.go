@@ -165,7 +165,7 @@ func (m *Manager) ensureAll(h *netlink.Handle, doors []door) error {
 		}
 	}
 	m.failing = failing
-	m.setRows(rows)
+	m.setRows(append(rows, m.syncXDP(h, doors)...))
 	return errors.Join(errs...)
 }
 

@@ -74,7 +74,7 @@ func (m *Manager) current(k key) (*attachment, error) {
 	}
 	path := k.pin(m.options.LinkDir)
 	a, err := openPinned(path)
-	if err == nil && a == nil && k.direction == ingress { // see hook.replaces
+	if err == nil && a == nil && k.direction != egress { // see hook.replaces
 		if err = adopt(m.former(), path); err == nil {
 			a, err = openPinned(path)
 		}
@@ -165,13 +165,7 @@ func (m *Manager) update(a *attachment, d device, hook hook, q *link.QueryResult
 		}
 		m.log.Info("replaced program", "device", d.name, "program", hook.program, "method", TCX)
 	}
-	if _, err := os.Lstat(a.pin); a.pin == "" || !errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err := a.link.Unpin(); err != nil { // it does not know that its file is gone
-		return fmt.Errorf("forget pin: %w", err)
-	}
-	return m.pin(a, hook.key(d.ifindex))
+	return m.repin(a, hook.key(d.ifindex))
 }
 
 // dropLink detaches what is in one place by a link, if anything.

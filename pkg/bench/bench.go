@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Options say what to measure. The zero value measures everything as README shows it.
+// Options say what to measure. The zero value measures everything as docs/performance.md shows it.
 type Options struct {
 	Runs     int                   // measurements of each path; 0: 20
 	Packets  int                   // packets of one measurement; 0: 200,000
@@ -66,6 +66,7 @@ type Result struct {
 // Floor is what the machine asks for doing next to nothing, behind the same wrapper.
 type Floor struct {
 	Empty         float64 `json:"empty"`           // a program that returns
+	EmptyXDP      float64 `json:"empty_xdp"`       // the same at XDP
 	HashLookupNet float64 `json:"hash_lookup_net"` // one lookup in a kernel hash, found and hot
 	RewriteNet    float64 `json:"rewrite_net"`     // writing address, port and checksums of a packet
 }
@@ -76,7 +77,7 @@ type Path struct {
 	Flows        int     `json:"flows"` // live flows in turn; 0 where the path has none
 	Min          float64 `json:"min"`
 	Median       float64 `json:"median"`
-	Net          float64 `json:"net"`          // Min less the empty program's
+	Net          float64 `json:"net"`          // Min less the empty program's, of XDP where the path is
 	Instructions uint64  `json:"instructions"` // instructions retired a packet, less the empty program's; 0: the machine does not count them
 }
 
@@ -87,9 +88,16 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		return Result{}, err
 	}
 	o = o.withDefaults()
+	if o.wantsXDP() {
+		return elsewhere(func() (Result, error) { return run(ctx, o) })
+	}
 	runtime.LockOSThread() // the instruction counter is this thread's
 	defer runtime.UnlockOSThread()
-	b, err := open()
+	return run(ctx, o)
+}
+
+func run(ctx context.Context, o Options) (Result, error) {
+	b, err := open(o.wantsXDP())
 	if err != nil {
 		return Result{}, fmt.Errorf("bench: %w", err)
 	}
@@ -131,9 +139,12 @@ func summarise(runs int, courses []*course) Result {
 		}
 	}
 	empty := floors[floorEmpty]
-	r.Floor = Floor{Empty: empty.Min, HashLookupNet: max(0, floors[floorHash].Min-empty.Min), RewriteNet: max(0, floors[floorRewrite].Min-empty.Min)}
+	r.Floor = Floor{Empty: empty.Min, EmptyXDP: floors[floorXDP].Min, HashLookupNet: max(0, floors[floorHash].Min-empty.Min), RewriteNet: max(0, floors[floorRewrite].Min-empty.Min)}
 	for _, c := range courses {
-		if !c.floor {
+		switch {
+		case c.xdp != nil:
+			r.Paths = append(r.Paths, c.summary(floors[floorXDP]))
+		case !c.floor:
 			r.Paths = append(r.Paths, c.summary(empty))
 		}
 	}

@@ -45,10 +45,13 @@ const (
 	BenchMapFrames           = "frames"
 	BenchMapHash             = "hash"
 	BenchMapTarget           = "target"
+	BenchMapTargetXdp        = "target_xdp"
 	BenchProgFloorEmpty      = "floor_empty"
+	BenchProgFloorEmptyXdp   = "floor_empty_xdp"
 	BenchProgFloorHashLookup = "floor_hash_lookup"
 	BenchProgFloorRewrite    = "floor_rewrite"
 	BenchProgWrapper         = "wrapper"
+	BenchProgWrapperXdp      = "wrapper_xdp"
 	BenchVarAddressAt        = "address_at"
 	BenchVarNetworkFixAt     = "network_fix_at"
 	BenchVarPortAt           = "port_at"
@@ -98,19 +101,22 @@ type BenchSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type BenchProgramSpecs struct {
 	FloorEmpty      *ebpf.ProgramSpec `ebpf:"floor_empty"`
+	FloorEmptyXdp   *ebpf.ProgramSpec `ebpf:"floor_empty_xdp"`
 	FloorHashLookup *ebpf.ProgramSpec `ebpf:"floor_hash_lookup"`
 	FloorRewrite    *ebpf.ProgramSpec `ebpf:"floor_rewrite"`
 	Wrapper         *ebpf.ProgramSpec `ebpf:"wrapper"`
+	WrapperXdp      *ebpf.ProgramSpec `ebpf:"wrapper_xdp"`
 }
 
 // BenchMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type BenchMapSpecs struct {
-	Cursors *ebpf.MapSpec `ebpf:"cursors"`
-	Frames  *ebpf.MapSpec `ebpf:"frames"`
-	Hash    *ebpf.MapSpec `ebpf:"hash"`
-	Target  *ebpf.MapSpec `ebpf:"target"`
+	Cursors   *ebpf.MapSpec `ebpf:"cursors"`
+	Frames    *ebpf.MapSpec `ebpf:"frames"`
+	Hash      *ebpf.MapSpec `ebpf:"hash"`
+	Target    *ebpf.MapSpec `ebpf:"target"`
+	TargetXdp *ebpf.MapSpec `ebpf:"target_xdp"`
 }
 
 // BenchVariableSpecs contains global variables before they are loaded into the kernel.
@@ -143,10 +149,11 @@ func (o *BenchObjects) Close() error {
 //
 // It can be passed to LoadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type BenchMaps struct {
-	Cursors *ebpf.Map `ebpf:"cursors"`
-	Frames  *ebpf.Map `ebpf:"frames"`
-	Hash    *ebpf.Map `ebpf:"hash"`
-	Target  *ebpf.Map `ebpf:"target"`
+	Cursors   *ebpf.Map `ebpf:"cursors"`
+	Frames    *ebpf.Map `ebpf:"frames"`
+	Hash      *ebpf.Map `ebpf:"hash"`
+	Target    *ebpf.Map `ebpf:"target"`
+	TargetXdp *ebpf.Map `ebpf:"target_xdp"`
 }
 
 func (m *BenchMaps) Close() error {
@@ -155,6 +162,7 @@ func (m *BenchMaps) Close() error {
 		m.Frames,
 		m.Hash,
 		m.Target,
+		m.TargetXdp,
 	)
 }
 
@@ -173,17 +181,21 @@ type BenchVariables struct {
 // It can be passed to LoadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type BenchPrograms struct {
 	FloorEmpty      *ebpf.Program `ebpf:"floor_empty"`
+	FloorEmptyXdp   *ebpf.Program `ebpf:"floor_empty_xdp"`
 	FloorHashLookup *ebpf.Program `ebpf:"floor_hash_lookup"`
 	FloorRewrite    *ebpf.Program `ebpf:"floor_rewrite"`
 	Wrapper         *ebpf.Program `ebpf:"wrapper"`
+	WrapperXdp      *ebpf.Program `ebpf:"wrapper_xdp"`
 }
 
 func (p *BenchPrograms) Close() error {
 	return _BenchClose(
 		p.FloorEmpty,
+		p.FloorEmptyXdp,
 		p.FloorHashLookup,
 		p.FloorRewrite,
 		p.Wrapper,
+		p.WrapperXdp,
 	)
 }
 

@@ -16,6 +16,7 @@ const (
 	floorEmpty   = "floor/empty"
 	floorHash    = "floor/hash_lookup"
 	floorRewrite = "floor/rewrite"
+	floorXDP     = "floor/xdp"
 )
 
 // courses lists what the options ask for, floors first.
@@ -34,6 +35,16 @@ func (b *bench) courses(o Options) ([]*course, error) {
 				all = append(all, some...)
 			}
 		}
+	}
+	if !o.wantsXDP() {
+		return all, nil
+	}
+	for _, w := range worlds() {
+		some, err := b.atXDP(w, o)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
 	}
 	return all, nil
 }
@@ -64,7 +75,7 @@ func (b *bench) floorCourses() ([]*course, error) {
 	for _, floor := range []struct {
 		name    string
 		program *ebpf.Program
-	}{{floorEmpty, b.floors.FloorEmpty}, {floorHash, b.floors.FloorHashLookup}, {floorRewrite, b.floors.FloorRewrite}} {
+	}{{floorEmpty, b.floors.FloorEmpty}, {floorHash, b.floors.FloorHashLookup}, {floorRewrite, b.floors.FloorRewrite}, {floorXDP, b.floors.FloorEmptyXdp}} {
 		runner, err := b.wrap(floor.program, w.frame(w.stranger()), true)
 		if err != nil {
 			return nil, err

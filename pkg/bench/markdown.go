@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Markdown writes the table that README shows: a line for each way and number of flows, a column for each family and
+// Markdown writes the table that docs/performance.md shows: a line for each way and number of flows, a column for each family and
 // protocol, net nanoseconds in the cells: minimum and median.
 func (r Result) Markdown(w io.Writer) error {
 	var b strings.Builder
@@ -54,9 +54,17 @@ func (r Result) grid() (columns []string, lines []line, cells map[cell]string) {
 		if !slices.Contains(lines, l) {
 			lines = append(lines, l)
 		}
-		cells[cell{l, parts[1]}] = fmt.Sprintf("%.0f / %.0f", p.Net, p.Median-r.Floor.Empty)
+		cells[cell{l, parts[1]}] = fmt.Sprintf("%.0f / %.0f", p.Net, p.Median-r.Floor.of(p))
 	}
 	return columns, lines, cells
+}
+
+// of is the empty program that a path is less of.
+func (f Floor) of(p Path) float64 {
+	if strings.HasPrefix(p.Name, "xdp/") {
+		return f.EmptyXDP
+	}
+	return f.Empty
 }
 
 // flowsText writes 100000 as 100,000, and nothing for a path without flows.

@@ -18,6 +18,7 @@ import (
 type wrapper struct {
 	frame   frame
 	objects BenchObjects
+	program *ebpf.Program // the one of the target's kind
 }
 
 // unlimited is a number of flows that no measurement comes to the end of.
@@ -54,7 +55,7 @@ func gcd(a, b uint64) uint64 {
 
 // repeat runs packets through and returns nanoseconds for one.
 func (w *wrapper) repeat(packets int) (float64, error) {
-	_, each, err := w.objects.Wrapper.Benchmark(w.frame.bytes(), packets, nil)
+	_, each, err := w.program.Benchmark(w.frame.bytes(), packets, nil)
 	if err != nil {
 		return 0, fmt.Errorf("run wrapper: %w", err)
 	}
@@ -64,7 +65,7 @@ func (w *wrapper) repeat(packets int) (float64, error) {
 // once runs one packet and returns what became of it.
 func (w *wrapper) once() ([]byte, error) {
 	opts := ebpf.RunOptions{Data: w.frame.bytes(), DataOut: make([]byte, frameSize+256)}
-	if _, err := w.objects.Wrapper.Run(&opts); err != nil {
+	if _, err := w.program.Run(&opts); err != nil {
 		return nil, fmt.Errorf("run wrapper: %w", err)
 	}
 	return opts.DataOut, nil
@@ -80,7 +81,8 @@ type course struct {
 	outs    []frame  // what the frame may become; empty: it stays, or it is a floor and nobody looks
 	maker   *wrapper // makes the flows; nil: the path needs none
 	runner  *wrapper
-	fresh   bool // every packet is a new flow
+	fresh   bool       // every packet is a new flow
+	xdp     *xdpCourse // nil: of TC
 
 	samples      []float64
 	instructions uint64 // least seen
@@ -100,6 +102,11 @@ func (c *course) ready(b *bench) error {
 			return err
 		}
 		if _, err := c.maker.repeat(c.flows); err != nil {
+			return err
+		}
+	}
+	if c.xdp != nil {
+		if err := c.xdp.ready(b); err != nil {
 			return err
 		}
 	}
@@ -128,6 +135,9 @@ func (c *course) verify(b *bench) error {
 	after, err := b.counted(c.hook, c.verdict)
 	if err != nil {
 		return err
+	}
+	if c.xdp != nil {
+		return c.xdp.check(c.runner.frame, got, after-before)
 	}
 	if after != before+1 {
 		return fmt.Errorf("check the path: the packet did not get verdict %s; it became %x", bpf.VerdictOf(uint32(c.verdict)).Name, got)

@@ -27,6 +27,7 @@ func TestEveryPathIsMeasuredAndIsWhatItSays(t *testing.T) {
 	for hook, ways := range map[string][]string{
 		"from_pod": {"established", "new", "miss"}, "to_pod": {"established", "miss"},
 		"from_net": {"established", "new", "miss"}, "to_net": {"established", "miss"},
+		"xdp": {"established", "new", "refused", "miss"},
 	} {
 		for _, w := range worlds() {
 			for _, way := range ways {

@@ -27,6 +27,7 @@ type bench struct {
 	floors  BenchObjects
 	count   *counter
 	closers []io.Closer
+	tables  *maps.Tables
 }
 
 // world is one address family and transport protocol.
@@ -82,13 +83,17 @@ func (w world) decision(backends int) lb.Decision {
 }
 
 // open loads the programs and publishes the services.
-func open() (*bench, error) {
-	objects, err := bpf.Load(bpf.Options{Sizes: bpf.Sizes{Frontends: 1024, Records: 1024, Slots: 1 << 20, Backends: 1024, Services: 1024, Names: 1024}})
+func open(xdp bool) (*bench, error) {
+	objects, err := bpf.Load(bpf.Options{XDP: xdp, Sizes: bpf.Sizes{Frontends: 1024, Records: 1024, Slots: 1 << 20, Backends: 1024, Services: 1024, Names: 1024}})
 	if err != nil {
 		return nil, err
 	}
 	b := &bench{objects: objects, closers: []io.Closer{objects}, count: openCounter()}
-	if err := b.prepare(); err != nil {
+	err = b.prepare()
+	if err == nil && xdp {
+		err = b.prepareXDP()
+	}
+	if err != nil {
 		return nil, errors.Join(err, b.close())
 	}
 	return b, nil
@@ -106,6 +111,7 @@ func (b *bench) prepare() error {
 	if err != nil {
 		return err
 	}
+	b.tables = tables
 	if err := tables.Configure(maps.Config{}); err != nil {
 		return err
 	}
@@ -166,7 +172,12 @@ func (b *bench) wrap(target *ebpf.Program, f frame, clientIsSource bool) (*wrapp
 		return nil, fmt.Errorf("load wrapper: %w", err)
 	}
 	b.closers = append(b.closers, &w.objects)
-	if err := w.objects.Target.Put(uint32(0), target); err != nil {
+	calls := w.objects.Target
+	w.program = w.objects.Wrapper
+	if target.Type() == ebpf.XDP {
+		w.program, calls = w.objects.WrapperXdp, w.objects.TargetXdp
+	}
+	if err := calls.Put(uint32(0), target); err != nil {
 		return nil, fmt.Errorf("point wrapper at its program: %w", err)
 	}
 	if err := w.objects.Frames.Put(uint32(0), f.bytes()); err != nil {

@@ -58,7 +58,7 @@ func TestVerifierWalksAsManyInstructionsAsItDid(t *testing.T) {
 // walked loads the programs and asks the kernel.
 func walked(t *testing.T) walks {
 	t.Helper()
-	objects, err := Load(Options{Sizes: Sizes{Frontends: 16, Records: 16, Slots: 1024, Backends: 16, FlowSets: 16, Affinity: 16, Services: 16}})
+	objects, err := Load(Options{Sizes: Sizes{Frontends: 16, Records: 16, Slots: 1024, Backends: 16, FlowSets: 16, Affinity: 16, Services: 16}, XDP: true})
 	if err != nil {
 		t.Fatal(err)
 	}

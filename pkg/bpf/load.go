@@ -23,7 +23,9 @@ type Options struct {
 	Exchange bool
 	Knobs    map[string]any // values of the object's `volatile const` variables, by name (bpf/lib/config.h)
 
-	NoSocketHooks bool // leave out the programs of the node's own clients
+	XDP           bool   // load the program of network devices at XDP, too
+	XDPWays       uint32 // how many ways each processor remembers for it, a power of two; 0: by their number
+	NoSocketHooks bool   // leave out the programs of the node's own clients
 	// Reuse has programs that an earlier load pinned used again, where they are what would be loaded.
 	Reuse bool
 }
@@ -152,7 +154,7 @@ func configured(o Options) (*ebpf.CollectionSpec, error) {
 	if err := sizes.apply(spec); err != nil {
 		return nil, err
 	}
-	return spec, setKnobs(spec, o)
+	return spec, errors.Join(chooseXDP(spec, o), setKnobs(spec, o))
 }
 
 func (o *Objects) load(spec *ebpf.CollectionSpec, replace map[string]*ebpf.Map) error {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// README's cleanup runs in a pod of `kubectl debug`, which has the node's root at /host: it is to find the agent's own lock and status.
+// docs/install.md's cleanup runs in a pod of `kubectl debug`, which has the node's root at /host: it is to find the agent's own lock and status.
 func TestWhoHasTheNodesRootElsewhereTakesTheSameLock(t *testing.T) {
 	own := LockName(DefaultLockDir, "/sys/fs/bpf/nearlb")
 	if got := LockName("/host/run/nearlb", "/host/sys/fs/bpf/nearlb"); got != own {

@@ -144,8 +144,8 @@ func (g generation) fitting(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, er
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
-		if err == nil && name == NearlbMapVerdicts && m.MaxEntries() != want.MaxEntries {
-			m.Close() // they are numbered otherwise: they are counted anew
+		if err == nil && renumbered(name) && m.MaxEntries() != want.MaxEntries {
+			m.Close()
 			if err := os.Remove(filepath.Join(g.maps(), name)); err != nil {
 				return nil, fmt.Errorf("remove pin: %w", err)
 			}

@@ -48,6 +48,9 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 	shortcut := modeFlag[agent.ShortcutMode]{&options.Shortcut, []agent.ShortcutMode{agent.ShortcutOff, agent.ShortcutAuto, agent.ShortcutOn}}
 	flags.Var(shortcut, "shortcut", "whether translated packets leave past the host's stack: `off|auto|on`; auto: while that passes nothing by")
 	complete(cmd, "shortcut", shortcut.words)
+	xdp := modeFlag[attach.XDPMode]{&options.XDP, attach.XDPModes()}
+	flags.Var(xdp, "xdp", "where packets of connections through SNAT are taken at XDP: `off|generic`")
+	complete(cmd, "xdp", xdp.words)
 	flags.StringVar(&options.Cgroup, "cgroup", "", "`directory` of the cgroup of those sockets (default: the whole cgroup2 hierarchy)")
 	ejection := modeFlag[lb.Ejection]{&options.Ejection, lb.Ejections()}
 	flags.Var(ejection, "ejection", "whether new connections leave out backends that do not answer: `off|observe|on`")

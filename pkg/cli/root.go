@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cli is the command line: it turns flags into options, calls the package that does the work, and prints rows as
-// tables, JSON or YAML. Exit status and machine-readable output are a contract (README, "Contracts").
+// tables, JSON or YAML. Exit status and machine-readable output are a contract.
 package cli
 
 import (

@@ -135,6 +135,11 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 			fmt.Fprintf(w, "          %s\n", oneLine(printable(what)))
 		}
 	}
+	for _, row := range a.Devices {
+		if row.Hook == "xdp" {
+			fmt.Fprintf(w, "xdp       %s: %s\n", printable(row.Device), oneLine(printable(xdpText(row))))
+		}
+	}
 	if g := a.Growth; g.Times > 0 {
 		fmt.Fprintf(w, "tables    grew %d times since the start, last %s\n", g.Times, ago(g.Last, now))
 	}
@@ -150,6 +155,14 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 	for _, c := range a.Checks {
 		fmt.Fprintf(w, "health    %s port %d: ready endpoints here: IPv4 %d, IPv6 %d; answered on %s\n", c.Service, c.Port, c.Endpoints4, c.Endpoints6, orDash(joined(c.Listen)))
 	}
+}
+
+// xdpText says what the program at XDP does on a device.
+func xdpText(row attach.DeviceRow) string {
+	if row.Note != "" {
+		return row.Note
+	}
+	return string(row.Method)
 }
 
 // namesText says where names are answered, and who is asked for those of others.

@@ -77,6 +77,8 @@ func crossingNext(reason string, service lb.ServiceName, z *zonesSeen) string {
 		return fmt.Sprintf("kubectl label node %s topology.kubernetes.io/zone=ZONE", orDash(z.node))
 	case string(lb.NoteNoKeyMatched), string(lb.ReasonSameRegion), string(lb.ReasonSameLabel):
 		return "put topology.kubernetes.io/zone into the Service's nearlb.io/topology-keys, and an endpoint into the zone"
+	case string(lb.NoteOverflow):
+		return fmt.Sprintf("run more pods of it in zone %s, or raise its annotation nearlb.io/overflow", orDash(z.zone))
 	case string(lb.ReasonLocalFallback):
 		return "run a pod of it on this node, or take nearlb.io/local-fallback away: then there is none"
 	case crossedNoZone:

@@ -19,6 +19,7 @@ func TestDecisionsAreThoseOfTheNaiveModel(t *testing.T) {
 	sources := ips("10.9.9.9", "172.16.0.9", "192.0.2.77", "203.0.113.8", "2001:db8:1::9", "2001:db8:2::9", "2001:db8:9::9", "2001:db8:5::9")
 	rapid.Check(t, func(t *rapid.T) {
 		w := anyWorld(t)
+		w.in.Service.Overflow = lb.Overflow{} // the model knows none: TestAnOverflowSharesOutWhatIsTooMuchAndNoMore
 		d := decide.Decide(w.in, w.node)
 		byKey := map[lb.FrontendKey]lb.Frontend{}
 		for _, f := range d.Frontends {

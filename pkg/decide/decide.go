@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package decide is the pure model: what a node does for one Service, and why. No clock, no map, no log. It gives the
-// answers of kube-proxy (nftables mode, Kubernetes 1.36) but for the differences that README lists.
+// answers of kube-proxy (nftables mode, Kubernetes 1.36) but for the differences that docs/differences.md lists.
 //
 // The lists of backends, C (cluster) and L (local), are made for one service port and one address family at a time
 // (lists.go) and chosen by the kind of frontend and the side its client is on (sides.go).
@@ -47,7 +47,7 @@ func serve(in lb.Input, node lb.Node) (lb.Decision, []pool) {
 	d := lb.Decision{Service: in.Service.Name, Held: in.Held, Ejection: in.Service.Ejection, Backends: make([]lb.Backend, 0, len(in.Endpoints))}
 	for i := range pools {
 		p := &pools[i]
-		p.choose(use[p.poolKey], &in.Service, node)
+		p.choose(use[p.poolKey], &in, node)
 		byKey[p.poolKey] = p
 		d.Backends = p.appendBackends(d.Backends, node)
 	}

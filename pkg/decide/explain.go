@@ -15,6 +15,7 @@ func (p *pool) appendBackends(out []lb.Backend, node lb.Node) []lb.Backend {
 	}
 	both := []lb.List{lb.ListCluster, lb.ListLocal} // shared by all, instead of one for each
 	weighted := slices.ContainsFunc(p.winners, func(c *candidate) bool { return c.Weight.Given })
+	spilled := slices.ContainsFunc(p.winners, func(c *candidate) bool { return c.share > 0 })
 	for _, c := range p.winners {
 		out = append(out, lb.Backend{
 			Key:   lb.BackendKey{Port: c.Port, Address: c.Address},
@@ -24,7 +25,11 @@ func (p *pool) appendBackends(out []lb.Backend, node lb.Node) []lb.Backend {
 			Near:  near(c, node),
 			Lists: lists(c, both),
 		})
-		if last := &out[len(out)-1]; weighted && len(last.Lists) > 0 {
+		switch last := &out[len(out)-1]; {
+		case len(last.Lists) == 0:
+		case spilled:
+			last.Weight = max(c.share, leastShare) // one of the local list alone, on a Node of another zone, has none
+		case weighted:
 			last.Weight = c.Weight.Number()
 		}
 	}
@@ -121,6 +126,8 @@ func (p *pool) why(c *candidate) (selected bool, reason lb.Reason) {
 		return true, p.local.reason
 	case c.inCluster && p.fallback && (p.inUse.localFirst || !p.inUse.cluster):
 		return true, lb.ReasonLocalFallback
+	case c.inCluster && p.cluster.note == lb.NoteOverflow && c.Zone != p.zone:
+		return true, lb.ReasonOverflow
 	case c.inCluster:
 		return true, p.cluster.reason
 	case !takesNew(c) && (c.Ready || drains(c)):

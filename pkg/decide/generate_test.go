@@ -40,7 +40,13 @@ func anyWorld(t *rapid.T) world {
 	}
 	style := rapid.SampledFrom([]string{"mixed", "ready", "hinted", "leaving"}).Draw(t, "style")
 	drawn := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) lb.Endpoint { return anyEndpoint(t, style) }), 0, 9).Draw(t, "endpoints")
-	return world{in: lb.Input{Service: anyService(t), Endpoints: drawn}, node: node}
+	w := world{in: lb.Input{Service: anyService(t), Endpoints: drawn}, node: node}
+	if w.in.Service.Overflow.Given {
+		for _, name := range subset(t, "zones with processors", zoneNames) {
+			w.in.Zones = append(w.in.Zones, lb.Zone{Name: name, Processors: rapid.Uint64Range(0, 5000).Draw(t, "processors")})
+		}
+	}
+	return w
 }
 
 func anyService(t *rapid.T) lb.Service {
@@ -76,6 +82,9 @@ func askForNearness(t *rapid.T, svc *lb.Service) {
 		}
 	}
 	svc.Distribution = rapid.SampledFrom([]lb.Distribution{"", "", "", lb.PreferSameNode, lb.PreferSameZone}).Draw(t, "distribution")
+	if rapid.IntRange(0, 3).Draw(t, "has overflow") == 0 {
+		svc.Overflow = lb.Overflow{Percent: rapid.Uint16Range(0, 100).Draw(t, "overflow"), Given: true}
+	}
 	svc.LocalFallback = rapid.Bool().Draw(t, "fallback")
 	svc.WantsHints = rapid.Bool().Draw(t, "wants hints")
 }

@@ -32,22 +32,22 @@ type use struct {
 
 // choose fills the lists of the pool for this node. With the Service's local fallback an empty local list makes the cluster
 // list take its place.
-func (p *pool) choose(u use, svc *lb.Service, node lb.Node) {
-	p.inUse, p.node = u, node.Name
+func (p *pool) choose(u use, in *lb.Input, node lb.Node) {
+	p.inUse, p.node, p.zone = u, node.Name, node.Zone
 	if u.local {
 		p.local = p.localList()
-		p.fallback = svc.LocalFallback && len(p.local.keys) == 0
+		p.fallback = in.Service.LocalFallback && len(p.local.keys) == 0
 	}
 	if u.cluster || p.fallback {
-		p.cluster = p.clusterList(svc, node)
+		p.cluster = p.clusterList(&in.Service, in.Zones, node)
 	}
 }
 
 // clusterList is C of service-semantics.md: the ready endpoints that are left for this node; of those that serve while
 // terminating, anywhere, when none is ready. What leaves some and not others is, in this order, the Service's topology keys,
-// its distribution, the hints. Keys are a constraint and hold for terminating endpoints too; the others are preferences, and
+// its overflow, its distribution, the hints. Keys are a constraint and hold for terminating endpoints too; the others are preferences, and
 // kube-proxy forgets hints where no endpoint is ready.
-func (p *pool) clusterList(svc *lb.Service, node lb.Node) list {
+func (p *pool) clusterList(svc *lb.Service, zones []lb.Zone, node lb.Node) list {
 	usable, ready := isReady, slices.ContainsFunc(p.winners, isReady)
 	if !ready {
 		usable = isDraining
@@ -58,6 +58,8 @@ func (p *pool) clusterList(svc *lb.Service, node lb.Node) list {
 	case len(svc.TopologyKeys) > 0:
 		c, chosen = p.byKeys(usable, svc.TopologyKeys, node)
 	case !ready:
+	case svc.Overflow.Given:
+		c, chosen = p.overflowing(svc.Overflow, zones, node)
 	case svc.Distribution != "":
 		c, chosen = p.byPlace(svc.Distribution, node)
 	default:

@@ -27,6 +27,7 @@ type pool struct {
 	copies   []*candidate // by address, the best copy first
 	winners  []*candidate // the best copy of each address
 	node     string       // this node's name
+	zone     string       // and its zone
 	inUse    use
 	fallback bool // the cluster list stands in for the local one, which is empty
 	cluster  list
@@ -38,6 +39,7 @@ type candidate struct {
 	*lb.Endpoint
 	Address            netip.AddrPort // as it is compared, and published
 	inCluster, inLocal bool
+	share              uint32 // of the cluster list's connections, where the Service has an overflow and it is in force
 }
 
 // gather sorts the endpoints of all slices into pools and finds the best copy of each address (requirement A18).

@@ -47,6 +47,9 @@ func (s Setting) of(in lb.Input) lb.Input {
 	default:
 		svc.Distribution, svc.Internal = lb.Distribution(s), lb.PolicyCluster
 	}
+	if s == WantsSameNode {
+		svc.Overflow = lb.Overflow{} // which shares out zones, and has no effect beside it
+	}
 	svc.TopologyKeys = nil
 	return in
 }

@@ -19,6 +19,7 @@ var reasons = []Word{
 	{"no-topology-match", Reason, "no topology key of the Service allows it from this node", "end nearlb.io/topology-keys with *, or run an endpoint that is near"},
 
 	{"not-ready", Reason, "its condition ready is false", "kubectl describe pod: its readiness probe, or its start"},
+	{"overflow", Reason, "of another zone, and gets some of this one's connections: annotation nearlb.io/overflow", ""},
 	{"weight-zero", Reason, "no new connections: annotation nearlb.io/weight of its slice is 0", "raise the weight, if it should get some"},
 	{"not-serving", Reason, "terminating, and its condition serving is false", ""},
 	{"is-terminating", Reason, "terminating, and others are ready", ""},
@@ -37,6 +38,7 @@ var reasons = []Word{
 	{"node-without-zone", Note, "the preference for a zone is not in force: {node} has none", "kubectl label node NODE topology.kubernetes.io/zone=ZONE"},
 	{"no-endpoint-in-zone", Note, "the preference for a zone is not in force: no ready endpoint is in {zone} or hinted for it", "run a pod of it there: topologySpreadConstraints"},
 	{"no-endpoint-on-node", Note, "hints are not in force: none is for {node}", "run a pod of it on each node (DaemonSet), or prefer the zone"},
+	{"overflow", Note, "the zone has fewer endpoints than its clients need: others get the rest (nearlb.io/overflow)", "run more endpoints in the zone, or raise the annotation"},
 	{"no-key-matched", Note, "of the Service's topology keys only * matches an endpoint", "run an endpoint that another key allows"},
 
 	{"balance", Action, "new connections are spread over the backends of the nearest tier", ""},

@@ -18,6 +18,8 @@ type request struct {
 	nodes               []string // "": all
 	timeout             time.Duration
 	compare             bool
+	file                string // of collect
+	mask                bool   // collect: other addresses in the place of the cluster's
 
 	command []string // of nearlb, without -o
 	output  string   // of -o; "" for a table
@@ -38,6 +40,8 @@ func (r *request) own() map[string]func(string) error {
 		"selector":        text(&r.selector),
 		"container":       text(&r.container),
 		"output":          text(&r.output),
+		"file":            text(&r.file),
+		"mask":            truth(&r.mask, "mask"),
 		"node":            func(value string) error { r.nodes = append(r.nodes, strings.Split(value, ",")...); return nil },
 		"timeout": func(value string) (err error) {
 			if r.timeout, err = time.ParseDuration(value); err != nil || r.timeout <= 0 {
@@ -45,13 +49,18 @@ func (r *request) own() map[string]func(string) error {
 			}
 			return nil
 		},
-		"compare": func(value string) error {
-			if value != "true" && value != "false" {
-				return usagef("--compare=%s: want true or false", value)
-			}
-			r.compare = value == "true"
-			return nil
-		},
+		"compare": truth(&r.compare, "compare"),
+	}
+}
+
+// truth sets a flag that may stand without a value.
+func truth(to *bool, name string) func(string) error {
+	return func(value string) error {
+		if value != "true" && value != "false" {
+			return usagef("--%s=%s: want true or false", name, value)
+		}
+		*to = value == "true"
+		return nil
 	}
 }
 
@@ -60,7 +69,7 @@ var short = map[string]string{"-l": "selector", "-o": "output"}
 
 // parse takes the plugin's flags out of the arguments, wherever they are, until --.
 func parse(args []string) (*request, error) {
-	r := &request{agents: "kube-system", selector: "app.kubernetes.io/name=nearlb", container: "nearlb", timeout: 30 * time.Second, compare: true}
+	r := &request{agents: "kube-system", selector: "app.kubernetes.io/name=nearlb", container: "agent", timeout: 30 * time.Second, compare: true}
 	own := r.own()
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -82,7 +91,7 @@ func parse(args []string) (*request, error) {
 			continue
 		}
 		if !given {
-			if long == "compare" {
+			if long == "compare" || long == "mask" {
 				value = "true"
 			} else if i++; i >= len(args) {
 				return nil, usagef("%s wants a value", name)
@@ -110,8 +119,17 @@ func (r *request) check() error {
 	if len(r.command) == 0 {
 		return nil
 	}
+	if r.command[0] == "collect" {
+		if len(r.command) > 1 || r.output != "" {
+			return usagef("collect takes --file, --mask and --node, and makes one archive")
+		}
+		return nil
+	}
+	if r.file != "" || r.mask {
+		return usagef("--file and --mask are collect's")
+	}
 	if _, known := readCommands[r.command[0]]; !known {
-		names := make([]string, 0, len(readCommands))
+		names := []string{"collect"}
 		for name := range readCommands {
 			names = append(names, name)
 		}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -327,3 +328,43 @@ func TestANodeThatDoesNotAnswerIsGivenUp(t *testing.T) {
 type watched struct{ lines chan string }
 
 func (w *watched) Write(text []byte) (int, error) { w.lines <- string(text); return len(text), nil }
+
+// The container that is asked is the one that the DaemonSet has.
+func TestTheAgentsContainerIsThatOfTheManifests(t *testing.T) {
+	r, err := parse([]string{"status"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, manifest := range []string{"base/daemonset.yaml", "helm/nearlb/templates/daemonset.yaml"} {
+		text, err := os.ReadFile("../../manifests/" + manifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, containers, _ := strings.Cut(string(text), "\n      containers:\n")
+		if !strings.HasPrefix(strings.TrimSpace(containers), "- name: "+r.container+"\n") {
+			t.Errorf("%s has no container %s", manifest, r.container)
+		}
+	}
+}
+
+// A node's table has the columns that its rows need: cells stand below their own heading, whichever node is the first.
+func TestCellsOfANodeThatHasOtherColumnsGoByTheirHeading(t *testing.T) {
+	s := newStandIn(t, "n1", "n2")
+	s.program = func(node string, command []string, out, _ io.Writer) int {
+		if slices.Contains(command, "--no-headers") {
+			t.Error("a node is asked for a table without headings: nobody knows its columns then")
+		}
+		if node == "n1" {
+			fmt.Fprint(out, "CLIENT  OPEN  IDLE\n10.0.0.1  3  2s\n")
+		} else {
+			fmt.Fprint(out, "CLIENT  OPEN  ENDED  IDLE\n10.0.0.2  4  5  1s\nsome more words\n")
+		}
+		return 0
+	}
+	rows := `n1       10.0.0.1  3     -      2s
+n2       10.0.0.2  4     5      1s
+n2: some more words
+`
+	plugin(t, s, "flows", "--group-by", "client").want(t, 0, "ON NODE  CLIENT    OPEN  ENDED  IDLE\n"+rows, "")
+	plugin(t, s, "flows", "--group-by", "client", "--no-headers").want(t, 0, "n1  10.0.0.1  3  -  2s\nn2  10.0.0.2  4  5  1s\nn2: some more words\n", "")
+}

@@ -184,27 +184,45 @@ func (a *asked) print(all []json.RawMessage) error {
 // cells are what stands between two spaces or more: nearlb's tables have those between columns, and - in empty cells.
 var cells = regexp.MustCompile(` {2,}`)
 
-// writeTables makes one table of all nodes', with a column for the node. What is no row of the first node's columns (a sentence
-// that there are none) goes behind it.
+// headed asks for headings, whoever is to see them: cells go by them.
+func headed(command []string) []string {
+	return slices.DeleteFunc(slices.Clone(command), func(arg string) bool {
+		name, _, _ := strings.Cut(arg, "=")
+		return name == "--no-headers"
+	})
+}
+
+// writeTables makes one table of all nodes', with a column for the node; bare: without headings. A node has the columns that its rows need:
+// cells go by their heading, and are - where a node has none. What is no row (a sentence that there are none) goes behind the table.
 func writeTables(w io.Writer, answers []*answer, bare bool) error {
-	var table [][]string
+	columns := []string{"ON NODE"}
+	var rows []map[string]string
 	var sentences []string
 	for _, answer := range answers {
-		for i, line := range slices.Collect(strings.Lines(answer.out.String())) {
+		var headings []string
+		for line := range strings.Lines(answer.out.String()) {
 			row := cells.Split(strings.TrimSpace(line), -1)
 			switch {
 			case len(row) < 2:
 				sentences = append(sentences, answer.node+": "+strings.TrimSpace(line))
-				continue
-			case i == 0 && !bare && len(table) > 0:
-				continue // its headings
-			case i == 0 && !bare:
-				row = slices.Insert(row, 0, "ON NODE")
+			case headings == nil:
+				headings = row
+				columns = merged(columns, headings)
 			default:
-				row = slices.Insert(row, 0, answer.node)
+				rows = append(rows, byHeading(headings, row, answer.node))
 			}
-			table = append(table, row)
 		}
+	}
+	var table [][]string
+	if !bare && len(columns) > 1 {
+		table = append(table, columns)
+	}
+	for _, row := range rows {
+		line := make([]string, len(columns))
+		for i, column := range columns {
+			line[i] = or(row[column], "-")
+		}
+		table = append(table, line)
 	}
 	writeAligned(w, table)
 	for _, text := range sentences {
@@ -213,6 +231,32 @@ func writeTables(w io.Writer, answers []*answer, bare bool) error {
 		}
 	}
 	return nil
+}
+
+// merged adds the headings that are not among the columns, each behind the one that it follows.
+func merged(columns, headings []string) []string {
+	at := 0
+	for _, heading := range headings {
+		if i := slices.Index(columns, heading); i >= 0 {
+			at = i
+			continue
+		}
+		at++
+		columns = slices.Insert(columns, at, heading)
+	}
+	return columns
+}
+
+// byHeading names the cells of a node's row. What is more than there are headings belongs to the last, whose text has no bound.
+func byHeading(headings, row []string, node string) map[string]string {
+	named := map[string]string{"ON NODE": node}
+	if more := len(row) - len(headings); more > 0 {
+		row = append(slices.Clone(row[:len(headings)-1]), strings.Join(row[len(headings)-1:], "  "))
+	}
+	for i, cell := range row {
+		named[headings[i]] = cell
+	}
+	return named
 }
 
 // writeAligned writes cells in columns, two spaces apart.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/klog/v2"
 )
@@ -24,7 +25,7 @@ const (
 	exitUsage  = 2
 )
 
-// version is set by the linker (release.sh).
+// version is set by the linker (tests/release).
 var version = "unknown"
 
 // Main runs the plugin with its arguments, without the program's name, and returns its exit status.
@@ -82,6 +83,9 @@ func (r *request) run(ctx context.Context, connect func(*request) (*cluster, err
 		agents = agents[:min(1, len(agents))]
 	}
 	all := &asked{cluster: c, request: r, out: out, errs: errs}
+	if r.command[0] == "collect" {
+		return all.collect(ctx, agents, time.Now())
+	}
 	if r.command[0] == "status" && len(r.command) == 1 {
 		return all.summary(ctx, agents)
 	}
@@ -238,7 +242,7 @@ func (a *asked) each(ctx context.Context, agents []agent) (failed bool, err erro
 	case a.output == "json" || a.output == "yaml" || a.output == "jsonl":
 		answers, err = a.documents(ctx, agents, command, rows)
 	case (a.output == "" || a.output == "table" || a.output == "wide") && rows && a.command[0] != "zones" && !a.follows():
-		answers = a.ask(ctx, agents, command(a.output), nil)
+		answers = a.ask(ctx, agents, headed(command(a.output)), nil)
 		err = writeTables(a.out, answers, a.has("--no-headers"))
 	case a.follows():
 		answers = a.ask(ctx, agents, command(a.output), a.prefixed)
@@ -284,6 +288,7 @@ passes on what is below as well):
 
   kubectl nearlb status                  the whole cluster in a screen
   kubectl nearlb services -n prod
+  kubectl nearlb collect --mask          a bundle for who is to help: an archive
   kubectl nearlb drops -f --service prod/web -o jsonl
   kubectl nearlb why pod/cart-0 svc/web  asks the node that the pod is on
 
@@ -293,9 +298,11 @@ Flags:
       --kubeconfig FILE
       --agent-namespace NAME   where the agents' pods are (kube-system)
   -l, --selector LABELS        of those pods (app.kubernetes.io/name=nearlb)
-      --container NAME         in them (nearlb)
+      --container NAME         in them (agent)
       --timeout TIME           for each node's answer (30s)
       --compare=false          status: do not compare the nodes' backends
+      --file NAME              collect: of the archive
+      --mask                   collect: other addresses in their place
   -o, --output FORMAT          as nearlb has it; jsonl is printed as it comes
 
       --version                of this plugin; version: of the agents

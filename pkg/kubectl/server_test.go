@@ -39,7 +39,7 @@ func podOn(node, name, phase string, running bool) map[string]any {
 		state = map[string]any{"running": map[string]any{}}
 	}
 	return map[string]any{"metadata": map[string]any{"name": name, "namespace": "kube-system"}, "spec": map[string]any{"nodeName": node},
-		"status": map[string]any{"phase": phase, "podIP": "10.244.1.7", "containerStatuses": []any{map[string]any{"name": "nearlb", "state": state}}}}
+		"status": map[string]any{"phase": phase, "podIP": "10.244.1.7", "containerStatuses": []any{map[string]any{"name": "agent", "state": state}}}}
 }
 
 // newStandIn has an agent on each node.
@@ -72,6 +72,12 @@ func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		} else {
 			answer(s.pods[half:], "")
 		}
+	case strings.HasSuffix(path, "/log"):
+		if r.URL.Query().Get("previous") == "true" {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		fmt.Fprintf(w, "log of %s\n", strings.Split(path, "/")[6])
 	case path == "/api/v1/nodes":
 		var nodes []any
 		for _, n := range s.nodes {

@@ -25,6 +25,7 @@ type Options struct {
 	MTU       int // of every link unless its node says otherwise; 0 is 1500
 	Network   Network
 	Netfilter bool // nodes have the nftables rules that CNIs and kube-proxy install
+	XDP       bool // links of hosts give packets complete checksums, which programs at XDP want
 }
 
 // Lab is one cluster. Its methods may be called from several goroutines unless they say otherwise.

@@ -36,6 +36,11 @@ func (l *Lab) plug(ns *Namespace, device, port string, mtu int, plugs ...plug) e
 	if err := join(end{ns, device}, end{l.Router, port}, mtu); err != nil {
 		return err
 	}
+	if l.options.XDP {
+		if err := errors.Join(l.Router.DisableOffloads(port), ns.DisableOffloads(device)); err != nil {
+			return err
+		}
+	}
 	if l.options.Network == Shared {
 		if err := l.Router.addPort(segmentName, port); err != nil {
 			return err

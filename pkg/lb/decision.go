@@ -101,6 +101,7 @@ const (
 	NoteNoEndpointInZone    Note = "no-endpoint-in-zone" // no ready endpoint is in this zone, or hinted for it
 	NoteNoEndpointOnNode    Note = "no-endpoint-on-node" // hints name nodes alone, and not this one
 	NoteNoKeyMatched        Note = "no-key-matched"      // only the topology key * did
+	NoteOverflow            Note = "overflow"            // the zone's endpoints do not get all of its connections: annotation nearlb.io/overflow
 )
 
 // Further reasons of endpoints. A selected endpoint has its side's reason.
@@ -113,6 +114,7 @@ const (
 	ReasonOtherRegion   Reason = "other-region"
 	ReasonOtherLabel    Reason = "other-label"           // its Node lacks the label, or has another value
 	ReasonDuplicate     Reason = "duplicate"             // another copy of the same address counts: it has the better condition
+	ReasonOverflow      Reason = "overflow"              // of another zone, and gets some of this one's connections: annotation nearlb.io/overflow
 	ReasonWeightZero    Reason = "weight-zero"           // annotation nearlb.io/weight of its slice: no new connections
 	ReasonNoAddress     Reason = "no-address"            // no address or no port number to send to
 	ReasonNoServicePort Reason = "no-service-port"       // no port of the Service has this name and protocol

@@ -24,6 +24,7 @@ type Service struct {
 	Distribution    Distribution   // annotation nearlb.io/traffic-distribution; "" for none
 	LocalFallback   bool           // annotation nearlb.io/local-fallback: policies Local fall back to the cluster
 	Ejection        Ejection       // annotation nearlb.io/ejection; "": as the agent's flag says
+	Overflow        Overflow       // annotation nearlb.io/overflow
 	WantsHints      bool           // spec.trafficDistribution or annotation topology-mode: slices should have hints
 }
 
@@ -38,6 +39,18 @@ const (
 	PreferSameNode Distribution = "PreferSameNode" // this node, then its zone, then all
 	PreferSameZone Distribution = "PreferSameZone" // this zone, then all
 )
+
+// Overflow is how much more than their fair part the endpoints of a zone get before their zone's connections go to others.
+type Overflow struct {
+	Percent uint16 // of the fair part
+	Given   bool   // else a zone with an endpoint keeps all of its connections, where the Service prefers near ones
+}
+
+// Zone is what is known of a zone's clients.
+type Zone struct {
+	Name       string // label topology.kubernetes.io/zone; "": Nodes without one
+	Processors uint64 // thousandths, status.allocatable.cpu of its Nodes that run pods
+}
 
 // Ejection says what becomes of a backend that does not answer.
 type Ejection string
@@ -141,6 +154,7 @@ type Input struct {
 	AlsoAt     []netip.Addr     // where this node's clients ask for names as well, where the Service is that of the cluster's DNS
 	Reserved   []netip.Addr     // external IPs that no policy serves: where names are asked for on this node
 	Taken      Taken            // external IPs that are somebody else's
+	Zones      []Zone           // sorted by name; where the Service has an overflow, and all Nodes are known
 	Problems   []Problem        // found while the objects were read
 	Triggered  time.Time        // oldest endpoints.kubernetes.io/last-change-trigger-time not yet programmed; zero if unknown
 }

@@ -23,6 +23,7 @@ const (
 	annotationFallback     = "nearlb.io/local-fallback"
 	annotationNames        = "nearlb.io/dns"
 	annotationEjection     = "nearlb.io/ejection"
+	annotationOverflow     = "nearlb.io/overflow"
 	annotationWeight       = "nearlb.io/weight" // of an EndpointSlice
 )
 
@@ -41,6 +42,8 @@ func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorLis
 	out.TopologyKeys, errs = keys, append(errs, wrong...)
 	distribution, wrong := distribution(svc, len(keys) > 0)
 	out.Distribution, errs = distribution, append(errs, wrong...)
+	overflow, wrong := overflow(svc, out)
+	out.Overflow, errs = overflow, append(errs, wrong...)
 	return append(errs, unknownAnnotations(svc.Annotations, ofServices, "a Service")...)
 }
 
@@ -136,6 +139,32 @@ func distribution(svc *corev1.Service, keyed bool) (lb.Distribution, field.Error
 		return "", field.ErrorList{field.Forbidden(path, "has no effect beside "+annotationKeys)}
 	}
 	return lb.Distribution(value), nil
+}
+
+// maxOverflow is an overflow that no zone comes to: a tenth of the cluster's endpoints for all of its clients.
+const maxOverflow = 900
+
+// overflow reads "20%". It shares out what a preference for zones keeps in them, and has no effect without one.
+func overflow(svc *corev1.Service, as *serviceMore) (lb.Overflow, field.ErrorList) {
+	value, path := annotation(svc, annotationOverflow)
+	if value == "" {
+		return lb.Overflow{}, nil
+	}
+	number, percent := strings.CutSuffix(value, "%")
+	margin, err := strconv.ParseUint(number, 10, 16)
+	if !percent || err != nil || margin > maxOverflow {
+		return lb.Overflow{}, field.ErrorList{field.Invalid(path, value, fmt.Sprintf(`must be a number from 0 to %d and "%%", such as "20%%"`, maxOverflow))}
+	}
+	onNode := string(lb.PreferSameNode)
+	switch {
+	case len(as.TopologyKeys) > 0:
+		return lb.Overflow{}, field.ErrorList{field.Forbidden(path, "has no effect beside "+annotationKeys)}
+	case as.Distribution == lb.PreferSameNode, as.Distribution == "" && deref(svc.Spec.TrafficDistribution) == onNode:
+		return lb.Overflow{}, field.ErrorList{field.Forbidden(path, "has no effect beside "+onNode+": it shares out zones' connections")}
+	case as.Distribution == "" && !wantsHints(svc):
+		return lb.Overflow{}, field.ErrorList{field.Forbidden(path, "has no effect without a preference for zones: spec.trafficDistribution or "+annotationDistribution)}
+	}
+	return lb.Overflow{Percent: uint16(margin), Given: true}, nil
 }
 
 // weight is how many of the new connections the endpoints of a slice get. One that is no weight has no effect.

@@ -53,6 +53,15 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 			[]string{"nearlb.io/traffic-distribution: has no effect beside nearlb.io/topology-keys"}},
 		{"both, keys wrong: the other holds", "nearlb.io/traffic-distribution: PreferSameZone, nearlb.io/topology-keys: '**'", "", "[] PreferSameZone false",
 			[]string{`nearlb.io/topology-keys: "**": name part must consist`}},
+		{"overflow", "nearlb.io/overflow: ' 20% ', nearlb.io/traffic-distribution: PreferSameZone", "", "[] PreferSameZone false 20", nil},
+		{"overflow of none", "nearlb.io/overflow: 0%", ", trafficDistribution: PreferClose", "[]  false 0", nil},
+		{"no percentage", "nearlb.io/overflow: '20', nearlb.io/traffic-distribution: PreferSameZone", "", "[] PreferSameZone false",
+			[]string{`nearlb.io/overflow: "20": must be a number from 0 to 900 and "%"`}},
+		{"too much", "nearlb.io/overflow: 901%, nearlb.io/traffic-distribution: PreferSameZone", "", "[] PreferSameZone false", []string{`nearlb.io/overflow: "901%": must be`}},
+		{"less than none", "nearlb.io/overflow: -1%, nearlb.io/traffic-distribution: PreferSameZone", "", "[] PreferSameZone false", []string{`nearlb.io/overflow: "-1%": must be`}},
+		{"overflow of what stays nowhere", "nearlb.io/overflow: 20%", "", "[]  false", []string{"nearlb.io/overflow: has no effect without a preference for zones"}},
+		{"overflow of a node", "nearlb.io/overflow: 20%", ", trafficDistribution: PreferSameNode", "[]  false", []string{"nearlb.io/overflow: has no effect beside PreferSameNode"}},
+		{"overflow beside keys", "nearlb.io/overflow: 20%, nearlb.io/topology-keys: rack", "", "[rack]  false", []string{"nearlb.io/overflow: has no effect beside nearlb.io/topology-keys"}},
 		{"names", "nearlb.io/dns: prefer", "", "[]  false", nil},
 		{"no such names", "nearlb.io/dns: nearest", "", "[]  false", []string{`nearlb.io/dns: "nearest": unsupported value`}},
 		{"fallback", "nearlb.io/local-fallback: 'true'", local, "[]  true", nil},
@@ -62,10 +71,14 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			in := input(t, load(t, NodeConfig{}, annotated(row.annotations, row.spec)), "default", "web")
 			svc := in.Service
-			same(t, "asked for", fmt.Sprintf("%v %s %t", svc.TopologyKeys, svc.Distribution, svc.LocalFallback), row.want)
+			asked := fmt.Sprintf("%v %s %t", svc.TopologyKeys, svc.Distribution, svc.LocalFallback)
+			if svc.Overflow.Given {
+				asked += fmt.Sprintf(" %d", svc.Overflow.Percent)
+			}
+			same(t, "asked for", asked, row.want)
 			var got []lb.Problem
 			for _, p := range in.Problems {
-				if strings.HasPrefix(p.Field, "metadata.annotations") {
+				if strings.HasPrefix(p.Field, "metadata.annotations") && p != noProcessors(svc.Name) {
 					got = append(got, p)
 				}
 			}

@@ -49,6 +49,11 @@ func (s *store) look(name lb.ServiceName) (_ lb.Input, found, triggered bool) {
 	if svc.selectorless && len(owned) == 0 {
 		in.Problems = append(in.Problems, noSlices(name))
 	}
+	if in.Service.Overflow.Given {
+		if in.Zones = s.zonesNow(); s.allNodes && len(in.Zones) == 0 {
+			in.Problems = append(in.Problems, noProcessors(name))
+		}
+	}
 	_, triggered = s.triggers[name]
 	s.mu.RUnlock()
 	in.Problems = sortProblems(in.Problems)

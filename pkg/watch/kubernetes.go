@@ -34,6 +34,7 @@ const (
 // before Synced; ServiceCIDRs, which old servers lack, must have been asked for. What names alone are made of may come later.
 func Kubernetes(client kubernetes.Interface, cfg NodeConfig, log *slog.Logger) Source {
 	s := newStore(cfg)
+	s.allNodes = false
 	return &cluster{
 		store: s, client: client, log: log, outage: newOutage(log), guard: newGuard(s), announcer: newAnnouncer(s, client, log), others: newOthers(),
 		waiting: map[kind]bool{
@@ -197,6 +198,9 @@ func (c *cluster) listed(k kind, puts []object, drops []objectKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.change(puts, c.hold(k, puts, drops))
+	if k == kindOthers {
+		c.knowOthers(c.others.extent == allOfOthers)
+	}
 	c.arrived(k)
 }
 

@@ -19,6 +19,7 @@ type node struct {
 	zone, region string
 	addresses    []netip.Addr // InternalIP before ExternalIP, as listed
 	leaving      bool         // about to be deleted
+	processors   uint64       // thousandths that clients may use; 0: of a Node that runs none, or that says nothing
 	labels       nodeLabels
 	problems     []lb.Problem
 }
@@ -35,7 +36,7 @@ func convertNode(in *corev1.Node) (object, *ObjectError) {
 	if err := checkName(o.key, maxSubdomain, false); err != nil {
 		return o, err
 	}
-	o.node = &node{leaving: isLeaving(in), labels: newNodeLabels(in.Labels)}
+	o.node = &node{leaving: isLeaving(in), processors: processors(in), labels: newNodeLabels(in.Labels)}
 	o.node.zone = o.node.place(o.key, in.Labels, corev1.LabelTopologyZone)
 	o.node.region = o.node.place(o.key, in.Labels, corev1.LabelTopologyRegion)
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {

@@ -22,7 +22,7 @@ type extent int
 const (
 	nothingOfOthers  extent = iota
 	metadataOfOthers        // labels: for topology keys, and for zones that slices do not say
-	allOfOthers             // addresses, too: for external IPs, and for endpoints without nodeName whose Service asks for near ones
+	allOfOthers             // addresses and processors, too: for external IPs, for overflows, and for endpoints without nodeName whose Service asks for near ones
 )
 
 // keptFor is how long the other Nodes are read on when nothing asks for them any more: the next such Service may come soon.
@@ -30,7 +30,8 @@ const keptFor = 10 * time.Minute
 
 // others knows what is read of the other Nodes.
 type others struct {
-	again chan struct{} // gets something when other Services or slices may ask for more
+	again  chan struct{} // gets something when other Services or slices may ask for more
+	extent extent        // what is being read; guarded by cluster.mu
 }
 
 func newOthers() *others { return &others{again: make(chan struct{}, 1)} }
@@ -46,7 +47,7 @@ func (o *others) look() {
 // affinity do not.
 func (s *service) picky(cfg NodeConfig) bool {
 	more := s.more()
-	return len(more.TopologyKeys) > 0 || more.Distribution != "" || len(more.ExternalIPs) > 0 && cfg.ExternalIPs != lb.ExternalIPsDenied
+	return more.Overflow.Given || len(more.TopologyKeys) > 0 || more.Distribution != "" || len(more.ExternalIPs) > 0 && cfg.ExternalIPs != lb.ExternalIPsDenied
 }
 
 // extent is what the Services of now ask for.
@@ -76,7 +77,7 @@ func (s *store) notePicky(name lb.ServiceName) {
 
 func (s *store) extentOf(name lb.ServiceName) (out extent) {
 	more := s.services[name].more()
-	if len(more.ExternalIPs) > 0 && s.cfg.ExternalIPs != lb.ExternalIPsDenied {
+	if more.Overflow.Given || len(more.ExternalIPs) > 0 && s.cfg.ExternalIPs != lb.ExternalIPsDenied {
 		return allOfOthers
 	}
 	if len(more.TopologyKeys) > 0 {
@@ -141,6 +142,12 @@ func (c *cluster) followOthers(ctx context.Context) {
 
 // readOthers begins to read; who calls the result waits for its end. With nothing to read it forgets what was.
 func (c *cluster) readOthers(ctx context.Context, e extent) (stop func()) {
+	c.mu.Lock()
+	c.others.extent = e
+	if e < allOfOthers {
+		c.knowOthers(false)
+	}
+	c.mu.Unlock()
 	if e == nothingOfOthers {
 		c.update(nil, c.keys(kindOthers))
 		return func() {}
@@ -163,6 +170,14 @@ func (c *cluster) readOthers(ctx context.Context, e extent) (stop func()) {
 		cancel()
 		<-done
 		c.outage.worked(kindOthers) // whatever it was, nobody waits for it any more
+	}
+}
+
+// knowOthers tells of the Services for which it matters whether all Nodes are known.
+func (c *cluster) knowOthers(all bool) {
+	var changed changes
+	if c.knowAllNodes(all, &changed); c.synced {
+		changed.tell(c.ev)
 	}
 }
 

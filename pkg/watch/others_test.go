@@ -100,18 +100,13 @@ func TestWhatServicesAskForOfOtherNodes(t *testing.T) {
 		{"the same without --infer-nodes", NodeConfig{KeepNodeless: true}, metadataOfOthers, []runtime.Object{keyedService("web", "rack"), nodeless}},
 		{"near, by zones that slices say", NodeConfig{}, nothingOfOthers, []runtime.Object{near("web"), zoned}},
 		{"near, by zones that Nodes say", NodeConfig{}, metadataOfOthers, []runtime.Object{near("web"), apiSlice("web-a", "web", "10.1.0.1")}},
+		{"an overflow", NodeConfig{}, allOfOthers, []runtime.Object{overflowing("web")}},
 		{"external IPs", NodeConfig{}, allOfOthers, []runtime.Object{external}},
 		{"external IPs that nobody serves", NodeConfig{ExternalIPs: lb.ExternalIPsDenied}, nothingOfOthers, []runtime.Object{external}},
 	} {
 		row.cfg.Name = "n1"
 		s := newStore(row.cfg)
-		for _, o := range row.objects {
-			converted, refusal := convert(o)
-			if refusal != nil {
-				t.Fatal(refusal)
-			}
-			s.apply([]object{converted}, nil, &changes{})
-		}
+		apply(t, s, row.objects...)
 		same(t, row.name, s.extent(), row.want)
 		s.apply(nil, []objectKey{{kindService, "default", "web"}}, &changes{})
 		same(t, row.name+", gone", s.extent(), nothingOfOthers)

@@ -49,6 +49,9 @@ type store struct {
 	zones    map[string]int                  // how many endpoints are in each
 	pods     podsHere
 	names    *nameStore // nil: nobody answers names
+
+	processors map[string]uint64 // of the Nodes of each zone that are known, in thousandths
+	allNodes   bool              // these are all Nodes
 }
 
 func newStore(cfg NodeConfig) *store {
@@ -69,6 +72,8 @@ func newStore(cfg NodeConfig) *store {
 		regions:  map[string]string{},
 		zones:    map[string]int{},
 		pods:     podsHere{},
+
+		processors: map[string]uint64{}, allNodes: true,
 	}
 	s.self, s.ranges = s.selfNow(), s.rangesNow()
 	if cfg.Names != nil {
@@ -87,6 +92,7 @@ type changes struct {
 	placed     map[string]bool     // Nodes whose zone or region is another
 	moved      map[netip.Addr]bool // addresses whose Node, or its place, is another
 	relabelled map[string][]string // by Node: the keys of labels that are others
+	zones      bool                // the processors of some
 }
 
 func (c *changes) service(name lb.ServiceName) {
@@ -121,6 +127,7 @@ func (s *store) apply(puts []object, drops []objectKey, c *changes) {
 	s.touchSlices(c)
 	s.touchExternal(c)
 	s.touchKeyed(c)
+	s.touchOverflowing(c)
 	s.touchOwn(c)
 }
 

@@ -31,6 +31,7 @@ func (s *store) setNode(name string, now *node, c *changes) {
 		s.addHolder(name, now.addresses)
 	}
 	c.noteNode(name, old, now)
+	s.countProcessors(old, now, c)
 	if name == s.cfg.Name {
 		before := s.self
 		s.self = s.selfNow()

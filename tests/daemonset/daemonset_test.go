@@ -345,7 +345,7 @@ func deviceRows(t *testing.T, text string) (rows []attach.DeviceRow) {
 	return rows
 }
 
-// What the agent listens on is what README says, whatever the Services are; nothing answers off the node but health checks.
+// What the agent listens on is what docs/install.md says, whatever the Services are; nothing answers off the node but health checks.
 func TestTheAgentListensOnDocumentedAddressesAlone(t *testing.T) {
 	n := newNode(t)
 	server := n.server("one")

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"sync"
 	"syscall"
@@ -93,15 +94,24 @@ func pinnedObjects(o bpf.Options) (*bpf.Objects, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := ebpf.Collection{Programs: map[string]*ebpf.Program{}}
+	found := map[string]*ebpf.Program{}
 	for _, f := range files {
 		if p, err := ebpf.LoadPinnedProgram(filepath.Join(last, f.Name()), nil); err == nil { // else a table of tail calls
-			found.Programs[f.Name()] = p
+			found[f.Name()] = p
 		}
 	}
 	objects := &bpf.Objects{}
 	objects.NearlbMaps = *pinned
-	return objects, found.Assign(&objects.NearlbPrograms)
+	fields := reflect.ValueOf(&objects.NearlbPrograms).Elem()
+	for i := range fields.NumField() {
+		name := fields.Type().Field(i).Tag.Get("ebpf")
+		if p := found[name]; p != nil {
+			fields.Field(i).Set(reflect.ValueOf(p))
+		} else if name != bpf.ProgramXDP { // which is loaded for who asks for it
+			return nil, fmt.Errorf("no program %s is pinned", name)
+		}
+	}
+	return objects, nil
 }
 
 // withoutSockets stands for bpf.Load on a kernel without the cgroups' hooks.

@@ -40,7 +40,7 @@ type client interface {
 const refused = "refused"
 
 // answer is who answers a new connection. Nobody, said at once, is refused; anything else is an error. A socket of the node that
-// the agent ended, as its backend went between question and answer, asks again (README, "Differences to kube-proxy").
+// the agent ended, as its backend went between question and answer, asks again (docs/differences.md).
 func answer(c client, w way, to netip.AddrPort) (string, error) {
 	a, err := c.Ask(context.Background(), w.network, to, lab.DialOptions{})
 	for w.network == "udp" && (errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.EDESTADDRREQ)) { // as it receives, as it sends

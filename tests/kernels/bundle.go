@@ -74,6 +74,9 @@ func runs(suites []suite, each time.Duration) []job.Run {
 		command := []string{"/bin/" + fileName(s.pkg), "-test.v=test2json", "-test.count=1",
 			fmt.Sprintf("-test.timeout=%s", each), "-test.run=" + s.only, "-test.skip=" + s.without}
 		env := []string{"NEARLB_REQUIRE_PRIVILEGED=1"}
+		if s.env != "" {
+			env = append(env, s.env)
+		}
 		if s.worlds > 0 {
 			env = append(env, fmt.Sprintf("RAPID_CHECKS=%d", s.worlds))
 		}

@@ -16,6 +16,7 @@ type suite struct {
 	why     string // they are left out
 	quick   string // tests to run with -quick; "": all of them
 	loads   string // tests that load programs of their own, which takes a minute each: -quick leaves them out
+	env     string // with -quick
 	worlds  int    // of each property, with -quick; 0: as many as elsewhere
 	oldest  bool   // -quick runs it on the oldest kernel alone: it takes long, and newer ones differ less from this machine's
 }
@@ -41,7 +42,7 @@ var suites = []suite{
 			"TestPortsBeyondTheRangeServeNobody|TestAPortOfConnectionTracking|TestAConnectionBeyondTheRange|TestAClientGetsItsOwn|TestASocketOfTheHost|" +
 			"TestAnAnswerToAnybodyEnds|TestNewConnectionsLeave|TestWhereAllAreLeft|TestOneConnectionTries|TestAnotherEndpointsTime|TestClientsThatNeverGoOn|" +
 			"TestLossIsNoEvidence|TestAnAnswerWhoseSYN|TestClientsOffTheNodeLeave|TestTwoPodsThatFill|TestSNATWithFewPorts|TestSNATFromOnePort|TestAConnectionThatLosesItsSecond",
-		why: "properties, stress, floods and shares: long", oldest: true},
+		why: "properties, stress, floods and shares: long", env: "NEARLB_XDP_FRAMES=few", oldest: true},
 	{pkg: "tests/hosts", only: "TestSCTP|TestEveryStepOfTheDemoComesOutAsItShould/line_by_line", quick: "TestSCTP/routed", oldest: true},
 }
 
@@ -50,7 +51,7 @@ func (o options) of(kernel string) []suite {
 	all := slices.Clone(o.suites)
 	if !o.quick {
 		for i := range all {
-			all[i].worlds = 0
+			all[i].worlds, all[i].env = 0, ""
 		}
 		return all
 	}

@@ -37,8 +37,8 @@ func TestEveryOverlayInstallsAnAgentWithoutPrivilege(t *testing.T) {
 			if diff := cmp.Diff([]corev1.Capability{"BPF", "NET_ADMIN", "NET_BIND_SERVICE", "PERFMON"}, security.Capabilities.Add); diff != "" {
 				t.Error(diff)
 			}
-			if update := set.Spec.UpdateStrategy.RollingUpdate; update.MaxUnavailable.IntValue() != 1 || update.MaxSurge != nil {
-				t.Errorf("update %v, want one node at a time, without a second agent on it", update)
+			if update := set.Spec.UpdateStrategy.RollingUpdate; update.MaxUnavailable.String() != "10%" || update.MaxSurge != nil {
+				t.Errorf("update %v, want a tenth of the nodes at a time, without a second agent on any", update)
 			}
 			if spec.PriorityClassName != "system-node-critical" || len(spec.Tolerations) != 1 || spec.Tolerations[0] != (corev1.Toleration{Operator: corev1.TolerationOpExists}) {
 				t.Errorf("priority %q, tolerations %v: want it on every node", spec.PriorityClassName, spec.Tolerations)

@@ -24,13 +24,13 @@ type difference struct {
 
 var differences = []difference{
 	{
-		// README: "an endpoint without nodeName whose address a Node has: on no node | on that node".
+		// docs/differences.md: "an endpoint without nodeName whose address a Node has: on no node | on that node".
 		// So default/kubernetes, whose endpoints have no nodeName, obeys traffic policies and topology.
 		"an endpoint without a node whose address a Node has is on that Node", placed,
 		[]discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}},
 	},
 	{
-		// README: "the same address in several slices with different conditions: whichever comes last | the best condition, in any order".
+		// docs/differences.md: "the same address in several slices with different conditions: whichever comes last | the best condition, in any order".
 		"of copies of an endpoint the best counts, whatever the order", settled,
 		[]discoveryv1.Endpoint{
 			{Addresses: []string{"10.1.0.1"}, NodeName: new(worlds.Self), Conditions: draining()},
@@ -38,7 +38,7 @@ var differences = []difference{
 		},
 	},
 	{
-		// README: "a hint for the zone without a name: for nodes without a zone | for no node".
+		// docs/differences.md: "a hint for the zone without a name: for nodes without a zone | for no node".
 		"no node is in the zone without a name", named,
 		[]discoveryv1.Endpoint{
 			{Addresses: []string{"10.1.0.1"}, NodeName: new(worlds.Self), Hints: forZone("")},

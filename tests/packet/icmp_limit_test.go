@@ -76,6 +76,7 @@ func TestErrorsAboutRoutedPacketsAreLimited(t *testing.T) {
 		s.publish(far(w, 2))
 		c := s.connect(w, 1)
 		check(s, netlink.LinkSetMTU(s.nodes, 1400))
+		s.forgetWays()
 		before := s.serviceCounted()
 		s.expectPlain(c.in.with("A", string(make([]byte, 1400))), "drop_icmp_limit")
 		got, _ := s.try(fromNet, ending(c.in.with("A", "text")))

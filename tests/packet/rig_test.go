@@ -4,7 +4,9 @@ package packet
 
 import (
 	"errors"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,6 +35,7 @@ type rig struct {
 	counted map[counter]bpf.NearlbVerdictCounter
 	served  map[lb.ServiceName]bool
 	door    door
+	noXDP   bool // frames are not run through the program at XDP as well
 }
 
 // counter names one verdict counter.
@@ -62,14 +65,19 @@ func unhurried(n uint32) bpf.Options {
 	return o
 }
 
+// few: only tests about XDP run frames through the program there as well. Under emulation each frame counts.
+var few = os.Getenv("NEARLB_XDP_FRAMES") == "few"
+
 func newRig(t testing.TB, o bpf.Options) *rig {
 	t.Helper()
 	privileged.Require(t)
 	if o.Sizes == (bpf.Sizes{}) {
 		o.Sizes = small()
 	}
+	o.XDP, o.XDPWays = !few || strings.Contains(t.Name(), "XDP"), 4096 // a test has few flows, and looks at all ways
 	objects := loaded(t, unhastily(o))
-	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}}
+	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, noXDP: !o.XDP}
+	r.serveXDP()
 	r.counted = r.counters()
 	return r
 }
@@ -128,6 +136,7 @@ func (r *rig) execute(hook string, frame []byte) (action, []byte, error) {
 // run runs one program over one frame: exactly one counter must have grown, by one packet.
 func (r *rig) run(hook string, frame []byte) (outcome, error) {
 	r.Helper()
+	before := r.throughXDP(hook, frame)
 	code, out, err := r.execute(hook, frame)
 	if err != nil {
 		return outcome{}, err
@@ -151,6 +160,7 @@ func (r *rig) run(hook string, frame []byte) (outcome, error) {
 		r.Errorf("%s: no verdict counted", hook)
 	}
 	r.counted = now
+	before.compare(r, frame, o)
 	return o, nil
 }
 
@@ -201,6 +211,7 @@ func (r *rig) forget() {
 func (r *rig) evict() {
 	r.Helper()
 	check(r, r.objects.ForgetFlows())
+	r.forgetWays()
 }
 
 func clearHash[K any](r *rig, table *ebpf.Map) {

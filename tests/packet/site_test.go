@@ -76,6 +76,7 @@ func joinSite(t testing.TB, s site) site {
 		s.route(w, &netlink.Route{LinkIndex: s.nodes.Attrs().Index, Gw: w.addr("172.31.0.", "fd00:31::", 2).AsSlice()})
 	}
 	s.configure(snatPorts())
+	s.serveXDP(s.clients, s.nodes)
 	return s
 }
 
@@ -96,6 +97,7 @@ func (s site) route(w world, r *netlink.Route) {
 	if err := netlink.RouteReplace(r); err != nil {
 		s.Fatalf("route %s: %v", r, err)
 	}
+	s.forgetWays()
 }
 
 // addDevice makes a device that takes frames for the rig's host.

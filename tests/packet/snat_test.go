@@ -155,6 +155,7 @@ func TestWhatDoesNotFitIsAnswered(t *testing.T) {
 		s.publish(far(w, 2))
 		c := s.remote(w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), "translate_balance")
 		check(s, netlink.LinkSetMTU(s.nodes, 1400))
+		s.forgetWays()
 		in := c.in.with("A", string(make([]byte, 1400)))
 		kind, code, mtu := packetTooBig(in)
 		s.answers(in, "reject_too_big", kind, code, mtu)

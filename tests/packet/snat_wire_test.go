@@ -330,6 +330,7 @@ func TestWhatDoesNotPassSNATIsAnsweredOverTheWire(t *testing.T) {
 func (c crossroads) narrow(d tap, meanwhile func()) {
 	c.Helper()
 	check(c, netlink.LinkSetMTU(d.link, 1400))
+	c.forgetWays()
 	meanwhile()
 	check(c, netlink.LinkSetMTU(d.link, 1500))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command scale measures what an agent costs at many Services, and kube-proxy beside it, and prints the table that README shows.
+// Command scale measures what an agent costs at many Services, and kube-proxy beside it, and prints the table that docs/performance.md shows.
 // `make scale` runs it. Each proxy has a node (network namespaces with real pods) and an API server in memory of its own, one
 // after the other, so that nobody takes the other's processor.
 package main

@@ -103,7 +103,7 @@ func thousands(n int) string {
 	return text
 }
 
-// markdown writes the table that README shows.
+// markdown writes the table that docs/performance.md shows.
 func markdown(w io.Writer, o options, columns []column) error {
 	var b strings.Builder
 	kernel, cpu := machine()

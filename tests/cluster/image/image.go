@@ -6,6 +6,7 @@ package image
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"io"
 	"maps"
@@ -25,6 +26,7 @@ import (
 // Image is what there is of one: a program at a path, and what it needs beside it.
 type Image struct {
 	Name       string            // as nearlb:latest
+	Arch       string            // as arm64; "": this machine's
 	Program    string            // file of this machine
 	Path       string            // where it is in the image
 	Files      map[string]string // other files of this machine, by their path in the image
@@ -35,7 +37,7 @@ type Image struct {
 	Labels     map[string]string
 }
 
-// Write makes the tarball of an image for this machine's architecture. The same files give the same bytes.
+// Write makes the tarball of an image. The same files give the same bytes.
 func (i Image) Write(file string) error {
 	tag, err := name.NewTag(i.Name)
 	if err != nil {
@@ -62,7 +64,7 @@ func (i Image) make() (v1.Image, error) {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.OS, config.Architecture = "linux", cmp.Or(i.Arch, runtime.GOARCH)
 	config.Config = v1.Config{Entrypoint: i.Entrypoint, Cmd: i.Command, Env: i.Env, Labels: i.Labels, WorkingDir: "/"}
 	return mutate.ConfigFile(made, config)
 }

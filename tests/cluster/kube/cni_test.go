@@ -176,7 +176,7 @@ func cniDocument(rows []cniRow, version string) string {
 	fmt.Fprintf(&b, `<!-- made by make cni -->
 # Beside CNI plugins
 
-Tried on three nodes with kubelet and containerd, dual stack, nearlb installed as README says in kube-proxy's place, with its default settings: nothing is to be set for any of them. %s, nearlb %s.
+Tried on three nodes with kubelet and containerd, dual stack, nearlb installed as docs/install.md says in kube-proxy's place, with its default settings: nothing is to be set for any of them. %s, nearlb %s.
 
 Each network: connections over TCP and UDP, IPv4 and IPv6, from a pod, from a node and from outside, to cluster IPs, node ports of every node, external IPs and addresses of a load balancer,
 with traffic policies Cluster and Local, are held from before the other columns to after them.

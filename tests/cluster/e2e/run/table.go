@@ -128,7 +128,7 @@ func (t *table) String() string {
 # Kubernetes' own network tests
 
 %s's test program, unmodified, on three nodes with kubelet and containerd, each in a zone of its own, dual stack, pods connected by the CNI plugins ptp and
-host-local: first with kube-proxy (mode nftables), then with nearlb in its place, installed as README says. %s, nearlb %s.
+host-local: first with kube-proxy (mode nftables), then with nearlb in its place, installed as docs/install.md says. %s, nearlb %s.
 
 Of the %d tests of sig-network, %s. Images are made from Kubernetes' sources; in the place of nginx, which nobody
 asks there, is a server of agnhost.

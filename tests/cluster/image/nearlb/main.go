@@ -16,10 +16,11 @@ func main() {
 	program := flag.String("program", "bin/image/nearlb", "the program, as make build TAGS=image built it")
 	name := flag.String("name", "nearlb:latest", "of the image")
 	version := flag.String("version", "unknown", "of the program")
+	arch := flag.String("arch", "", "of the program (default: this machine's)")
 	out := flag.String("out", "bin/nearlb.tar", "the tarball")
 	flag.Parse()
 	made, err := image.FromDockerfile(*dockerfile, *name, *program, *version)
-	if err == nil {
+	if made.Arch = *arch; err == nil {
 		err = made.Write(*out)
 	}
 	if err != nil {

@@ -236,7 +236,8 @@ const (
 	NearlbHookHOOK_FROM_NET NearlbHook = 2
 	NearlbHookHOOK_TO_NET   NearlbHook = 3
 	NearlbHookHOOK_SOCK     NearlbHook = 4
-	NearlbHookHOOK_MAX      NearlbHook = 5
+	NearlbHookHOOK_XDP      NearlbHook = 5
+	NearlbHookHOOK_MAX      NearlbHook = 6
 )
 
 type NearlbIcmpBudget struct {
@@ -298,7 +299,8 @@ const (
 	NearlbNoteNOTE_NO_ENDPOINT_IN_ZONE   NearlbNote = 4
 	NearlbNoteNOTE_NO_ENDPOINT_ON_NODE   NearlbNote = 5
 	NearlbNoteNOTE_NO_KEY_MATCHED        NearlbNote = 6
-	NearlbNoteNOTE_MAX                   NearlbNote = 7
+	NearlbNoteNOTE_OVERFLOW              NearlbNote = 7
+	NearlbNoteNOTE_MAX                   NearlbNote = 8
 )
 
 type NearlbProgram uint32
@@ -601,6 +603,29 @@ type NearlbVerdictCounter struct {
 	Bytes   uint64
 }
 
+type NearlbXdpDevice struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Mac     [6]uint8
+	Takes   uint8
+	Sends   uint8
+	Epoch   uint32
+}
+
+type NearlbXdpWay struct {
+	_        structs.HostLayout
+	At       uint32
+	Word     uint32
+	Twin     uint32
+	TwinWord uint32
+	When     uint32
+	Ifindex  uint32
+	Macs     [12]uint8
+	Mtu      uint32
+	Epoch    uint32
+	From     uint32
+}
+
 type NearlbYield uint32
 
 const (
@@ -640,10 +665,13 @@ const (
 	NearlbMapSynTimes              = "syn_times"
 	NearlbMapTrace                 = "trace"
 	NearlbMapVerdicts              = "verdicts"
+	NearlbMapXdpDevices            = "xdp_devices"
+	NearlbMapXdpWays               = "xdp_ways"
 	NearlbProgFromNet              = "from_net"
 	NearlbProgFromNetIcmp          = "from_net_icmp"
 	NearlbProgFromNetReply         = "from_net_reply"
 	NearlbProgFromNetSlow          = "from_net_slow"
+	NearlbProgFromNetXdp           = "from_net_xdp"
 	NearlbProgFromPod              = "from_pod"
 	NearlbProgFromPodHairpin       = "from_pod_hairpin"
 	NearlbProgFromPodIcmp          = "from_pod_icmp"
@@ -715,6 +743,7 @@ const (
 	NearlbVarUdpAnsweredTimeout    = "udp_answered_timeout"
 	NearlbVarUdpUnansweredTimeout  = "udp_unanswered_timeout"
 	NearlbVarWeakMemoryOrder       = "weak_memory_order"
+	NearlbVarXdpWayMask            = "xdp_way_mask"
 )
 
 // LoadNearlb returns the embedded CollectionSpec for Nearlb.
@@ -763,6 +792,7 @@ type NearlbProgramSpecs struct {
 	FromNetIcmp      *ebpf.ProgramSpec `ebpf:"from_net_icmp"`
 	FromNetReply     *ebpf.ProgramSpec `ebpf:"from_net_reply"`
 	FromNetSlow      *ebpf.ProgramSpec `ebpf:"from_net_slow"`
+	FromNetXdp       *ebpf.ProgramSpec `ebpf:"from_net_xdp"`
 	FromPod          *ebpf.ProgramSpec `ebpf:"from_pod"`
 	FromPodHairpin   *ebpf.ProgramSpec `ebpf:"from_pod_hairpin"`
 	FromPodIcmp      *ebpf.ProgramSpec `ebpf:"from_pod_icmp"`
@@ -821,6 +851,8 @@ type NearlbMapSpecs struct {
 	SynTimes        *ebpf.MapSpec `ebpf:"syn_times"`
 	Trace           *ebpf.MapSpec `ebpf:"trace"`
 	Verdicts        *ebpf.MapSpec `ebpf:"verdicts"`
+	XdpDevices      *ebpf.MapSpec `ebpf:"xdp_devices"`
+	XdpWays         *ebpf.MapSpec `ebpf:"xdp_ways"`
 }
 
 // NearlbVariableSpecs contains global variables before they are loaded into the kernel.
@@ -874,6 +906,7 @@ type NearlbVariableSpecs struct {
 	UdpAnsweredTimeout    *ebpf.VariableSpec `ebpf:"udp_answered_timeout"`
 	UdpUnansweredTimeout  *ebpf.VariableSpec `ebpf:"udp_unanswered_timeout"`
 	WeakMemoryOrder       *ebpf.VariableSpec `ebpf:"weak_memory_order"`
+	XdpWayMask            *ebpf.VariableSpec `ebpf:"xdp_way_mask"`
 }
 
 // NearlbObjects contains all objects after they have been loaded into the kernel.
@@ -924,6 +957,8 @@ type NearlbMaps struct {
 	SynTimes        *ebpf.Map `ebpf:"syn_times"`
 	Trace           *ebpf.Map `ebpf:"trace"`
 	Verdicts        *ebpf.Map `ebpf:"verdicts"`
+	XdpDevices      *ebpf.Map `ebpf:"xdp_devices"`
+	XdpWays         *ebpf.Map `ebpf:"xdp_ways"`
 }
 
 func (m *NearlbMaps) Close() error {
@@ -956,6 +991,8 @@ func (m *NearlbMaps) Close() error {
 		m.SynTimes,
 		m.Trace,
 		m.Verdicts,
+		m.XdpDevices,
+		m.XdpWays,
 	)
 }
 
@@ -1010,6 +1047,7 @@ type NearlbVariables struct {
 	UdpAnsweredTimeout    *ebpf.Variable `ebpf:"udp_answered_timeout"`
 	UdpUnansweredTimeout  *ebpf.Variable `ebpf:"udp_unanswered_timeout"`
 	WeakMemoryOrder       *ebpf.Variable `ebpf:"weak_memory_order"`
+	XdpWayMask            *ebpf.Variable `ebpf:"xdp_way_mask"`
 }
 
 // NearlbPrograms contains all programs after they have been loaded into the kernel.
@@ -1020,6 +1058,7 @@ type NearlbPrograms struct {
 	FromNetIcmp      *ebpf.Program `ebpf:"from_net_icmp"`
 	FromNetReply     *ebpf.Program `ebpf:"from_net_reply"`
 	FromNetSlow      *ebpf.Program `ebpf:"from_net_slow"`
+	FromNetXdp       *ebpf.Program `ebpf:"from_net_xdp"`
 	FromPod          *ebpf.Program `ebpf:"from_pod"`
 	FromPodHairpin   *ebpf.Program `ebpf:"from_pod_hairpin"`
 	FromPodIcmp      *ebpf.Program `ebpf:"from_pod_icmp"`
@@ -1052,6 +1091,7 @@ func (p *NearlbPrograms) Close() error {
 		p.FromNetIcmp,
 		p.FromNetReply,
 		p.FromNetSlow,
+		p.FromNetXdp,
 		p.FromPod,
 		p.FromPodHairpin,
 		p.FromPodIcmp,

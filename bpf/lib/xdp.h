@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* from_net at XDP, in front of the host's stack and of TC: packets of connections through SNAT that only go on, both ways, and what is
+ * refused without an answer. Everything else passes untouched: from_net at TC sees it as if there were no program here. So a packet is
+ * taken here only where all is known before anything is written, and where it teaches the flow nothing but that a packet came. */
+#pragma once
+
+#include "fast.h"
+#include "rewrite.h"
+#include "route.h"
+#include "shortcut.h"
+
+#define XDP_WAY_PART 8 /* of a second: for how long a way is taken as the routing tables had it */
+#define XDP_WAY_CONFIRMED \
+	8 /* seconds: as often one packet of a flow goes by TC, which has the kernel ask a silent neighbour */
+
+static __always_inline struct span xdp_span(const struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+
+	return (struct span){ data, end, end - data };
+}
+
+/* A frame that may be taken here. */
+struct xdp_frame {
+	struct xdp_md *ctx;
+	const struct xdp_device *device; /* that it came by */
+	struct ethhdr *eth;
+	__u32 length;
+};
+
+static __always_inline const struct xdp_device *xdp_device_of(__u32 ifindex)
+{
+	__u32 slot = ifindex % XDP_DEVICES;
+	const struct xdp_device *device = bpf_map_lookup_elem(&xdp_devices, &slot);
+
+	return device && device->ifindex == ifindex ? device : NULL;
+}
+
+/* The frame is for this host: for_this_host at TC. */
+static __always_inline bool xdp_is_ours(const struct xdp_device *device, const struct ethhdr *eth)
+{
+	const __u16 *to = (const __u16 *)eth->h_dest, *mac = (const __u16 *)device->mac;
+
+	return device->takes && !((to[0] ^ mac[0]) | (to[1] ^ mac[1]) | (to[2] ^ mac[2]));
+}
+
+/* The checksum is, as far as can be told, complete: the sender was no virtual device that left it to another one, which no program here is
+ * told. That would have the sum of the pseudo header there; one in 65,536 complete ones is the same, and passes. */
+static __always_inline bool xdp_is_summed(const struct packet *packet, const struct headers *headers)
+{
+	return *headers->check != csum_fold(csum_pseudo(packet, packet->protocol, packet->l4_length));
+}
+
+/* UDP that says another length than IP has a sum that was made over that. */
+static __always_inline bool xdp_is_whole(const struct packet *packet, const struct headers *headers)
+{
+	return packet->protocol == IPPROTO_TCP || bpf_ntohs(headers->ports[2]) == packet->l4_length;
+}
+
+static __always_inline struct xdp_way *xdp_way_of(__u32 at)
+{
+	__u32 slot = at & xdp_way_mask;
+
+	return bpf_map_lookup_elem(&xdp_ways, &slot);
+}
+
+/* Of the flow's last way: another eighth second begins, and with it the time when a packet is to go by TC. */
+static __always_inline bool xdp_way_confirms(const struct xdp_way *way, __u32 now)
+{
+	__u32 time = XDP_WAY_CONFIRMED * jiffies_per_second;
+
+	return now / time != way->when / time;
+}
+
+/* A packet that goes on, and what is known of it. No pointers: it is handed to functions that the verifier knows apart. */
+struct xdp_step {
+	struct rewrite to;
+	__u32 at;   /* number of the flow's entry */
+	__u32 word; /* of it */
+	__u32 backend;
+	__u32 epoch; /* of the device that the packet came by */
+	__u32 add;   /* what the packet adds to what the flow has seen: nothing that it has not */
+};
+
+/* What the routing tables say of the packet as it will be, for way. Not 0: it may leave so from here. A function of its own for the sake of
+ * the stack. */
+__noinline int xdp_way_route(struct xdp_md *ctx, const struct packet *packet, const struct xdp_step *step,
+			     struct xdp_way *way)
+{
+	const struct xdp_device *device;
+	struct bpf_fib_lookup fib = {};
+	__u32 mac = 0;
+
+	if (!packet || !step || !way)
+		return false;
+	fib_describe(&fib, ctx->ingress_ifindex, packet, &step->to.source, &step->to.destination, 0);
+	fib.sport = step->to.source_port;
+	fib.dport = step->to.destination_port;
+	if (bpf_fib_lookup(ctx, &fib, sizeof(fib), 0) != BPF_FIB_LKUP_RET_SUCCESS)
+		return false;
+	device = xdp_device_of(fib.ifindex);
+	for (int i = 0; i < ETH_ALEN; i++)
+		mac |= fib.dmac[i];
+	if (!mac || !(fib.ifindex == ctx->ingress_ifindex || (device && device->sends)))
+		return false;
+	__builtin_memcpy(way->macs, fib.dmac, ETH_ALEN);
+	__builtin_memcpy(way->macs + ETH_ALEN, fib.smac, ETH_ALEN);
+	way->mtu = fib.mtu_result;
+	way->ifindex = fib.ifindex;
+	return true;
+}
+
+/* Asks for the way of a packet. Not 0: it has one. A function of its own so that the verifier goes through it once. */
+__noinline int xdp_way_ask(struct xdp_md *ctx, const struct packet *packet, const struct xdp_step *step)
+{
+	const struct settings *settings = settings_get();
+	const struct flow *flow, *other;
+	struct xdp_way *way;
+	__u32 now = flow_now();
+	bool confirms;
+	int twin;
+
+	if (!settings || !packet || !step)
+		return false;
+	flow = flow_entry(step->at);
+	way = xdp_way_of(step->at);
+	if (!flow || !way)
+		return false;
+	confirms = way->at == step->at && way->word == step->word && xdp_way_confirms(way, now);
+	way->at = FLOW_NONE;
+	way->ifindex = 0;
+	twin = flow_twin_at(settings, flow);
+	other = twin < 0 ? NULL : flow_entry(twin);
+	if (!other)
+		return false;
+	way->twin = twin;
+	way->twin_word = flow_word(other);
+	xdp_way_route(ctx, packet, step, way);
+	way->from = ctx->ingress_ifindex;
+	way->epoch = step->epoch;
+	way->when = now;
+	way->word = step->word;
+	way->at = step->at;
+	return way->ifindex && !confirms;
+}
+
+/* Where the packet leaves, NULL: that is TC's to find. */
+static __always_inline const struct xdp_way *xdp_way_find(struct xdp_md *ctx, const struct packet *packet,
+							  const struct xdp_step *step, __u32 now)
+{
+	const struct xdp_way *way = xdp_way_of(step->at);
+
+	if (!way)
+		return NULL;
+	if (way->at == step->at && way->word == step->word && way->epoch == step->epoch &&
+	    way->from == ctx->ingress_ifindex && now - way->when < jiffies_per_second / XDP_WAY_PART + 1)
+		return way->ifindex ? way : NULL;
+	return xdp_way_ask(ctx, packet, step) ? way : NULL;
+}
+
+/* The flow has seen what the packet shows. */
+static __always_inline bool xdp_is_known(const struct flow *flow, __u32 add)
+{
+	__u32 seen = *(volatile const __u32 *)&flow->seen;
+
+	return seen_after(seen, add) == seen;
+}
+
+/* The second entry, if the packet teaches it nothing either. */
+static __always_inline struct flow *xdp_twin(const struct xdp_way *way, __u32 add)
+{
+	struct flow *twin = flow_entry(way->twin);
+
+	return twin && flow_word(twin) == way->twin_word && xdp_is_known(twin, add) ? twin : NULL;
+}
+
+static __always_inline void xdp_rewrite(const struct packet *packet, const struct headers *headers,
+					const struct rewrite *to)
+{
+	__u64 addresses = rewrite_addresses_sum(packet, to, CHANGE_ALL);
+	__u64 ports = rewrite_ports_sum(packet, to, CHANGE_ALL);
+
+	rewrite_l3(headers, to, CHANGE_ALL, addresses);
+	rewrite_ports(headers->ports, to, CHANGE_ALL);
+	rewrite_check(headers->check, packet->protocol, SUMMED_NONE, addresses, ports);
+	hops_take(headers);
+}
+
+static __always_inline int xdp_send(const struct xdp_frame *frame, const struct xdp_way *way)
+{
+	__builtin_memcpy(frame->eth, way->macs, sizeof(way->macs));
+	if (way->ifindex == frame->ctx->ingress_ifindex)
+		return XDP_TX;
+	return bpf_redirect(way->ifindex, 0);
+}
+
+/* XDP_PASS: nothing was written. */
+static __always_inline int xdp_translate(const struct xdp_frame *frame, const struct packet *packet,
+					 const struct headers *headers, struct flow *flow, const struct xdp_step *step,
+					 enum verdict verdict)
+{
+	__u32 now = flow_now();
+	const struct xdp_way *way;
+	struct flow *twin;
+
+	if (hops_left(headers) <= 1 || !xdp_is_whole(packet, headers) || !xdp_is_summed(packet, headers))
+		return XDP_PASS;
+	way = xdp_way_find(frame->ctx, packet, step, now);
+	if (!way || packet->l4 - ETH_HLEN + packet->l4_length > way->mtu)
+		return XDP_PASS;
+	twin = xdp_twin(way, step->add);
+	flow_barrier();
+	if (!twin || flow_word(flow) != step->word)
+		return XDP_PASS;
+	flow_touch(flow, now);
+	flow_touch(twin, now);
+	xdp_rewrite(packet, headers, &step->to);
+	if (verdict == VERDICT_TRANSLATE_REPLY)
+		count_from_backend(step->backend, frame->length);
+	else
+		count_to_backend(step->backend, frame->length);
+	count_verdict(HOOK_XDP, verdict, frame->length);
+	return xdp_send(frame, way);
+}
+
+/* Of the slow path's: forward_judge and forward_target for a packet that opens nothing. */
+static __always_inline int xdp_forward(const struct xdp_frame *frame, const struct packet *packet,
+				       const struct headers *headers, const struct settings *settings,
+				       struct flow *flow, struct xdp_step *step)
+{
+	const struct backend *backend = flow_backend(flow);
+
+	step->add = seen_from_client(packet, flow->seen);
+	if (flow->flags != FLOW_SNAT || flow_expired(flow, flow_now()) || !xdp_is_known(flow, step->add) || !backend ||
+	    (packet->protocol == IPPROTO_UDP && !backend_serves_always(backend)))
+		return XDP_PASS;
+	step->to.source = *snat_address(settings, flow);
+	step->to.source_port = flow->other_port;
+	step->to.destination = backend->address;
+	step->to.destination_port = backend->port;
+	step->backend = flow->backend;
+	return xdp_translate(frame, packet, headers, flow, step, VERDICT_TRANSLATE_ESTABLISHED);
+}
+
+/* snat_reply, the same. */
+static __always_inline int xdp_reply(const struct xdp_frame *frame, const struct packet *packet,
+				     const struct headers *headers, struct flow *flow, struct xdp_step *step)
+{
+	step->add = seen_from_server(packet, flow->seen);
+	if (packet->tcp_flags & TCP_SYN || !xdp_is_known(flow, step->add))
+		return XDP_PASS;
+	step->to.source = flow->frontend;
+	step->to.source_port = flow->frontend_port;
+	step->to.destination = flow->client;
+	step->to.destination_port = flow->other_port;
+	step->backend = flow->backend;
+	return xdp_translate(frame, packet, headers, flow, step, VERDICT_TRANSLATE_REPLY);
+}
+
+/* Why a packet that opens a connection is dropped, with the id of the service port; VERDICT_CONTINUE: it is not, or is answered. As
+ * create_by_record and create_unknown decide. A function of its own so that the verifier goes through it once. */
+__noinline int xdp_refusal(const struct packet *packet, __u32 *service)
+{
+	const struct record *record;
+
+	if (!packet || !service)
+		return VERDICT_CONTINUE;
+	record = frontend_of(packet);
+	if (!record || record->flags & RECORD_ADDRESS) {
+		int verdict = refuse_unknown(&packet->destination);
+
+		return verdict == VERDICT_DROP_UNALLOCATED ? verdict : VERDICT_CONTINUE;
+	}
+	*service = record->service;
+	if (!source_allowed(record, &packet->source))
+		return VERDICT_DROP_SOURCE_RANGE;
+	return record->sides[SIDE_EXTERNAL].action == ACTION_DROP ? VERDICT_DROP_NO_LOCAL_ENDPOINTS : VERDICT_CONTINUE;
+}
+
+/* A packet that has no flow. One whose flow may be elsewhere, or that may be of the kernel's NAT, is TC's. */
+static __always_inline int xdp_new(const struct xdp_frame *frame, const struct packet *packet,
+				   const struct settings *settings)
+{
+	__u32 service = 0;
+	enum verdict verdict;
+	struct event *event;
+
+	if (!opens_connection(packet) || settings->yield || settings->draining || flow_any_spilled())
+		return XDP_PASS;
+	verdict = xdp_refusal(packet, &service);
+	if (verdict == VERDICT_CONTINUE)
+		return XDP_PASS;
+	if (service)
+		count_refused(service, verdict);
+	event = event_begin(verdict);
+	if (event) {
+		event_fill(event, frame->ctx->ingress_ifindex, packet, verdict);
+		event->hook = HOOK_XDP;
+		bpf_ringbuf_submit(event, 0);
+	}
+	count_verdict(HOOK_XDP, verdict, frame->length);
+	return XDP_DROP;
+}
+
+/* packet: parsed, its family a constant here. */
+static __always_inline int xdp_decide(const struct xdp_frame *frame, const struct packet *packet,
+				      const struct headers *headers)
+{
+	const struct settings *settings = settings_get();
+	struct flow_query query = {};
+	struct xdp_step step = { .epoch = frame->device->epoch };
+	struct flow_ends ends;
+	struct flow *flow;
+	__u32 service = 0;
+	__u32 known;
+
+	if (!settings || settings->disabled || trace_on)
+		return XDP_PASS;
+	if (may_be_snat_reply(settings, packet)) {
+		flow_ends_reply(&ends, packet);
+		flow = fast_find_number(&query, &ends, settings, QUERY_SNAT_REPLY, &step.at);
+		step.word = query.word;
+		return flow ? xdp_reply(frame, packet, headers, flow, &step) : XDP_PASS;
+	}
+	known = known_destination(&packet->destination, packet->destination_port, settings->seed);
+	if (!(known & KNOWN_FRONTEND) && (known || !service_cidr_has(&packet->destination)))
+		return XDP_PASS;
+	/* only to be dropped here does a SYN have its flow looked for */
+	if (packet->tcp_flags & TCP_SYN && xdp_refusal(packet, &service) == VERDICT_CONTINUE)
+		return XDP_PASS;
+	flow_ends_forward(&ends, packet);
+	flow = fast_find_number(&query, &ends, settings, QUERY_FORWARD, &step.at);
+	step.word = query.word;
+	if (!flow)
+		return xdp_new(frame, packet, settings);
+	return packet->tcp_flags & TCP_SYN ? XDP_PASS : xdp_forward(frame, packet, headers, settings, flow, &step);
+}
+
+static __always_inline int xdp_from_net(struct xdp_md *ctx)
+{
+	const struct xdp_device *device = xdp_device_of(ctx->ingress_ifindex);
+	struct packet packet = { .hook = HOOK_FROM_NET };
+	struct span span = xdp_span(ctx);
+	struct ethhdr *eth = span_at(&span, 0, sizeof(*eth));
+	struct xdp_frame frame = { ctx, device, eth, span.length };
+	struct headers headers;
+
+	if (!eth || !device || !xdp_is_ours(device, eth))
+		return XDP_PASS;
+	if (eth->h_proto == bpf_htons(ETH_P_IP) && parse_plain4(&span, ETH_HLEN, &packet, &headers))
+		return xdp_decide(&frame, &packet, &headers);
+	if (eth->h_proto == bpf_htons(ETH_P_IPV6) && parse_plain6(&span, ETH_HLEN, &packet, &headers))
+		return xdp_decide(&frame, &packet, &headers);
+	return XDP_PASS;
+}

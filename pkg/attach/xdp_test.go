@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// passingXDP is a program at XDP that lets all pass.
+func (n *node) passingXDP() *ebpf.Program {
+	n.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: bpf.ProgramXDP, Type: ebpf.XDP, License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+	n.must(err)
+	n.Cleanup(func() { p.Close() })
+	return p
+}
+
+// atXDP makes a manager that has the program at XDP, and notes what it is told of devices.
+func (n *node) atXDP(p *ebpf.Program, told *[]bpf.XDPDevice) *Manager {
+	return n.manager(func(o *Options) {
+		asNode("192.0.2.1")(o)
+		o.XDP = XDPOptions{Mode: XDPGeneric, Program: p, Serve: func(d []bpf.XDPDevice) ([]bpf.XDPDevice, error) { *told = d; return nil, nil }}
+	})
+}
+
+func xdpRows(rows []DeviceRow) []DeviceRow {
+	return slices.DeleteFunc(slices.Clone(rows), func(r DeviceRow) bool { return r.Hook != atXDP })
+}
+
+// The program is put in place on network devices, exchanged by another agent in the same link, and taken away by one that has none.
+func TestNetworkDevicesGetTheProgramAtXDP(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.card("eth0", "192.0.2.1/24")
+		var told []bpf.XDPDevice
+		first, second := n.passingXDP(), n.passingXDP()
+		m := n.atXDP(first, &told)
+		n.must(m.Sync())
+		card := n.link("eth0").Attrs()
+		want := []bpf.XDPDevice{{Ifindex: uint32(card.Index), MAC: card.HardwareAddr, Takes: true, Sends: true}}
+		if !reflect.DeepEqual(told, want) {
+			t.Errorf("told of %v, want %v", told, want)
+		}
+		rows := xdpRows(n.rows())
+		if len(rows) != 1 || rows[0].Device != "eth0" || rows[0].Method != GenericXDP || rows[0].Note != "" {
+			t.Fatalf("attached: %+v", rows)
+		}
+		n.must(m.Close())
+		m = n.atXDP(second, &told)
+		n.must(m.Sync())
+		again := xdpRows(n.rows())
+		if len(again) != 1 || again[0].Link != rows[0].Link || again[0].ID == rows[0].ID {
+			t.Errorf("after a restart: %+v, before %+v", again, rows)
+		}
+		n.must(m.Close())
+		m = n.manager(asNode("192.0.2.1"))
+		n.must(m.Sync())
+		if left := n.link("eth0").Attrs().Xdp; left != nil && left.Attached || len(xdpRows(n.rows())) > 0 {
+			t.Errorf("left by an agent without XDP: %+v, %+v", left, n.rows())
+		}
+	})
+}
+
+// Where another program is at XDP the packets are TC's, which serves; and the row says why.
+func TestAnotherProgramAtXDPIsLeftAlone(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.card("eth0", "192.0.2.1/24")
+		other, err := link.AttachXDP(link.XDPOptions{Program: n.passingXDP(), Interface: n.link("eth0").Attrs().Index, Flags: link.XDPGenericMode})
+		n.must(err)
+		defer other.Close()
+		var told []bpf.XDPDevice
+		m := n.atXDP(n.passingXDP(), &told)
+		n.must(m.Sync())
+		rows := xdpRows(m.Devices())
+		if len(rows) != 1 || rows[0].Method != "" || rows[0].Error != "" || !strings.Contains(rows[0].Note, "another XDP program") {
+			t.Errorf("rows: %+v", rows)
+		}
+		if len(told) != 1 || told[0].Takes {
+			t.Errorf("told of %v, want one device that takes nothing", told)
+		}
+		n.must(other.Close())
+		n.must(m.Sync())
+		if rows := xdpRows(m.Devices()); len(rows) != 1 || rows[0].Method != GenericXDP || !told[0].Takes {
+			t.Errorf("when the other one has gone: %+v, %v", rows, told)
+		}
+	})
+}
+
+// An agent of another layout takes the link over before its programs at TC serve clients off the node: the former program would go on
+// deciding in front of them, by tables that nobody writes any more.
+func TestAFormerProgramAtXDPEndsBeforeTheNewOnesServe(t *testing.T) {
+	for _, mode := range []XDPMode{XDPGeneric, XDPOff} {
+		t.Run(string(mode), func(t *testing.T) {
+			inNode(t, func(n *node) {
+				n.card("eth0", "192.0.2.1/24")
+				var told []bpf.XDPDevice
+				first, second := n.passingXDP(), n.passingXDP()
+				m := n.atXDP(first, &told)
+				n.must(m.Sync())
+				n.must(m.Close())
+				former := n.linkDir
+				n.linkDir = former + "-next"
+				n.must(os.Mkdir(n.linkDir, 0o700))
+				n.programs, n.counter = countingPrograms(t, nil) // those of the other layout are others
+				told = nil
+				var seen []string
+				m = n.manager(func(o *Options) {
+					asNode("192.0.2.1")(o)
+					o.Former = func() []string { return []string{former} }
+					o.Carry = func() { seen = append(seen, n.programAtXDP("eth0", first, second)) }
+					if mode != XDPOff {
+						o.XDP = XDPOptions{Mode: mode, Program: second, Serve: func(d []bpf.XDPDevice) ([]bpf.XDPDevice, error) { told = d; return nil, nil }}
+					}
+				})
+				n.must(m.Sync())
+				want := map[XDPMode][]string{XDPGeneric: {"first", "second"}, XDPOff: {"first", "none"}}[mode]
+				if !slices.Equal(seen, want) {
+					t.Errorf("at XDP when connections are carried, before and after the programs at TC: %v, want %v", seen, want)
+				}
+				if rows := xdpRows(n.rows()); (len(rows) == 1) != (mode == XDPGeneric) || (len(told) == 1) != (mode == XDPGeneric) {
+					t.Errorf("in the end: %+v, told of %v", rows, told)
+				}
+			})
+		})
+	}
+}
+
+// programAtXDP names the program that a device has.
+func (n *node) programAtXDP(device string, first, second *ebpf.Program) string {
+	n.Helper()
+	at := n.link(device).Attrs().Xdp
+	if at == nil || !at.Attached {
+		return "none"
+	}
+	for name, p := range map[string]*ebpf.Program{"first": first, "second": second} {
+		info, err := p.Info()
+		n.must(err)
+		if id, _ := info.ID(); uint32(id) == at.ProgId {
+			return name
+		}
+	}
+	return "another"
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// What goes through the program at XDP leaves for another node: it wants routes, which are made in a network namespace of their own.
+
+// xdpWays are the paths at XDP.
+var xdpWays = []string{"established", "new", "refused", "miss"}
+
+func (o Options) wantsXDP() bool {
+	return slices.ContainsFunc(worlds(), func(w world) bool {
+		return slices.ContainsFunc(xdpWays, func(way string) bool { return o.wants("xdp/" + w.name + "/" + way) })
+	})
+}
+
+// elsewhere runs in a network namespace that goes with its thread.
+func elsewhere(run func() (Result, error)) (result Result, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and the namespace with it
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread() // this thread would not end: while it is taken, the next one is another
+			result, err = elsewhere(run)
+			return
+		}
+		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			err = fmt.Errorf("bench: make a network namespace: %w", err)
+			return
+		}
+		result, err = run()
+	}()
+	<-done
+	return result, err
+}
+
+// own is the node's address, next the router of all other nodes.
+func (w world) own() netip.Addr  { return w.address("172.31.0.1", "fd00:31::1") }
+func (w world) next() netip.Addr { return w.address("172.31.0.2", "fd00:31::2") }
+
+// remote is a frontend whose backends are all on other nodes; refused one that drops what comes from off the node.
+func (w world) remote() netip.AddrPort {
+	return netip.AddrPortFrom(w.address("203.0.113.1", "2001:db8:1::1"), 80)
+}
+
+func (w world) refused() netip.AddrPort {
+	return netip.AddrPortFrom(w.address("203.0.113.2", "2001:db8:1::2"), 80)
+}
+
+// nextMAC is the router's.
+var nextMAC = net.HardwareAddr{2, 0, 0, 0, 0, 2}
+
+const loopback = 1 // ifindex of the device that the kernel takes test frames for
+
+// prepareXDP makes routes and publishes the services of the paths at XDP.
+func (b *bench) prepareXDP() error {
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "nodes", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}, PeerName: "peer"}
+	if err := netlink.LinkAdd(link); err != nil {
+		return fmt.Errorf("make a device: %w", err)
+	}
+	peer, err := netlink.LinkByName(link.PeerName)
+	if err != nil {
+		return fmt.Errorf("make a device: %w", err)
+	}
+	err = errors.Join(
+		netlink.LinkSetUp(peer), netlink.LinkSetUp(link),
+		os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0),
+		os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0),
+	)
+	config := maps.Config{SNATPorts: maps.PortRange{First: 1024, Last: 65535}, Devices: map[uint32]maps.DeviceSources{uint32(link.Index): {}}}
+	for _, w := range worlds() {
+		if w.protocol == lb.TCP {
+			err = errors.Join(err, w.routes(link))
+			config.Sources = append(config.Sources, w.own())
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("make routes: %w", err)
+	}
+	if err := b.tables.Configure(config); err != nil {
+		return err
+	}
+	for _, w := range worlds() {
+		if _, err := b.tables.Apply(w.far()); err != nil {
+			return err
+		}
+	}
+	_, err = b.objects.SetXDPDevices([]bpf.XDPDevice{
+		{Ifindex: loopback, MAC: make(net.HardwareAddr, 6), Takes: true},
+		{Ifindex: uint32(link.Index), MAC: link.HardwareAddr, Sends: true},
+	})
+	return err
+}
+
+// routes has everything go by one device and one router.
+func (w world) routes(link netlink.Link) error {
+	bits := w.own().BitLen()
+	address := &netlink.Addr{IPNet: &net.IPNet{IP: w.own().AsSlice(), Mask: net.CIDRMask(bits-8, bits)}, Flags: unix.IFA_F_NODAD}
+	everything := &net.IPNet{IP: make(net.IP, bits/8), Mask: make(net.IPMask, bits/8)}
+	return errors.Join(
+		netlink.AddrAdd(link, address),
+		netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: w.next().AsSlice(), HardwareAddr: nextMAC}),
+		netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: everything, Gw: w.next().AsSlice(), Src: w.own().AsSlice()}),
+	)
+}
+
+// far is the Service of both frontends.
+func (w world) far() lb.Decision {
+	d := w.decision(newBackends)
+	d.Service.Name = w.name + "-far"
+	for i := range d.Backends {
+		d.Backends[i].Near = lb.TierCluster
+	}
+	f := d.Frontends[0]
+	f.Key.Address, f.Kind, f.Port.Service = w.remote(), lb.KindLoadBalancer, d.Service
+	f.External.Tiers[0].Name = lb.TierCluster
+	refused := f
+	refused.Key.Address, refused.External = w.refused(), lb.Side{Action: lb.Drop, Reason: lb.ReasonNoLocalEndpoints, List: lb.ListLocal}
+	d.Frontends = []lb.Frontend{f, refused}
+	return d
+}
+
+// xdpCourse is what a path at XDP is about.
+type xdpCourse struct {
+	world   world
+	counted bool // it has a verdict there; else it passes as it is
+	leaves  bool // by its way
+}
+
+// ready says of every flow that both sides have spoken: what goes on.
+func (x *xdpCourse) ready(b *bench) error {
+	memory, err := b.objects.Flows.Memory()
+	if err != nil {
+		return fmt.Errorf("read table flows: %w", err)
+	}
+	var f bpf.NearlbFlow
+	at := int(unsafe.Offsetof(f.Seen))
+	size := int(unsafe.Sizeof(f))
+	all := make([]byte, memory.Size())
+	if _, err := memory.ReadAt(all, 0); err != nil {
+		return fmt.Errorf("read table flows: %w", err)
+	}
+	for i := 0; i < len(all); i += size {
+		if binary.NativeEndian.Uint32(all[i:])&uint32(bpf.NearlbFlowPhaseFLOW_PHASE_MASK) == uint32(bpf.NearlbFlowPhaseFLOW_LIVE) {
+			all[i+at] |= uint8(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)
+		}
+	}
+	if _, err := memory.WriteAt(all, 0); err != nil {
+		return fmt.Errorf("write table flows: %w", err)
+	}
+	return nil
+}
+
+// check judges the verdict that was counted, and what became of the frame.
+func (x *xdpCourse) check(in frame, got []byte, counted uint64) error {
+	if (counted == 1) != x.counted || counted > 1 {
+		return fmt.Errorf("check the path: %d packets were counted; the packet became %x", counted, got)
+	}
+	if !x.leaves {
+		if want := in.bytes(); !bytes.Equal(got, want) {
+			return fmt.Errorf("check the path: packet out is %x, want %x", got, want)
+		}
+		return nil
+	}
+	l := in.layout()
+	source, _ := netip.AddrFromSlice(got[l.source+2-uint32(in.src.Addr().BitLen()/8) : l.source+2])
+	if !bytes.Equal(got[:6], nextMAC) || source != x.world.own() {
+		return fmt.Errorf("check the path: packet out is %x, want it to leave from %s for %s", got, x.world.own(), nextMAC)
+	}
+	return nil
+}
+
+// atXDP are the paths of one world.
+func (b *bench) atXDP(w world, o Options) ([]*course, error) {
+	t := &tasks{bench: b, want: o.wants}
+	maker, err := b.wrap(b.objects.FromNet, w.first(w.remote()), true)
+	if err != nil {
+		return nil, err
+	}
+	prefix := "xdp/" + w.name + "/"
+	add := func(way string, flows int, verdict bpf.NearlbVerdict, f frame, x xdpCourse) {
+		x.world = w
+		c := course{name: prefix + way, flows: flows, hook: bpf.NearlbHookHOOK_XDP, verdict: verdict, xdp: &x}
+		if flows > 0 {
+			c.maker = maker
+		}
+		c.fresh = way == "new" || way == "refused"
+		t.add(c, b.objects.FromNetXdp, f, true)
+	}
+	for _, n := range o.Flows {
+		add("established", n, bpf.NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED, w.frame(w.remote()), xdpCourse{counted: true, leaves: true})
+	}
+	add("new", 0, bpf.NearlbVerdictVERDICT_TRANSLATE_BALANCE, w.first(w.remote()), xdpCourse{})
+	add("refused", 0, bpf.NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS, w.first(w.refused()), xdpCourse{counted: true})
+	add("miss", 0, bpf.NearlbVerdictVERDICT_PASS_NOT_SERVICE, w.frame(w.stranger()), xdpCourse{})
+	return t.all, t.err
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/cilium/ebpf"
+)
+
+// ProgramXDP is the program of network devices at XDP; it is loaded for Options.XDP alone.
+const ProgramXDP = "from_net_xdp"
+
+// Each processor remembers ways of flows for it, which are spread over the processors: a power of two, 48 bytes each.
+const (
+	xdpWaysAll   = 1 << 18 // of all processors
+	xdpWaysLeast = 1 << 14 // of one
+	xdpWaysMost  = 1 << 17
+)
+
+// xdpWays is how many ways each processor remembers.
+func xdpWays() (uint32, error) {
+	processors, err := ebpf.PossibleCPU()
+	if err != nil {
+		return 0, fmt.Errorf("count processors: %w", err)
+	}
+	ways := uint32(xdpWaysMost)
+	for ways > xdpWaysLeast && int(ways)*processors > xdpWaysAll {
+		ways /= 2
+	}
+	return ways, nil
+}
+
+const knobXDPWayMask = "xdp_way_mask"
+
+// chooseXDP takes the program at XDP out of what is to be loaded, where nobody asks for it, or gives it room.
+func chooseXDP(spec *ebpf.CollectionSpec, o Options) error {
+	if !o.XDP {
+		delete(spec.Programs, ProgramXDP)
+		return nil
+	}
+	ways := o.XDPWays
+	if ways == 0 {
+		var err error
+		if ways, err = xdpWays(); err != nil {
+			return err
+		}
+	}
+	spec.Maps[NearlbMapXdpWays].MaxEntries = ways
+	return setKnob(spec, knobXDPWayMask, ways-1)
+}
+
+// XDPDevice is a network device as the program at XDP is told of it.
+type XDPDevice struct {
+	Ifindex uint32
+	MAC     net.HardwareAddr // to which frames for its host go: six bytes
+	Takes   bool             // the program serves it
+	Sends   bool             // it sends frames that the program got from another device
+}
+
+// SetXDPDevices tells the program at XDP of these devices and of no others; what it remembers of packets' ways is forgotten. It leaves out one whose place another has, and returns those:
+// packets by them are TC's.
+func (m *NearlbMaps) SetXDPDevices(devices []XDPDevice) (without []XDPDevice, err error) {
+	want := make([]NearlbXdpDevice, m.XdpDevices.MaxEntries())
+	for _, d := range devices {
+		slot := &want[d.Ifindex%uint32(len(want))]
+		if slot.Ifindex != 0 || len(d.MAC) != len(slot.Mac) {
+			without = append(without, d)
+			continue
+		}
+		*slot = NearlbXdpDevice{Ifindex: d.Ifindex, Mac: [6]uint8(d.MAC), Takes: number(d.Takes), Sends: number(d.Sends)}
+	}
+	for i := range want {
+		var now NearlbXdpDevice
+		err := m.XdpDevices.Lookup(uint32(i), &now)
+		want[i].Epoch = now.Epoch
+		if want[i].Ifindex != 0 {
+			want[i].Epoch++
+		}
+		if err == nil && now != want[i] {
+			err = m.XdpDevices.Put(uint32(i), &want[i])
+		}
+		if err != nil {
+			return without, fmt.Errorf("write table %s: %w", NearlbMapXdpDevices, err)
+		}
+	}
+	return without, nil
+}
+
+func number(yes bool) uint8 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// renumbered are tables that begin anew where their size differs: what is in them is numbered otherwise then, or is soon known again.
+func renumbered(name string) bool { return name == NearlbMapVerdicts || name == NearlbMapXdpWays }

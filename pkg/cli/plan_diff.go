@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// planDiff says which new connections go elsewhere when one set of objects takes the place of another. Connections that exist stay where
+// they are while their backend serves.
+type planDiff struct {
+	Node      planNode     `json:"node"`
+	Frontends []planMove   `json:"frontends"` // those that answer differently
+	Problems  []lb.Problem `json:"problems"`  // of the new objects alone
+}
+
+type planMove struct {
+	Service      string         `json:"service"`
+	Port         string         `json:"port"`
+	Protocol     lb.Protocol    `json:"protocol"`
+	Kind         lb.Kind        `json:"kind"`
+	Address      netip.Addr     `json:"address"`
+	FrontendPort uint16         `json:"frontendPort"`
+	Change       string         `json:"change"` // added | removed | changed
+	Internal     *planMovedSide `json:"internal,omitempty"`
+	External     *planMovedSide `json:"external,omitempty"`
+	Affinity     *[2]int64      `json:"affinitySeconds,omitempty"` // before, after; where it differs
+	Sources      bool           `json:"sourceRanges,omitempty"`    // they differ
+}
+
+type planMovedSide struct {
+	From     string             `json:"from"` // a reason; with another action than balance: that, too. "": there was no such frontend
+	To       string             `json:"to"`
+	Moved    float64            `json:"moved"` // share of the new connections that get another answer, 0 to 1
+	Backends []planMovedBackend `json:"backends"`
+}
+
+type planMovedBackend struct {
+	Address netip.Addr `json:"address"`
+	Port    uint16     `json:"port"`
+	From    float64    `json:"from"` // share of the side's new connections, 0 to 1
+	To      float64    `json:"to"`
+}
+
+// The changes of a frontend.
+const (
+	moveAdded   = "added"
+	moveRemoved = "removed"
+	moveChanged = "changed"
+)
+
+func newPlanDiff(before, after planDocument) planDiff {
+	d := planDiff{Node: after.Node, Frontends: []planMove{}, Problems: []lb.Problem{}}
+	was := make(map[planFrontendKey]planFrontend, len(before.Frontends))
+	for _, f := range before.Frontends {
+		was[f.key()] = f
+	}
+	for _, now := range after.Frontends {
+		old, known := was[now.key()]
+		delete(was, now.key())
+		if m := moveOf(old, now); !known || m.differs() {
+			if m.Change = moveChanged; !known {
+				m.Change = moveAdded
+			}
+			d.Frontends = append(d.Frontends, m)
+		}
+	}
+	for _, old := range was {
+		m := moveOf(old, planFrontend{})
+		m.Service, m.Port, m.Protocol, m.Kind, m.Address, m.FrontendPort = old.Service, old.Port, old.Protocol, old.Kind, old.Address, old.FrontendPort
+		m.Change = moveRemoved
+		d.Frontends = append(d.Frontends, m)
+	}
+	slices.SortFunc(d.Frontends, planMove.compare)
+	for _, p := range after.Problems {
+		if !slices.Contains(before.Problems, p) {
+			d.Problems = append(d.Problems, p)
+		}
+	}
+	return d
+}
+
+// planFrontendKey is what tells frontends apart; one address and port may go from one Service to another.
+type planFrontendKey struct {
+	service, port string
+	kind          lb.Kind
+	address       netip.AddrPort
+	protocol      lb.Protocol
+}
+
+func (f planFrontend) key() planFrontendKey {
+	return planFrontendKey{f.Service, f.Port, f.Kind, netip.AddrPortFrom(f.Address, f.FrontendPort), f.Protocol}
+}
+
+func (m planMove) compare(o planMove) int {
+	return cmp.Or(cmp.Compare(m.Service, o.Service), cmp.Compare(m.Port, o.Port), m.Kind.Compare(o.Kind), m.Address.Compare(o.Address),
+		cmp.Compare(m.FrontendPort, o.FrontendPort), cmp.Compare(m.Protocol, o.Protocol), cmp.Compare(m.Change, o.Change))
+}
+
+func (m planMove) differs() bool {
+	return m.Internal != nil || m.External != nil || m.Affinity != nil || m.Sources
+}
+
+func moveOf(old, now planFrontend) planMove {
+	m := planMove{Service: now.Service, Port: now.Port, Protocol: now.Protocol, Kind: now.Kind, Address: now.Address, FrontendPort: now.FrontendPort,
+		Internal: movedSide(old.Internal, now.Internal), External: movedSide(old.External, now.External)}
+	if old.AffinitySeconds != now.AffinitySeconds {
+		m.Affinity = &[2]int64{old.AffinitySeconds, now.AffinitySeconds}
+	}
+	m.Sources = !slices.Equal(old.SourceRanges, now.SourceRanges)
+	return m
+}
+
+// movedSide is nil where the two give the same answers.
+func movedSide(old, now planSide) *planMovedSide {
+	m := &planMovedSide{From: answerText(old), To: answerText(now), Backends: []planMovedBackend{}}
+	was, is := sideShares(old), sideShares(now)
+	for _, at := range sortedKeys(was, is) {
+		if from, to := was[at], is[at]; from != to {
+			m.Backends = append(m.Backends, planMovedBackend{at.Addr(), at.Port(), from, to})
+			m.Moved += max(0, to-from)
+		}
+	}
+	if old.Action != now.Action {
+		m.Moved = 1
+	}
+	m.Moved = roundShare(m.Moved)
+	if m.From == m.To && len(m.Backends) == 0 {
+		return nil
+	}
+	return m
+}
+
+// answerText is the reason, after any other action than balance.
+func answerText(s planSide) string {
+	if s.Action == lb.Balance || s.Action == "" {
+		return string(s.Reason)
+	}
+	return fmt.Sprintf("%s: %s", s.Action, s.Reason)
+}
+
+// sideShares are the parts of a side's new connections that its backends get: those of the first tier alone, while they serve.
+func sideShares(s planSide) map[netip.AddrPort]float64 {
+	shares := map[netip.AddrPort]float64{}
+	if len(s.Tiers) == 0 {
+		return shares
+	}
+	for _, b := range s.Tiers[0].Backends {
+		share := b.Share
+		if share == 0 {
+			share = roundShare(1 / float64(len(s.Tiers[0].Backends)))
+		}
+		shares[netip.AddrPortFrom(b.Address, b.Port)] = share
+	}
+	return shares
+}
+
+func roundShare(share float64) float64 { return min(1, math.Round(1e6*share)/1e6) }
+
+func sortedKeys(a, b map[netip.AddrPort]float64) []netip.AddrPort {
+	var all []netip.AddrPort
+	for at := range a {
+		all = append(all, at)
+	}
+	for at := range b {
+		if _, both := a[at]; !both {
+			all = append(all, at)
+		}
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return all
+}
+
+// movedRow is one side of a frontend, or one of its backends, in a table.
+type movedRow struct {
+	planMove
+	clients string
+	side    *planMovedSide
+	backend planMovedBackend
+}
+
+func writePlanDiff(w io.Writer, width int, wide bool, d planDiff) error {
+	sides, backends := d.rows()
+	if len(sides) == 0 {
+		fmt.Fprintln(w, "No new connection goes elsewhere.")
+	} else if err := writeTable(w, width, wide, movedColumns(sides), sides); err != nil {
+		return err
+	}
+	if len(backends) > 0 {
+		fmt.Fprintln(w)
+		if err := writeTable(w, width, wide, movedBackendColumns(), backends); err != nil {
+			return err
+		}
+	}
+	if len(d.Problems) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return writeTable(w, width, wide, problemColumns(), d.Problems)
+}
+
+// rows are those of the two tables. Clients off the node have none of their own where they get the same answers.
+func (d planDiff) rows() (sides, backends []movedRow) {
+	add := func(m planMove, clients string, side *planMovedSide) {
+		sides = append(sides, movedRow{planMove: m, clients: clients, side: side})
+		for _, b := range side.Backends {
+			backends = append(backends, movedRow{planMove: m, clients: clients, side: side, backend: b})
+		}
+	}
+	for _, m := range d.Frontends {
+		switch same := m.Internal != nil && m.External != nil && sameMove(*m.Internal, *m.External); {
+		case same:
+			add(m, "all", m.Internal)
+		case m.Internal == nil && m.External == nil:
+			add(m, "all", &planMovedSide{})
+		default:
+			if m.Internal != nil {
+				add(m, "this node's", m.Internal)
+			}
+			if m.External != nil {
+				add(m, "outside", m.External)
+			}
+		}
+	}
+	return sides, backends
+}
+
+func sameMove(a, b planMovedSide) bool {
+	return a.From == b.From && a.To == b.To && a.Moved == b.Moved && slices.Equal(a.Backends, b.Backends)
+}
+
+// movedColumns have one for affinity and source ranges where some differ.
+func movedColumns(rows []movedRow) []column[movedRow] {
+	columns := []column[movedRow]{
+		{heading: "SERVICE", cell: func(r movedRow) string { return withPort(r.Service, r.Port) }},
+		{heading: "KIND", wide: true, cell: func(r movedRow) string { return string(r.Kind) }},
+		{heading: "FRONTEND", cell: movedFrontend},
+		{heading: "CLIENTS", cell: func(r movedRow) string { return r.clients }},
+		{heading: "MOVES", cell: func(r movedRow) string { return percentText(r.side.Moved) }},
+		{heading: "WAS", cell: func(r movedRow) string { return reasonWord(r.side.From) }},
+		{heading: "IS", cell: func(r movedRow) string { return reasonWord(r.side.To) }},
+	}
+	if slices.ContainsFunc(rows, func(r movedRow) bool { return besideText(r) != "-" }) {
+		columns = append(columns, column[movedRow]{heading: "ALSO", cell: besideText})
+	}
+	return columns
+}
+
+// reasonWord leaves the action out, which the reason implies.
+func reasonWord(answer string) string {
+	if _, reason, other := strings.Cut(answer, ": "); other {
+		return reason
+	}
+	return orDash(answer)
+}
+
+func movedBackendColumns() []column[movedRow] {
+	return []column[movedRow]{
+		{heading: "FRONTEND", cell: movedFrontend},
+		{heading: "CLIENTS", cell: func(r movedRow) string { return r.clients }},
+		{heading: "BACKEND", cell: func(r movedRow) string { return hostPort(r.backend.Address, r.backend.Port) }},
+		{heading: "WAS", cell: func(r movedRow) string { return percentText(r.backend.From) }},
+		{heading: "IS", cell: func(r movedRow) string { return percentText(r.backend.To) }},
+	}
+}
+
+func movedFrontend(r movedRow) string {
+	return hostPort(r.Address, r.FrontendPort) + "/" + r.Protocol.String()
+}
+
+func percentText(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
+
+// besideText is what differs beside the choice of backends, of a frontend that stays.
+func besideText(r movedRow) string {
+	var all []string
+	if a := r.Affinity; a != nil && r.Change == moveChanged {
+		all = append(all, fmt.Sprintf("affinity %d s -> %d s", a[0], a[1]))
+	}
+	if r.Sources && r.Change == moveChanged {
+		all = append(all, "sources")
+	}
+	return orDash(strings.Join(all, ", "))
+}

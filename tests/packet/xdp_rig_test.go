@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packet
+
+import (
+	"bytes"
+	"net"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// What a network device's frames meet first is the program at XDP. Each frame that a test runs through from_net is run through that
+// before: it either passes as it is, or becomes what from_net makes of it, counted alike.
+
+const xdp = "xdp"
+
+// What the program at XDP tells the kernel.
+const (
+	xdpDrop     action = 1
+	xdpPass     action = 2
+	xdpTx       action = 3
+	xdpRedirect action = 4
+)
+
+// loopback is the device that the kernel takes test frames for.
+const loopback = 1
+
+// serveXDP has the program at XDP serve the device of test frames, and these send.
+func (r *rig) serveXDP(senders ...netlink.Link) {
+	r.Helper()
+	if r.noXDP {
+		return
+	}
+	devices := []bpf.XDPDevice{{Ifindex: loopback, MAC: hostMAC, Takes: true}}
+	for _, d := range senders {
+		mac := d.Attrs().HardwareAddr
+		if len(mac) == 0 {
+			mac = make(net.HardwareAddr, 6)
+		}
+		devices = append(devices, bpf.XDPDevice{Ifindex: uint32(d.Attrs().Index), MAC: mac, Sends: true})
+	}
+	without, err := r.objects.SetXDPDevices(devices)
+	check(r, err)
+	if len(without) > 0 {
+		r.Fatalf("no place for devices %v", without)
+	}
+}
+
+// forgetWays has the program at XDP ask the routing tables again, as it does some time later by itself.
+func (r *rig) forgetWays() {
+	r.Helper()
+	var d bpf.NearlbXdpDevice
+	check(r, r.objects.XdpDevices.Lookup(uint32(loopback), &d))
+	d.Epoch++
+	check(r, r.objects.XdpDevices.Put(uint32(loopback), &d))
+}
+
+// throughXDP runs a frame of from_net through the program at XDP; nil: of another program, or one that the kernel refuses.
+func (r *rig) throughXDP(hook string, frame []byte) *outcome {
+	r.Helper()
+	if r.noXDP || r.door != networkDoor || r.hook(hook) != fromNet {
+		return nil
+	}
+	got, err := r.runXDP(frame)
+	if err != nil {
+		return nil
+	}
+	return &got
+}
+
+func (r *rig) runXDP(frame []byte) (outcome, error) {
+	r.Helper()
+	opts := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+512)}
+	code, err := r.objects.FromNetXdp.Run(&opts)
+	if err != nil {
+		return outcome{}, err
+	}
+	o := outcome{action: action(code), frame: opts.DataOut}
+	now := r.counters()
+	for c, value := range now {
+		before := r.counted[c]
+		if value == before {
+			continue
+		}
+		if o.verdict != "" || c.hook != xdp || value.Packets != before.Packets+1 || value.Bytes != before.Bytes+uint64(len(frame)) {
+			r.Errorf("xdp: counter %s/%s grew from %v to %v for a frame of %d, beside verdict %q", c.hook, c.verdict, before, value, len(frame), o.verdict)
+		}
+		o.verdict = c.verdict
+	}
+	r.counted = now
+	if (o.action == xdpPass) != (o.verdict == "") || o.action == xdpPass && !bytes.Equal(frame, o.frame) {
+		r.Errorf("xdp: action %d, verdict %q\nin:\n%s\nout:\n%s", o.action, o.verdict, show(frame), show(o.frame))
+	}
+	return o, nil
+}
+
+// compare wants of from_net what the program at XDP did with the frame. Addresses of devices are the kernel's to write there.
+func (o *outcome) compare(r *rig, in []byte, tc outcome) {
+	r.Helper()
+	if o == nil || o.action == xdpPass {
+		return
+	}
+	want := map[action]action{xdpDrop: actShot, xdpTx: actRedirect, xdpRedirect: actRedirect}[o.action]
+	if tc.verdict != o.verdict || tc.action != want || o.action != xdpDrop && !bytes.Equal(o.frame[12:], tc.frame[12:]) {
+		r.Errorf("xdp: action %d, %s; from_net: action %d, %s\nin:\n%s\npacket out (-from_net +xdp)\n%s", o.action, o.verdict, tc.action, tc.verdict,
+			show(in), cmp.Diff(show(tc.frame), show(o.frame)))
+	}
+}

@@ -69,7 +69,7 @@ type loadAnswer struct {
 
 // request is what a plan asks for.
 func (o Options) request(p plan) loadRequest {
-	return loadRequest{Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, XDP: o.XDP != attach.XDPOff && o.XDP != ""}
+	return loadRequest{Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, XDP: o.XDP.On()}
 }
 
 // answer does what is asked.

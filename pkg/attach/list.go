@@ -49,6 +49,12 @@ func listDevices(h *netlink.Handle) ([]device, error) {
 	if err != nil {
 		return nil, err
 	}
+	tagged := map[int]bool{}
+	for _, l := range links {
+		if l.Type() == "vlan" {
+			tagged[l.Attrs().ParentIndex] = true
+		}
+	}
 	devices := make([]device, 0, len(links))
 	for _, l := range links {
 		a := l.Attrs()
@@ -62,6 +68,7 @@ func listDevices(h *netlink.Handle) ([]device, error) {
 			master:       a.MasterIndex,
 			veth:         l.Type() == "veth",
 			peerOutside:  a.NetNsID >= 0,
+			vlans:        tagged[a.Index],
 			addresses:    addresses[a.Index],
 			defaultRoute: routed[a.Index],
 		})

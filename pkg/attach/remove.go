@@ -16,9 +16,10 @@ import (
 
 // removeOthers takes away what is attached to devices that are gone or are nobody's any more.
 func (m *Manager) removeOthers(h *netlink.Handle, devices []device, doors []door) error {
-	wanted := map[int]bool{}
+	wanted, atNetwork := map[int]bool{}, map[int]bool{}
 	for _, d := range doors {
 		wanted[d.ifindex] = true
+		atNetwork[d.ifindex] = d.kind == kindNetwork
 	}
 	pinned, err := pins(m.options.LinkDir)
 	errs := []error{err}
@@ -27,7 +28,7 @@ func (m *Manager) removeOthers(h *netlink.Handle, devices []device, doors []door
 	}
 	slices.SortStableFunc(pinned, func(a, b key) int { return -cmp.Compare(a.direction, b.direction) }) // ingress first, as in removeFilters
 	for _, k := range pinned {
-		if !wanted[k.ifindex] || k.direction == atXDP && !m.options.XDP.wanted() {
+		if !wanted[k.ifindex] || k.direction == atXDP && !(m.options.XDP.wanted() && atNetwork[k.ifindex]) {
 			errs = append(errs, m.dropLink(k))
 		}
 	}

@@ -19,6 +19,7 @@ type device struct {
 	master       int  // ifindex of the bridge or bond that it belongs to; 0: none
 	veth         bool
 	peerOutside  bool      // its other end is in another network namespace
+	vlans        bool      // VLAN devices are on it
 	addresses    []address // without link-local ones
 	defaultRoute bool
 }

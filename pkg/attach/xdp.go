@@ -29,6 +29,9 @@ const (
 // XDPModes are all of them.
 func XDPModes() []XDPMode { return []XDPMode{XDPOff, XDPGeneric} }
 
+// On tells whether any device gets the program.
+func (m XDPMode) On() bool { return m != XDPOff && m != "" }
+
 // GenericXDP is the method of the program at XDP.
 const GenericXDP Method = "xdp-generic"
 
@@ -44,7 +47,7 @@ type XDPOptions struct {
 }
 
 func (o XDPOptions) wanted() bool {
-	return o.Program != nil && o.Mode != XDPOff && o.Mode != ""
+	return o.Program != nil && o.Mode.On()
 }
 
 // syncXDP brings the program at XDP to every network device that can have it. What fails is no error: packets are TC's then, and the row
@@ -125,7 +128,7 @@ func (m *Manager) ensureXDP(h *netlink.Handle, d device, row *DeviceRow, told *b
 	if d.header == ethernet {
 		told.MAC, told.Sends = l.Attrs().HardwareAddr, true // by the kernel's stack
 	}
-	if why := unfitForXDP(h, d, l); why != nil {
+	if why := unfitForXDP(d, l); why != nil {
 		return errors.Join(why, m.dropLink(k))
 	}
 	a, err := m.currentXDP(k, l.Attrs())
@@ -154,16 +157,13 @@ func (m *Manager) ensureXDP(h *netlink.Handle, d device, row *DeviceRow, told *b
 }
 
 // unfitForXDP is why the device does not get the program.
-func unfitForXDP(h *netlink.Handle, d device, l netlink.Link) error {
+func unfitForXDP(d device, l netlink.Link) error {
 	switch {
 	case d.header != ethernet:
 		return errors.New("it has no Ethernet header")
 	case len(l.Attrs().HardwareAddr) != 6:
 		return errors.New("it has no Ethernet address")
-	}
-	if links, err := complete(h.LinkList); err != nil {
-		return fmt.Errorf("list devices: %w", err)
-	} else if slices.ContainsFunc(links, func(on netlink.Link) bool { return on.Type() == "vlan" && on.Attrs().ParentIndex == d.ifindex }) {
+	case d.vlans:
 		return errors.New("it has VLAN devices, whose frames may come without their tag at XDP")
 	}
 	return nil

@@ -30,12 +30,40 @@ func (n *node) passingXDP() *ebpf.Program {
 func (n *node) atXDP(p *ebpf.Program, told *[]bpf.XDPDevice) *Manager {
 	return n.manager(func(o *Options) {
 		asNode("192.0.2.1")(o)
-		o.XDP = XDPOptions{Mode: XDPGeneric, Program: p, Serve: func(d []bpf.XDPDevice) ([]bpf.XDPDevice, error) { *told = d; return nil, nil }}
+		o.XDP = genericXDP(p, told)
 	})
+}
+
+// genericXDP are the options of an agent with a program at XDP. What it would tell the program of goes to told.
+func genericXDP(p *ebpf.Program, told *[]bpf.XDPDevice) XDPOptions {
+	return XDPOptions{Mode: XDPGeneric, Program: p, Serve: func(d []bpf.XDPDevice) ([]bpf.XDPDevice, error) { *told = d; return nil, nil }}
 }
 
 func xdpRows(rows []DeviceRow) []DeviceRow {
 	return slices.DeleteFunc(slices.Clone(rows), func(r DeviceRow) bool { return r.Hook != atXDP })
+}
+
+// A device that becomes a pod's keeps no program at XDP.
+func TestADeviceThatBecomesAPodsIsLeftByTheProgramAtXDP(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.card("eth0", "192.0.2.1/24")
+		var told []bpf.XDPDevice
+		program := n.passingXDP()
+		m := n.atXDP(program, &told)
+		n.must(m.Sync())
+		if len(xdpRows(n.rows())) != 1 {
+			t.Fatalf("attached: %+v", n.rows())
+		}
+		n.must(m.Close())
+		m = n.manager(func(o *Options) {
+			asNode("192.0.2.1")(o)
+			o.Pods, o.XDP = []string{"eth0"}, genericXDP(program, &told)
+		})
+		n.must(m.Sync())
+		if left := n.link("eth0").Attrs().Xdp; left != nil && left.Attached || len(xdpRows(n.rows())) > 0 || len(told) > 0 {
+			t.Errorf("left on a pod's device: %+v, %+v; told of %v", left, n.rows(), told)
+		}
+	})
 }
 
 // The program is put in place on network devices, exchanged by another agent in the same link, and taken away by one that has none.
@@ -118,8 +146,8 @@ func TestAFormerProgramAtXDPEndsBeforeTheNewOnesServe(t *testing.T) {
 					asNode("192.0.2.1")(o)
 					o.Former = func() []string { return []string{former} }
 					o.Carry = func() { seen = append(seen, n.programAtXDP("eth0", first, second)) }
-					if mode != XDPOff {
-						o.XDP = XDPOptions{Mode: mode, Program: second, Serve: func(d []bpf.XDPDevice) ([]bpf.XDPDevice, error) { told = d; return nil, nil }}
+					if mode.On() {
+						o.XDP = genericXDP(second, &told)
 					}
 				})
 				n.must(m.Sync())

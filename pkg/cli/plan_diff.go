@@ -23,17 +23,12 @@ type planDiff struct {
 }
 
 type planMove struct {
-	Service      string         `json:"service"`
-	Port         string         `json:"port"`
-	Protocol     lb.Protocol    `json:"protocol"`
-	Kind         lb.Kind        `json:"kind"`
-	Address      netip.Addr     `json:"address"`
-	FrontendPort uint16         `json:"frontendPort"`
-	Change       string         `json:"change"` // added | removed | changed
-	Internal     *planMovedSide `json:"internal,omitempty"`
-	External     *planMovedSide `json:"external,omitempty"`
-	Affinity     *[2]int64      `json:"affinitySeconds,omitempty"` // before, after; where it differs
-	Sources      bool           `json:"sourceRanges,omitempty"`    // they differ
+	planFrontendID
+	Change   string         `json:"change"` // added | removed | changed
+	Internal *planMovedSide `json:"internal,omitempty"`
+	External *planMovedSide `json:"external,omitempty"`
+	Affinity *[2]int64      `json:"affinitySeconds,omitempty"` // before, after; where it differs
+	Sources  bool           `json:"sourceRanges,omitempty"`    // they differ
 }
 
 type planMovedSide struct {
@@ -59,13 +54,13 @@ const (
 
 func newPlanDiff(before, after planDocument) planDiff {
 	d := planDiff{Node: after.Node, Frontends: []planMove{}, Problems: []lb.Problem{}}
-	was := make(map[planFrontendKey]planFrontend, len(before.Frontends))
+	was := make(map[planFrontendID]planFrontend, len(before.Frontends))
 	for _, f := range before.Frontends {
-		was[f.key()] = f
+		was[f.planFrontendID] = f
 	}
 	for _, now := range after.Frontends {
-		old, known := was[now.key()]
-		delete(was, now.key())
+		old, known := was[now.planFrontendID]
+		delete(was, now.planFrontendID)
 		if m := moveOf(old, now); !known || m.differs() {
 			if m.Change = moveChanged; !known {
 				m.Change = moveAdded
@@ -74,8 +69,7 @@ func newPlanDiff(before, after planDocument) planDiff {
 		}
 	}
 	for _, old := range was {
-		m := moveOf(old, planFrontend{})
-		m.Service, m.Port, m.Protocol, m.Kind, m.Address, m.FrontendPort = old.Service, old.Port, old.Protocol, old.Kind, old.Address, old.FrontendPort
+		m := moveOf(old, planFrontend{planFrontendID: old.planFrontendID})
 		m.Change = moveRemoved
 		d.Frontends = append(d.Frontends, m)
 	}
@@ -88,18 +82,6 @@ func newPlanDiff(before, after planDocument) planDiff {
 	return d
 }
 
-// planFrontendKey is what tells frontends apart; one address and port may go from one Service to another.
-type planFrontendKey struct {
-	service, port string
-	kind          lb.Kind
-	address       netip.AddrPort
-	protocol      lb.Protocol
-}
-
-func (f planFrontend) key() planFrontendKey {
-	return planFrontendKey{f.Service, f.Port, f.Kind, netip.AddrPortFrom(f.Address, f.FrontendPort), f.Protocol}
-}
-
 func (m planMove) compare(o planMove) int {
 	return cmp.Or(cmp.Compare(m.Service, o.Service), cmp.Compare(m.Port, o.Port), m.Kind.Compare(o.Kind), m.Address.Compare(o.Address),
 		cmp.Compare(m.FrontendPort, o.FrontendPort), cmp.Compare(m.Protocol, o.Protocol), cmp.Compare(m.Change, o.Change))
@@ -110,8 +92,7 @@ func (m planMove) differs() bool {
 }
 
 func moveOf(old, now planFrontend) planMove {
-	m := planMove{Service: now.Service, Port: now.Port, Protocol: now.Protocol, Kind: now.Kind, Address: now.Address, FrontendPort: now.FrontendPort,
-		Internal: movedSide(old.Internal, now.Internal), External: movedSide(old.External, now.External)}
+	m := planMove{planFrontendID: now.planFrontendID, Internal: movedSide(old.Internal, now.Internal), External: movedSide(old.External, now.External)}
 	if old.AffinitySeconds != now.AffinitySeconds {
 		m.Affinity = &[2]int64{old.AffinitySeconds, now.AffinitySeconds}
 	}
@@ -244,7 +225,7 @@ func movedColumns(rows []movedRow) []column[movedRow] {
 		{heading: "KIND", wide: true, cell: func(r movedRow) string { return string(r.Kind) }},
 		{heading: "FRONTEND", cell: movedFrontend},
 		{heading: "CLIENTS", cell: func(r movedRow) string { return r.clients }},
-		{heading: "MOVES", cell: func(r movedRow) string { return percentText(r.side.Moved) }},
+		{heading: "MOVES", cell: func(r movedRow) string { return shareText(r.side.Moved) }},
 		{heading: "WAS", cell: func(r movedRow) string { return reasonWord(r.side.From) }},
 		{heading: "IS", cell: func(r movedRow) string { return reasonWord(r.side.To) }},
 	}
@@ -267,16 +248,14 @@ func movedBackendColumns() []column[movedRow] {
 		{heading: "FRONTEND", cell: movedFrontend},
 		{heading: "CLIENTS", cell: func(r movedRow) string { return r.clients }},
 		{heading: "BACKEND", cell: func(r movedRow) string { return hostPort(r.backend.Address, r.backend.Port) }},
-		{heading: "WAS", cell: func(r movedRow) string { return percentText(r.backend.From) }},
-		{heading: "IS", cell: func(r movedRow) string { return percentText(r.backend.To) }},
+		{heading: "WAS", cell: func(r movedRow) string { return shareText(r.backend.From) }},
+		{heading: "IS", cell: func(r movedRow) string { return shareText(r.backend.To) }},
 	}
 }
 
 func movedFrontend(r movedRow) string {
 	return hostPort(r.Address, r.FrontendPort) + "/" + r.Protocol.String()
 }
-
-func percentText(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
 
 // besideText is what differs beside the choice of backends, of a frontend that stays.
 func besideText(r movedRow) string {

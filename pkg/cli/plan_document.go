@@ -26,13 +26,18 @@ type planNode struct {
 	Addresses []netip.Addr `json:"addresses"`
 }
 
+// planFrontendID is what tells frontends of a plan apart: one address and port may go from one Service to another.
+type planFrontendID struct {
+	Service      string      `json:"service"`
+	Port         string      `json:"port"`
+	Protocol     lb.Protocol `json:"protocol"`
+	Kind         lb.Kind     `json:"kind"`
+	Address      netip.Addr  `json:"address"`
+	FrontendPort uint16      `json:"frontendPort"`
+}
+
 type planFrontend struct {
-	Service         string         `json:"service"`
-	Port            string         `json:"port"`
-	Protocol        lb.Protocol    `json:"protocol"`
-	Kind            lb.Kind        `json:"kind"`
-	Address         netip.Addr     `json:"address"`
-	FrontendPort    uint16         `json:"frontendPort"`
+	planFrontendID
 	Internal        planSide       `json:"internal"`
 	External        planSide       `json:"external"`
 	AffinitySeconds int64          `json:"affinitySeconds"`
@@ -103,12 +108,14 @@ func newPlanDocument(node lb.Node, decisions []lb.Decision, problems []lb.Proble
 
 func newPlanFrontend(f lb.Frontend, backends map[lb.BackendKey]lb.Backend) planFrontend {
 	return planFrontend{
-		Service:         f.Port.Service.String(),
-		Port:            f.Port.Port,
-		Protocol:        f.Port.Protocol,
-		Kind:            f.Kind,
-		Address:         f.Key.Address.Addr(),
-		FrontendPort:    f.Key.Address.Port(),
+		planFrontendID: planFrontendID{
+			Service:      f.Port.Service.String(),
+			Port:         f.Port.Port,
+			Protocol:     f.Port.Protocol,
+			Kind:         f.Kind,
+			Address:      f.Key.Address.Addr(),
+			FrontendPort: f.Key.Address.Port(),
+		},
 		Internal:        newPlanSide(f.Internal, backends),
 		External:        newPlanSide(f.External, backends),
 		AffinitySeconds: int64(f.Affinity.Seconds()),

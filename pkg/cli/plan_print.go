@@ -115,11 +115,11 @@ func sharesOf(doc planDocument) map[endpointKey]float64 {
 	return shares
 }
 
-// shareText is "33.3 %", "0.10 %".
+// shareText is "33.3 %", "0.10 %", "0 %".
 func shareText(share float64) string {
 	switch {
 	case share == 0:
-		return ""
+		return "0 %"
 	case share < 0.01:
 		return fmt.Sprintf("%.2f %%", 100*share)
 	}
@@ -129,10 +129,11 @@ func shareText(share float64) string {
 func endpointColumns(doc planDocument) []column[planEndpoint] {
 	node, shares := doc.Node, sharesOf(doc)
 	share := func(e planEndpoint) string {
-		if !e.Selected {
+		part, known := shares[endpointKey{e.Service, e.Port, e.Protocol, netip.AddrPortFrom(e.Address, e.EndpointPort)}]
+		if !e.Selected || !known {
 			return ""
 		}
-		return shareText(shares[endpointKey{e.Service, e.Port, e.Protocol, netip.AddrPortFrom(e.Address, e.EndpointPort)}])
+		return shareText(part)
 	}
 	columns := []column[planEndpoint]{
 		{heading: "SERVICE", cell: func(e planEndpoint) string { return withPort(e.Service, e.Port) }},

@@ -80,13 +80,7 @@ func (s *store) removeHolder(name string, addresses []netip.Addr) {
 // noteNode notes what a change of a Node means for the slices: touchSlices looks at them once for all Nodes of an update, as
 // an index of all endpoints by node is large and a first list has thousands of Nodes.
 func (c *changes) noteNode(name string, old, now *node) {
-	var before, after node
-	if old != nil {
-		before = *old
-	}
-	if now != nil {
-		after = *now
-	}
+	before, after := deref(old), deref(now)
 	if c.moved == nil {
 		c.moved, c.placed = map[netip.Addr]bool{}, map[string]bool{}
 	}

@@ -44,13 +44,7 @@ const maxProcessors = 1_000_000_000
 
 // countProcessors counts a Node's in its zone, or takes them away.
 func (s *store) countProcessors(before, after *node, c *changes) {
-	var old, now node
-	if before != nil {
-		old = *before
-	}
-	if after != nil {
-		now = *after
-	}
+	old, now := deref(before), deref(after)
 	if old.processors == now.processors && (old.zone == now.zone || now.processors == 0) {
 		return
 	}

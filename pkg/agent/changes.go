@@ -88,7 +88,7 @@ func (c *changes) published(o *outcome) {
 		return
 	}
 	why := reasons{outcome: o}
-	if o.input.Service.Overflow.Given {
+	if o.input.Service.Overflow.Given || o.input.Service.SlowStart > 0 {
 		all = slices.DeleteFunc(slices.Clone(all), sharedOut)
 	}
 	for _, n := range all[:min(len(all), changesAtOnce)] {
@@ -101,7 +101,7 @@ func (c *changes) published(o *outcome) {
 }
 
 // sharedOut tells whether a change is one of a share alone: with an overflow every endpoint's depends on all Nodes and on every other
-// endpoint, and would push all else out of the journal whenever one of these comes or goes.
+// endpoint, with a slow start on the time, and would push all else out of the journal whenever one of these comes or goes.
 func sharedOut(n maps.Noted) bool { return n.What == maps.WeightChanged }
 
 func addressText(at netip.AddrPort) string {

@@ -85,7 +85,8 @@ type loop struct {
 	full       chan string                  // gets the name of a table that had no room for a Service
 	left       chan struct{}                // gets something when UDP clients may have been left with a backend that serves no more
 	triggered  map[lb.ServiceName]time.Time // changes handed out by the source and not published yet
-	rest       []lb.ServiceName             // of everything: not in the queue yet
+	warming    warming
+	rest       []lb.ServiceName // of everything: not in the queue yet
 	auditing   auditing
 	reclaiming atomic.Bool   // a reclaim is in the queue
 	memoryDue  chan struct{} // gets something when much work is over
@@ -95,7 +96,7 @@ type loop struct {
 // task is an item of the queue.
 type task struct {
 	kind    taskKind
-	service lb.ServiceName // of publish
+	service lb.ServiceName // of publish and warm
 }
 
 type taskKind int
@@ -106,6 +107,7 @@ const (
 	configure                  // what every program is told
 	audit
 	reclaim
+	warm // one Service, whose endpoints that have become ready are due to more
 )
 
 func newLoop(source watch.Source, tables publisher, m *metrics.Metrics, j *diary, log *slog.Logger, o loopOptions) *loop {
@@ -121,6 +123,7 @@ func newLoop(source watch.Source, tables publisher, m *metrics.Metrics, j *diary
 		memoryDue:   make(chan struct{}, 1),
 		full:        make(chan string, 1),
 		triggered:   map[lb.ServiceName]time.Time{},
+		warming:     warming{},
 		network:     network{minds: map[lb.ServiceName]bool{}},
 	}
 	if l.names != nil {
@@ -234,6 +237,8 @@ func (l *loop) do(t task) error {
 		return l.audit()
 	case reclaim:
 		l.reclaim()
+	case warm:
+		l.ServiceChanged(t.service)
 	}
 	return nil
 }

@@ -93,6 +93,7 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	names.narrow()
 	if !exists {
 		delete(l.triggered, name)
+		delete(l.warming, name)
 		l.checks.Remove(name)
 		l.noteMinding(name, false)
 		stats, err := l.tables.Remove(name)
@@ -101,6 +102,9 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	}
 	l.pending(name, in.Triggered)
 	names.ask(&in)
+	if next := l.warming.heat(&in, time.Now()); next > 0 {
+		l.queue.AddAfter(task{warm, name}, next)
+	}
 	l.noteMinding(name, mindsHost(in))
 	node := l.node()
 	decision := decide.Serve(in, node)

@@ -137,6 +137,7 @@ type witnessed struct {
 	between atomic.Pointer[func()] // called between two tables of an audit
 	config  []maps.Config
 	again   []lb.ServiceName // that the next Reclaim finds
+	applied map[lb.ServiceName]lb.Decision
 }
 
 // Again is Tables', and what the test wants found.
@@ -152,7 +153,7 @@ var testSizes = bpf.Sizes{Frontends: 1024, Records: 1024, Slots: 1 << 16, Backen
 	Fragments: 64, SourceRanges: 64, Services: 512, Names: 2048}
 
 func newWitnessed() *witnessed {
-	return &witnessed{Tables: maps.NewFake(testSizes), fail: map[lb.ServiceName]error{}}
+	return &witnessed{Tables: maps.NewFake(testSizes), fail: map[lb.ServiceName]error{}, applied: map[lb.ServiceName]lb.Decision{}}
 }
 
 func (w *witnessed) note(call string) {
@@ -190,6 +191,9 @@ func (w *witnessed) Apply(d lb.Decision) (maps.Stats, error) {
 	if err := w.failure(d.Service); err != nil {
 		return maps.Stats{}, err
 	}
+	w.mu.Lock()
+	w.applied[d.Service] = d
+	w.mu.Unlock()
 	return w.Tables.Apply(d)
 }
 

@@ -110,6 +110,7 @@ func anyEndpoint(t *rapid.T, style string) lb.Endpoint {
 		ZoneHints:   subset(t, "zone hints", zoneNames),
 		Labels:      anyLabels(t),
 		Slice:       fmt.Sprintf("web-%d", rapid.IntRange(0, 3).Draw(t, "slice")),
+		Warm:        rapid.SampledFrom([]uint8{0, 0, 0, 0, 1, 5, lb.WarmSteps - 1}).Draw(t, "warm"),
 		Weight:      lb.Weight{Value: rapid.Uint16Range(1, 3).Draw(t, "weight"), Given: rapid.Bool().Draw(t, "weighted")},
 	}
 	address := rapid.SampledFrom(ips("10.1.0.1", "10.1.0.2", "10.1.0.3", "2001:db8::1", "2001:db8::2")).Draw(t, "address")

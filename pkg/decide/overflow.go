@@ -63,7 +63,7 @@ func (p *pool) spill(margin lb.Overflow, zones []lb.Zone, own string) bool {
 		if c.Zone == own {
 			part = kept / demand
 		}
-		share := float64(part*overflowScale) * float64(float64(c.Weight.Number())/r.weights[c.Zone])
+		share := float64(part*overflowScale) * float64(float64(c.Due())/r.weights[c.Zone])
 		if share >= leastShare {
 			c.share = uint32(share + 0.5)
 			spilled = spilled || c.Zone != own
@@ -96,8 +96,8 @@ func (p *pool) reckon(margin lb.Overflow, zones []lb.Zone) reckoning {
 		if r.weights[c.Zone] == 0 {
 			r.zones = append(r.zones, c.Zone)
 		}
-		r.weights[c.Zone] += float64(c.Weight.Number())
-		weights += float64(c.Weight.Number())
+		r.weights[c.Zone] += float64(c.Due())
+		weights += float64(c.Due())
 	}
 	for _, z := range zones {
 		processors += float64(z.Processors)

@@ -25,6 +25,7 @@ type Service struct {
 	LocalFallback   bool           // annotation nearlb.io/local-fallback: policies Local fall back to the cluster
 	Ejection        Ejection       // annotation nearlb.io/ejection; "": as the agent's flag says
 	Overflow        Overflow       // annotation nearlb.io/overflow
+	SlowStart       time.Duration  // annotation nearlb.io/slow-start; 0: an endpoint that becomes ready gets its whole share at once
 	WantsHints      bool           // spec.trafficDistribution or annotation topology-mode: slices should have hints
 }
 
@@ -107,7 +108,20 @@ type Endpoint struct {
 	ZoneHints   []string       // hints.forZones[].name, sorted; empty is no hint
 	Slice       string         // name of the slice it came from, for people
 	Weight      Weight         // of its slice
+	Warm        uint8          // 1 to WarmSteps-1: tenths of its share that it gets so far; 0: it gets all of it
 	Labels      Labels         // those labels of its Node that Service.TopologyKeys name
+}
+
+// WarmSteps is in how many steps an endpoint of a Service with a slow start comes to its share.
+const WarmSteps = 10
+
+// Due is what an endpoint gets of the new connections beside others, in tenths of its weight.
+func (e *Endpoint) Due() uint32 {
+	steps := uint32(e.Warm)
+	if steps == 0 {
+		steps = WarmSteps
+	}
+	return e.Weight.Number() * steps
 }
 
 // Weight is how many of the new connections an endpoint gets beside others: annotation nearlb.io/weight of its EndpointSlice, 0 to 65535.

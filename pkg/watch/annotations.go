@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -24,6 +25,7 @@ const (
 	annotationNames        = "nearlb.io/dns"
 	annotationEjection     = "nearlb.io/ejection"
 	annotationOverflow     = "nearlb.io/overflow"
+	annotationSlowStart    = "nearlb.io/slow-start"
 	annotationWeight       = "nearlb.io/weight" // of an EndpointSlice
 )
 
@@ -44,6 +46,8 @@ func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorLis
 	out.Distribution, errs = distribution, append(errs, wrong...)
 	overflow, wrong := overflow(svc, out)
 	out.Overflow, errs = overflow, append(errs, wrong...)
+	slowStart, wrong := slowStart(svc)
+	out.SlowStart, errs = slowStart, append(errs, wrong...)
 	return append(errs, unknownAnnotations(svc.Annotations, ofServices, "a Service")...)
 }
 
@@ -165,6 +169,25 @@ func overflow(svc *corev1.Service, as *serviceMore) (lb.Overflow, field.ErrorLis
 		return lb.Overflow{}, field.ErrorList{field.Forbidden(path, "has no effect without a preference for zones: spec.trafficDistribution or "+annotationDistribution)}
 	}
 	return lb.Overflow{Percent: uint16(margin), Given: true}, nil
+}
+
+// The bounds of a slow start: its steps are published one by one.
+const (
+	shortestSlowStart = time.Second
+	longestSlowStart  = time.Hour
+)
+
+// slowStart reads "30s".
+func slowStart(svc *corev1.Service) (time.Duration, field.ErrorList) {
+	value, path := annotation(svc, annotationSlowStart)
+	if value == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil || d < shortestSlowStart || d > longestSlowStart {
+		return 0, field.ErrorList{field.Invalid(path, value, fmt.Sprintf("must be a time from %v to %v, such as 30s", shortestSlowStart, longestSlowStart))}
+	}
+	return d, nil
 }
 
 // weight is how many of the new connections the endpoints of a slice get. One that is no weight has no effect.

@@ -62,6 +62,10 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 		{"overflow of what stays nowhere", "nearlb.io/overflow: 20%", "", "[]  false", []string{"nearlb.io/overflow: has no effect without a preference for zones"}},
 		{"overflow of a node", "nearlb.io/overflow: 20%", ", trafficDistribution: PreferSameNode", "[]  false", []string{"nearlb.io/overflow: has no effect beside PreferSameNode"}},
 		{"overflow beside keys", "nearlb.io/overflow: 20%, nearlb.io/topology-keys: rack", "", "[rack]  false", []string{"nearlb.io/overflow: has no effect beside nearlb.io/topology-keys"}},
+		{"slow start", "nearlb.io/slow-start: ' 30s '", "", "[]  false 30s", nil},
+		{"slow start of hours", "nearlb.io/slow-start: 2h", "", "[]  false", []string{`nearlb.io/slow-start: "2h": must be a time from 1s to 1h0m0s`}},
+		{"slow start at once", "nearlb.io/slow-start: 10ms", "", "[]  false", []string{`nearlb.io/slow-start: "10ms": must be`}},
+		{"slow start of no unit", "nearlb.io/slow-start: '30'", "", "[]  false", []string{`nearlb.io/slow-start: "30": must be`}},
 		{"names", "nearlb.io/dns: prefer", "", "[]  false", nil},
 		{"no such names", "nearlb.io/dns: nearest", "", "[]  false", []string{`nearlb.io/dns: "nearest": unsupported value`}},
 		{"fallback", "nearlb.io/local-fallback: 'true'", local, "[]  true", nil},
@@ -74,6 +78,9 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 			asked := fmt.Sprintf("%v %s %t", svc.TopologyKeys, svc.Distribution, svc.LocalFallback)
 			if svc.Overflow.Given {
 				asked += fmt.Sprintf(" %d", svc.Overflow.Percent)
+			}
+			if svc.SlowStart > 0 {
+				asked += fmt.Sprintf(" %v", svc.SlowStart)
 			}
 			same(t, "asked for", asked, row.want)
 			var got []lb.Problem

@@ -134,8 +134,11 @@ func (c *cluster) followOthers(ctx context.Context) {
 			return
 		case <-c.others.again:
 		case <-less:
-			stop()
-			stop, reading, less = c.readOthers(ctx, wanted), wanted, nil
+			less = nil
+			if wanted = c.extent(); wanted < reading { // or else what asks for more has just come
+				stop()
+				stop, reading = c.readOthers(ctx, wanted), wanted
+			}
 		}
 	}
 }

@@ -31,8 +31,7 @@ func Socket(lockDir, pinPath string) string {
 	return filepath.Join(lockDir, bpf.LockName(lockDir, pinPath)+".sock")
 }
 
-// askAgent has read take in what the agent behind a socket says, which has so much time until it says something, and then more; 0: as
-// long as it goes on.
+// askAgent has read consume what the agent answers on a socket. The time limit is for each piece of the answer; 0: none.
 func askAgent(ctx context.Context, socket, request string, within time.Duration, read func(*json.Decoder) error) error {
 	dial := func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
 		err = inDirectory(socket, func(address string) error {

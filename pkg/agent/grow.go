@@ -72,8 +72,8 @@ func (d *daemon) firstPlan() (plan, error) {
 	return p, nil
 }
 
-// next starts over other tables. Those that were there before serve where larger ones cannot be had: with the programs that
-// they have, if no process is left that may load others.
+// next starts over other tables. If larger ones cannot be had, the present ones go on, with the programs that they have if no process is
+// left that may load others.
 func (d *daemon) next(ctx context.Context, e *exchange) (*running, error) {
 	before := d.now.Load()
 	r, err := d.start(ctx, e.plan)

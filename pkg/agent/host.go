@@ -66,8 +66,8 @@ func localPorts() (maps.PortRange, error) {
 	return parsePorts(strings.Join(strings.Fields(text), "-"))
 }
 
-// QuietPorts are the longest row of ports from 1024 on that neither the host's own sockets get by themselves nor SNAT takes first; none where
-// it cannot be read which those are.
+// QuietPorts are the longest range of ports from 1024 on outside ip_local_port_range and outside first, SNAT's own; empty if that cannot be
+// read.
 func QuietPorts(first maps.PortRange) maps.PortRange {
 	own, err := localPorts()
 	if err != nil {

@@ -42,7 +42,7 @@ func (n *names) silence() string {
 	case len(n.place().addresses) == 0:
 		return "no address of the Node is on a device of this host"
 	}
-	return "the sockets are not open"
+	return "the listeners are not open"
 }
 
 // watched tells the metrics of what the responder does.

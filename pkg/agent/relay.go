@@ -16,8 +16,8 @@ type relay struct {
 	synced bool
 }
 
-// turn passes everything on to another loop from now on. A loop that comes after the first list is told so (Synced): it looks at
-// everything then, and misses nothing that only the loop before was told.
+// turn passes everything to another loop from now on. If the first list is over, that loop gets Synced and looks at everything, so that it
+// misses nothing.
 func (r *relay) turn(to watch.Events) {
 	r.mu.Lock()
 	r.to = to

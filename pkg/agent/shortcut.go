@@ -146,7 +146,7 @@ func (r *running) shortcutChanged() {
 	}
 }
 
-// lookAtShortcut looks at what is passed by, and has the programs take the other way where that changes which one it is.
+// lookAtShortcut looks for what the shortcut would bypass, and switches the programs if that decides otherwise now.
 func (r *running) lookAtShortcut() ShortcutStatus {
 	if r.options.Shortcut == ShortcutOff {
 		return ShortcutStatus{}

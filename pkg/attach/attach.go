@@ -2,7 +2,7 @@
 
 // Package attach decides which devices get which programs and keeps them there: it finds pod devices and network devices,
 // follows them and their addresses as they come, go and are renamed, attaches by TCX links (Linux 6.6), else by clsact
-// filters, and puts new programs in the place of old ones without a packet in between. Sockets does the same for the cgroup
+// filters, and puts new programs in the place of old ones without a packet in between. SocketHooks does the same for the cgroup
 // of the node's own clients.
 //
 // Among several TCX programs of one device ours are the outermost towards the pod or the network: from_pod and from_net are

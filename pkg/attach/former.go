@@ -24,7 +24,7 @@ func (m *Manager) former() []string {
 	return m.options.Former()
 }
 
-// replaces tells hooks whose program takes another generation's place from those that run beside it.
+// replaces tells hooks whose program replaces a former generation's from those whose programs run side by side.
 func (h hook) replaces() bool { return h.direction == ingress }
 
 // succeed has the replies of both generations translated on all devices before the first request goes by the new one: a

@@ -23,7 +23,7 @@ const (
 	NoSockets   SocketMode = "off"
 )
 
-// SocketOptions are of a Sockets. Programs are required unless Mode is NoSockets.
+// SocketOptions are of SocketHooks. Programs are required unless Mode is NoSockets.
 type SocketOptions struct {
 	Mode SocketMode
 	// Cgroup is the directory of the cgroup whose sockets are served, with those of the cgroups below it. Empty: that of

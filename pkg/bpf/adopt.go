@@ -29,8 +29,8 @@ func (o *Objects) Loaded() Loaded {
 	return Loaded{Load: o.loaded, Fresh: o.unfinished, SocketHooks: Text(o.SocketHooks), Conntrack: Text(o.conntrack)}
 }
 
-// Hand readies objects for a process that may load nothing: it loads what that wants as it carries tables over, and pins it. Close
-// them then.
+// Hand prepares objects for a process that may not load programs: it loads and pins those that the process needs to carry tables over.
+// Close the objects afterwards.
 func (o *Objects) Hand() Loaded {
 	l := o.Loaded()
 	if len(o.former) > 0 {
@@ -54,7 +54,7 @@ func (o *Objects) pinCarry(p *ebpf.Program) error {
 	return nil
 }
 
-// Text is what Loaded and those who hand it on say of an error: "" for none.
+// Text is an error's text in Loaded; "" for nil.
 func Text(err error) string {
 	if err == nil {
 		return ""

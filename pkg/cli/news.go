@@ -51,7 +51,7 @@ func newNewsPrinter[R any](cmd *cobra.Command, f *newsFlags, columns func(time.T
 	return newsPrinter[R]{out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), format: f.output.value, follow: f.follow, columns: columns}
 }
 
-// noNews says what it means that nothing is listed.
+// noNews explains an empty list.
 func noNews(filtered bool, none string) string {
 	if filtered {
 		return "Nothing matches the filters."

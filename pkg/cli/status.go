@@ -192,7 +192,7 @@ func heldText(h watch.Held) string {
 // works says whether there is an agent that follows changes.
 func works(a agent.Status) bool { return a.Running && !a.Stale }
 
-// agentText says how the agent does; without one that works, that traffic does not need it.
+// agentText describes the agent; if none works it says that traffic goes on without it.
 func agentText(a agent.Status, now time.Time) string {
 	version, seen := printable(a.Version), ago(a.Written, now)
 	switch {

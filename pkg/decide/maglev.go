@@ -138,9 +138,9 @@ func SharesOf(weights []uint32) []uint32 {
 	return shares
 }
 
-// Shares divides the slots of a table by weights, none of which is 0: each backend gets its part, but one slot at least. What less than a slot
-// is due to comes first, then each of the others gets its part of the rest rounded down; what is left goes to those that lost most by
-// that, the first of equals. With fewer slots than backends each gets one nevertheless.
+// Shares divides the slots of a table by weight; none is 0. A backend that is due less than one slot gets one. The rest is shared in
+// proportion, rounded down; what is left goes to the largest remainders, the first backend first. With fewer slots than backends each gets
+// one nevertheless.
 func Shares(weights []uint32, size int) []uint32 {
 	shares, sum, left := singles(weights, size)
 	var rest []int // those that get more
@@ -160,8 +160,8 @@ func Shares(weights []uint32, size int) []uint32 {
 	return shares
 }
 
-// singles gives one slot to each backend that less than one is due to of those that are left, lightest first; the others have 0 yet. sum
-// is that of their weights, left the slots for them.
+// singles gives one slot to each backend that is due less than one, lightest first, and returns the sum of the weights of the others, and
+// the slots that are left for them.
 func singles(weights []uint32, size int) (shares []uint32, sum uint64, left int) {
 	shares, left = make([]uint32, len(weights)), size
 	lightest := make([]int, len(weights))

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// share divides a number of places among clients. A client gets one more as long as it has fewer than are free: alone it has half of
-// them at most, so that another one who comes later finds a place.
+// share divides places among clients. A client may take one more while it has fewer than are free: alone it gets half of them, and who
+// comes later finds room.
 type share struct {
 	most int // places
 

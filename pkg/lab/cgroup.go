@@ -53,7 +53,7 @@ func (c cgroups) make(node string) (membership, error) {
 	return m, nil
 }
 
-// remove waits for threads that are about to end: of a process that ended, the one that started it.
+// remove waits for threads that are ending, such as the one that started a process.
 func (m membership) remove() error {
 	if m.dir == "" {
 		return nil

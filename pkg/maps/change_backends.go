@@ -169,9 +169,9 @@ const (
 	wordService    = int(unsafe.Offsetof(backendRow{}.Service) / 4)
 )
 
-// before is what must be there before any record names the backend, and the order in which its words are written: all of a
-// new one, its state last; of an old one a state that takes connections, and of its memberships those that it keeps. So no
-// reader of the old records sees a backend that these do not list, and a reader of the new ones finds all of theirs in service.
+// before writes what must be there before a record names the backend, in this order: of a new one all words, the state last; of an old one
+// a usable state and the memberships that it keeps. Readers of old records see no backend that these do not list, and readers of new ones
+// find all of theirs in service.
 func (w *backendChange) before() (row backendRow, order []int) {
 	if w.fresh {
 		return w.to, orderFresh

@@ -44,7 +44,14 @@ func TestTheHashOfAnAddressIsTheProgramsHash(t *testing.T) {
 		port    uint16
 		seed    uint64
 		want    uint32
-	}{} {
+	}{
+		{"10.96.0.1", 80, 0, 16401382},
+		{"10.96.0.1", 0, 0, 90531730},
+		{"10.96.0.1", 80, 0x123456789abcdef0, 28217553},
+		{"255.255.255.255", 65535, ^uint64(0), 55294237},
+		{"fd00::1", 53, 0, 41036953},
+		{"2001:db8::7", 30080, 0xfedcba9876543210, 111127560},
+	} {
 		if got := endpointHash(address16(netip.MustParseAddr(row.address)), swap16(row.port), row.seed); got != row.want {
 			t.Errorf("hash of %s, port %d, seed %#x is %d, want %d", row.address, row.port, row.seed, got, row.want)
 		}

@@ -73,8 +73,8 @@ func (c *change) noteBackends() {
 // standingText is "active, zone".
 func standingText(b *backendRow) string { return bpf.StateName(b.State) + ", " + bpf.TierName(b.Tier) }
 
-// noteFrontend tells what a frontend's record says that the one before did not; either may be nil. One that another Service had, or
-// another port, went from there.
+// noteFrontend notes how a frontend's record differs from the one before; either may be nil. If the old one was of another service port, it
+// is noted there as removed.
 func (c *change) noteFrontend(old, now *frontend) {
 	if old != nil && old.port == nil {
 		old = nil // nobody's

@@ -37,10 +37,12 @@ func TestNoReaderSeesATornView(t *testing.T) {
 // drawStep changes the decisions and gives what publishes that.
 func drawStep(t *rapid.T, decisions map[lb.ServiceName]lb.Decision) func(*bench) error {
 	n := rapid.IntRange(1, 3).Draw(t, "service")
-	switch rapid.SampledFrom([]string{"apply", "apply", "apply", "remove", "reclaim"}).Draw(t, "step") {
+	switch rapid.SampledFrom([]string{"apply", "apply", "apply", "remove", "reclaim", "a minute"}).Draw(t, "step") {
 	case "remove":
 		delete(decisions, serviceNumber(n))
 		return func(b *bench) error { _, err := b.Remove(serviceNumber(n)); return err }
+	case "a minute":
+		return func(b *bench) error { b.aMinute(); return nil }
 	case "reclaim":
 		return func(b *bench) error { b.later(); return nil }
 	}

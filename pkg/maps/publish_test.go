@@ -3,6 +3,7 @@
 package maps
 
 import (
+	"maps"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -117,6 +118,38 @@ func TestAnEndpointThatComesBackGetsItsIDBack(t *testing.T) {
 	b.apply(t, made(1, active(1, 2)...))
 	if got := b.ids(t)["10.244.0.1:8080 active"]; got != id {
 		t.Errorf("back: id %d, was %d", got, id)
+	}
+}
+
+// A search looks at a set of the flow table in each piece here, then at a client. What a connection names is found in whichever piece it is.
+func TestASearchGoesOnWhereItStopped(t *testing.T) {
+	for set := range uint32(4) {
+		b := newTables(t, tinySizes())
+		b.apply(t, made(1, active(1, 2)...))
+		id := b.ids(t)["10.244.0.1:8080 active"]
+		putFlow(b.store, flowPlace(set, flowWays-1), bpf.NearlbFlow{Word: flowLive, Touched: b.store.clock.jiffies(), Backend: id, Generation: 1, Protocol: 6,
+			Seen: uint32(bpf.NearlbFlowSeenSEEN_ESTABLISHED)})
+		for client := range byte(2) {
+			key := bpf.NearlbAffinityKey{Client: bpf.NearlbAddress{Bytes: [16]byte{client}}, Service: 1}
+			if err := b.store.affinity.put(key, bpf.NearlbAffinityValue{Backend: id, Generation: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.apply(t, made(1, active(2)...))
+		b.aMinute()
+		pieces := 1
+		for ; b.Searching(); pieces++ {
+			if len(b.gone) != 1 {
+				t.Fatalf("set %d: freed in the middle of a search", set)
+			}
+			b.Reclaim(b.time)
+		}
+		if want := 4 + 2; pieces != want || len(b.gone) != 1 { // the last set and the first client are in one, the end of the clients is one
+			t.Errorf("set %d: %d pieces, %d removed endpoints kept; want %d and the one that a connection names", set, pieces, len(b.gone), want)
+		}
+		if left := len(maps.Collect(b.store.affinity.all())); left != 0 {
+			t.Errorf("set %d: %d clients are still sent to a removed endpoint", set, left)
+		}
 	}
 }
 

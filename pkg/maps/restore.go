@@ -31,7 +31,7 @@ func open(s *store) (*Tables, error) {
 		}
 	}
 	t := &Tables{
-		store: s, now: time.Now, tableSize: decide.TableSize, sharesOf: decide.SharesOf, services: map[lb.ServiceName]*service{}, claims: newClaims(),
+		store: s, now: time.Now, piece: defaultSearchPiece, tableSize: decide.TableSize, sharesOf: decide.SharesOf, services: map[lb.ServiceName]*service{}, claims: newClaims(),
 		frontends: map[frontendKey]*frontend{}, behind: map[lb.ServiceName]error{}, again: map[lb.ServiceName]bool{},
 		names: newRegistry(s.sizes), gone: map[uint32]*goneBackend{}, out: map[uint32]*leftOut{}, idle: map[*port]time.Time{}, leaving: map[*port]bool{},
 		bits: newBitCounts(), stale: map[filterBit]*staleMark{},

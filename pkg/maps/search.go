@@ -12,10 +12,15 @@ import (
 const (
 	// searchEvery is how often the flow table is searched for the same removed endpoint.
 	searchEvery = 20 * time.Second
-	// searchedSets and searchedClients bound one piece of a search, to a millisecond or two: a publication may wait for it.
-	searchedSets    = 1 << 13
-	searchedClients = 1 << 12
 )
+
+// searchPiece bounds one piece of a search, to a millisecond or two: a publication may wait for it.
+type searchPiece struct {
+	sets    uint32 // of the flow table
+	clients int    // with affinity
+}
+
+var defaultSearchPiece = searchPiece{sets: 1 << 13, clients: 1 << 12}
 
 // search looks for connections, and then for clients' affinity, that name what is to be freed. It takes several calls of Reclaim.
 // What somebody asks for again meanwhile becomes another object, and stays. What was removed a grace ago cannot get new names
@@ -82,7 +87,7 @@ func (t *Tables) due(now time.Time) *search {
 // that is being written now names nothing that was removed: its writer took the backend from a record in force.
 func (t *Tables) searchFlows(s *search) bool {
 	expiry := newExpiry(t.store.clock)
-	for end := min(t.store.flows.size, s.set+searchedSets); s.set < end; s.set++ {
+	for end := min(t.store.flows.size, s.set+t.piece.sets); s.set < end; s.set++ {
 		for way := range flowWays {
 			f, ok := readFlow(t.store.flows, flowPlace(s.set, way))
 			if ok && !expiry.surely(&f) {
@@ -119,7 +124,7 @@ func (t *Tables) searchAffinity(s *search) bool {
 	if s.next == nil {
 		s.next, s.stop = iter.Pull2(t.store.affinity.all())
 	}
-	for range searchedClients {
+	for range t.piece.clients {
 		key, value, more := s.next()
 		if !more {
 			s.stop()

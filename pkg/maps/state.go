@@ -52,7 +52,8 @@ type Tables struct {
 	strays     strays                  // what no service port owns (restore)
 	bits       *bitCounts              // addresses that need the bit
 	sources    *sources
-	searching  *search                  // of the tables of connections, while it goes on
+	searching  *search // of the tables of connections, while it goes on
+	piece      searchPiece
 	config     *Config                  // as told last; nil: not yet
 	stale      map[filterBit]*staleMark // bits that are set and that nothing needs any more
 	ends       Ends                     // nil: nobody adds up counters

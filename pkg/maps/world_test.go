@@ -75,6 +75,7 @@ func newBench(t fataler, s *store) *bench {
 	b := &bench{tables, time.Now(), map[lb.ServiceName]lb.Decision{}, map[lb.ServiceName]bool{}}
 	tables.now = func() time.Time { return b.time }
 	tables.sharesOf = tinyShares
+	tables.piece = searchPiece{sets: 1, clients: 1} // much happens in the middle of a search
 	tables.tableSize = func(backends int) int { return []int{0, 1, 5, 7, 11, 13, 17, 19}[backends] }
 	return b
 }
@@ -104,9 +105,17 @@ func (b *bench) later() {
 	b.retry = map[lb.ServiceName]bool{}
 	b.applyAgain(Stats{Again: slices.Collect(maps.Keys(retry))})
 	for range 4 {
-		b.time = b.time.Add(time.Minute)
-		b.Reclaim(b.time)
+		b.aMinute()
+		for b.Searching() {
+			b.Reclaim(b.time)
+		}
 	}
+}
+
+// aMinute passes, and a search begins, or goes on by a piece.
+func (b *bench) aMinute() {
+	b.time = b.time.Add(time.Minute)
+	b.Reclaim(b.time)
 }
 
 func text(t fataler, tables *Tables) string {

@@ -69,9 +69,8 @@ func (f *failover) RoundTrip(request *http.Request) (response *http.Response, er
 	return response, err
 }
 
-// serves tells whether a status is an answer, an error of the request included, rather than that this server, or what stands before it,
-// cannot serve now. 500 may be either: the same from every server, or of one whose own etcd is ill, which says at /readyz that it is not
-// ready.
+// serves tells an answer, an error of the request included, from a status by which this server, or its proxy, says that it cannot serve
+// now. 500 may be either: /readyz decides.
 func (f *failover) serves(ctx context.Context, at, status int) bool {
 	switch status {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:

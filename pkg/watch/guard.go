@@ -68,8 +68,8 @@ func newGuard(s *store) *guard {
 	return &guard{store: s, objects: map[objectKey]bool{}, names: map[lb.ServiceName]bool{}}
 }
 
-// hold returns the drops of a list that are not to be held, and how many are held that were not before. Those that were held before
-// stay so, however few.
+// hold returns the drops of a list that are carried out, and how many objects it holds that were not held before. Held objects stay held,
+// however few.
 func (g *guard) hold(k kind, puts []object, drops []objectKey, now time.Time) (rest []objectKey, news int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -117,8 +117,7 @@ func (g *guard) massOf(k kind, puts []object, drops []objectKey) map[objectKey]b
 	return missing
 }
 
-// countable is how much an object counts: 0 for the API server's own Service, which it makes again by itself, so that it is there
-// although the rest is gone.
+// countable is what an object counts among deletions: 1, but 0 for default/kubernetes, which the API server makes again by itself.
 func countable(namespace, name string) int {
 	if namespace == metav1.NamespaceDefault && name == "kubernetes" {
 		return 0

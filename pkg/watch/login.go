@@ -131,7 +131,7 @@ func (l Login) credentials(servers []*url.URL) (*rest.Config, error) {
 	return config, nil
 }
 
-// isAddress: the certificate may not have it, as one of a load balancer, so it is asked for the name that it surely has.
+// isAddress: a load balancer's certificate may not name its address, so TLS asks for a name that every API server's certificate has.
 func isAddress(server *url.URL) bool {
 	_, err := netip.ParseAddr(server.Hostname())
 	return err == nil

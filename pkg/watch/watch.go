@@ -17,8 +17,8 @@ import (
 // Events is who wants to know of changes. The methods are called from the goroutines of the source, one at a time, and
 // never before the changed data can be read from the source. They must return soon.
 type Events interface {
-	// ServiceChanged says that Input of this Service may be another one now, or gone, or that Node or ServiceCIDRs gives something
-	// else on which what the Service's Input means on this node depends.
+	// ServiceChanged says that the decision about this Service may be another: its Input changed or is gone, or Node or ServiceCIDRs did,
+	// and it depends on them.
 	ServiceChanged(lb.ServiceName)
 	// NodeChanged says that what concerns no single Service is another: Node, NodeEligible, ServiceCIDRs, or whether anything is held
 	// (Health). The Services that are to be decided anew because of it are told of one by one.

@@ -61,6 +61,7 @@ type daemon struct {
 	listen map[string]string // server -> address
 	growth Growth
 
+	made         time.Time // the tables, after the first list; zero: not by this agent
 	growthTried  time.Time // zero: never
 	growthFailed int       // times, one after the other
 }
@@ -68,7 +69,7 @@ type daemon struct {
 // newDaemon opens what needs no tables.
 func newDaemon(o Options) (*daemon, error) {
 	d := &daemon{options: o, log: o.Log, diary: newDiary(), metrics: metrics.New(o.Version), reader: &reader{}, started: time.Now(), listen: map[string]string{},
-		attached: make(chan struct{}), room: bpf.NewRoom(bpf.Limits{Sizes: o.Sizes}, bpf.NodeMemory())}
+		attached: make(chan struct{}), room: bpf.NewRoom(bpf.Limits{Sizes: o.Sizes}, o.memory())}
 	var err error
 	config := o.nodeConfig()
 	d.drops, d.changes = newDrops(d), newChanges(d)

@@ -101,6 +101,7 @@ func (r *running) awaitList(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case <-r.listed:
+		r.daemon.noteMade()
 		return &exchange{plan{sizes: r.daemon.room.For(needOf(r.source, r.node()))}}
 	}
 }
@@ -109,7 +110,7 @@ const (
 	roomEvery     = 10 * time.Second // how often fill is looked at
 	growPause     = 10 * time.Second // at least, between two exchanges; doubled with each failure up to
 	growPauseMost = 10 * time.Minute
-	growLately    = 10 * time.Minute // tables that grow again within that get more room (bpf.Room)
+	growLately    = 10 * time.Minute // tables that grow again within that, or are as young, get more room (bpf.Room)
 )
 
 // followRoom ends when tables are to grow: some is nearly full, or a Service did not fit. Tables that are being left go first.
@@ -187,14 +188,14 @@ func (r *running) tellShort(full string, next, have, need bpf.Sizes) {
 // wanted are the sizes that the tables should have now, and what they need. full is the table that had no room for a Service, "" none.
 func (r *running) wanted(have bpf.Sizes, full string) (next, need bpf.Sizes) {
 	room, used, flows, again := r.daemon.room, r.tables.Used(), r.tables.FlowFill(), r.daemon.grewLately(time.Now())
-	if full == "" && room.Grow(have, used, flows, again) == have {
+	if full == "" && room.Grow(have, used, used, flows, again) == have {
 		return have, used
 	}
 	need = used.Max(needOf(r.source, r.node())) // all at once, rather than step by step
 	if field := need.Of(full); field != nil {
 		*field = max(*field, *have.Of(full))
 	}
-	return room.Grow(have, need, flows, again), need
+	return room.Grow(have, need, used, flows, again), need
 }
 
 // leavesFormer tells whether other tables are still being left.
@@ -210,10 +211,19 @@ func (d *daemon) grown() Growth {
 	return d.growth
 }
 
-// grewLately tells whether tables are likely to grow on.
+// grewLately tells whether tables are likely to grow on: they have grown, or were made, a short while ago.
 func (d *daemon) grewLately(now time.Time) bool {
-	last := d.grown().Last
-	return !last.IsZero() && now.Sub(last) < growLately
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	lately := func(at time.Time) bool { return !at.IsZero() && now.Sub(at) < growLately }
+	return lately(d.growth.Last) || lately(d.made)
+}
+
+// noteMade notes that there were no tables, and that the first ones are made.
+func (d *daemon) noteMade() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.made = time.Now()
 }
 
 func (d *daemon) noteGrowth(err error) {

@@ -37,8 +37,9 @@ endpoints: [{addresses: [10.244.%[2]d.%[3]d], nodeName: n1}]
 	return text.String()
 }
 
-// unbounded leaves the sizes to what is listed. The flow table is as small as it gets on any machine.
+// unbounded leaves the sizes to what is listed, as on a small node. The flow table is as small as it gets on any machine.
 func unbounded(o *Options) {
+	o.Memory = 1 << 30
 	o.Sizes = bpf.DefaultLimits().Sizes
 	o.Sizes.FlowSets = 64
 }

@@ -89,6 +89,15 @@ type Options struct {
 	Load   func(bpf.Options) (*bpf.Objects, error) `json:"-"` // instead of bpf.Load
 	Reload bool                                    // load programs, though those that an earlier agent pinned would do
 	Wrote  func()                                  `json:"-"` // see maps.Tables.Watch
+	Memory uint64                                  // bytes of the node's, by which tables are sized; 0: what the kernel says
+}
+
+// memory is how much the node has, in bytes.
+func (o Options) memory() uint64 {
+	if o.Memory != 0 {
+		return o.Memory
+	}
+	return bpf.NodeMemory()
 }
 
 // DefaultOptions are the defaults of all flags but NodeName.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,16 +26,18 @@ func DefaultLimits() Limits {
 	}}
 }
 
-// smallest are the sizes that tables begin with where less is listed: a cluster of a few hundred Services lives with them.
-// source_ranges takes memory for what is in it alone, so that nothing is gained by a smaller one.
-func smallest() Sizes {
-	return Sizes{Frontends: 1 << 13, Records: 1 << 13, Slots: 1 << 20, Backends: 1 << 13, SourceRanges: 1 << 20, Services: 1 << 11, Names: 1 << 13}
+// smallest are the sizes that tables begin with where less is listed: a cluster of a few hundred Services lives with them, and with
+// four times as much a cluster of a few thousand. source_ranges takes memory for what is in it alone, so that nothing is gained by
+// a smaller one.
+func smallest(times uint32) Sizes {
+	return Sizes{Frontends: times << 13, Records: times << 13, Slots: times << 20, Backends: times << 13, SourceRanges: 1 << 20, Services: times << 11, Names: times << 13}
 }
 
 // Room plans the sizes of tables: from what is needed, the bounds, and the node's memory.
 type Room struct {
-	Limits Limits
-	Memory uint64 // of the node, in bytes
+	Limits     Limits
+	Memory     uint64 // of the node, in bytes
+	Processors int    // that the node may have: each has counters of its own
 }
 
 // NewRoom fills the limits with the defaults.
@@ -47,7 +50,7 @@ func NewRoom(limits Limits, memory uint64) Room {
 		}
 		*field = elements(name, min(*field, math.MaxUint32-perElement(name)+1)) * perElement(name)
 	}
-	return Room{limits, memory}
+	return Room{limits, memory, ebpf.MustPossibleCPU()}
 }
 
 // NodeMemory is how many bytes of memory this machine has.
@@ -59,9 +62,25 @@ func NodeMemory() uint64 {
 	return uint64(info.Totalram) * uint64(info.Unit)
 }
 
+// Tables that need not grow soon spare a growth, which takes as long as a start: where the node's memory allows it, the smallest ones
+// are larger, and those that grow again get more than what is listed needs.
+const (
+	moreRoom  = 4
+	roomShare = 128 // of the node's memory, which all tables that are sized by what is listed may take with that
+)
+
 // For are the sizes of tables for this much, with room to grow. Flows, affinity and fragments are nothing that is listed.
 func (r Room) For(need Sizes) Sizes {
-	sizes := smallest()
+	if sizes := r.forAtLeast(smallest(moreRoom), need); r.cheap(smallest(moreRoom)) {
+		return sizes
+	}
+	return r.forAtLeast(smallest(1), need)
+}
+
+// cheap tells whether tables of these sizes are little to the node.
+func (r Room) cheap(sizes Sizes) bool { return memoryFor(sizes, r.Processors) <= r.Memory/roomShare }
+
+func (r Room) forAtLeast(sizes, need Sizes) Sizes {
 	limits, needs := r.Limits.sized(), need.sized()
 	for name, field := range sizes.sized() {
 		if *field == 0 {
@@ -81,31 +100,47 @@ func (r Room) For(need Sizes) Sizes {
 var followed = []string{NearlbMapFrontends, NearlbMapRecords, NearlbMapSlots, NearlbMapBackends, NearlbMapSourceRanges, NearlbMapServiceCounters, NearlbMapNames}
 
 // Grow are the sizes that take the place of these where the need has come near one of them; the same where nothing is to grow. Each
-// growth loads the programs anew, so that all tables get their room at once, and more where they grew a short while ago: what is
-// listed is likely to go on growing. Flows are full where flowFill, the share of their places that is taken, says so.
-func (r Room) Grow(have, need Sizes, flowFill float64, again bool) Sizes {
-	limits, needs := r.Limits.sized(), need.sized()
+// growth loads the programs anew, so that all tables get their room at once, and more where they grew or were made a short while ago:
+// what is listed is likely to go on growing, to several times of what is used now. Flows are full where flowFill, the share of their
+// places that is taken, says so.
+func (r Room) Grow(have, need, used Sizes, flowFill float64, again bool) Sizes {
 	next := have
 	if flowFill*fullOf >= fullAt {
 		next.FlowSets = max(have.FlowSets, min(2*have.FlowSets, r.mostFlowSets()))
 	}
-	sizes, due := next.sized(), next != have
-	for _, name := range followed {
-		due = due || *sizes[name] < *limits[name] && uint64(*needs[name])*fullOf >= uint64(*sizes[name])*fullAt
-	}
-	if !due {
+	if next == have && !r.due(have, need) {
 		return next
 	}
-	for _, name := range followed {
-		wanted := withRoom(*needs[name])
-		if again {
-			wanted = withRoom(wanted)
-		}
-		*sizes[name] = max(*sizes[name], min(wanted, *limits[name]))
+	grown := r.enlarge(next, need, withRoom)
+	if !again {
+		return grown
 	}
-	next.Records = max(next.Records, min(next.Frontends, r.Limits.Records))
-	return next
+	if more := r.enlarge(grown, used, func(used uint32) uint32 { return withRoom(multiple(used, moreRoom)) }); r.cheap(more) {
+		return more
+	}
+	return r.enlarge(grown, need, func(need uint32) uint32 { return withRoom(withRoom(need)) })
 }
+
+// due tells whether a table that may grow is as good as full with this.
+func (r Room) due(have, need Sizes) bool {
+	limits, needs, sizes := r.Limits.sized(), need.sized(), have.sized()
+	return slices.ContainsFunc(followed, func(name string) bool {
+		return *sizes[name] < *limits[name] && uint64(*needs[name])*fullOf >= uint64(*sizes[name])*fullAt
+	})
+}
+
+// enlarge gives each table that grows with what is listed the room that this wants, within its bound. None becomes smaller.
+func (r Room) enlarge(sizes, need Sizes, room func(uint32) uint32) Sizes {
+	limits, needs := r.Limits.sized(), need.sized()
+	next := sizes.sized()
+	for _, name := range followed {
+		*next[name] = max(*next[name], min(room(*needs[name]), *limits[name]))
+	}
+	sizes.Records = max(sizes.Records, min(sizes.Frontends, r.Limits.Records))
+	return sizes
+}
+
+func multiple(n, times uint32) uint32 { return uint32(min(uint64(n)*uint64(times), math.MaxUint32/2)) }
 
 // A table is as good as full at four fifths.
 const (

@@ -20,6 +20,7 @@ func fiftyThousand() bpf.Sizes {
 
 func TestTablesHaveRoomForTwiceWhatIsListedWithinTheirBounds(t *testing.T) {
 	room := bpf.NewRoom(bpf.Limits{}, 16*gib)
+	room.Processors = 128
 	few, many := room.For(bpf.Sizes{}), room.For(fiftyThousand())
 	if few.Services != 2048 || few.Backends != 8192 || few.Frontends != 8192 || few.Records < few.Frontends || few.Slots != 1<<20 {
 		t.Errorf("a small cluster has %+v", few)
@@ -51,9 +52,9 @@ func TestTablesThatGrewAreNotNearlyFull(t *testing.T) {
 				Backends: draw(1<<21, what+" backends"), SourceRanges: draw(1<<21, what+" ranges"), Services: draw(1<<19, what+" services"), Names: draw(1<<21, what+" names")}
 		}
 		room := bpf.NewRoom(bpf.Limits{Sizes: bpf.Sizes{FlowSets: draw(1, "flows bounded") << 12}}, rapid.Uint64Range(0, 1<<42).Draw(t, "memory"))
-		have, need, fill := room.For(needs("listed")), needs("now"), rapid.Float64Range(0, 1).Draw(t, "flows")
+		have, need, used, fill := room.For(needs("listed")), needs("now"), needs("used"), rapid.Float64Range(0, 1).Draw(t, "flows")
 		again := rapid.Bool().Draw(t, "again")
-		next := room.Grow(have, need, fill, again)
+		next := room.Grow(have, need, used, fill, again)
 		limits := bpf.DefaultLimits()
 		for _, name := range []string{"frontends", "records", "slots", "backends", "source_ranges", "service_counters", "names"} {
 			had, has, wants, most := *have.Of(name), *next.Of(name), *need.Of(name), *limits.Of(name)
@@ -65,8 +66,8 @@ func TestTablesThatGrewAreNotNearlyFull(t *testing.T) {
 		if next.FlowSets == room.Most("flows") {
 			full = 1 // they cannot grow, and make nothing else grow
 		}
-		if room.Grow(next, need, full, again) != next {
-			t.Fatalf("%+v would grow again to %+v", next, room.Grow(next, need, full, again))
+		if room.Grow(next, need, used, full, again) != next {
+			t.Fatalf("%+v would grow again to %+v", next, room.Grow(next, need, used, full, again))
 		}
 		if next.FlowSets != have.FlowSets && (fill < 0.8 || next.FlowSets != 2*have.FlowSets || next.FlowSets > room.Most("flows")) {
 			t.Fatalf("%d sets of flows became %d, filled by %f", have.FlowSets, next.FlowSets, fill)
@@ -77,18 +78,37 @@ func TestTablesThatGrewAreNotNearlyFull(t *testing.T) {
 	})
 }
 
-// Each growth loads the programs anew. A cluster that is filled one Service after the other has few.
+// Each growth loads the programs anew. A cluster that is filled one Service after the other has few: one, where the node's memory allows
+// tables for several times what is there.
 func TestTablesThatGoOnGrowingGrowSeldom(t *testing.T) {
-	room := bpf.NewRoom(bpf.Limits{}, 1<<34)
-	sizes, growths := room.For(bpf.Sizes{}), 0
-	for backends := uint32(0); backends <= 100_000; backends += 100 {
-		need := bpf.Sizes{Backends: backends, Services: backends / 10, Frontends: backends / 5, Names: backends / 10, Slots: backends / 10 * 1021}
-		if next := room.Grow(sizes, need, 0, growths > 0); next != sizes {
-			sizes, growths = next, growths+1
+	for memory, most := range map[uint64]struct{ growths, backends, slots uint32 }{gib: {5, 300_000, 32 << 20}, 24 * gib: {1, 200_000, 24 << 20}} {
+		room := bpf.NewRoom(bpf.Limits{}, memory)
+		room.Processors = 2
+		sizes, growths := room.For(bpf.Sizes{}), uint32(0)
+		for backends := uint32(0); backends <= 100_000; backends += 100 {
+			need := bpf.Sizes{Backends: backends, Services: backends / 10, Frontends: backends / 5, Names: backends / 10, Slots: backends / 10 * 1021}
+			if next := room.Grow(sizes, need, need, 0, true); next != sizes {
+				sizes, growths = next, growths+1
+			}
+		}
+		if growths > most.growths || sizes.Backends > most.backends || sizes.Slots > most.slots {
+			t.Errorf("%d GiB of memory: from nothing to 100,000 backends there were %d growths, to %+v", memory/gib, growths, sizes)
 		}
 	}
-	if growths > 5 || sizes.Backends > 200_000 {
-		t.Errorf("from nothing to 100,000 backends there were %d growths, to %+v", growths, sizes)
+}
+
+// Where all that is sized by what is listed is little to the node, a cluster of a few thousand Services never has its tables grow.
+func TestSmallTablesAreLargerWhereTheNodesMemoryAllowsIt(t *testing.T) {
+	for _, c := range []struct {
+		memory     uint64
+		processors int
+		want       uint32
+	}{{4 * gib, 2, 8192}, {16 * gib, 2, 32768}, {8 * gib, 64, 8192}, {64 * gib, 64, 32768}, {0, 2, 8192}} {
+		room := bpf.NewRoom(bpf.Limits{}, c.memory)
+		room.Processors = c.processors
+		if got := room.For(bpf.Sizes{}); got.Backends != c.want || got.Frontends != c.want || got.Records < got.Frontends || got.Services != c.want/4 {
+			t.Errorf("%d GiB, %d processors: %+v, want %d backends", c.memory/gib, c.processors, got, c.want)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"math/bits"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // Sizes are the capacities of the tables, in entries. A zero field means the default of bpf/lib/maps.h. Tables that are
@@ -27,6 +28,33 @@ type Sizes struct {
 
 // SlotsPerLine is SLOTS_PER_LINE of bpf/lib/types.h: how many slots one element of the table slots has.
 const SlotsPerLine = uint32(len(NearlbSlotLine{}.Ids))
+
+// hashOverhead is about what the kernel's hash keeps beside each key and value: links, the hash, a bucket. In bytes.
+const hashOverhead = 64
+
+// memoryFor is about what tables of these sizes take on a node of so many processors, in bytes, less those that take memory for what is
+// in them alone.
+func memoryFor(sizes Sizes, processors int) (sum uint64) {
+	spec, err := parsed()
+	if err != nil {
+		return 0
+	}
+	for name, field := range sizes.sized() {
+		m := spec.Maps[name]
+		if m == nil || m.Flags&unix.BPF_F_NO_PREALLOC != 0 {
+			continue
+		}
+		each := uint64(m.ValueSize)
+		switch m.Type {
+		case ebpf.PerCPUArray:
+			each *= uint64(processors)
+		case ebpf.Hash:
+			each += uint64(m.KeySize) + hashOverhead
+		}
+		sum += uint64(elements(name, *field)) * each
+	}
+	return sum
+}
 
 // perElement is how many of what Sizes counts are in one element of a table.
 func perElement(table string) uint32 {
@@ -69,7 +97,7 @@ func (s Sizes) Max(other Sizes) Sizes {
 
 // DefaultSizes are those of bpf/lib/maps.h, read from the embedded object.
 func DefaultSizes() Sizes {
-	spec, err := objectSpec()
+	spec, err := parsed()
 	if err != nil {
 		return Sizes{}
 	}

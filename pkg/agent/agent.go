@@ -17,6 +17,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
 	tables "github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/watch"
 )
 
 // Run is `nearlb agent`. It returns nil when ctx ends, and leaves programs and tables serving. It works in the network
@@ -55,7 +56,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	return err
 }
 
-// start opens everything that works with one set of tables, in steps of which each wants those before it.
+// start opens everything that works with one set of tables, in steps of which each wants those before it. The first start has the
+// source read objects from the moment that the privileges are settled: the first list takes as long as to restore tables.
 func (d *daemon) start(ctx context.Context, p plan) (_ *running, err error) {
 	r := &running{options: d.options, log: d.log, metrics: d.metrics, source: d.source, origin: d.origin, reader: d.reader, checks: d.checks, daemon: d, plan: p,
 		hostNews: make(chan struct{}, 1), shortcutNews: make(chan struct{}, 1)}
@@ -64,13 +66,10 @@ func (d *daemon) start(ctx context.Context, p plan) (_ *running, err error) {
 			err = errors.Join(err, r.close())
 		}
 	}()
-	for _, open := range []func(context.Context) error{r.openTables, r.openPlaces, r.openLoop, r.lookAround} {
+	for _, open := range []func(context.Context) error{r.load, r.settlePrivileges, r.openTables, r.openPlaces, r.openLoop, r.lookAround} {
 		if err := open(ctx); err != nil {
 			return nil, err
 		}
-	}
-	if err := d.dropPrivileges(r); err != nil {
-		return nil, err
 	}
 	if !p.waiting && !d.saidStarted {
 		d.saidStarted = true
@@ -80,11 +79,17 @@ func (d *daemon) start(ctx context.Context, p plan) (_ *running, err error) {
 	return r, nil
 }
 
-// openTables brings programs and tables into the kernel and reads what these hold.
-func (r *running) openTables(ctx context.Context) (err error) {
-	if err := r.load(ctx); err != nil {
-		return err
+// settlePrivileges gives away what the process needs no more now that programs are loaded, and has the source begin.
+func (r *running) settlePrivileges(context.Context) error {
+	err := r.daemon.dropPrivileges(r)
+	if err == nil {
+		r.daemon.settledOnce.Do(func() { close(r.daemon.settled) })
 	}
+	return err
+}
+
+// openTables reads what the tables hold.
+func (r *running) openTables(context.Context) (err error) {
 	r.boundMemory()
 	r.removeUnattachedPrograms()
 	if r.tables, err = tables.Open(&r.objects.NearlbMaps); err != nil {
@@ -94,7 +99,7 @@ func (r *running) openTables(ctx context.Context) (err error) {
 		r.tables.Watch(r.options.Wrote)
 	}
 	serving := r.tables.Serving()
-	r.daemon.guard(serving)
+	r.daemon.foundServing(serving)
 	if r.warm = len(serving) > 0; r.warm {
 		r.tables.Note(true)
 		return r.takeOver()
@@ -153,15 +158,26 @@ func (r *running) lookAround(context.Context) error {
 	return nil
 }
 
-// guard tells the source, before it runs, what is served from the tables that the agent found.
-func (d *daemon) guard(serving map[lb.ServiceName]bool) {
-	if d.guarded {
-		return
-	}
-	d.guarded = true
+// foundServing notes what is served from the tables that the agent found when it started.
+func (d *daemon) foundServing(serving map[lb.ServiceName]bool) {
+	d.foundOnce.Do(func() {
+		d.servedBefore = serving
+		close(d.found)
+	})
+}
+
+// guard is the source's. It waits, until ctx ends, for what was served when the agent started.
+func (d *daemon) guard(ctx context.Context) watch.Guard {
 	guard := d.options.MassDeletion
-	guard.Published = serving
-	d.source.Guard(guard)
+	guard.Published = func() map[lb.ServiceName]bool {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.found:
+			return d.servedBefore
+		}
+	}
+	return guard
 }
 
 func (r *running) attachOptions(ctx context.Context) attach.Options {

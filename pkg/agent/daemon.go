@@ -21,6 +21,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/dns"
 	"github.com/nearlb/nearlb/pkg/health"
 	"github.com/nearlb/nearlb/pkg/journal"
+	"github.com/nearlb/nearlb/pkg/lb"
 	tables "github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/metrics"
 	"github.com/nearlb/nearlb/pkg/watch"
@@ -52,7 +53,13 @@ type daemon struct {
 	dropped     bool     // privileges are settled: may says which are left
 	may         []string // names of the capabilities that the process has kept
 	saidStarted bool
-	guarded     bool // the source knows what was published when the agent started
+
+	settled     chan struct{} // closed: privileges are, and objects may be read
+	settledOnce sync.Once
+
+	found        chan struct{} // closed: servedBefore is known
+	foundOnce    sync.Once
+	servedBefore map[lb.ServiceName]bool // what the tables served when the agent started; true for those with backends in use
 
 	attached     chan struct{} // closed: programs serve
 	attachedOnce sync.Once
@@ -69,7 +76,7 @@ type daemon struct {
 // newDaemon opens what needs no tables.
 func newDaemon(o Options) (*daemon, error) {
 	d := &daemon{options: o, log: o.Log, diary: newDiary(), metrics: metrics.New(o.Version), reader: &reader{}, started: time.Now(), listen: map[string]string{},
-		attached: make(chan struct{}), room: bpf.NewRoom(bpf.Limits{Sizes: o.Sizes}, o.memory())}
+		settled: make(chan struct{}), found: make(chan struct{}), attached: make(chan struct{}), room: bpf.NewRoom(bpf.Limits{Sizes: o.Sizes}, o.memory())}
 	var err error
 	config := o.nodeConfig()
 	d.drops, d.changes = newDrops(d), newChanges(d)
@@ -101,12 +108,20 @@ func (d *daemon) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, err := d.next(ctx, &exchange{first})
-	if err != nil {
-		return err
-	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.follow(ctx) })
+	r, err := d.next(ctx, &exchange{first})
+	if err != nil {
+		group.Go(func() error { return err }) // which ends the source
+		return group.Wait()
+	}
+	d.serve(ctx, group)
+	group.Go(func() error { return d.work(ctx, r) })
+	return group.Wait()
+}
+
+// serve runs, in the group, what answers people and programs: from the first start's end on.
+func (d *daemon) serve(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.answerChecks(ctx) })
 	for _, s := range d.servers() {
 		group.Go(func() error { return s.run(ctx) })
@@ -116,8 +131,6 @@ func (d *daemon) run(ctx context.Context) error {
 	}
 	group.Go(func() error { return d.forPeople().run(ctx) })
 	group.Go(func() error { d.changes.keep(ctx); return nil })
-	group.Go(func() error { return d.work(ctx, r) })
-	return group.Wait()
 }
 
 // work goes from one set of tables to the next as they have to grow.
@@ -135,8 +148,14 @@ func (d *daemon) work(ctx context.Context, r *running) error {
 	}
 }
 
-// follow runs the source.
+// follow runs the source, once objects may be read.
 func (d *daemon) follow(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-d.settled:
+	}
+	d.source.Guard(d.guard(ctx))
 	if err := d.source.Run(ctx, &d.relay); err != nil {
 		return fmt.Errorf("follow %s: %w", d.origin, err)
 	}

@@ -32,7 +32,7 @@ func follow(t *testing.T, tables *witnessed, objects ...runtime.Object) followin
 	client := fake.NewClientset(objects...)
 	source := watch.Kubernetes(client, watch.NodeConfig{Name: "n1"}, log)
 	guard := DefaultOptions().MassDeletion
-	guard.Published = tables.Serving()
+	guard.Published = tables.Serving
 	source.Guard(guard)
 	l := newLoop(source, tables, metrics.New("test"), newDiary(), log,
 		loopOptions{auditEvery: testAudit, reclaimEvery: testReclaim, debounce: testDebounce, checks: asked{}})

@@ -9,10 +9,11 @@ import (
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
-// relay passes the news of the source on to the loop that is at work: watch.Events.
+// relay passes the news of the source on to the loop that is at work: watch.Events. Before there is one nobody wants them: the first
+// one looks at everything.
 type relay struct {
 	mu     sync.Mutex
-	to     watch.Events
+	to     watch.Events // nil: no loop yet
 	synced bool
 }
 
@@ -35,10 +36,18 @@ func (r *relay) now() watch.Events {
 }
 
 // ServiceChanged is watch.Events'.
-func (r *relay) ServiceChanged(name lb.ServiceName) { r.now().ServiceChanged(name) }
+func (r *relay) ServiceChanged(name lb.ServiceName) {
+	if to := r.now(); to != nil {
+		to.ServiceChanged(name)
+	}
+}
 
 // NodeChanged is watch.Events'.
-func (r *relay) NodeChanged() { r.now().NodeChanged() }
+func (r *relay) NodeChanged() {
+	if to := r.now(); to != nil {
+		to.NodeChanged()
+	}
+}
 
 // Synced is watch.Events'.
 func (r *relay) Synced() {
@@ -46,5 +55,7 @@ func (r *relay) Synced() {
 	r.synced = true
 	to := r.to
 	r.mu.Unlock()
-	to.Synced()
+	if to != nil {
+		to.Synced()
+	}
 }

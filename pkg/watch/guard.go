@@ -22,9 +22,9 @@ import (
 type Guard struct {
 	Grace   time.Duration // how long an object that is missing from lists stays in force; 0: not at all
 	Percent int           // of the Services, the Services with ready endpoints, the Nodes: if more are missing at once, they are held
-	// Published are the Services that an earlier process published, true for those with backends in use: of what was there
-	// before the first list nothing else is known.
-	Published map[lb.ServiceName]bool
+	// Published gives the Services that an earlier process published, true for those with backends in use: of what was there
+	// before the first list nothing else is known. It is asked once, after the first lists and before Synced, and may take its time. nil: none.
+	Published func() map[lb.ServiceName]bool `json:"-"`
 }
 
 // Check refuses what makes no sense.
@@ -158,14 +158,15 @@ func (g *guard) relieve(puts []object, drops []objectKey) (replaced []objectKey)
 // judge holds, after the first lists, the published Services that are missing or without ready endpoints, if they are a mass. It
 // returns how many are held.
 func (g *guard) judge(now time.Time) (news int) {
-	if g.Grace <= 0 {
+	if g.Grace <= 0 || g.Published == nil {
 		return 0
 	}
+	published := g.Published()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var missing, bereft []lb.ServiceName
 	var known, served, gone, idle int
-	for name, used := range g.Published {
+	for name, used := range published {
 		one := countable(name.Namespace, name.Name)
 		known += one
 		exists, ready := g.store.ready(name)

@@ -302,10 +302,11 @@ func TestListsThatMissTheSameDoNotProlongTheTime(t *testing.T) {
 
 func published(names map[string]bool) Guard {
 	g := halfFor(grace)
-	g.Published = map[lb.ServiceName]bool{}
+	before := map[lb.ServiceName]bool{}
 	for name, used := range names {
-		g.Published[lb.ServiceName{Namespace: "default", Name: name}] = used
+		before[lb.ServiceName{Namespace: "default", Name: name}] = used
 	}
+	g.Published = func() map[lb.ServiceName]bool { return before }
 	return g
 }
 

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -10,7 +11,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
-// troubles are what the users of Services are to be told: problems of a Service's object, and publications that fail.
+// troubles are what the users of Services are to be told: problems of a Service's object, publications that fail, and backends that do not
+// answer.
 func (s *Status) troubles() (all []watch.Trouble) {
 	for _, p := range s.Problems {
 		if name, is := serviceOf(p.Object); is {
@@ -24,6 +26,10 @@ func (s *Status) troubles() (all []watch.Trouble) {
 	for _, f := range s.Failing {
 		all = append(all, watch.Trouble{Service: f.Service, Reason: watch.ReasonPublication, Message: f.Error + "; what was published before stays in force there",
 			Same: f.Cause, Here: true})
+	}
+	for _, b := range s.Ejected {
+		all = append(all, watch.Trouble{Service: b.Service, Reason: watch.ReasonEjection, Here: true, Same: b.Backend.String(),
+			Message: fmt.Sprintf("backend %s does not answer node %s and its clients: new connections leave it out there (nearlb backends)", b.Backend, s.Node.Name)})
 	}
 	return all
 }

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,11 +21,15 @@ func TestTroublesAreTheProblemsOfServices(t *testing.T) {
 			{Object: "EndpointSlice default/web-1", Field: "addressType", Message: "FQDN"}, {Object: "Service ", Message: "nobody's"}},
 		Failing: []FailingService{{Service: web, Error: "table slots is full", Cause: "table_full"}},
 		here:    []lb.Problem{clash},
+		Node:    NodeStatus{Name: "n1"},
+		Ejected: []LeftOut{{web, "http", netip.MustParseAddrPort("10.1.0.1:8080")}},
 	}
 	want := []watch.Trouble{
 		{Service: web, Reason: watch.ReasonProblem, Field: "spec.externalIPs", Message: "belongs to another", Same: "of a node", Here: true},
 		{Service: web, Reason: watch.ReasonProblem, Field: "spec.ports[0].nodePort", Message: "no port"},
 		{Service: web, Reason: watch.ReasonPublication, Message: "table slots is full; what was published before stays in force there", Same: "table_full", Here: true},
+		{Service: web, Reason: watch.ReasonEjection, Message: "backend 10.1.0.1:8080 does not answer node n1 and its clients: new connections leave it out there (nearlb backends)",
+			Same: "10.1.0.1:8080", Here: true},
 	}
 	if diff := cmp.Diff(want, s.troubles()); diff != "" {
 		t.Errorf("troubles (-want +got):\n%s", diff)

@@ -81,6 +81,13 @@ func (c *changes) tell(change journal.Change) {
 	}
 }
 
+// show has the status looked at again.
+func (c *changes) show() {
+	if c != nil {
+		c.agent.diary.tell()
+	}
+}
+
 // published tells what a publication changed for clients.
 func (c *changes) published(o *outcome) {
 	all := o.stats.Noted

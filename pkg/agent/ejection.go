@@ -266,6 +266,7 @@ func (e *ejector) readmitted(v maps.Evidence, because string) {
 func (e *ejector) tell(v maps.Evidence, what, to, because string) {
 	e.changes.tell(journal.Change{Service: v.Port.Service.String(), Port: v.Port.Port, Protocol: v.Port.Protocol.String(), What: what,
 		Backend: addressText(v.Address), To: to, Because: because})
+	e.changes.show()
 }
 
 // answerReadmit takes a backend back that is left out, as a person says.

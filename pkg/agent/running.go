@@ -70,6 +70,7 @@ func (r *running) status() Status {
 		Failing:  []FailingService{},
 		Problems: append([]lb.Problem{}, r.source.Problems()...),
 		here:     slices.Concat(r.tables.Problems(), r.checks.Problems()),
+		Ejected:  r.leftOut(),
 		Trouble:  r.kept(),
 		Names:    r.daemon.names.status(),
 	}
@@ -93,6 +94,13 @@ func (r *running) status() Status {
 	s.Listen, r.faults = r.daemon.listening(), faultsOf(s.Problems)
 	s.Started = r.daemon.started
 	return s
+}
+
+func (r *running) leftOut() (all []LeftOut) {
+	for _, v := range r.tables.Ejected() {
+		all = append(all, LeftOut{v.Port.Service, v.Port.Port, v.Address})
+	}
+	return all
 }
 
 // serving tells whether programs answer for Services: those of this agent, or of an earlier one.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -47,6 +48,8 @@ type Status struct {
 
 	Held watch.Held `json:"held"` // what stays in force although the API server suddenly lists it no more
 
+	Ejected []LeftOut `json:"ejected,omitempty"` // backends that do not answer this node and its clients, sorted by id
+
 	Names    *NamesStatus       `json:"names,omitempty"`    // left out: it is not to answer any
 	Shortcut *ShortcutStatus    `json:"shortcut,omitempty"` // left out: it is never taken
 	Growth   Growth             `json:"growth"`             // of the tables
@@ -57,6 +60,13 @@ type Status struct {
 	Trouble  []string           `json:"trouble"`      // of the agent itself: servers that cannot listen, kept table sizes
 
 	here []lb.Problem // those of Problems that are of this node alone
+}
+
+// LeftOut is a backend that new connections leave out.
+type LeftOut struct {
+	Service lb.ServiceName `json:"service"`
+	Port    string         `json:"port"` // name of the service port
+	Backend netip.AddrPort `json:"backend"`
 }
 
 // State is how far the agent got.

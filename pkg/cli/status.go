@@ -128,6 +128,9 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 	if a.Held.Any() {
 		fmt.Fprintf(w, "held      %s\n", heldText(a.Held))
 	}
+	for _, b := range a.Ejected {
+		fmt.Fprintf(w, "left out  %s of %s: it does not answer (nearlb backends)\n", b.Backend, printable(withPort(b.Service.String(), b.Port)))
+	}
 	fmt.Fprintf(w, "audit     %s, %d differences found since the start\n", ago(a.LastAudit, now), a.Drift)
 	if a.Shortcut != nil {
 		fmt.Fprintf(w, "shortcut  %s\n", oneLine(printable(a.Shortcut.String())))

@@ -74,6 +74,7 @@ const (
 	ReasonAnnotation  = "InvalidAnnotation"  // an annotation of nearlb that breaks a rule is ignored
 	ReasonProblem     = "NotServedAsWritten" // something in the Service cannot be served as written
 	ReasonPublication = "PublicationFailed"  // a node could not publish the Service: its old answer is served there
+	ReasonEjection    = "BackendLeftOut"     // a backend does not answer a node and its clients: new connections leave it out there
 )
 
 // Health is how well a source can read its objects.

@@ -91,6 +91,13 @@ func TestAServerThatLosesSYNsIsLeftOut(t *testing.T) {
 				t.Fatalf("%s is %s at first", dead, state)
 			}
 			s.leavesOut(of, dead, other, six)
+			says, line := "", "\nleft out  "+netip.AddrPortFrom(dead.Address(six), targetPort).String()
+			if lab.Await(time.Minute, func() bool {
+				says = s.run("status", "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir())
+				return strings.Contains(says, line)
+			}) != nil {
+				t.Errorf("status does not name it:\n%s", says)
+			}
 		}
 		if err := dead.Netfilter("delete table inet deaf"); err != nil {
 			t.Fatal(err)

@@ -185,9 +185,23 @@ func (d *daemon) servers() []server {
 		all = append(all, server{"health", d.onTCP("health", d.options.HealthAddress), health, d})
 	}
 	if d.options.MetricsAddress != "" {
-		all = append(all, server{"metrics", d.onTCP("metrics", d.options.MetricsAddress), d.metrics.Handler(), d})
+		all = append(all, server{"metrics", d.onTCP("metrics", d.options.MetricsAddress), d.measured(), d})
 	}
 	return all
+}
+
+// PagePath is where the page is, on the metrics' port.
+const PagePath = "/ui/"
+
+// measured serves the metrics, and the page where it is asked for.
+func (d *daemon) measured() http.Handler {
+	if d.options.Page == nil {
+		return d.metrics.Handler()
+	}
+	mux := http.NewServeMux()
+	mux.Handle(PagePath, http.StripPrefix(strings.TrimSuffix(PagePath, "/"), d.options.Page))
+	mux.Handle("/", d.metrics.Handler())
+	return mux
 }
 
 // listens notes where a server can be reached.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"path"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/metrics"
+	"github.com/nearlb/nearlb/pkg/ui"
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
@@ -64,6 +66,8 @@ type Options struct {
 
 	HealthAddress  string // --health-address: /healthz, /livez and /readyz; "": none
 	MetricsAddress string // --metrics-address: /metrics; "": none
+
+	Page http.Handler `json:"-"` // --ui: served below PagePath of MetricsAddress, which must be a loopback address; nil: none
 
 	SeriesLimits metrics.Limits // --metrics-services, --metrics-backends: how many of them have series of their own
 
@@ -151,6 +155,8 @@ func (o Options) Check() error {
 		return errors.New("--metrics-services, --metrics-backends: want a number of zero or more")
 	case o.Debounce < 0:
 		return errors.New("--debounce: want a time of zero or more")
+	case o.Page != nil && ui.CheckLocal(o.MetricsAddress) != nil:
+		return fmt.Errorf("--ui --metrics-address %w: the page is for this host alone", ui.CheckLocal(o.MetricsAddress))
 	}
 	return errors.Join(o.MassDeletion.Check(), o.Names.check(), checkAddress("--health-address", o.HealthAddress), checkAddress("--metrics-address", o.MetricsAddress),
 		checkPatterns("--pod-devices", "veth*,lxc*", o.PodDevices), checkPatterns("--net-devices", "eth*,vxlan*", o.NetDevices), checkKubeconfig(o.Kubeconfig), checkServers(o.APIServers), o.nodeConfig().Validate())

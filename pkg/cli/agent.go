@@ -14,12 +14,14 @@ import (
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/ui"
 )
 
 func agentCommand(start func(context.Context, agent.Options) error) *cobra.Command {
 	options := agent.DefaultOptions()
 	var node nodeFlags
 	var logs logFlags
+	var page bool
 	cmd := &cobra.Command{
 		Use:   "agent --node-name NAME [--manifests DIR | --kubeconfig FILE]",
 		Short: "Run the daemon of a node",
@@ -35,6 +37,7 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 	}
 	flags := cmd.Flags()
 	addAgentFlags(flags, &options)
+	flags.BoolVar(&page, "ui", false, "serve nearlb ui's page below /ui/ of --metrics-address, which must be a loopback address")
 	names := addNameFlags(cmd, &options.Names)
 	addSizeFlags(flags, &options)
 	node.add(flags)
@@ -72,6 +75,9 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 		}
 		options.Version, options.DropPrivileges, options.Loader = versionText(), true, []string{"/proc/self/exe", loaderCommand}
 		options.Log = logs.logger(cmd.ErrOrStderr())
+		if page {
+			options.Page = ui.Handler(uiNodes{newUINode(agentFlags{pinFlags{options.PinPath}, options.LockDir}, false)})
+		}
 		if err := options.Check(); err != nil {
 			return usageError{err}
 		}

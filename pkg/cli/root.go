@@ -95,7 +95,7 @@ func commands() []*cobra.Command {
 		commands []*cobra.Command
 	}{
 		{groupRun, []*cobra.Command{agentCommand(agent.Run), demoCommand(), mountCommand(), handoverCommand(), cleanupCommand(), dnsCommand()}},
-		{groupRead, []*cobra.Command{topCommand(), servicesCommand(), backendsCommand(), flowsCommand(), affinityCommand(),
+		{groupRead, []*cobra.Command{topCommand(), uiCommand(), servicesCommand(), backendsCommand(), flowsCommand(), affinityCommand(),
 			zonesCommand(), verdictsCommand(), dropsCommand(), changesCommand(), devicesCommand(), statusCommand()}},
 		{groupExplain, []*cobra.Command{checkCommand(), whyCommand(), explainCommand(), planCommand(), traceCommand(), benchCommand()}},
 	} {

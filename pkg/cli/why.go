@@ -107,24 +107,13 @@ type try struct {
 
 // look gathers what there is. Only what makes no sense to go on from is an error: everything else may be the cause.
 func look(ctx context.Context, live *agentFlags, client, target string, from trace.Door) (*seen, error) {
-	s := &seen{now: time.Now(), client: client}
-	asked, port, _ := strings.Cut(target, ":")
-	s.port = port
-	if status, err := agent.ReadStatus(live.lockDir, live.pins.pinPath); err == nil {
-		s.status = &status
-	} else {
-		s.unknown = err
-	}
-	if err := live.pins.read(func(r *maps.Reader) error { return s.find(r, asked) }); err != nil {
+	s, err := lookFor(live, target)
+	if err != nil {
 		return nil, err
 	}
 	address, pod := s.clientOf(client)
-	news, err := agent.AskService(ctx, live.lockDir, live.pins.pinPath, s.service, pod)
-	if s.answered = err == nil; s.answered {
-		s.news = news
-	} else if !errors.Is(err, agent.ErrNotAsked) && s.unknown == nil {
-		s.unknown = err
-	}
+	s.client = client
+	s.askAgent(ctx, live, pod)
 	addresses := s.news.Addresses
 	if address.IsValid() {
 		addresses = []netip.Addr{address}
@@ -135,7 +124,48 @@ func look(ctx context.Context, live *agentFlags, client, target string, from tra
 	if err := s.try(live, addresses, from); err != nil {
 		return nil, err
 	}
-	return s, s.lookAtDrops(ctx, live, addresses)
+	return s, s.lookAtDrops(ctx, live, func(row *journal.Drop) bool {
+		return slices.ContainsFunc(addresses, func(a netip.Addr) bool { f := dropFilter{client: a.String()}; return f.keepsClient(row) })
+	})
+}
+
+// lookAtService gathers what there is without a client, whose packets are not asked about then: the tables say what would be refused.
+func lookAtService(ctx context.Context, live *agentFlags, target string) (*seen, error) {
+	s, err := lookFor(live, target)
+	if err != nil {
+		return nil, err
+	}
+	s.askAgent(ctx, live, "")
+	for _, f := range s.asked(trace.FromPod) {
+		if f.Internal.Action != string(lb.Balance) {
+			s.tries = append(s.tries, try{hostPort(f.Address, f.FrontendPort), f.Kind, f.Port, f.Protocol, trace.FromPod, f.Address,
+				trace.Answer{Verdict: f.Internal.Action, Reason: f.Internal.Reason}, f.Internal})
+		}
+	}
+	return s, s.lookAtDrops(ctx, live, func(*journal.Drop) bool { return true })
+}
+
+// lookFor finds the Service, and what the agent last said of itself.
+func lookFor(live *agentFlags, target string) (*seen, error) {
+	s := &seen{now: time.Now()}
+	asked, port, _ := strings.Cut(target, ":")
+	s.port = port
+	if status, err := agent.ReadStatus(live.lockDir, live.pins.pinPath); err == nil {
+		s.status = &status
+	} else {
+		s.unknown = err
+	}
+	return s, live.pins.read(func(r *maps.Reader) error { return s.find(r, asked) })
+}
+
+// askAgent has the agent tell of the Service and of a client, if one answers.
+func (s *seen) askAgent(ctx context.Context, live *agentFlags, client string) {
+	news, err := agent.AskService(ctx, live.lockDir, live.pins.pinPath, s.service, client)
+	if s.answered = err == nil; s.answered {
+		s.news = news
+	} else if !errors.Is(err, agent.ErrNotAsked) && s.unknown == nil {
+		s.unknown = err
+	}
 }
 
 // find takes the Service of a name, which must be that of one.
@@ -252,7 +282,7 @@ func (s *seen) doorOf(client netip.Addr, pinPath string) trace.Door {
 // lately is how old drops may be to be told.
 const lately = 10 * time.Minute
 
-func (s *seen) lookAtDrops(ctx context.Context, live *agentFlags, addresses []netip.Addr) error {
+func (s *seen) lookAtDrops(ctx context.Context, live *agentFlags, of func(*journal.Drop) bool) error {
 	if !s.answered {
 		return nil
 	}
@@ -264,8 +294,7 @@ func (s *seen) lookAtDrops(ctx context.Context, live *agentFlags, addresses []ne
 		if err := json.Unmarshal(*news.Line, &row); err != nil {
 			return fmt.Errorf("read the agent's answer: %w", err)
 		}
-		from := slices.ContainsFunc(addresses, func(a netip.Addr) bool { f := dropFilter{client: a.String()}; return f.keepsClient(&row) })
-		if from && row.Service == s.service.String() && s.now.Sub(row.Time) < lately {
+		if of(&row) && row.Service == s.service.String() && s.now.Sub(row.Time) < lately {
 			s.drops = append(s.drops, row)
 		}
 		return nil

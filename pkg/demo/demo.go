@@ -27,6 +27,14 @@ type Options struct {
 	Dwell       time.Duration // how long a step is watched after its change arrived; 0 is some seconds
 	Patience    time.Duration // a change that has not reached the sockets by then is lost; 0 is two minutes
 	Agent       lab.AgentOptions
+
+	Show func(ctx context.Context, nodes []Node) error // runs beside the steps until ctx ends; nil: nothing does
+}
+
+// Node is where to look at a node's tables.
+type Node struct {
+	PinPath, LockDir string
+	Enter            func(func() error) error // calls a function where PinPath is
 }
 
 const (
@@ -81,6 +89,9 @@ func (d *demo) run(ctx context.Context) error {
 	for _, p := range d.watch.probes {
 		talk.Go(func() error { p.run(talking, d.watch); return nil })
 	}
+	if d.options.Show != nil {
+		talk.Go(func() error { return d.options.Show(talking, d.places()) })
+	}
 	done := make(chan struct{})
 	talk.Go(func() error { d.report.follow(d, done); return nil })
 
@@ -93,6 +104,14 @@ func (d *demo) run(ctx context.Context) error {
 	stop()
 	_ = talk.Wait()
 	return err
+}
+
+// places are those of the nodes' tables.
+func (d *demo) places() (all []Node) {
+	for _, n := range d.nodes {
+		all = append(all, Node{PinPath: n.PinPath(), LockDir: d.lab.LockDir(), Enter: d.lab.Mounted})
+	}
+	return all
 }
 
 // perform goes through the steps. The error says how many came out wrong, or that it was interrupted.

@@ -11,22 +11,29 @@ import (
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // Backends lists every endpoint of every service port by service, port and address; removed ones that connections may still
 // name come with the state "gone".
 func (r *Reader) Backends() iter.Seq2[BackendRow, error] {
-	return rows(r, collectBackends, func(a, b *BackendRow) int {
+	return r.BackendsOf(func(lb.PortName) bool { return true })
+}
+
+// BackendsOf lists those of the service ports that keep takes.
+func (r *Reader) BackendsOf(keep func(lb.PortName) bool) iter.Seq2[BackendRow, error] {
+	collect := func(v *view) ([]BackendRow, []error) { return collectBackends(v, keep) }
+	return rows(r, collect, func(a, b *BackendRow) int {
 		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol),
 			a.Address.Compare(b.Address), cmp.Compare(a.BackendPort, b.BackendPort), cmp.Compare(a.ID, b.ID))
 	})
 }
 
-func collectBackends(v *view) (all []BackendRow, failed []error) {
+func collectBackends(v *view, keep func(lb.PortName) bool) (all []BackendRow, failed []error) {
 	tallies := v.backendTallies()
 	for id := uint32(1); id < v.backends.size; id++ {
 		b, ok := v.backend(id)
-		if !ok {
+		if !ok || !keep(v.port(b.Service)) {
 			continue
 		}
 		counter, err := v.backendCounters.read(id)

@@ -32,7 +32,7 @@ var allowed = map[string][]string{
 	"pkg/metrics":    {"pkg/lb", "pkg/bpf", "pkg/maps"},
 	"pkg/trace":      {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide", "pkg/watch"},
 	"pkg/bench":      {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide"},
-	"pkg/agent":      {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/bpf", "pkg/maps", "pkg/attach", "pkg/metrics", "pkg/sockdiag", "pkg/health", "pkg/capability", "pkg/kubeproxy", "pkg/dns", "pkg/journal", "pkg/bypass"},
+	"pkg/agent":      {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/bpf", "pkg/maps", "pkg/attach", "pkg/metrics", "pkg/sockdiag", "pkg/health", "pkg/capability", "pkg/kubeproxy", "pkg/dns", "pkg/journal", "pkg/bypass", "pkg/ui"},
 	"pkg/lab":        {"pkg/cgroup"},
 	"pkg/cgroup":     {},
 	"pkg/capability": {},
@@ -42,6 +42,7 @@ var allowed = map[string][]string{
 	"pkg/dns":        {"pkg/lb"},
 	"pkg/journal":    {},
 	"pkg/explain":    {},
+	"pkg/ui":         {},
 	"pkg/kubectl":    {}, // macOS and Windows have it, too
 }
 

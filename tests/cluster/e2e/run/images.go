@@ -25,6 +25,8 @@ func images(root, dir string) ([]string, error) {
 		func() (image.Image, error) { return agnhost(shell, imageutils.Agnhost, "pause") },
 		// What tests have nginx for is a pod with a server that nobody asks.
 		func() (image.Image, error) { return agnhost(shell, imageutils.Nginx, "test-webserver") },
+		// A distribution's way to look up names beside agnhost's, which is Alpine's in the original: here both are this machine's.
+		func() (image.Image, error) { return agnhost(shell, imageutils.GlibcDnsTesting, "pause") },
 		func() (image.Image, error) {
 			i := shell
 			i.Name, i.Command = imageutils.GetE2EImage(imageutils.BusyBox), []string{"sh"}
@@ -55,7 +57,7 @@ func images(root, dir string) ([]string, error) {
 // busybox is a shell and its programs. Some are others: busybox's own shell prefers its own nc, which knows other flags, and a static
 // busybox cannot look up names.
 func busybox() (i image.Image, err error) {
-	if i.Files, err = tools("busybox", "dash", "bash", "curl", "wget", "nc", "dig", "ip", "ss", "conntrack"); err != nil {
+	if i.Files, err = tools("busybox", "dash", "bash", "curl", "wget", "nc", "dig", "getent", "ip", "ss", "conntrack"); err != nil {
 		return i, err
 	}
 	i.Program, i.Path, i.Links = i.Files["/usr/bin/busybox"], "/bin/busybox", map[string]string{"/bin/sh": "/usr/bin/dash", "/bin/bash": "/usr/bin/bash"}
@@ -76,8 +78,12 @@ func agnhost(shell image.Image, id imageutils.ImageID, command string) (image.Im
 	if err != nil {
 		return i, err
 	}
+	names, err := build("coredns") // a test of resolv.conf has a name server of its own
+	if err != nil {
+		return i, err
+	}
 	i.Files = maps.Clone(shell.Files)
-	i.Files["/bin/busybox"], i.Files["/agnhost"] = shell.Program, program
+	i.Files["/bin/busybox"], i.Files["/agnhost"], i.Files["/coredns"] = shell.Program, program, names
 	i.Name, i.Program, i.Path = imageutils.GetE2EImage(id), program, "/agnhost-2"
 	i.Entrypoint, i.Command = []string{"/agnhost"}, []string{command}
 	return i, nil

@@ -6,6 +6,8 @@ grep -rl --include='*_test.go' -e 'rapid\.Check(' -e 'worlds\.Check(' pkg tests/
 	echo "== $package: properties"
 	RAPID_SEED=0 go test -count=1 -timeout 1h "./$package"
 done
+echo "== tests/packet: stress, shares and cuts, the long way"
+go test -count=1 -timeout 1h ./tests/packet -stressed=500000 -picked=1000000 -cuts=1 -run 'TestProcessors|TestSharesAre|TestPacketsCut'
 echo "== tests/oracle: worlds"
 (cd tests/oracle && RAPID_SEED=0 go test -count=1 -timeout 1h .)
 time=${1:-30s}

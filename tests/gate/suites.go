@@ -89,7 +89,7 @@ var suites = []suite{
 		command: test("./pkg/capability", "./pkg/agent", "-run=Loader|Privileges|WhatIsNotKept")},
 	{name: "hosts", about: "real agents and sockets in network namespaces", after: []string{"compile"}, env: []string{privileged}, warm: 120,
 		command: test("./tests/hosts")},
-	{name: "packets", about: "packets through the real programs", after: []string{"compile"}, env: []string{privileged}, warm: 120,
+	{name: "packets", about: "packets through the real programs", after: []string{"compile"}, env: []string{privileged, "RAPID_CHECKS=25"}, warm: 120,
 		command: test("./tests/packet", "./tests/sockets", "./tests/differential")},
 	{name: "faults", about: "killed agents, full tables, missing features", after: []string{"compile"}, env: []string{privileged}, warm: 90,
 		command: test("./tests/faults")},

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
@@ -234,41 +235,61 @@ func (r *rig) editFlows(edit func(*bpf.NearlbFlow)) {
 	r.editEntries(edit, bpf.NearlbFlowPhaseFLOW_LIVE)
 }
 
-// editEntries does the same with entries in one of the phases.
+// editEntries does the same with entries in one of the phases. The table is read as memory: a call for each set would be most of what
+// some tests take.
 func (r *rig) editEntries(edit func(*bpf.NearlbFlow), phases ...bpf.NearlbFlowPhase) {
 	r.Helper()
-	for i := range r.objects.Flows.MaxEntries() {
-		var set bpf.NearlbFlowSet
-		if err := r.objects.Flows.Lookup(i, &set); err != nil {
-			r.Fatalf("read table flows: %v", err)
-		}
+	for i, set := range contents[bpf.NearlbFlowSet](r, r.objects.Flows) {
 		before := set
 		for w := range set.Ways {
-			if slices.Contains(phases, bpf.NearlbFlowPhase(set.Ways[w].Word)&bpf.NearlbFlowPhaseFLOW_PHASE_MASK) {
+			if slices.Contains(phases, phaseOf(set.Ways[w])) {
 				edit(&set.Ways[w])
 			}
 		}
 		if set == before {
 			continue
 		}
-		if err := r.objects.Flows.Put(i, &set); err != nil {
+		if err := r.objects.Flows.Put(uint32(i), &set); err != nil {
 			r.Fatalf("write table flows: %v", err)
 		}
-		for w, f := range set.Ways {
-			if bpf.NearlbFlowPhase(f.Word)&bpf.NearlbFlowPhaseFLOW_PHASE_MASK == bpf.NearlbFlowPhaseFLOW_FREE {
-				r.untag(i, w)
-			}
-		}
+		r.untag(uint32(i), set)
 	}
 }
 
-// untag says of an entry that it is free.
-func (r *rig) untag(set uint32, way int) {
+// contents is a copy of a table that is mapped into memory, whose elements leave no gaps.
+func contents[V any](r *rig, table *ebpf.Map) []V {
 	r.Helper()
+	memory, err := table.Memory()
+	check(r, err)
+	all := make([]V, table.MaxEntries())
+	if size := int(unsafe.Sizeof(all[0])); size != int(table.ValueSize()) || size%8 != 0 {
+		r.Fatalf("table %s: elements of %d bytes are read as %d", table, table.ValueSize(), size)
+	}
+	_, err = memory.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&all[0])), len(all)*int(table.ValueSize())), 0)
+	check(r, err)
+	return all
+}
+
+func phaseOf(f bpf.NearlbFlow) bpf.NearlbFlowPhase {
+	return bpf.NearlbFlowPhase(f.Word) & bpf.NearlbFlowPhaseFLOW_PHASE_MASK
+}
+
+// untag says of the entries of a set that are free that they are.
+func (r *rig) untag(number uint32, set bpf.NearlbFlowSet) {
+	r.Helper()
+	mask := ^uint64(0)
+	for way, f := range set.Ways {
+		if phaseOf(f) == bpf.NearlbFlowPhaseFLOW_FREE {
+			mask &^= 0xff << (8 * way)
+		}
+	}
+	if mask == ^uint64(0) {
+		return
+	}
 	var tags bpf.NearlbFlowBlock
-	block, of := set/uint32(len(tags.Sets)), set%uint32(len(tags.Sets))
+	block, of := number/uint32(len(tags.Sets)), number%uint32(len(tags.Sets))
 	check(r, r.objects.FlowTags.Lookup(block, &tags))
-	tags.Sets[of] &^= 0xff << (8 * way)
+	tags.Sets[of] &= mask
 	check(r, r.objects.FlowTags.Put(block, &tags))
 }
 

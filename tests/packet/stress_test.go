@@ -40,7 +40,7 @@ func quickEndpoints(frame []byte) (src, dst netip.AddrPort, err error) {
 }
 
 // stressed is how many packets each processor runs in each world of a stress test.
-var stressed = flag.Int("stressed", 500_000, "`packets` of each processor in each world of a stress test")
+var stressed = flag.Int("stressed", 150_000, "`packets` of each processor in each world of a stress test")
 
 // busy are tables of so many sets where nothing is protected for longer than a tick, so that entries change owners all the time.
 func busy(sets uint32) bpf.Options {
@@ -124,17 +124,13 @@ func (r *rig) onePort(w world) (all []sampled) {
 // wellKept looks at the whole table: free entries have no tag, and all others have one.
 func (r *rig) wellKept() {
 	r.Helper()
-	for block := range r.objects.FlowTags.MaxEntries() {
-		var tags bpf.NearlbFlowBlock
-		check(r, r.objects.FlowTags.Lookup(block, &tags))
-		for i, eight := range tags.Sets {
-			var set bpf.NearlbFlowSet
-			check(r, r.objects.Flows.Lookup(block*uint32(len(tags.Sets))+uint32(i), &set))
-			for way, f := range set.Ways {
-				free := bpf.NearlbFlowPhase(f.Word)&bpf.NearlbFlowPhaseFLOW_PHASE_MASK == bpf.NearlbFlowPhaseFLOW_FREE
-				if tag := eight >> (8 * way) & 0xff; free != (tag == 0) {
-					r.Errorf("block %d, set %d, way %d: word %d, tag %d", block, i, way, f.Word, tag)
-				}
+	tags, sets := contents[bpf.NearlbFlowBlock](r, r.objects.FlowTags), contents[bpf.NearlbFlowSet](r, r.objects.Flows)
+	for i, set := range sets {
+		block, of := i/len(tags[0].Sets), i%len(tags[0].Sets)
+		for way, f := range set.Ways {
+			free := phaseOf(f) == bpf.NearlbFlowPhaseFLOW_FREE
+			if tag := tags[block].Sets[of] >> (8 * way) & 0xff; free != (tag == 0) {
+				r.Errorf("block %d, set %d, way %d: word %d, tag %d", block, of, way, f.Word, tag)
 			}
 		}
 	}

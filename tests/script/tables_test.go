@@ -100,7 +100,15 @@ func open(pinPath string) (*maps.Tables, func(), error) {
 	if os.Getenv(kernelTables) == "" {
 		return maps.NewFake(sizes), func() {}, nil
 	}
-	objects, err := bpf.Load(bpf.Options{Sizes: sizes, PinPath: pinPath})
+	if pinPath == "" { // nobody runs a packet: the programs would take the verifier a second each time
+		private, err := bpf.NewMaps(sizes)
+		if err != nil {
+			return nil, nil, err
+		}
+		target, err := maps.Open(private)
+		return target, func() { private.Close() }, err
+	}
+	objects, err := bpf.Load(bpf.Options{Sizes: sizes, PinPath: pinPath, Reuse: true})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -51,7 +51,7 @@ func (o *Objects) loadLayer3() (*ebpf.Collection, error) {
 	if err := errors.Join(fitReplacements(spec, shared), setDerived(spec), o.askConntrack(spec)); err != nil {
 		return nil, err
 	}
-	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared, Programs: o.programOptions()})
+	collection, err := collect(spec, shared, o.programOptions())
 	if err != nil {
 		return nil, explain("load the BPF programs", err)
 	}

@@ -158,7 +158,7 @@ func configured(o Options) (*ebpf.CollectionSpec, error) {
 }
 
 func (o *Objects) load(spec *ebpf.CollectionSpec, replace map[string]*ebpf.Map) error {
-	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Programs: o.programOptions()})
+	collection, err := collect(spec, replace, o.programOptions())
 	if err != nil {
 		return explain("load the BPF programs", err)
 	}

@@ -76,7 +76,7 @@ type daemon struct {
 // newDaemon opens what needs no tables.
 func newDaemon(o Options) (*daemon, error) {
 	d := &daemon{options: o, log: o.Log, diary: newDiary(), metrics: metrics.New(o.Version), reader: &reader{}, started: time.Now(), listen: map[string]string{},
-		settled: make(chan struct{}), found: make(chan struct{}), attached: make(chan struct{}), room: bpf.NewRoom(bpf.Limits{Sizes: o.Sizes}, o.memory())}
+		settled: make(chan struct{}), found: make(chan struct{}), attached: make(chan struct{}), room: o.room()}
 	var err error
 	config := o.nodeConfig()
 	d.drops, d.changes = newDrops(d), newChanges(d)

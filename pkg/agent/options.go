@@ -16,6 +16,8 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
+
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -96,12 +98,20 @@ type Options struct {
 	Memory uint64                                  // bytes of the node's, by which tables are sized; 0: what the kernel says
 }
 
-// memory is how much the node has, in bytes.
-func (o Options) memory() uint64 {
-	if o.Memory != 0 {
-		return o.Memory
+// spareOfLimit is the share of a memory limit of the agent's cgroup, which tables count for, that these may take without need.
+const spareOfLimit = 8
+
+// room plans the sizes of tables by the flags and the memory that the node and the agent's cgroup have.
+func (o Options) room() bpf.Room {
+	memory := o.Memory
+	if memory == 0 {
+		memory = bpf.NodeMemory()
 	}
-	return bpf.NodeMemory()
+	room := bpf.NewRoom(bpf.Limits{Sizes: o.Sizes}, memory)
+	if limit, err := memlimit.FromCgroup(); err == nil {
+		room.Spare = min(room.Spare, limit/spareOfLimit)
+	}
+	return room
 }
 
 // DefaultOptions are the defaults of all flags but NodeName.

@@ -38,6 +38,7 @@ type Room struct {
 	Limits     Limits
 	Memory     uint64 // of the node, in bytes
 	Processors int    // that the node may have: each has counters of its own
+	Spare      uint64 // bytes that tables may take though less is needed so far
 }
 
 // NewRoom fills the limits with the defaults.
@@ -50,7 +51,7 @@ func NewRoom(limits Limits, memory uint64) Room {
 		}
 		*field = elements(name, min(*field, math.MaxUint32-perElement(name)+1)) * perElement(name)
 	}
-	return Room{limits, memory, ebpf.MustPossibleCPU()}
+	return Room{limits, memory, ebpf.MustPossibleCPU(), memory / spareShare}
 }
 
 // NodeMemory is how many bytes of memory this machine has.
@@ -65,8 +66,8 @@ func NodeMemory() uint64 {
 // Tables that need not grow soon spare a growth, which takes as long as a start: where the node's memory allows it, the smallest ones
 // are larger, and those that grow again get more than what is listed needs.
 const (
-	moreRoom  = 4
-	roomShare = 128 // of the node's memory, which all tables that are sized by what is listed may take with that
+	moreRoom   = 4
+	spareShare = 128 // of the node's memory
 )
 
 // For are the sizes of tables for this much, with room to grow. Flows, affinity and fragments are nothing that is listed.
@@ -78,7 +79,7 @@ func (r Room) For(need Sizes) Sizes {
 }
 
 // cheap tells whether tables of these sizes are little to the node.
-func (r Room) cheap(sizes Sizes) bool { return memoryFor(sizes, r.Processors) <= r.Memory/roomShare }
+func (r Room) cheap(sizes Sizes) bool { return memoryFor(sizes, r.Processors) <= r.Spare }
 
 func (r Room) forAtLeast(sizes, need Sizes) Sizes {
 	limits, needs := r.Limits.sized(), need.sized()

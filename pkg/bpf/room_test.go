@@ -110,6 +110,11 @@ func TestSmallTablesAreLargerWhereTheNodesMemoryAllowsIt(t *testing.T) {
 			t.Errorf("%d GiB, %d processors: %+v, want %d backends", c.memory/gib, c.processors, got, c.want)
 		}
 	}
+	bounded := bpf.NewRoom(bpf.Limits{}, 64*gib)
+	bounded.Processors, bounded.Spare = 2, 16<<20 // as a memory limit of the agent's says
+	if got := bounded.For(bpf.Sizes{}); got.Backends != 8192 {
+		t.Errorf("with little to spare: %+v", got)
+	}
 }
 
 func TestTablesThatAreLargerThanTheirFlagsAreTold(t *testing.T) {

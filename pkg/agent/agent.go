@@ -203,7 +203,7 @@ func (r *running) attachOptions(ctx context.Context) attach.Options {
 		XDP:           attach.XDPOptions{Mode: r.options.XDP, Program: r.objects.FromNetXdp, Serve: r.objects.SetXDPDevices},
 		Force:         r.options.AttachMethod,
 		Log:           r.log,
-		Synced:        func() { r.tell(); once.Do(r.removeOldPrograms); r.leaveFormer() },
+		Synced:        func() { r.turn(); once.Do(r.removeOldPrograms); r.leaveFormer() },
 	}
 }
 
@@ -282,7 +282,7 @@ func (r *running) tellAttached(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case <-r.devices.Tried():
-		r.tell()
+		r.turn()
 		r.daemon.attachedOnce.Do(func() { close(r.daemon.attached) })
 	}
 	return nil

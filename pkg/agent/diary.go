@@ -13,7 +13,8 @@ import (
 // diary is what the agent notes for people as long as it runs, whatever tables it works with: what it could not do, when it last had
 // published everything, and what its audits found. The daemon owns it; everybody may write to it and ask.
 type diary struct {
-	news chan struct{} // gets something when the status may be another one
+	news   chan struct{} // gets something when the status may be another one
+	turned chan struct{} // gets something when the agent may have come to another stage
 
 	mu       sync.Mutex
 	troubles map[string]string // of the agent itself, by what it was doing
@@ -28,13 +29,22 @@ type audits struct {
 }
 
 func newDiary() *diary {
-	return &diary{news: make(chan struct{}, 1), troubles: map[string]string{}}
+	return &diary{news: make(chan struct{}, 1), turned: make(chan struct{}, 1), troubles: map[string]string{}}
 }
 
-// tell wakes whoever shows the status to people.
-func (j *diary) tell() {
+// tell wakes whoever shows the status to people, once it is due.
+func (j *diary) tell() { nudge(j.news) }
+
+// turn wakes whoever shows the status to people at once, if the stage is another one.
+func (j *diary) turn() {
+	nudge(j.turned)
+	nudge(j.news)
+}
+
+// nudge puts something into a channel that has room for one, unless something is there.
+func nudge(c chan<- struct{}) {
 	select {
-	case j.news <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -64,7 +74,7 @@ func (j *diary) audited(drift int) {
 	defer j.mu.Unlock()
 	j.audits.last = time.Now()
 	j.audits.drift += drift
-	j.tell()
+	j.turn()
 }
 
 // wasAudited tells whether some audit is over.

@@ -122,7 +122,7 @@ func (p *progress) completeFirst() bool {
 	if len(p.dirty) == 0 {
 		p.diary.synced(time.Now())
 	}
-	p.diary.tell()
+	p.diary.turn()
 	return true
 }
 

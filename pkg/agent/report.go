@@ -17,7 +17,8 @@ import (
 type reporter struct {
 	path    string
 	news    <-chan struct{} // gets something when the status may be another one
-	stage   func() stage    // cheap: asked for each piece of news
+	turned  <-chan struct{} // gets something when the stage may be another one
+	stage   func() stage    // cheap
 	status  func() Status   // costs as much as there are problems
 	changed func(Status)    // told of each status that differs from the one before
 	failed  func(error)     // told of each attempt
@@ -56,7 +57,7 @@ func (r *reporter) run(ctx context.Context) error {
 	}
 }
 
-// gather waits until the next write is due.
+// gather waits until the next write is due, which is news of until then. Thousands of them wake nobody.
 func (r *reporter) gather(ctx context.Context) {
 	due := time.NewTimer(time.Until(r.at.Add(statusPause)))
 	defer due.Stop()
@@ -65,9 +66,18 @@ func (r *reporter) gather(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-due.C:
+			r.forgetNews()
 			return
-		case <-r.news:
+		case <-r.turned:
 		}
+	}
+}
+
+// forgetNews takes what the next write shows anyway.
+func (r *reporter) forgetNews() {
+	select {
+	case <-r.news:
+	default:
 	}
 }
 
@@ -109,6 +119,7 @@ func (r *running) report(ctx context.Context) error {
 	reporter := reporter{
 		path:    StatusPath(r.options.LockDir, r.options.PinPath),
 		news:    r.news,
+		turned:  r.turned,
 		stage:   r.stage,
 		status:  r.status,
 		changed: func(s Status) { r.source.Announce(s.troubles()) },

@@ -20,16 +20,18 @@ type reported struct {
 	now    Status
 	stage  stage
 	news   chan struct{}
+	turned chan struct{}
 	writes int // statuses that differed from the one before
+	asked  int // times that the reporter woke up and asked for the stage
 	stop   func()
 }
 
 func inReport(t *testing.T, test func(r *reported)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &reported{T: t, path: filepath.Join(t.TempDir(), "status"), news: make(chan struct{}, 1), stage: stage{state: Starting}}
-		reporter := reporter{path: r.path, news: r.news,
-			stage: func() stage { r.mu.Lock(); defer r.mu.Unlock(); return r.stage }, status: func() Status { r.mu.Lock(); defer r.mu.Unlock(); return r.now },
+		r := &reported{T: t, path: filepath.Join(t.TempDir(), "status"), news: make(chan struct{}, 1), turned: make(chan struct{}, 1), stage: stage{state: Starting}}
+		reporter := reporter{path: r.path, news: r.news, turned: r.turned,
+			stage: func() stage { r.mu.Lock(); defer r.mu.Unlock(); r.asked++; return r.stage }, status: func() Status { r.mu.Lock(); defer r.mu.Unlock(); return r.now },
 			changed: func(Status) { r.mu.Lock(); defer r.mu.Unlock(); r.writes++ },
 			failed: func(err error) {
 				if err != nil {
@@ -57,11 +59,17 @@ func (r *reported) tell(dirty int) {
 	r.mu.Lock()
 	r.now.Dirty = dirty
 	r.mu.Unlock()
-	select {
-	case r.news <- struct{}{}:
-	default:
-	}
+	nudge(r.news)
 	synctest.Wait()
+}
+
+// turn brings the agent to another stage.
+func (r *reported) turn(to stage, dirty int) {
+	r.mu.Lock()
+	r.stage = to
+	r.mu.Unlock()
+	nudge(r.turned)
+	r.tell(dirty)
 }
 
 func (r *reported) wrote(when string, want int) {
@@ -86,6 +94,9 @@ func TestTheStatusIsWrittenAtMostOnceASecondAndOnlyWhenItChanged(t *testing.T) {
 		if r.writes < 9 || r.writes > 11 {
 			t.Errorf("written %d times in ten seconds, want one a second", r.writes)
 		}
+		if r.asked > 50 {
+			t.Errorf("1000 news woke the reporter %d times, want a few for each write", r.asked)
+		}
 		r.mu.Unlock()
 		time.Sleep(2 * statusPause)
 		synctest.Wait()
@@ -107,15 +118,9 @@ func TestAnotherStageIsWrittenAtOnce(t *testing.T) {
 		r.wrote("at first", 1)
 		r.tell(1)
 		r.wrote("a change too soon", 0)
-		r.mu.Lock()
-		r.stage = stage{state: Serving}
-		r.mu.Unlock()
-		r.tell(2)
+		r.turn(stage{state: Serving}, 2)
 		r.wrote("serving", 1)
-		r.mu.Lock()
-		r.stage.audited = true
-		r.mu.Unlock()
-		r.tell(3)
+		r.turn(stage{state: Serving, audited: true}, 3)
 		r.wrote("audited", 1)
 		r.tell(4)
 		r.stop()

@@ -79,7 +79,7 @@ func (r *running) socketOptions() attach.SocketOptions {
 		Former:   r.formerLinks,
 		Programs: r.objects.NearlbPrograms.ByName(),
 		Log:      r.log,
-		Synced:   func() { r.tell(); r.leaveFormer() },
+		Synced:   func() { r.turn(); r.leaveFormer() },
 	}
 }
 

@@ -16,6 +16,8 @@
 #include "lib/snat.h"
 #include "lib/sock_call.h"
 #include "lib/too_big.h"
+#include "lib/tunnel_in.h"
+#include "lib/tunnel_out.h"
 #include "lib/work.h"
 #include "lib/xdp.h"
 
@@ -30,6 +32,7 @@ int from_pod(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_SLOW);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
+	verdict = tunnel_guard(&packet, verdict);
 	shortcut_try(skb, &packet, HOOK_FROM_POD, verdict);
 	return finish(skb, HOOK_FROM_POD, verdict);
 }
@@ -55,6 +58,10 @@ int from_net(struct __sk_buff *skb)
 
 	if (verdict == VERDICT_TRANSLATE_REPLY) {
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_REPLY);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	if (tunnel_is_here(&packet, verdict)) {
+		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_IN);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
 	if (verdict == VERDICT_PASS_UNKNOWN_REPLY)
@@ -99,6 +106,7 @@ int from_pod_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_ICMP);
 	if (step.next == NEXT_HAIRPIN)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_HAIRPIN);
+	step.verdict = tunnel_guard(&work.packet, step.verdict);
 	shortcut_try(skb, &work.packet, HOOK_FROM_POD, step.verdict);
 	return slow_finish(skb, &work, HOOK_FROM_POD, step.verdict);
 }
@@ -115,6 +123,16 @@ int from_net_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_ICMP);
 	if (step.next == NEXT_REPLY)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_REPLY);
+	if (step.next == NEXT_FINISH && tunnel_is_here(&work.packet, step.verdict)) {
+		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_IN);
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	if (step.next == NEXT_TUNNEL) {
+		tail_tunnel(skb, &work.in.flow, step.verdict, backend_node(work.in.flow.backend), TUNNEL_FORWARD,
+			    HOOK_FROM_NET);
+		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
+	}
 	if (step.verdict == VERDICT_PASS_UNKNOWN_REPLY)
 		bpf_tail_call(skb, &programs, PROGRAM_FORMER);
 	if (step.next == NEXT_ROUTE) {
@@ -143,6 +161,11 @@ int to_net_slow(struct __sk_buff *skb)
 
 	if (step.next == NEXT_ICMP)
 		bpf_tail_call(skb, &programs, PROGRAM_TO_NET_ICMP);
+	if (step.next == NEXT_TUNNEL) {
+		handed(skb)->tunnel.verdict = step.verdict;
+		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
+	}
 	if (step.verdict == VERDICT_REJECT_LATE_ANSWER) {
 		tail_reject(skb, HOOK_TO_NET, step.verdict);
 		bpf_tail_call(skb, &programs, PROGRAM_REJECT);
@@ -180,6 +203,13 @@ int from_net_icmp(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
+	if (icmp.match.flow.flags & FLOW_CARRY && verdict == VERDICT_TRANSLATE_ICMP) {
+		tail_tunnel(skb, &icmp.match.flow, verdict, backend_node(icmp.match.flow.backend), TUNNEL_FORWARD,
+			    HOOK_FROM_NET);
+		handed(skb)->tunnel.backend = 0;
+		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
 	event_refused(skb, &icmp.outer, verdict);
 	return finish_turned(skb, HOOK_FROM_NET, verdict, length, icmp.back);
 }
@@ -199,6 +229,12 @@ int to_net_icmp(struct __sk_buff *skb)
 	struct icmp icmp = { .outer.hook = HOOK_TO_NET };
 	enum verdict verdict = icmp_reply(skb, &icmp);
 
+	if (tunnel_there && icmp.match.flow.flags & FLOW_CARRIED && verdict == VERDICT_TRANSLATE_ICMP) {
+		tail_tunnel(skb, &icmp.match.flow, verdict, flow_carried_by(&icmp.match.flow), TUNNEL_REPLY,
+			    HOOK_TO_NET);
+		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
 	return finish_turned(skb, HOOK_TO_NET, verdict, skb->len, icmp.back);
 }
 
@@ -226,12 +262,13 @@ int route(struct __sk_buff *skb)
 	struct route route = { .packet.hook = HOOK_FROM_NET };
 	enum verdict verdict = handed(skb)->route.verdict;
 	__u32 length = handed(skb)->route.length;
+	enum hook hook = handed(skb)->route.hook;
 	enum verdict result = route_packet(skb, &route);
 
 	if (result == VERDICT_CONTINUE)
-		return finish_routed(skb, verdict, length, &route);
+		return finish_routed(skb, hook, verdict, length, &route);
 	if (!verdict_is_translate(verdict)) /* an answer, whose packet is counted as answered */
-		return finish_turned(skb, HOOK_FROM_NET, verdict, length, false);
+		return finish_turned(skb, hook, verdict, length, false);
 	if (!verdict_is_drop(result) && handed(skb)->route.way != WAY_ERROR && !icmp_error_allowed())
 		result = VERDICT_DROP_ICMP_LIMIT;
 	if (!verdict_is_drop(result) && handed(skb)->route.way != WAY_ERROR) {
@@ -241,20 +278,131 @@ int route(struct __sk_buff *skb)
 	}
 	count_refused(handed(skb)->route.service, result);
 	event_refused(skb, &route.packet, result);
-	return finish_turned(skb, HOOK_FROM_NET, result, length, false);
+	return finish_turned(skb, hook, result, length, false);
 }
 
+/* What was handed on is read again where it is wanted: there is no stack to keep it. */
 SEC("tc")
 int too_big(struct __sk_buff *skb)
 {
-	enum verdict verdict = handed(skb)->route.verdict;
-	__u32 length = handed(skb)->route.length;
-
-	if (too_big_answer(skb, verdict, handed(skb)->route.mtu, handed(skb)->route.way == WAY_BACK)) {
+	if (too_big_answer(skb, handed(skb)->route.verdict, handed(skb)->route.mtu, handed(skb)->route.way)) {
+		if (handed(skb)->route.way == WAY_CARRIED) {
+			tail_error_back(skb);
+			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
+		}
 		handed(skb)->route.way = WAY_ERROR;
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
 	}
+	return finish_turned(skb, handed(skb)->route.hook, handed(skb)->route.verdict, handed(skb)->route.length,
+			     false);
+}
+
+SEC("tc")
+int tunnel_out(struct __sk_buff *skb)
+{
+	enum verdict verdict = handed(skb)->tunnel.verdict;
+	__u32 service = handed(skb)->tunnel.service;
+	__u32 length = handed(skb)->tunnel.length;
+	enum hook hook = handed(skb)->tunnel.hook;
+	struct wrap wrap = {};
+	enum verdict result = wrap_packet(skb, &wrap);
+
+	if (result == VERDICT_CONTINUE)
+		return finish_routed(skb, hook, verdict, length, &wrap.route);
+	if (!verdict_is_translate(verdict)) /* an answer, whose packet is counted as answered */
+		return finish_turned(skb, hook, verdict, length, false);
+	if (!verdict_is_drop(result) && verdict != VERDICT_TRANSLATE_ICMP && !icmp_error_allowed())
+		result = VERDICT_DROP_ICMP_LIMIT;
+	if (!verdict_is_drop(result) && verdict != VERDICT_TRANSLATE_ICMP) {
+		tail_route(skb, result, length, service, wrap_way(&wrap));
+		handed(skb)->route.hook = hook;
+		handed(skb)->route.mtu = wrap.route.mtu;
+		bpf_tail_call(skb, &programs, PROGRAM_TOO_BIG);
+		result = VERDICT_DROP_NO_PROGRAM;
+	}
+	count_refused(service, result);
+	event_refused(skb, &wrap.route.packet, result);
+	return finish_turned(skb, hook, result, length, false);
+}
+
+SEC("tc")
+int tunnel_in(struct __sk_buff *skb)
+{
+	struct arrival arrival = { .packet.hook = HOOK_FROM_NET };
+	struct tunnel_packet *in = tunnel_packet_get();
+	__u32 length = skb->len;
+	enum verdict verdict = in ? arrival_take(skb, &arrival, in) : VERDICT_DROP_NO_PROGRAM;
+
+	if (verdict == VERDICT_CONTINUE) {
+		tail_begin(skb);
+		if (is_icmp(arrival.packet.protocol, arrival.packet.family))
+			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_ICMP);
+		else if (in->kind == TUNNEL_FORWARD)
+			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_FORWARD);
+		else
+			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_BACK);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	event_refused(skb, &arrival.packet, verdict);
 	return finish_turned(skb, HOOK_FROM_NET, verdict, length, false);
+}
+
+SEC("tc")
+int tunnel_forward(struct __sk_buff *skb)
+{
+	const struct tunnel_packet *in = tunnel_packet_get();
+	struct work work = {};
+	struct step step = in ? tunnel_deliver(skb, &work, in) : step_finish(VERDICT_DROP_NO_PROGRAM);
+
+	if (tail_again(skb, &work, step.next))
+		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_FORWARD);
+	if (verdict_is_translate(step.verdict) && work.in.flow.seen & CARRIED_NEAR) {
+		tail_route(skb, step.verdict, in ? in->length : 0, work.service, WAY_FORWARD);
+		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	if (work.service)
+		count_refused(work.service, step.verdict);
+	event_refused(skb, &work.packet, step.verdict);
+	shortcut_try(skb, &work.packet, HOOK_FROM_NET, step.verdict);
+	return finish_turned(skb, HOOK_FROM_NET, step.verdict, in ? in->length : 0, false);
+}
+
+SEC("tc")
+int tunnel_back(struct __sk_buff *skb)
+{
+	const struct tunnel_packet *in = tunnel_packet_get();
+	struct flow_query query = {};
+	struct packet packet = {};
+	struct found found = {};
+	enum verdict verdict = in ? tunnel_answer(skb, &packet, &found, &query, in->node) : VERDICT_DROP_NO_PROGRAM;
+	const struct flow *flow = found_flow(&found);
+
+	if (verdict == VERDICT_CONTINUE) {
+		verdict = packet.fragment == FRAGMENT_LATER ? VERDICT_TRANSLATE_FRAGMENT : VERDICT_TRANSLATE_REPLY;
+		tail_route(skb, verdict, in->length, flow ? flow->service : 0, WAY_CARRIED);
+		handed(skb)->route.node = in->node;
+		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	event_refused(skb, &packet, verdict);
+	return finish_turned(skb, HOOK_FROM_NET, verdict, in ? in->length : 0, false);
+}
+
+SEC("tc")
+int tunnel_icmp(struct __sk_buff *skb)
+{
+	const struct tunnel_packet *in = tunnel_packet_get();
+	struct icmp icmp = { .outer.hook = HOOK_FROM_NET };
+	enum verdict verdict = in ? tunnel_error(skb, &icmp, in) : VERDICT_DROP_NO_PROGRAM;
+
+	if (in && in->kind == TUNNEL_REPLY && verdict == VERDICT_TRANSLATE_ICMP) {
+		tail_route(skb, verdict, in->length, 0, WAY_ERROR);
+		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	event_refused(skb, &icmp.outer, verdict);
+	return finish_turned(skb, HOOK_FROM_NET, verdict, in ? in->length : 0, false);
 }
 
 SEC("tc")

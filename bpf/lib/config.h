@@ -69,6 +69,9 @@ volatile const __u8 conntrack_lookup = 0;
 /* Not 0: packets may leave past the host's stack, while the settings say so. 0: no packet asks. */
 volatile const __u8 shortcut_there = 0;
 
+/* Not 0: clients off the node may go to backends on other nodes through the tunnel. 0: there is none. */
+volatile const __u8 tunnel_there = 0;
+
 /* Elements of xdp_ways less one, which are a power of two. */
 volatile const __u32 xdp_way_mask = 0;
 

@@ -236,6 +236,8 @@ static __always_inline struct step create_to_backend(struct __sk_buff *skb, stru
 
 	if (packet->protocol == IPPROTO_SCTP && choice->port != packet->destination_port)
 		return step_finish(VERDICT_DROP_SCTP_PORT);
+	if (tunnel_is_backend(choice, packet->protocol))
+		return step_finish(VERDICT_DROP_TUNNEL_SOURCE);
 	create_describe(in, packet);
 	in->flow.backend = choice->backend;
 	in->flow.generation = choice->generation;

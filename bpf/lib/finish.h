@@ -26,12 +26,13 @@ static __always_inline int finish_turned(struct __sk_buff *skb, enum hook hook, 
 }
 
 /* Counts the packet with what was decided before it was routed, and lets it go. */
-static __always_inline int finish_routed(struct __sk_buff *skb, enum verdict verdict, __u32 length, struct route *route)
+static __always_inline int finish_routed(struct __sk_buff *skb, enum hook hook, enum verdict verdict, __u32 length,
+					 struct route *route)
 {
 	if (route->stack)
-		return finish_turned(skb, HOOK_FROM_NET, verdict, length, false);
+		return finish_turned(skb, hook, verdict, length, false);
 	trace_verdict(verdict);
-	count_verdict(HOOK_FROM_NET, verdict, length);
+	count_verdict(hook, verdict, length);
 	return route_send(route);
 }
 

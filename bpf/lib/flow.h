@@ -241,6 +241,8 @@ static __always_inline bool flow_has_twin(const struct flow *flow)
 /* Source port that the backend sees under this entry, 0 none: the other one of the two entries has it. */
 static __always_inline __be16 flow_wire_port(const struct flow *flow)
 {
+	if (flow->flags & FLOW_CARRY)
+		return 0; /* its node keeps ports apart */
 	return flow->flags & FLOW_ALIAS || !flow_has_twin(flow) ? flow->port : 0;
 }
 
@@ -536,6 +538,12 @@ static __always_inline void flow_reopen(struct flow *flow)
 {
 	if (flow->seen & FLOW_HELD)
 		__sync_fetch_and_and(&flow->seen, ~FLOW_HELD);
+}
+
+/* FLOW_CARRIED: number of the node that the connection came from. */
+static __always_inline __u16 flow_carried_by(const struct flow *flow)
+{
+	return flow->seen >> CARRIED_NODE_SHIFT;
 }
 
 /* The address that the server takes for its client's. */

@@ -185,6 +185,11 @@ __noinline int forward_rewrite(struct __sk_buff *skb, const struct packet *packe
 	if (!packet || !flow || !to)
 		return VERDICT_DROP_REWRITE;
 	trace_flow(flow);
+	if (flow->flags & FLOW_CARRY) {
+		fragment_remember(packet);
+		count_to_backend(flow->backend, skb->len);
+		return forward_verdict(packet, flow, verdict);
+	}
 	if (packet->protocol == IPPROTO_SCTP && packet->fragment != FRAGMENT_LATER &&
 	    (to->source_port != packet->source_port || to->destination_port != packet->destination_port))
 		return VERDICT_DROP_SCTP_PORT;

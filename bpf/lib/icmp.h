@@ -153,7 +153,7 @@ static __always_inline void outer_target(const struct icmp *icmp, struct rewrite
 	const struct packet *outer = &icmp->outer;
 	const struct packet *answer = &icmp->answer;
 
-	if (icmp->match.flow.flags & FLOW_SNAT) {
+	if (icmp->match.flow.flags & (FLOW_SNAT | FLOW_CARRIED)) {
 		*to = icmp->to;
 		return;
 	}
@@ -236,6 +236,8 @@ static __always_inline enum verdict icmp_translate(struct __sk_buff *skb, struct
 	if (icmp->match.flow.flags == FLOW_DIRECT && icmp->match.flow.port == icmp->match.flow.other_port)
 		return VERDICT_PASS_ICMP;
 	trace_flow(&icmp->match.flow);
+	if (icmp->match.flow.flags & FLOW_CARRY)
+		return VERDICT_TRANSLATE_ICMP; /* by the other node */
 	icmp->back = swap;
 	if (swap && !(packet_pull(skb, ETH_HLEN) && swap_macs(skb)))
 		return VERDICT_DROP_REWRITE;

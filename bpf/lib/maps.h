@@ -19,6 +19,11 @@ int from_net_reply(struct __sk_buff *skb);
 int route(struct __sk_buff *skb);
 int too_big(struct __sk_buff *skb);
 int shortcut(struct __sk_buff *skb);
+int tunnel_out(struct __sk_buff *skb);
+int tunnel_in(struct __sk_buff *skb);
+int tunnel_forward(struct __sk_buff *skb);
+int tunnel_back(struct __sk_buff *skb);
+int tunnel_icmp(struct __sk_buff *skb);
 
 /* frontend -> number of the record in force */
 struct {
@@ -175,6 +180,47 @@ struct {
 	__uint(max_entries, 1);
 } xdp_ways SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct tunnel_end);
+	__uint(max_entries, 1);
+} tunnel SEC(".maps");
+
+/* number of a node in names -> its side of the tunnel */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct tunnel_node);
+	__uint(max_entries, 16384);
+} tunnel_nodes SEC(".maps");
+
+/* each address of each node, this one too -> the node's number in names */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct address);
+	__type(value, __u32);
+	__uint(max_entries, 65536);
+} tunnel_addresses SEC(".maps");
+
+/* backends of this node: another node names the endpoint */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct local_key);
+	__type(value, __u32);
+	__uint(max_entries, 65536);
+} local_backends SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct tunnel_packet);
+	__uint(max_entries, 1);
+} tunnel_packets SEC(".maps");
+
 /* What the sock programs remember of unconnected sockets: for each datagram's way back, and to keep them on their backend. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -274,5 +320,10 @@ struct {
 		[PROGRAM_ROUTE] = (void *)&route,
 		[PROGRAM_TOO_BIG] = (void *)&too_big,
 		[PROGRAM_SHORTCUT] = (void *)&shortcut,
+		[PROGRAM_TUNNEL_OUT] = (void *)&tunnel_out,
+		[PROGRAM_TUNNEL_IN] = (void *)&tunnel_in,
+		[PROGRAM_TUNNEL_FORWARD] = (void *)&tunnel_forward,
+		[PROGRAM_TUNNEL_BACK] = (void *)&tunnel_back,
+		[PROGRAM_TUNNEL_ICMP] = (void *)&tunnel_icmp,
 	},
 };

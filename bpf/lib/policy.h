@@ -162,6 +162,14 @@ static __always_inline bool backend_serving(const struct backend *backend)
 	return backend_serves_always(backend);
 }
 
+/* Number in names of the node that it is on, 0: not known. */
+static __always_inline __u16 backend_node(__u32 id)
+{
+	const struct backend *backend = backend_get(id);
+
+	return backend ? backend->node : 0;
+}
+
 /* Its packets need no way over the network. */
 static __always_inline bool backend_is_local(__u32 id)
 {

@@ -8,6 +8,7 @@
 #include "parse.h"
 #include "rewrite.h"
 #include "settings.h"
+#include "work.h"
 
 struct reply {
 	struct flow flow; /* copy */
@@ -103,6 +104,9 @@ static __always_inline enum verdict reply_translate(struct __sk_buff *skb, const
 	trace_flow(&reply.flow);
 	if (reply.flow.flags == FLOW_DIRECT)
 		return VERDICT_PASS_DIRECT;
+	if (tunnel_there && packet->hook == HOOK_TO_NET && reply.flow.flags & FLOW_CARRIED)
+		tail_tunnel(skb, &reply.flow, VERDICT_TRANSLATE_REPLY, flow_carried_by(&reply.flow), TUNNEL_REPLY,
+			    HOOK_TO_NET);
 	return reply_rewrite(skb, packet, &reply.flow);
 }
 

@@ -33,6 +33,8 @@ static __always_inline struct step slow_translated(const struct work *work, enum
 {
 	if (work->in.flow.flags & FLOW_SNAT && verdict_is_translate(verdict))
 		return (struct step){ NEXT_ROUTE, verdict };
+	if (work->in.flow.flags & FLOW_CARRY && verdict_is_translate(verdict))
+		return (struct step){ NEXT_TUNNEL, verdict };
 	return step_finish(verdict);
 }
 
@@ -165,7 +167,11 @@ static __always_inline struct step slow_reply(struct __sk_buff *skb, enum hook h
 		return step_finish(verdict);
 	if (is_icmp(packet.protocol, packet.family))
 		return step_to(NEXT_ICMP);
-	return step_finish(reply_slow(skb, settings, &packet));
+	handed(skb)->tunnel.node = 0;
+	verdict = reply_slow(skb, settings, &packet);
+	return tunnel_there && handed(skb)->tunnel.node && verdict_is_translate(verdict)
+		       ? (struct step){ NEXT_TUNNEL, verdict }
+		       : step_finish(verdict);
 }
 
 /* ICMP and ICMPv6 of both directions. */

@@ -441,8 +441,13 @@ static __always_inline enum verdict create_external(struct __sk_buff *skb, struc
 						    const struct record *record, const struct choice *choice)
 {
 	struct flow *flow = &work->in.flow;
-	int source = backend_is_local(choice->backend) ? 0 : snat_source(skb, &work->packet, &choice->address);
+	int source;
 
+	if (tunnel_carries(skb, &work->packet, record, choice)) {
+		flow->flags = FLOW_CARRY;
+		return VERDICT_CONTINUE;
+	}
+	source = backend_is_local(choice->backend) ? 0 : snat_source(skb, &work->packet, &choice->address);
 	if (source < 0)
 		return -source;
 	if (!source)

@@ -151,7 +151,7 @@ __noinline int too_big_build(struct __sk_buff *skb, const struct packet *packet,
 }
 
 /* False: there is no answer to such a packet. It became one otherwise, which is to be routed. */
-static __always_inline bool too_big_answer(struct __sk_buff *skb, enum verdict verdict, __u16 mtu, bool back)
+static __always_inline bool too_big_answer(struct __sk_buff *skb, enum verdict verdict, __u16 mtu, enum way way)
 {
 	const struct settings *settings = settings_get();
 	struct icmp icmp = { .outer.hook = HOOK_FROM_NET };
@@ -159,8 +159,10 @@ static __always_inline bool too_big_answer(struct __sk_buff *skb, enum verdict v
 	if (!settings || parse_full(skb, &icmp.outer) != VERDICT_CONTINUE || icmp.outer.malformed ||
 	    !has_ports(icmp.outer.protocol) || icmp.outer.fragment == FRAGMENT_LATER)
 		return false;
-	if (!too_big_original(skb, &icmp, settings, back) || !too_big_restore(skb, &icmp) ||
-	    !answer_allowed(skb, &icmp.outer))
+	if (way != WAY_CARRY && way != WAY_CARRIED && /* these are as their sender wrote them */
+	    (!too_big_original(skb, &icmp, settings, way == WAY_BACK) || !too_big_restore(skb, &icmp)))
+		return false;
+	if (!answer_allowed(skb, &icmp.outer))
 		return false;
 	return too_big_build(skb, &icmp.outer, verdict, mtu);
 }

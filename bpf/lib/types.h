@@ -109,6 +109,7 @@ enum record_flags {
 	RECORD_ADDRESS = 1,       /* the entry with port 0: the address only */
 	RECORD_SOURCE_RANGES = 2, /* look the source up in source_ranges */
 	RECORD_ON_HOST = 4, /* the node has the address itself: the service has its own ports there, and no other */
+	RECORD_CARRY = 8, /* clients off the node go to backends on other nodes through the tunnel, where that can be */
 };
 
 struct tier {
@@ -201,6 +202,9 @@ enum flow_flags {
 	FLOW_DIRECT = 2,  /* client speaks to frontend address itself: no backend, kept so that ports stay apart */
 	FLOW_HAIRPIN = 4, /* client and backend are one pod: the backend sees the service loopback address */
 	FLOW_SNAT = 8,    /* the backend sees one of sources and other_port; an alias is found by both */
+	FLOW_CARRY = 16,  /* packets go through the tunnel as they are, and the backend's node translates them */
+	FLOW_CARRIED =
+		32, /* packets came through the tunnel, and answers go back through it; seen has the other node's number */
 };
 
 /* What the connection has shown; or-ed in by atomic operations. */
@@ -226,6 +230,11 @@ enum tried {
 	TRIED_SHIFT = 8, /* of all this in seen */
 };
 _Static_assert(TRIED_SHIFT + TRIED_COUNT_BITS + (TRIED_MAX - 1) * TRIED_ID_BITS == 32, "fits seen");
+
+/* FLOW_CARRIED: the other node has chosen the backend, so there the same bits of seen have that node's number in names. */
+#define CARRIED_NODE_SHIFT TRIED_SHIFT
+#define CARRIED_NODE       (0xffffu << CARRIED_NODE_SHIFT)
+#define CARRIED_NEAR       (1u << 24) /* in seen as well: the client is on this node, and came by another one none the less */
 
 /* One connection: one cache line. Found by hash of client address, port and protocol, in one of two blocks; a forward packet matches
  * the frontend, a reply the backend. Written only between FLOW_WRITING and FLOW_LIVE, but for seen, touched. port is that of the entry's
@@ -459,6 +468,44 @@ struct xdp_way {
 };
 _Static_assert(sizeof(struct xdp_way) == 48, "layout is shared");
 
+/* This node's side of the tunnel. */
+struct tunnel_end {
+	struct address own4; /* to which the other nodes send; zero: none */
+	struct address own6;
+	__be16 port; /* of every node; 0: there is no tunnel */
+	__u8 pad[6];
+};
+_Static_assert(sizeof(struct tunnel_end) == 40, "layout is shared");
+
+/* Another node's side of it; key: the node's number in names. */
+struct tunnel_node {
+	struct address address4; /* zero: none */
+	struct address address6;
+	__u8 carries; /* not 0: it takes packets of new connections */
+	__u8 pad[7];
+};
+_Static_assert(sizeof(struct tunnel_node) == 40, "layout is shared");
+
+/* Key of local_backends: an endpoint of a service port. */
+struct local_key {
+	struct address address;
+	__be16 port;
+	__u16 pad;
+	__u32 service; /* id of the service port */
+};
+_Static_assert(sizeof(struct local_key) == 24, "layout is shared");
+
+/* What a packet brought with it through the tunnel, from one program to the next. One for each processor, on which nothing comes between. */
+struct tunnel_packet {
+	struct address backend;
+	__be16 port;  /* of the backend; 0: it named none */
+	__u16 node;   /* number of the node that sent it */
+	__u32 length; /* as it came */
+	__u8 kind;    /* enum tunnel_kind */
+	__u8 pad[7];
+};
+_Static_assert(sizeof(struct tunnel_packet) == 32, "layout is shared");
+
 /* A socket that sends datagrams here and there, and one it speaks with: as it names it (frontend) or as it is (backend). */
 struct sock_key {
 	__u64 cookie; /* of the socket */
@@ -529,7 +576,12 @@ enum program {
 	/* from_net and from_pod of the tables that are being left, while they are: they may know whose packet this is */
 	PROGRAM_FORMER,
 	PROGRAM_FORMER_POD,
-	PROGRAM_SHORTCUT, /* sends what was translated out past the host's stack, or leaves it to that */
+	PROGRAM_SHORTCUT,       /* sends what was translated out past the host's stack, or leaves it to that */
+	PROGRAM_TUNNEL_OUT,     /* sends a packet to another node through the tunnel */
+	PROGRAM_TUNNEL_IN,      /* takes a packet out of the tunnel */
+	PROGRAM_TUNNEL_FORWARD, /* that of a client: translates it towards a backend of this node */
+	PROGRAM_TUNNEL_BACK,    /* an answer: sends it to the client */
+	PROGRAM_TUNNEL_ICMP,    /* an error about either */
 	PROGRAM_MAX,
 };
 

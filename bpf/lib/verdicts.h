@@ -60,7 +60,10 @@ enum verdict {
 	VERDICT_DROP_NO_ROUTE,           /* the routing table has no way to the backend or the client */
 	VERDICT_DROP_FORWARDING_OFF,     /* the kernel may not forward from this device (ip_forward) */
 	VERDICT_DROP_NO_SOURCE,          /* no address of this node for SNAT on the device towards the backend */
-	VERDICT_DROP_ICMP_LIMIT, /* an ICMP error would answer it, and this processor has made too many of them */
+	VERDICT_DROP_ICMP_LIMIT,       /* an ICMP error would answer it, and this processor has made too many of them */
+	VERDICT_DROP_TUNNEL_SOURCE,    /* to a node's tunnel, from somebody who is no node */
+	VERDICT_DROP_TUNNEL_MALFORMED, /* in the tunnel, and not as a node writes it */
+	VERDICT_DROP_TUNNEL_STRAY, /* in the tunnel, of no connection that is known here, and for no backend of this node */
 
 	VERDICT_MAX,
 };

@@ -5,6 +5,7 @@
 
 #include "flow_insert.h"
 #include "forward.h"
+#include "tunnel.h"
 
 #define TRIES_MAX 24 /* of the slow path; the kernel allows 33 tail calls */
 
@@ -38,7 +39,9 @@ struct handed_shortcut {
 enum way {
 	WAY_FORWARD = 0, /* a packet to a server, */
 	WAY_BACK,        /* to a client, */
-	WAY_ERROR,       /* an ICMP error: no other is made of it */
+	WAY_ERROR,       /* an ICMP error: no other is made of it, */
+	WAY_CARRY,       /* a client's packet to another node, untranslated, */
+	WAY_CARRIED,     /* an answer that came through the tunnel, to a client: errors about it go back there */
 };
 
 /* To the program route, from there to too_big, and back with the answer. */
@@ -46,10 +49,24 @@ struct handed_route {
 	__u32 verdict; /* of the packet */
 	__u32 length;  /* of the packet as it came */
 	__u32 service;
-	__u32 way; /* enum way */
-	__u32 mtu; /* written by route for too_big */
+	__u8 way;   /* enum way */
+	__u8 hook;  /* where the packet came, and is counted */
+	__u16 node; /* WAY_CARRIED: number of the node that the packet came from */
+	__u32 mtu;  /* written by route for too_big */
 };
 _Static_assert(sizeof(struct handed_route) <= sizeof(((struct __sk_buff *)0)->cb), "fits skb->cb");
+
+/* To the program tunnel_out. */
+struct handed_tunnel {
+	__u32 verdict; /* of the packet */
+	__u32 length;  /* of the packet as it came */
+	__u32 service;
+	__u32 backend; /* id, 0: the packet names none */
+	__u16 node;    /* number of the node that it goes to */
+	__u8 kind;     /* enum tunnel_kind, and TUNNEL_KNOWN */
+	__u8 hook;     /* where it came, and is counted */
+};
+_Static_assert(sizeof(struct handed_tunnel) <= sizeof(((struct __sk_buff *)0)->cb), "fits skb->cb");
 
 /* The attribute keeps each access one to the context with a constant offset, as the verifier demands. */
 struct handed {
@@ -59,6 +76,7 @@ struct handed {
 		struct handed_reject reject;
 		struct handed_route route;
 		struct handed_shortcut shortcut;
+		struct handed_tunnel tunnel;
 	};
 } __attribute__((preserve_static_offset));
 
@@ -90,6 +108,7 @@ enum next {
 	NEXT_ICMP,       /* the program for ICMP */
 	NEXT_HAIRPIN,    /* the program for replies to the hairpin address */
 	NEXT_REPLY,      /* the program for replies to SNAT */
+	NEXT_TUNNEL,     /* the packet goes to another node by the program tunnel_out */
 };
 
 struct step {
@@ -148,6 +167,43 @@ static __always_inline void tail_route(struct __sk_buff *skb, enum verdict verdi
 	handed(skb)->route.length = length;
 	handed(skb)->route.service = service;
 	handed(skb)->route.way = way;
+	handed(skb)->route.hook = HOOK_FROM_NET;
+	handed(skb)->route.node = 0;
+}
+
+/* A packet goes to another node, and names no backend. */
+static __always_inline void tail_tunnel_to(struct __sk_buff *skb, enum verdict verdict, __u16 node,
+					   enum tunnel_kind kind, enum hook hook)
+{
+	handed(skb)->tunnel.verdict = verdict;
+	handed(skb)->tunnel.length = skb->len;
+	handed(skb)->tunnel.service = 0;
+	handed(skb)->tunnel.backend = 0;
+	handed(skb)->tunnel.node = node;
+	handed(skb)->tunnel.kind = kind;
+	handed(skb)->tunnel.hook = hook;
+}
+
+/* The packet of a flow does. What is known there of the connection need not be said again. */
+static __always_inline void tail_tunnel(struct __sk_buff *skb, const struct flow *flow, enum verdict verdict,
+					__u16 node, enum tunnel_kind kind, enum hook hook)
+{
+	tail_tunnel_to(skb, verdict, node, kind, hook);
+	handed(skb)->tunnel.service = flow->service;
+	handed(skb)->tunnel.backend = flow->backend;
+	if (flow->seen & SEEN_REPLY)
+		handed(skb)->tunnel.kind = kind | TUNNEL_KNOWN;
+}
+
+/* The error that a packet of the tunnel became goes back to where that came from. */
+static __always_inline void tail_error_back(struct __sk_buff *skb)
+{
+	enum verdict verdict = handed(skb)->route.verdict;
+	enum hook hook = handed(skb)->route.hook;
+	__u32 length = handed(skb)->route.length;
+
+	tail_tunnel_to(skb, verdict, handed(skb)->route.node, TUNNEL_FORWARD, hook);
+	handed(skb)->tunnel.length = length;
 }
 
 static __always_inline void tail_too_big(struct __sk_buff *skb, enum verdict verdict, __u32 mtu)

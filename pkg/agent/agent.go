@@ -124,7 +124,7 @@ func (r *running) openLoop(context.Context) error {
 		return err
 	}
 	r.loop = newLoop(r.source, r.tables, r.metrics, d.diary, r.log, loopOptions{
-		loopback4: o.Loopback4, loopback6: o.Loopback6,
+		loopback4: o.Loopback4, loopback6: o.Loopback6, offNode: o.OffNode, tunnelPort: o.tunnelPort(),
 		auditEvery: o.AuditEvery, reclaimEvery: o.ReclaimEvery, debounce: o.Debounce,
 		namespace: namespace, snatPorts: o.SNATPorts, snatWide: o.SNATAllPorts && r.objects.Conntrack() == nil, nodeConfig: o.nodeConfig(),
 		nodeChanged: func() { r.devices.Changed(); r.checks.Look(); r.hostChanged(); d.lookAtNames() },

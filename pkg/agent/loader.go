@@ -36,11 +36,12 @@ type loadRequest struct {
 	PinPath  string
 	SocketLB attach.SocketMode
 	Shortcut ShortcutMode
+	Tunnel   uint16
 	XDP      bool
 }
 
 func (q loadRequest) options() bpf.Options {
-	o := Options{SocketLB: q.SocketLB, Shortcut: q.Shortcut}
+	o := Options{SocketLB: q.SocketLB, Shortcut: q.Shortcut, CarryPort: q.Tunnel}
 	return bpf.Options{Sizes: q.Sizes, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSocketHooks: q.SocketLB == attach.NoSockets, XDP: q.XDP}
 }
 
@@ -48,6 +49,7 @@ func (q loadRequest) options() bpf.Options {
 const (
 	knobEveryNamespace = "every_namespace" // the sockets of pods are served as well
 	knobShortcut       = "shortcut_there"  // packets may leave past the host's stack
+	knobTunnel         = "tunnel_there"    // clients off the node may go to backends on other nodes through the tunnel
 )
 
 // knobs are those of the options that are not as in the object.
@@ -59,6 +61,9 @@ func (o Options) knobs() map[string]any {
 	if o.Shortcut == ShortcutAuto || o.Shortcut == ShortcutOn {
 		knobs[knobShortcut] = uint8(1)
 	}
+	if o.tunnelPort() != 0 {
+		knobs[knobTunnel] = uint8(1)
+	}
 	return knobs
 }
 
@@ -69,7 +74,7 @@ type loadAnswer struct {
 
 // request is what a plan asks for.
 func (o Options) request(p plan) loadRequest {
-	return loadRequest{Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, XDP: o.XDP.On()}
+	return loadRequest{Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, Tunnel: o.tunnelPort(), XDP: o.XDP.On()}
 }
 
 // answer does what is asked.

@@ -50,7 +50,9 @@ const (
 type loopOptions struct {
 	loopback4, loopback6               netip.Addr
 	auditEvery, reclaimEvery, debounce time.Duration
-	namespace                          uint64 // cookie of the host's network namespace
+	namespace                          uint64     // cookie of the host's network namespace
+	offNode                            lb.OffNode // of Services that say nothing
+	tunnelPort                         uint16     // 0: there is no tunnel
 	snatPorts                          maps.PortRange
 	snatWide                           bool // ports beyond these serve as well
 	nodeConfig                         watch.NodeConfig

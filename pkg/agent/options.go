@@ -48,6 +48,9 @@ type Options struct {
 	SNATPorts    maps.PortRange // --snat-ports: source ports of external clients' connections to backends on other nodes
 	SNATAllPorts bool           // --snat-all-ports: the other ones from 1024 on, too, where these are used up and connection tracking can be asked
 
+	OffNode   lb.OffNode // --off-node: how clients off the node get to backends on other nodes, where the Service says nothing
+	CarryPort uint16     // --carry-port: UDP port of the tunnel between nodes, the same on all; 0: DefaultCarryPort where OffNode wants one
+
 	Shortcut ShortcutMode // --shortcut: whether translated packets leave past the host's stack
 
 	XDP attach.XDPMode // --xdp: which network devices' packets are taken before the host's stack
@@ -122,6 +125,7 @@ func DefaultOptions() Options {
 		SocketLB:       attach.HostSockets,
 		SNATPorts:      maps.DefaultSNATPorts(),
 		SNATAllPorts:   true,
+		OffNode:        lb.OffNodeSNAT,
 		Shortcut:       ShortcutOff,
 		XDP:            attach.XDPOff,
 		Ejection:       lb.EjectionOn,
@@ -157,6 +161,10 @@ func (o Options) Check() error {
 		return fmt.Errorf("--loopback6 %v: want an IPv6 address", o.Loopback6)
 	case o.SNATPorts.Count() == 0:
 		return fmt.Errorf("--snat-ports %s: want FIRST-LAST, as 61000-65535", o.SNATPorts)
+	case !slices.Contains(lb.OffNodes(), o.OffNode):
+		return fmt.Errorf("--off-node %q: want snat or carry", o.OffNode)
+	case o.tunnelPort() != 0 && (o.tunnelPort() < 1024 || o.SNATPorts.Contains(o.tunnelPort())):
+		return fmt.Errorf("--carry-port %d: want a port from 1024 on that is none of --snat-ports %s", o.tunnelPort(), o.SNATPorts)
 	case !slices.Contains(lb.Ejections(), o.Ejection):
 		return fmt.Errorf("--ejection %q: want off, observe or on", o.Ejection)
 	case o.AuditEvery <= 0 || o.ReclaimEvery <= 0:
@@ -170,6 +178,18 @@ func (o Options) Check() error {
 	}
 	return errors.Join(o.MassDeletion.Check(), o.Names.check(), checkAddress("--health-address", o.HealthAddress), checkAddress("--metrics-address", o.MetricsAddress),
 		checkPatterns("--pod-devices", "veth*,lxc*", o.PodDevices), checkPatterns("--net-devices", "eth*,vxlan*", o.NetDevices), checkKubeconfig(o.Kubeconfig), checkServers(o.APIServers), o.nodeConfig().Validate())
+}
+
+// DefaultCarryPort is the tunnel's where nothing else is said: one that nothing is registered for, and none of Geneve's own, which networks
+// between pods may use.
+const DefaultCarryPort = 6091
+
+// tunnelPort is the UDP port of the tunnel between nodes; 0: there is none.
+func (o Options) tunnelPort() uint16 {
+	if o.CarryPort == 0 && o.OffNode == lb.OffNodeCarry {
+		return DefaultCarryPort
+	}
+	return o.CarryPort
 }
 
 // checkAddress refuses what no server could ever listen on; "" is no server.
@@ -224,5 +244,6 @@ func (o Options) nodeConfig() watch.NodeConfig {
 		ExternalIPs:       o.ExternalIPs,
 		ServiceCIDRs:      o.ServiceCIDRs,
 		ProxyName:         o.ProxyName,
+		AllNodes:          o.tunnelPort() != 0,
 	}
 }

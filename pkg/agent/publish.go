@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -108,6 +109,7 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	l.noteMinding(name, mindsHost(in))
 	node := l.node()
 	decision := decide.Serve(in, node)
+	decision.OffNode = cmp.Or(decision.OffNode, l.offNode)
 	stats, err := l.tables.Apply(decision)
 	names.settle(err)
 	names.learn(&decision)

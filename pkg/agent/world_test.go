@@ -72,7 +72,9 @@ func (s *scripted) Node() lb.Node {
 	return s.node
 }
 
-func (s *scripted) NodeEligible() bool           { return true }
+func (s *scripted) NodeEligible() bool             { return true }
+func (s *scripted) Nodes() map[string][]netip.Addr { return nil }
+
 func (s *scripted) ServiceCIDRs() []netip.Prefix { return s.cidrs }
 func (s *scripted) Problems() []lb.Problem       { return nil }
 func (s *scripted) Guard(watch.Guard)            {}

@@ -164,6 +164,8 @@ const (
 	NearlbFlowFlagsFLOW_DIRECT  NearlbFlowFlags = 2
 	NearlbFlowFlagsFLOW_HAIRPIN NearlbFlowFlags = 4
 	NearlbFlowFlagsFLOW_SNAT    NearlbFlowFlags = 8
+	NearlbFlowFlagsFLOW_CARRY   NearlbFlowFlags = 16
+	NearlbFlowFlagsFLOW_CARRIED NearlbFlowFlags = 32
 )
 
 type NearlbFlowPhase uint32
@@ -259,6 +261,14 @@ type NearlbKnownBits struct {
 	Backends  uint64
 }
 
+type NearlbLocalKey struct {
+	_       structs.HostLayout
+	Address NearlbAddress
+	Port    uint16
+	Pad     uint16
+	Service uint32
+}
+
 type NearlbMember uint32
 
 const (
@@ -318,7 +328,12 @@ const (
 	NearlbProgramPROGRAM_FORMER           NearlbProgram = 13
 	NearlbProgramPROGRAM_FORMER_POD       NearlbProgram = 14
 	NearlbProgramPROGRAM_SHORTCUT         NearlbProgram = 15
-	NearlbProgramPROGRAM_MAX              NearlbProgram = 16
+	NearlbProgramPROGRAM_TUNNEL_OUT       NearlbProgram = 16
+	NearlbProgramPROGRAM_TUNNEL_IN        NearlbProgram = 17
+	NearlbProgramPROGRAM_TUNNEL_FORWARD   NearlbProgram = 18
+	NearlbProgramPROGRAM_TUNNEL_BACK      NearlbProgram = 19
+	NearlbProgramPROGRAM_TUNNEL_ICMP      NearlbProgram = 20
+	NearlbProgramPROGRAM_MAX              NearlbProgram = 21
 )
 
 type NearlbReason uint32
@@ -372,6 +387,7 @@ const (
 	NearlbRecordFlagsRECORD_ADDRESS       NearlbRecordFlags = 1
 	NearlbRecordFlagsRECORD_SOURCE_RANGES NearlbRecordFlags = 2
 	NearlbRecordFlagsRECORD_ON_HOST       NearlbRecordFlags = 4
+	NearlbRecordFlagsRECORD_CARRY         NearlbRecordFlags = 8
 )
 
 type NearlbSchema uint32
@@ -537,6 +553,32 @@ const (
 	NearlbTriedTRIED_SHIFT      NearlbTried = 8
 )
 
+type NearlbTunnelEnd struct {
+	_    structs.HostLayout
+	Own4 NearlbAddress
+	Own6 NearlbAddress
+	Port uint16
+	Pad  [6]uint8
+}
+
+type NearlbTunnelNode struct {
+	_        structs.HostLayout
+	Address4 NearlbAddress
+	Address6 NearlbAddress
+	Carries  uint8
+	Pad      [7]uint8
+}
+
+type NearlbTunnelPacket struct {
+	_       structs.HostLayout
+	Backend NearlbAddress
+	Port    uint16
+	Node    uint16
+	Length  uint32
+	Kind    uint8
+	Pad     [7]uint8
+}
+
 type NearlbVerdict uint32
 
 const (
@@ -586,7 +628,10 @@ const (
 	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 43
 	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 44
 	NearlbVerdictVERDICT_DROP_ICMP_LIMIT          NearlbVerdict = 45
-	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 46
+	NearlbVerdictVERDICT_DROP_TUNNEL_SOURCE       NearlbVerdict = 46
+	NearlbVerdictVERDICT_DROP_TUNNEL_MALFORMED    NearlbVerdict = 47
+	NearlbVerdictVERDICT_DROP_TUNNEL_STRAY        NearlbVerdict = 48
+	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 49
 )
 
 type NearlbVerdictCounter struct {
@@ -644,6 +689,7 @@ const (
 	NearlbMapFrontends             = "frontends"
 	NearlbMapIcmpBudgets           = "icmp_budgets"
 	NearlbMapKnownAddresses        = "known_addresses"
+	NearlbMapLocalBackends         = "local_backends"
 	NearlbMapNames                 = "names"
 	NearlbMapPeers                 = "peers"
 	NearlbMapPrograms              = "programs"
@@ -656,6 +702,10 @@ const (
 	NearlbMapSynSent               = "syn_sent"
 	NearlbMapSynTimes              = "syn_times"
 	NearlbMapTrace                 = "trace"
+	NearlbMapTunnel                = "tunnel"
+	NearlbMapTunnelAddresses       = "tunnel_addresses"
+	NearlbMapTunnelNodes           = "tunnel_nodes"
+	NearlbMapTunnelPackets         = "tunnel_packets"
 	NearlbMapVerdicts              = "verdicts"
 	NearlbMapXdpDevices            = "xdp_devices"
 	NearlbMapXdpWays               = "xdp_ways"
@@ -688,6 +738,11 @@ const (
 	NearlbProgToPodIcmp            = "to_pod_icmp"
 	NearlbProgToPodSlow            = "to_pod_slow"
 	NearlbProgTooBig               = "too_big"
+	NearlbProgTunnelBack           = "tunnel_back"
+	NearlbProgTunnelForward        = "tunnel_forward"
+	NearlbProgTunnelIcmp           = "tunnel_icmp"
+	NearlbProgTunnelIn             = "tunnel_in"
+	NearlbProgTunnelOut            = "tunnel_out"
 	NearlbVarChecksumHelpers       = "checksum_helpers"
 	NearlbVarConntrackLookup       = "conntrack_lookup"
 	NearlbVarEventsPerSecond       = "events_per_second"
@@ -731,6 +786,7 @@ const (
 	NearlbVarTcpHeldTimeout        = "tcp_held_timeout"
 	NearlbVarTcpUnansweredTimeout  = "tcp_unanswered_timeout"
 	NearlbVarTraceOn               = "trace_on"
+	NearlbVarTunnelThere           = "tunnel_there"
 	NearlbVarUdpActiveSeconds      = "udp_active_seconds"
 	NearlbVarUdpAnsweredTimeout    = "udp_answered_timeout"
 	NearlbVarUdpUnansweredTimeout  = "udp_unanswered_timeout"
@@ -809,6 +865,11 @@ type NearlbProgramSpecs struct {
 	ToPodIcmp        *ebpf.ProgramSpec `ebpf:"to_pod_icmp"`
 	ToPodSlow        *ebpf.ProgramSpec `ebpf:"to_pod_slow"`
 	TooBig           *ebpf.ProgramSpec `ebpf:"too_big"`
+	TunnelBack       *ebpf.ProgramSpec `ebpf:"tunnel_back"`
+	TunnelForward    *ebpf.ProgramSpec `ebpf:"tunnel_forward"`
+	TunnelIcmp       *ebpf.ProgramSpec `ebpf:"tunnel_icmp"`
+	TunnelIn         *ebpf.ProgramSpec `ebpf:"tunnel_in"`
+	TunnelOut        *ebpf.ProgramSpec `ebpf:"tunnel_out"`
 }
 
 // NearlbMapSpecs contains maps before they are loaded into the kernel.
@@ -830,6 +891,7 @@ type NearlbMapSpecs struct {
 	Frontends       *ebpf.MapSpec `ebpf:"frontends"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	KnownAddresses  *ebpf.MapSpec `ebpf:"known_addresses"`
+	LocalBackends   *ebpf.MapSpec `ebpf:"local_backends"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	Programs        *ebpf.MapSpec `ebpf:"programs"`
@@ -842,6 +904,10 @@ type NearlbMapSpecs struct {
 	SynSent         *ebpf.MapSpec `ebpf:"syn_sent"`
 	SynTimes        *ebpf.MapSpec `ebpf:"syn_times"`
 	Trace           *ebpf.MapSpec `ebpf:"trace"`
+	Tunnel          *ebpf.MapSpec `ebpf:"tunnel"`
+	TunnelAddresses *ebpf.MapSpec `ebpf:"tunnel_addresses"`
+	TunnelNodes     *ebpf.MapSpec `ebpf:"tunnel_nodes"`
+	TunnelPackets   *ebpf.MapSpec `ebpf:"tunnel_packets"`
 	Verdicts        *ebpf.MapSpec `ebpf:"verdicts"`
 	XdpDevices      *ebpf.MapSpec `ebpf:"xdp_devices"`
 	XdpWays         *ebpf.MapSpec `ebpf:"xdp_ways"`
@@ -894,6 +960,7 @@ type NearlbVariableSpecs struct {
 	TcpHeldTimeout        *ebpf.VariableSpec `ebpf:"tcp_held_timeout"`
 	TcpUnansweredTimeout  *ebpf.VariableSpec `ebpf:"tcp_unanswered_timeout"`
 	TraceOn               *ebpf.VariableSpec `ebpf:"trace_on"`
+	TunnelThere           *ebpf.VariableSpec `ebpf:"tunnel_there"`
 	UdpActiveSeconds      *ebpf.VariableSpec `ebpf:"udp_active_seconds"`
 	UdpAnsweredTimeout    *ebpf.VariableSpec `ebpf:"udp_answered_timeout"`
 	UdpUnansweredTimeout  *ebpf.VariableSpec `ebpf:"udp_unanswered_timeout"`
@@ -936,6 +1003,7 @@ type NearlbMaps struct {
 	Frontends       *ebpf.Map `ebpf:"frontends"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	KnownAddresses  *ebpf.Map `ebpf:"known_addresses"`
+	LocalBackends   *ebpf.Map `ebpf:"local_backends"`
 	Names           *ebpf.Map `ebpf:"names"`
 	Peers           *ebpf.Map `ebpf:"peers"`
 	Programs        *ebpf.Map `ebpf:"programs"`
@@ -948,6 +1016,10 @@ type NearlbMaps struct {
 	SynSent         *ebpf.Map `ebpf:"syn_sent"`
 	SynTimes        *ebpf.Map `ebpf:"syn_times"`
 	Trace           *ebpf.Map `ebpf:"trace"`
+	Tunnel          *ebpf.Map `ebpf:"tunnel"`
+	TunnelAddresses *ebpf.Map `ebpf:"tunnel_addresses"`
+	TunnelNodes     *ebpf.Map `ebpf:"tunnel_nodes"`
+	TunnelPackets   *ebpf.Map `ebpf:"tunnel_packets"`
 	Verdicts        *ebpf.Map `ebpf:"verdicts"`
 	XdpDevices      *ebpf.Map `ebpf:"xdp_devices"`
 	XdpWays         *ebpf.Map `ebpf:"xdp_ways"`
@@ -970,6 +1042,7 @@ func (m *NearlbMaps) Close() error {
 		m.Frontends,
 		m.IcmpBudgets,
 		m.KnownAddresses,
+		m.LocalBackends,
 		m.Names,
 		m.Peers,
 		m.Programs,
@@ -982,6 +1055,10 @@ func (m *NearlbMaps) Close() error {
 		m.SynSent,
 		m.SynTimes,
 		m.Trace,
+		m.Tunnel,
+		m.TunnelAddresses,
+		m.TunnelNodes,
+		m.TunnelPackets,
 		m.Verdicts,
 		m.XdpDevices,
 		m.XdpWays,
@@ -1035,6 +1112,7 @@ type NearlbVariables struct {
 	TcpHeldTimeout        *ebpf.Variable `ebpf:"tcp_held_timeout"`
 	TcpUnansweredTimeout  *ebpf.Variable `ebpf:"tcp_unanswered_timeout"`
 	TraceOn               *ebpf.Variable `ebpf:"trace_on"`
+	TunnelThere           *ebpf.Variable `ebpf:"tunnel_there"`
 	UdpActiveSeconds      *ebpf.Variable `ebpf:"udp_active_seconds"`
 	UdpAnsweredTimeout    *ebpf.Variable `ebpf:"udp_answered_timeout"`
 	UdpUnansweredTimeout  *ebpf.Variable `ebpf:"udp_unanswered_timeout"`
@@ -1075,6 +1153,11 @@ type NearlbPrograms struct {
 	ToPodIcmp        *ebpf.Program `ebpf:"to_pod_icmp"`
 	ToPodSlow        *ebpf.Program `ebpf:"to_pod_slow"`
 	TooBig           *ebpf.Program `ebpf:"too_big"`
+	TunnelBack       *ebpf.Program `ebpf:"tunnel_back"`
+	TunnelForward    *ebpf.Program `ebpf:"tunnel_forward"`
+	TunnelIcmp       *ebpf.Program `ebpf:"tunnel_icmp"`
+	TunnelIn         *ebpf.Program `ebpf:"tunnel_in"`
+	TunnelOut        *ebpf.Program `ebpf:"tunnel_out"`
 }
 
 func (p *NearlbPrograms) Close() error {
@@ -1108,6 +1191,11 @@ func (p *NearlbPrograms) Close() error {
 		p.ToPodIcmp,
 		p.ToPodSlow,
 		p.TooBig,
+		p.TunnelBack,
+		p.TunnelForward,
+		p.TunnelIcmp,
+		p.TunnelIn,
+		p.TunnelOut,
 	)
 }
 

@@ -48,6 +48,10 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 	sockets := modeFlag[attach.SocketMode]{&options.SocketLB, []attach.SocketMode{attach.HostSockets, attach.AllSockets, attach.NoSockets}}
 	flags.Var(sockets, "socket-lb", "whose sockets are served as they connect: `host|all|off`")
 	complete(cmd, "socket-lb", sockets.words)
+	offNode := modeFlag[lb.OffNode]{&options.OffNode, lb.OffNodes()}
+	flags.Var(offNode, "off-node", "how clients off the node get to backends on other nodes: `snat|carry`; carry: by their own address, in a tunnel")
+	complete(cmd, "off-node", offNode.words)
+	flags.Uint16Var(&options.CarryPort, "carry-port", 0, "UDP `port` of that tunnel, the same on all nodes (default: 6091 with --off-node=carry, else none)")
 	shortcut := modeFlag[agent.ShortcutMode]{&options.Shortcut, []agent.ShortcutMode{agent.ShortcutOff, agent.ShortcutAuto, agent.ShortcutOn}}
 	flags.Var(shortcut, "shortcut", "whether translated packets leave past the host's stack: `off|auto|on`; auto: while that passes nothing by")
 	complete(cmd, "shortcut", shortcut.words)

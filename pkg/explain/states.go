@@ -34,6 +34,8 @@ var states = []Word{
 	{"direct", Flag, "to a backend's own address, by no Service: kept so that its ports stay apart from others'", ""},
 	{"hairpin", Flag, "client and backend are one pod, which sees the service loopback address as its peer", ""},
 	{"snat", Flag, "the client is off the node and the backend on another one: it sees an address of this node", ""},
+	{"carry", Flag, "the client is off the node and the backend on another one: packets go there through the tunnel between nodes, and the backend sees the client's own address", ""},
+	{"carried", Flag, "the client came by another node and the tunnel, and answers go back there", ""},
 
 	{"starting", Agent, "not all objects are listed and published, or not all programs attached; what was published before serves", "wait; nearlb status says what it waits for"},
 	{"serving", Agent, "everything that was listed is in force, and changes are followed", ""},

@@ -14,6 +14,7 @@ type Decision struct {
 	Service   ServiceName
 	Held      bool     // as of Input
 	Ejection  Ejection // as of the Service
+	OffNode   OffNode  // as of the Service, or the agent's flag where that says nothing
 	Frontends []Frontend
 	Backends  []Backend // every endpoint that a frontend leads to, in a tier or not: their states are published too
 	Endpoints []EndpointReason

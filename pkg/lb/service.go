@@ -24,6 +24,7 @@ type Service struct {
 	Distribution    Distribution   // annotation nearlb.io/traffic-distribution; "" for none
 	LocalFallback   bool           // annotation nearlb.io/local-fallback: policies Local fall back to the cluster
 	Ejection        Ejection       // annotation nearlb.io/ejection; "": as the agent's flag says
+	OffNode         OffNode        // annotation nearlb.io/off-node; "": as the agent's flag says
 	Overflow        Overflow       // annotation nearlb.io/overflow
 	SlowStart       time.Duration  // annotation nearlb.io/slow-start; 0: an endpoint that becomes ready gets its whole share at once
 	WantsHints      bool           // spec.trafficDistribution or annotation topology-mode: slices should have hints
@@ -65,6 +66,18 @@ const (
 
 // Ejections are the values that a person may give.
 func Ejections() []Ejection { return []Ejection{EjectionOff, EjectionObserve, EjectionOn} }
+
+// OffNode says how a client off the node gets to a backend on another node.
+type OffNode string
+
+// The values of the annotation nearlb.io/off-node and of the agent's flag --off-node.
+const (
+	OffNodeSNAT  OffNode = "snat"  // by an address and a port of this node
+	OffNodeCarry OffNode = "carry" // by its own address, through a tunnel between the nodes, where that can be
+)
+
+// OffNodes are the values that a person may give.
+func OffNodes() []OffNode { return []OffNode{OffNodeSNAT, OffNodeCarry} }
 
 // ServiceType is spec.type. Headless and ExternalName Services never reach lb.
 type ServiceType string

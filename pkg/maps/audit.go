@@ -31,7 +31,7 @@ func (t *Tables) Audit(repair bool) ([]Drift, error) {
 func (t *Tables) AuditSteps(repair bool) iter.Seq2[[]Drift, error] {
 	return func(yield func([]Drift, error) bool) {
 		a := &audit{t: t, repair: repair}
-		for _, step := range []func() error{a.names, a.backends, a.slots, a.frontends, a.ranges, a.filter, a.settings, a.devices, a.strayServices} {
+		for _, step := range []func() error{a.names, a.backends, a.slots, a.frontends, a.ranges, a.filter, a.settings, a.devices, a.tunnel, a.strayServices} {
 			a.found = nil
 			if err := a.locked(step); err != nil {
 				yield(a.found, fmt.Errorf("audit tables: %w", err))

@@ -71,6 +71,7 @@ func (p *port) grow(more int) {
 // register makes the mirror agree with what was written: a commit may end after any step, and an endpoint that records name
 // must not pass for a removed one.
 func (t *Tables) register(p *port, id uint32, written backendRow) {
+	_ = t.noteLocal(id, &written)
 	t.names.ref(&written)
 	at, found := p.find(wire(&written))
 	if found {
@@ -91,6 +92,7 @@ func (t *Tables) freeBackend(id uint32, g *goneBackend) {
 	row := g.row
 	row.State = stateFree
 	write(t.store.backends, id, row, wordState)
+	_ = t.noteLocal(id, &row)
 	delete(t.gone, id)
 	for _, k := range t.store.ofBackend(&row) {
 		t.release(k)

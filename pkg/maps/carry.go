@@ -106,6 +106,10 @@ func (c *Carrier) hashes(f *bpf.Former) error {
 		bpf.Rows(f, "names", func(key nameKey, value bpf.NearlbNameValue) error { return c.store.names.put(key, nameText(value)) }),
 		bpf.Rows(f, "source_ranges", c.store.ranges.put),
 		bpf.Rows(f, "devices", c.store.devices.put),
+		bpf.Rows(f, "tunnel", c.store.tunnel.put),
+		bpf.Rows(f, "tunnel_nodes", c.store.tunnelNodes.put),
+		bpf.Rows(f, "tunnel_addresses", c.store.tunnelAddresses.put),
+		bpf.Rows(f, "local_backends", c.store.localBackends.put),
 		bpf.Rows(f, "frontends", c.store.frontends.put),
 	)
 }

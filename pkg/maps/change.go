@@ -178,6 +178,9 @@ func (c *change) prepareFrontend(w *wish) error {
 		f.value = addressRecord(w.key, w.kind, p.id)
 	} else {
 		f.value = frontendRecord(w.frontend, p.id)
+		if c.decision.OffNode == lb.OffNodeCarry {
+			f.value.Flags |= uint8(bpf.NearlbRecordFlagsRECORD_CARRY)
+		}
 		for i, side := range []*lb.Side{&w.frontend.Internal, &w.frontend.External} {
 			if err := c.prepareSide(f, i, side); err != nil {
 				return err

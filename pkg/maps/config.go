@@ -39,6 +39,8 @@ type Config struct {
 	Shortcut Shortcut
 	// Pods are devices, by ifindex, that are the host's side of a pod's veth, whose other side is in the pod's network namespace.
 	Pods []uint32
+	// Tunnel takes packets of clients off the node to backends on other nodes as they came.
+	Tunnel Tunnel
 }
 
 // DeviceSources are the addresses that SNAT uses on a device when the route names none; zero: none of that family.

@@ -55,6 +55,8 @@ func collectFill(v *view) (all []FillRow, failed []error) {
 	add(bpf.NearlbMapFragments, count(v.fragments), v.fragments.room(), v.fragments.err())
 	add(bpf.NearlbMapSocks, count(v.socks), v.socks.room(), v.socks.err())
 	add(bpf.NearlbMapDevices, count(v.devices), v.devices.room(), v.devices.err())
+	add(bpf.NearlbMapTunnelNodes, count(v.tunnelNodes), v.tunnelNodes.room(), v.tunnelNodes.err())
+	add(bpf.NearlbMapLocalBackends, count(v.localBackends), v.localBackends.room(), v.localBackends.err())
 	add(tableSources, v.usedSources(), uint32(sourceLimit-1), nil)
 	return all, failed
 }

@@ -144,20 +144,29 @@ func (r *registry) forget(n *named) {
 func (r *registry) ref(row *backendRow) {
 	for _, n := range r.of(row) {
 		if n != nil {
-			n.refs++
-			delete(r.unused, n)
+			r.keep(n)
 		}
 	}
 }
 
 func (r *registry) unref(row *backendRow) {
 	for _, n := range r.of(row) {
-		if n == nil {
-			continue
+		if n != nil {
+			r.leave(n)
 		}
-		if n.refs--; n.refs == 0 {
-			r.unused[n] = true
-		}
+	}
+}
+
+// keep counts something else than a backend that names a place.
+func (r *registry) keep(n *named) {
+	n.refs++
+	delete(r.unused, n)
+}
+
+// leave ends what keep began.
+func (r *registry) leave(n *named) {
+	if n.refs--; n.refs == 0 {
+		r.unused[n] = true
 	}
 }
 

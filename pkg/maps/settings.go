@@ -48,7 +48,11 @@ func (t *Tables) Configure(c Config) error {
 	if devices != nil {
 		devices = fmt.Errorf("configure tables: %w", devices)
 	}
-	return errors.Join(full, devices, sourcesFull(left))
+	tunnel := t.writeTunnel(&c)
+	if tunnel != nil {
+		tunnel = fmt.Errorf("configure tables: %w", tunnel)
+	}
+	return errors.Join(full, devices, tunnel, sourcesFull(left))
 }
 
 // defaults fills the loopback addresses of new tables.

@@ -54,10 +54,15 @@ type Tables struct {
 	sources    *sources
 	searching  *search // of the tables of connections, while it goes on
 	piece      searchPiece
-	config     *Config                  // as told last; nil: not yet
-	stale      map[filterBit]*staleMark // bits that are set and that nothing needs any more
-	ends       Ends                     // nil: nobody adds up counters
-	noting     bool                     // Stats say what changed for clients
+	config     *Config // as told last; nil: not yet
+
+	tunnelNodes map[string]*named // that have a number for the tunnel's sake
+	tunnelOn    bool              // local_backends follows what is published
+	tunnelTold  bool              // tunnelOn is what was configured, and not what a restart begins with
+
+	stale  map[filterBit]*staleMark // bits that are set and that nothing needs any more
+	ends   Ends                     // nil: nobody adds up counters
+	noting bool                     // Stats say what changed for clients
 }
 
 type retiredRecord struct {

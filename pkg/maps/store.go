@@ -34,9 +34,14 @@ type store struct {
 	affinity  hash[bpf.NearlbAffinityKey, bpf.NearlbAffinityValue]
 	ranges    hash[rangeKey, uint32]
 	names     hash[nameKey, string]
-	devices   hash[uint32, bpf.NearlbDevice] // by ifindex
+	devices   hash[uint32, bpf.NearlbDevice]    // by ifindex
+	tunnel    hash[uint32, bpf.NearlbTunnelEnd] // of key 0 alone
 	socks     hash[bpf.NearlbSockKey, bpf.NearlbSockValue]
 	fragments hash[bpf.NearlbFragmentKey, bpf.NearlbFragmentValue]
+
+	tunnelNodes     hash[uint32, bpf.NearlbTunnelNode] // by number in names
+	tunnelAddresses hash[bpf.NearlbAddress, uint32]    // of nodes -> that number
+	localBackends   hash[bpf.NearlbLocalKey, uint32]   // endpoints of this node -> backend id
 
 	verdicts        counters[bpf.NearlbVerdictCounter]
 	serviceCounters counters[bpf.NearlbServiceCounter]
@@ -66,6 +71,8 @@ func (s *store) again() *store {
 	other.frontends, other.affinity = s.frontends.again(), s.affinity.again()
 	other.ranges, other.names, other.devices = s.ranges.again(), s.names.again(), s.devices.again()
 	other.socks, other.fragments = s.socks.again(), s.fragments.again()
+	other.tunnel, other.tunnelNodes = s.tunnel.again(), s.tunnelNodes.again()
+	other.tunnelAddresses, other.localBackends = s.tunnelAddresses.again(), s.localBackends.again()
 	return &other
 }
 
@@ -79,6 +86,10 @@ func (s *store) watch(wrote func()) {
 	s.names.watch(wrote)
 	s.affinity.watch(wrote)
 	s.devices.watch(wrote)
+	s.tunnel.watch(wrote)
+	s.tunnelNodes.watch(wrote)
+	s.tunnelAddresses.watch(wrote)
+	s.localBackends.watch(wrote)
 	s.serviceCounters.watch(wrote)
 	s.backendCounters.watch(wrote)
 }

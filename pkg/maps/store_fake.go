@@ -13,6 +13,13 @@ import (
 // sockLimit is the size of the table socks in bpf/lib/maps.h.
 const sockLimit = 65536
 
+// The sizes of the tables tunnel_nodes, tunnel_addresses and local_backends in bpf/lib/maps.h.
+const (
+	tunnelNodeLimit    = 16384
+	tunnelAddressLimit = 65536
+	localBackendLimit  = 65536
+)
+
 // deviceLimit is the size of the table devices in bpf/lib/maps.h.
 const deviceLimit = 1024
 
@@ -35,6 +42,10 @@ func memoryStore(sizes bpf.Sizes) *store {
 		ranges:          newMemoryHash[rangeKey, uint32](sizes.SourceRanges),
 		names:           newMemoryHash[nameKey, string](sizes.Names),
 		devices:         newMemoryHash[uint32, bpf.NearlbDevice](deviceLimit),
+		tunnel:          newMemoryHash[uint32, bpf.NearlbTunnelEnd](1),
+		tunnelNodes:     newMemoryHash[uint32, bpf.NearlbTunnelNode](tunnelNodeLimit),
+		tunnelAddresses: newMemoryHash[bpf.NearlbAddress, uint32](tunnelAddressLimit),
+		localBackends:   newMemoryHash[bpf.NearlbLocalKey, uint32](localBackendLimit),
 		socks:           newMemoryHash[bpf.NearlbSockKey, bpf.NearlbSockValue](sockLimit),
 		fragments:       newMemoryHash[bpf.NearlbFragmentKey, bpf.NearlbFragmentValue](sizes.Fragments),
 		verdicts:        newMemoryCounters[bpf.NearlbVerdictCounter](),

@@ -24,6 +24,7 @@ const (
 	annotationFallback     = "nearlb.io/local-fallback"
 	annotationNames        = "nearlb.io/dns"
 	annotationEjection     = "nearlb.io/ejection"
+	annotationOffNode      = "nearlb.io/off-node"
 	annotationOverflow     = "nearlb.io/overflow"
 	annotationSlowStart    = "nearlb.io/slow-start"
 	annotationWeight       = "nearlb.io/weight" // of an EndpointSlice
@@ -40,6 +41,8 @@ func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorLis
 	out.Ejection, errs = ejection, append(errs, wrong...)
 	fallback, wrong := localFallback(svc)
 	out.LocalFallback, errs = fallback, append(errs, wrong...)
+	offNode, wrong := offNode(svc)
+	out.OffNode, errs = offNode, append(errs, wrong...)
 	keys, wrong := topologyKeys(svc)
 	out.TopologyKeys, errs = keys, append(errs, wrong...)
 	distribution, wrong := distribution(svc, len(keys) > 0)
@@ -76,6 +79,17 @@ func ejection(svc *corev1.Service) (lb.Ejection, field.ErrorList) {
 		return "", errs
 	}
 	return lb.Ejection(value), nil
+}
+
+func offNode(svc *corev1.Service) (lb.OffNode, field.ErrorList) {
+	value, path := annotation(svc, annotationOffNode)
+	if value == "" {
+		return "", nil
+	}
+	if errs := oneOf(path, lb.OffNode(value), lb.OffNodes()...); len(errs) > 0 {
+		return "", errs
+	}
+	return lb.OffNode(value), nil
 }
 
 // nameSelection says which endpoints the name of a headless Service answers with: the annotation, else all of them, nearest first where

@@ -54,6 +54,9 @@ func (s *service) picky(cfg NodeConfig) bool {
 func (s *store) extent() extent {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	if s.cfg.AllNodes {
+		return allOfOthers
+	}
 	for e := allOfOthers; e > nothingOfOthers; e-- {
 		if s.asking[e] > 0 {
 			return e

@@ -31,6 +31,7 @@ func (s *store) setNode(name string, now *node, c *changes) {
 		s.addHolder(name, now.addresses)
 	}
 	c.noteNode(name, old, now)
+	c.node = c.node || s.cfg.AllNodes && !slices.Equal(old.all(), now.all())
 	s.countProcessors(old, now, c)
 	if name == s.cfg.Name {
 		before := s.self
@@ -160,6 +161,25 @@ func (s *store) nodeOf(addr netip.Addr) string {
 		}
 	}
 	return ""
+}
+
+// all are the Node's addresses; nil: there is no such Node.
+func (n *node) all() []netip.Addr {
+	if n == nil {
+		return nil
+	}
+	return n.addresses
+}
+
+// Nodes are the addresses of those that are known.
+func (s *store) Nodes() map[string][]netip.Addr {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all := make(map[string][]netip.Addr, len(s.nodes))
+	for name, n := range s.nodes {
+		all[name] = n.addresses
+	}
+	return all
 }
 
 // Node is the own node, as far as it is known.

@@ -44,6 +44,9 @@ type Source interface {
 	Services() []lb.ServiceName
 	// Node is the node this process runs on. Its lists are shared and must not be changed.
 	Node() lb.Node
+	// Nodes are the addresses of all Nodes by name, as far as they are known; of others than the own one only with NodeConfig.AllNodes. Their
+	// lists are shared and must not be changed. NodeChanged tells of others.
+	Nodes() map[string][]netip.Addr
 	// NodeEligible tells whether load balancers off the cluster may send traffic to this node, as kube-proxy's /healthz does:
 	// not when its Node is about to be deleted or, once objects are listed from an API server, is not among them.
 	NodeEligible() bool
@@ -92,6 +95,7 @@ type NodeConfig struct {
 	NodePortAddresses []string       // CIDRs, or the single word "primary"; empty: all addresses
 	ServiceCIDRs      []netip.Prefix // instead of ServiceCIDR objects; empty for those
 	ProxyName         string         // serve only Services with this value of the label service-proxy-name; "": those without it
+	AllNodes          bool           // the other Nodes' addresses are wanted whatever Services ask for: Source.Nodes
 	ExternalIPs       lb.ExternalIPPolicy
 	KeepNodeless      bool // endpoints without nodeName are on no node, not on the Node that has their address
 

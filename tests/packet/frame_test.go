@@ -39,6 +39,7 @@ type packet struct {
 	headers  []extension // IPv6 extension headers, outermost first
 	inner    []extension // behind the fragment header: of a packet that is cut the first fragment alone has them
 	fragment *fragment
+	mss      uint16 // of a SYN; 0: 1460
 }
 
 // icmp is what follows the checksum of an ICMP or ICMPv6 message.
@@ -215,7 +216,7 @@ func (p packet) tcp() *layers.TCP {
 		PSH: strings.Contains(p.flags, "P"), ACK: strings.Contains(p.flags, "A"),
 	}
 	if tcp.SYN {
-		tcp.Options = []layers.TCPOption{{OptionType: layers.TCPOptionKindMSS, OptionData: []byte{5, 180}}}
+		tcp.Options = []layers.TCPOption{{OptionType: layers.TCPOptionKindMSS, OptionData: binary.BigEndian.AppendUint16(nil, or(p.mss, 1460))}}
 	}
 	return tcp
 }

@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Out of the tunnel: what another node sent for a backend of this one, and answers for clients that came by this node. */
+#pragma once
+
+#include "create.h"
+#include "icmp.h"
+#include "slow.h"
+#include "tunnel.h"
+#include "work.h"
+
+#ifndef BPF_F_ADJ_ROOM_DECAP_L3_IPV4 /* Linux 6.3 */
+#define BPF_F_ADJ_ROOM_DECAP_L3_IPV4 (1ULL << 7)
+#define BPF_F_ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
+#endif
+
+#define ECN_MASK 3 /* of a class */
+#define ECN_CE   3
+
+static __always_inline struct tunnel_packet *tunnel_packet_get(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&tunnel_packets, &zero);
+}
+
+/* The headers in front of a packet. */
+struct arrival {
+	struct packet packet; /* the outer one, then the inner one */
+	__u32 size;           /* of what is in front of the inner one */
+	__u8 family;          /* of the inner one */
+	__u8 class;           /* of the outer one */
+	__u8 pad[2];
+};
+
+/* The option names the backend. Every byte is as wrap_store_option writes it. */
+static __always_inline bool arrival_option(struct __sk_buff *skb, const struct arrival *arrival,
+					   struct tunnel_packet *in, __u32 at)
+{
+	struct tunnel_option option = {};
+
+	if (arrival->family == 4 ? bpf_skb_load_bytes(skb, at, &option, 12) : bpf_skb_load_bytes(skb, at, &option, 24))
+		return false;
+	if (option.class != bpf_htons(TUNNEL_OPTION_CLASS) || option.type != TUNNEL_OPTION_TYPE || option.zero ||
+	    option.words != tunnel_option_size(arrival->family) / 4 - 1 || !option.port)
+		return false;
+	in->port = option.port;
+	if (arrival->family == 4)
+		address_from4(&in->backend, option.address[0]);
+	else
+		address_from6(&in->backend, (struct in6_addr *)option.address);
+	return true;
+}
+
+static __always_inline bool arrival_kind(const struct geneve *geneve, struct tunnel_packet *in)
+{
+	__u32 kind = bpf_ntohl(geneve->kind);
+
+	if (kind & 0xff || geneve->flags != (geneve->words ? GENEVE_CRITICAL : 0))
+		return false;
+	in->kind = kind >> 8;
+	return kind == TUNNEL_FORWARD << 8 || (kind == TUNNEL_REPLY << 8 && !geneve->words);
+}
+
+static __always_inline bool arrival_class(struct __sk_buff *skb, struct arrival *arrival)
+{
+	__u8 pair[2];
+
+	if (bpf_skb_load_bytes(skb, link_header, pair, sizeof(pair)))
+		return false;
+	arrival->class = arrival->packet.family == 4 ? pair[1] : pair[0] << 4 | pair[1] >> 4;
+	return true;
+}
+
+/* What is in front is as another node writes it; in gets what that says. A function of its own for the sake of the stack. */
+__noinline int arrival_read(struct __sk_buff *skb, struct arrival *arrival)
+{
+	struct tunnel_packet *in = tunnel_packet_get();
+	struct geneve geneve;
+	struct udphdr udp;
+	__u32 at;
+
+	if (!in || !arrival || arrival->packet.malformed || arrival->packet.fragment != FRAGMENT_NONE ||
+	    arrival->packet.l4 != link_header + ip_header_size(arrival->packet.family) || !arrival_class(skb, arrival))
+		return false;
+	at = arrival->packet.l4;
+	if (bpf_skb_load_bytes(skb, at, &udp, sizeof(udp)) || bpf_ntohs(udp.len) != arrival->packet.l4_length ||
+	    bpf_skb_load_bytes(skb, at + sizeof(udp), &geneve, sizeof(geneve)) || !arrival_kind(&geneve, in))
+		return false;
+	if (geneve.protocol != bpf_htons(ETH_P_IP) && geneve.protocol != bpf_htons(ETH_P_IPV6))
+		return false;
+	arrival->family = geneve.protocol == bpf_htons(ETH_P_IP) ? 4 : 6;
+	arrival->size = tunnel_size(arrival->packet.family) + (__u32)geneve.words * 4;
+	in->port = 0;
+	if (arrival->packet.l4_length <
+	    arrival->size - ip_header_size(arrival->packet.family) + ip_header_size(arrival->family))
+		return false;
+	if (!geneve.words)
+		return true;
+	return (__u32)geneve.words * 4 == tunnel_option_size(arrival->family) &&
+	       arrival_option(skb, arrival, in, at + sizeof(udp) + sizeof(geneve));
+}
+
+/* Takes away what is in front. Before Linux 6.3 the kernel does not change a packet's family with that. */
+static __always_inline bool arrival_open(struct __sk_buff *skb, const struct arrival *arrival)
+{
+	__be16 protocol = tunnel_protocol(arrival->family);
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
+
+	if (arrival->family != arrival->packet.family)
+		flags |= arrival->family == 4 ? BPF_F_ADJ_ROOM_DECAP_L3_IPV4 : BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
+	if (bpf_skb_adjust_room(skb, -(__s32)arrival->size, BPF_ADJ_ROOM_MAC, flags))
+		return false;
+	return bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &protocol, sizeof(protocol), 0) == 0;
+}
+
+/* RFC 6040 4.2: congestion that was met on the way is told to who knows of that, and a packet of somebody else is gone. */
+static __always_inline bool arrival_congestion(struct __sk_buff *skb, const struct arrival *arrival)
+{
+	return (arrival->class & ECN_MASK) != ECN_CE || bpf_skb_ecn_set_ce(skb);
+}
+
+/* VERDICT_CONTINUE: the packet is the inner one, described by arrival->packet. */
+static __always_inline enum verdict arrival_take(struct __sk_buff *skb, struct arrival *arrival,
+						 struct tunnel_packet *in)
+{
+	struct packet *packet = &arrival->packet;
+	__u8 family;
+
+	if (parse_full(skb, packet) != VERDICT_CONTINUE)
+		return VERDICT_DROP_TUNNEL_MALFORMED;
+	in->length = skb->len;
+	in->node = tunnel_node_at(&packet->source);
+	if (!in->node)
+		return VERDICT_DROP_TUNNEL_SOURCE;
+	if (!arrival_read(skb, arrival))
+		return VERDICT_DROP_TUNNEL_MALFORMED;
+	if (!arrival_open(skb, arrival))
+		return VERDICT_DROP_REWRITE;
+	family = arrival->family;
+	__builtin_memset(packet, 0, sizeof(*packet));
+	packet->hook = HOOK_FROM_NET;
+	if (parse_full(skb, packet) != VERDICT_CONTINUE || packet->family != family || packet->malformed ||
+	    !arrival_congestion(skb, arrival))
+		return VERDICT_DROP_TUNNEL_MALFORMED;
+	return VERDICT_CONTINUE;
+}
+
+/* A client's packet, on the backend's node. */
+
+/* The record of a frontend as another node has it: a NodePort is at that node's address there, and at this one's here. A function of its own
+ * for the sake of the stack. */
+__noinline int tunnel_record(const struct packet *packet, __u32 node)
+{
+	const struct settings *settings = settings_get();
+	struct frontend_key key = {};
+	const struct record *record;
+	int number;
+
+	if (!packet || !settings)
+		return 0;
+	frontend_key_of(&key, packet);
+	number = frontend_number(&key);
+	if (number || tunnel_node_at(&packet->destination) != (int)node)
+		return number;
+	key.address = packet->family == 4 ? settings->node_port4 : settings->node_port6;
+	number = frontend_number(&key);
+	record = number ? record_get(number) : NULL;
+	return record && record->kind == KIND_NODE_PORT ? number : 0;
+}
+
+/* Id of the backend that the packet names, 0: it is none of this node's. A function of its own for the sake of the stack. */
+__noinline int tunnel_backend(__u32 service)
+{
+	const struct tunnel_packet *in = tunnel_packet_get();
+	struct local_key key = {};
+	const struct backend *backend;
+	const __u32 *id;
+
+	if (!in || !in->port)
+		return 0;
+	key.address = in->backend;
+	key.port = in->port;
+	key.service = service;
+	id = bpf_map_lookup_elem(&local_backends, &key);
+	backend = id ? backend_get(*id) : NULL;
+	return backend && backend->service == service && backend->tier == TIER_NODE ? *id : 0;
+}
+
+static __always_inline bool tunnel_choose(struct choice *choice, const struct packet *packet, __u32 service)
+{
+	__u32 id = tunnel_backend(service);
+	const struct backend *backend = backend_get(id);
+
+	if (!id || !backend || (opens_connection(packet) && !backend_serves_always(backend)))
+		return false;
+	return backend_choose(choice, id, backend);
+}
+
+/* Not 0: the client is a pod of this node. A reverse path filter would drop what comes from it over the network. A function of its own for the
+ * sake of the stack. */
+__noinline int tunnel_is_near(struct __sk_buff *skb, const struct packet *packet)
+{
+	const struct device *device;
+	struct bpf_fib_lookup fib = {};
+	__u32 ifindex;
+
+	if (!packet || !route_lookup)
+		return false;
+	fib_describe(&fib, skb->ifindex, packet, &packet->destination, &packet->source, 0);
+	if (!fib_found(bpf_fib_lookup(skb, &fib, sizeof(fib), 0)))
+		return false;
+	ifindex = fib.ifindex;
+	device = bpf_map_lookup_elem(&devices, &ifindex);
+	return !device || device->pod;
+}
+
+/* Describes a flow to the backend that the other node has chosen. NEXT_FINISH: it is refused. */
+static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct work *work,
+						   const struct record *record, __u16 node)
+{
+	struct packet *packet = &work->packet;
+	struct insertion *in = &work->in;
+	struct choice choice = {};
+
+	work->service = record->service;
+	trace_frontend(record, SIDE_EXTERNAL);
+	if (!source_allowed(record, &packet->source))
+		return step_finish(VERDICT_DROP_SOURCE_RANGE);
+	if (record->sides[SIDE_EXTERNAL].action != ACTION_BALANCE || !tunnel_choose(&choice, packet, record->service))
+		return step_finish(VERDICT_DROP_TUNNEL_STRAY);
+	create_describe(in, packet);
+	in->flow.backend = choice.backend;
+	in->flow.generation = choice.generation;
+	in->flow.service = record->service;
+	in->flow.side = SIDE_EXTERNAL;
+	in->flow.flags = FLOW_CARRIED;
+	in->flow.seen |= (__u32)node << CARRIED_NODE_SHIFT | (tunnel_is_near(skb, packet) ? CARRIED_NEAR : 0);
+	in->to.destination = choice.address;
+	in->to.destination_port = choice.port;
+	create_routed(work->settings, record);
+	return (struct step){ NEXT_CREATE,
+			      opens_connection(packet) ? VERDICT_TRANSLATE_BALANCE : VERDICT_TRANSLATE_RECOVER };
+}
+
+/* NEXT_TRANSLATE: work->in has the flow. */
+static __always_inline struct step tunnel_create(struct __sk_buff *skb, struct work *work, __u16 node)
+{
+	__u32 number = tunnel_record(&work->packet, node);
+	const struct record *record = number ? record_get(number) : NULL;
+	struct step step;
+
+	if (!record || record->flags & RECORD_ADDRESS)
+		return step_finish(VERDICT_DROP_TUNNEL_STRAY);
+	step = tunnel_describe(skb, work, record, node);
+	if (step.next != NEXT_CREATE)
+		return step;
+	handed(skb)->slow.verdict = step.verdict; /* as in forward_create */
+	asm volatile("" ::: "memory");
+	return create_made(&work->in.flow, create_flow(skb, work), handed(skb)->slow.verdict);
+}
+
+/* The flow is to a backend of this node, and to the one that the other node has chosen where the connection is new. */
+static __always_inline bool tunnel_agrees(const struct flow *flow, const struct packet *packet,
+					  const struct tunnel_packet *in)
+{
+	const struct backend *backend = flow_backend(flow);
+
+	if (!backend || flow->flags & ~(FLOW_CARRIED | FLOW_ALIAS))
+		return false;
+	return !in->port || !opens_connection(packet) ||
+	       (backend->port == in->port && address_equal(&backend->address, &in->backend));
+}
+
+/* Answers go to the node that the last packet came from. */
+static __always_inline void tunnel_claim(struct flow *flow, __u16 node)
+{
+	__u32 seen = flow->seen;
+
+	if (flow->flags & FLOW_CARRIED && flow_carried_by(flow) == node)
+		return;
+	__sync_val_compare_and_swap(&flow->seen, seen, (seen & ~CARRIED_NODE) | (__u32)node << CARRIED_NODE_SHIFT);
+	*(volatile __u8 *)&flow->flags |= FLOW_CARRIED;
+}
+
+/* Of both entries of a flow. */
+static __always_inline void tunnel_claim_both(const struct settings *settings, struct flow *flow, __u16 node)
+{
+	struct flow *twin = flow_twin(settings, flow);
+
+	if (twin)
+		tunnel_claim(twin, node);
+	tunnel_claim(flow, node);
+}
+
+static __always_inline struct step tunnel_established(struct __sk_buff *skb, struct work *work, __u16 node)
+{
+	struct flow *live = found_flow(&work->found);
+	enum verdict verdict;
+
+	if (live && !(live->flags & FLOW_CARRIED && flow_carried_by(live) == node))
+		tunnel_claim_both(work->settings, live, node);
+	verdict = forward_established(skb, work->settings, &work->packet, &work->found, &work->in.flow, &work->in.to);
+	return verdict == VERDICT_CONTINUE ? step_again(VERDICT_DROP_FLOW_RACE) : step_finish(verdict);
+}
+
+static __always_inline struct step tunnel_ports(struct __sk_buff *skb, struct work *work,
+						const struct tunnel_packet *in)
+{
+	struct insertion *made = &work->in;
+	struct packet *packet = &work->packet;
+	struct flow *flow;
+	struct step step;
+
+	if (!forward_find(skb, &work->found, packet, &work->query))
+		return step_finish(VERDICT_DROP_TUNNEL_STRAY);
+	flow = found_flow(&work->found);
+	if (work->found.usable && flow && tunnel_agrees(flow, packet, in))
+		return tunnel_established(skb, work, in->node);
+	if (packet->fragment == FRAGMENT_LATER)
+		return step_finish(VERDICT_DROP_FRAGMENT);
+	step = tunnel_create(skb, work, in->node);
+	if (step.next != NEXT_TRANSLATE)
+		return step;
+	if (!forward_target(&made->to, work->settings, &made->flow, packet))
+		return step_finish(VERDICT_DROP_NO_BACKEND);
+	return step_finish(forward_rewrite(skb, packet, &made->flow, &made->to, step.verdict));
+}
+
+/* What the server is told of the client's segments: its answers carry no option. */
+static __always_inline void tunnel_clamp_syn(struct __sk_buff *skb, const struct packet *packet, __u16 node)
+{
+	if (packet->protocol == IPPROTO_TCP && packet->tcp_flags & TCP_SYN)
+		tunnel_clamp(skb, packet, tunnel_room(skb, node, packet->family));
+}
+
+static __always_inline struct step tunnel_deliver(struct __sk_buff *skb, struct work *work,
+						  const struct tunnel_packet *in)
+{
+	struct packet *packet = &work->packet;
+
+	work->settings = settings_get();
+	packet->hook = HOOK_FROM_NET;
+	if (!work->settings || work->settings->disabled)
+		return step_finish(VERDICT_DROP_TUNNEL_STRAY);
+	if (parse_full(skb, packet) != VERDICT_CONTINUE || packet->malformed)
+		return step_finish(VERDICT_DROP_TUNNEL_MALFORMED);
+	if (packet->fragment == FRAGMENT_LATER && !fragment_recall(packet))
+		return step_finish(VERDICT_DROP_FRAGMENT);
+	if (packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP)
+		return step_finish(VERDICT_DROP_TUNNEL_MALFORMED);
+	tunnel_clamp_syn(skb, packet, in->node);
+	return tunnel_ports(skb, work, in);
+}
+
+/* An answer, on the node that the client came by. */
+
+/* The connection that an answer, or the answer to a quoted packet, is of: it went to the node that the answer comes from. */
+static __always_inline bool tunnel_find_back(struct __sk_buff *skb, struct found *found, struct flow_query *query,
+					     const struct packet *answer, __u16 node)
+{
+	struct packet asked = *answer;
+	const struct backend *backend;
+	struct flow *flow;
+
+	asked.source = answer->destination;
+	asked.source_port = answer->destination_port;
+	asked.destination = answer->source;
+	asked.destination_port = answer->source_port;
+	asked.tcp_flags = TCP_ACK;
+	if (!forward_find(skb, found, &asked, query) || !(found->usable | found->lost))
+		return false;
+	flow = found_flow(found);
+	backend = flow ? flow_backend(flow) : NULL;
+	return backend && flow->flags & FLOW_CARRY && backend->node == node && flow_word(flow) == found->word;
+}
+
+/* Notes the answer. VERDICT_CONTINUE: it is the connection's. */
+static __always_inline enum verdict tunnel_answer(struct __sk_buff *skb, struct packet *packet, struct found *found,
+						  struct flow_query *query, __u16 node)
+{
+	struct flow *flow;
+	__u32 add;
+
+	packet->hook = HOOK_FROM_NET;
+	if (parse_full(skb, packet) != VERDICT_CONTINUE || packet->malformed)
+		return VERDICT_DROP_TUNNEL_MALFORMED;
+	if (packet->fragment == FRAGMENT_LATER && !fragment_recall(packet))
+		return VERDICT_DROP_FRAGMENT;
+	if (!has_ports(packet->protocol) || !tunnel_find_back(skb, found, query, packet, node))
+		return VERDICT_DROP_TUNNEL_STRAY;
+	flow = found_flow(found);
+	if (!flow)
+		return VERDICT_DROP_TUNNEL_STRAY;
+	fragment_remember(packet);
+	add = seen_from_server(packet, flow->seen);
+	flow_note(flow, flow_now(), add);
+	flow_note_twin(flow, add, false);
+	trace_flow(flow);
+	count_from_backend(flow->backend, skb->len);
+	return VERDICT_CONTINUE;
+}
+
+/* An error about either. */
+
+/* VERDICT_TRANSLATE_ICMP: it goes on: to a backend of this node, about its answer, or to a client that came by this one. */
+static __always_inline enum verdict tunnel_error(struct __sk_buff *skb, struct icmp *icmp,
+						 const struct tunnel_packet *in)
+{
+	const struct settings *settings = settings_get();
+	struct found found = {};
+	__u8 type = 0;
+
+	if (!settings || icmp_parse(skb, icmp, &type) != VERDICT_CONTINUE || !is_icmp_error(&icmp->outer, type) ||
+	    !quote_parse(skb, icmp))
+		return VERDICT_DROP_TUNNEL_MALFORMED;
+	if (in->kind == TUNNEL_REPLY)
+		return tunnel_find_back(skb, &found, &icmp->query, &icmp->answer, in->node) ? VERDICT_TRANSLATE_ICMP
+											    : VERDICT_DROP_TUNNEL_STRAY;
+	if (!icmp_find_forward(skb, icmp, settings) || icmp->match.flow.flags & ~(FLOW_CARRIED | FLOW_ALIAS))
+		return VERDICT_DROP_TUNNEL_STRAY;
+	return icmp_translate(skb, icmp);
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+)
+
+// Tunnel is how packets of clients off the node get to backends on other nodes as they came; the zero value: not at all.
+type Tunnel struct {
+	Port  uint16 // UDP, of every node; 0: there is no tunnel
+	Nodes map[string]TunnelNode
+}
+
+// TunnelNode is another node, or this one, by its name.
+type TunnelNode struct {
+	Addresses []netip.Addr // it sends from any, and gets what is sent to the first of each family
+	Carries   bool         // new connections go to it through the tunnel
+}
+
+// tunnelTables are what the tables of the tunnel should say.
+type tunnelTables struct {
+	end       bpf.NearlbTunnelEnd
+	nodes     map[uint32]bpf.NearlbTunnelNode
+	addresses map[bpf.NearlbAddress]uint32
+}
+
+// nameTunnelNodes gives each node its number, and keeps that for as long as the node is told of.
+func (t *Tables) nameTunnelNodes(c *Config) error {
+	var errs []error
+	for name := range c.Tunnel.Nodes {
+		if t.tunnelNodes[name] != nil {
+			continue
+		}
+		n, fresh, err := t.names.find(nodeName, name)
+		if err == nil && fresh {
+			if err = t.store.names.put(n.key(), name); err != nil {
+				t.names.forget(n)
+			}
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("name node %s: %w", name, err))
+			continue
+		}
+		t.names.keep(n)
+		t.tunnelNodes[name] = n
+	}
+	for name, n := range t.tunnelNodes {
+		if _, told := c.Tunnel.Nodes[name]; !told {
+			t.names.leave(n)
+			delete(t.tunnelNodes, name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tunnelOf is what the tables should say. The nodes must have their numbers already.
+func (t *Tables) tunnelOf(c *Config) tunnelTables {
+	all := tunnelTables{nodes: map[uint32]bpf.NearlbTunnelNode{}, addresses: map[bpf.NearlbAddress]uint32{}}
+	if c.Tunnel.Port == 0 {
+		return all
+	}
+	all.end = bpf.NearlbTunnelEnd{Own4: optionalAddr16(c.Node4), Own6: optionalAddr16(c.Node6), Port: swap16(c.Tunnel.Port)}
+	for name, node := range c.Tunnel.Nodes {
+		n := t.tunnelNodes[name]
+		if n == nil {
+			continue // it has no number
+		}
+		four, six := firstOfFamilies(node.Addresses)
+		row := bpf.NearlbTunnelNode{Address4: optionalAddr16(four), Address6: optionalAddr16(six)}
+		if node.Carries {
+			row.Carries = 1
+		}
+		all.nodes[n.id] = row
+		for _, a := range node.Addresses {
+			all.addresses[address16(a)] = n.id
+		}
+	}
+	return all
+}
+
+// writeTunnel brings the tables up to date: who may be sent to before anybody is.
+func (t *Tables) writeTunnel(c *Config) error {
+	errs := []error{t.nameTunnelNodes(c)}
+	want := t.tunnelOf(c)
+	errs = append(errs, t.writeLocal(c.Tunnel.Port != 0),
+		settle(t.store.tunnelAddresses, want.addresses, bpf.NearlbMapTunnelAddresses),
+		settle(t.store.tunnelNodes, want.nodes, bpf.NearlbMapTunnelNodes))
+	if now, _, err := t.store.tunnel.get(0); err != nil || now != want.end {
+		errs = append(errs, err, t.store.tunnel.put(0, want.end))
+	}
+	return errors.Join(errs...)
+}
+
+// settle makes a table what it should be, and goes on where an entry has no room.
+func settle[K comparable, V comparable](table hash[K, V], want map[K]V, name string) error {
+	live := maps.Collect(table.all())
+	if err := table.err(); err != nil {
+		return fmt.Errorf("read table %s: %w", name, err)
+	}
+	var errs []error
+	for key := range live {
+		if _, asked := want[key]; !asked {
+			errs = append(errs, table.remove(key))
+		}
+	}
+	for key, value := range want {
+		if now, found := live[key]; found && now == value {
+			continue
+		}
+		if err := table.put(key, value); err != nil {
+			errs = append(errs, put(name, err, name, table.room()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tunnel compares the live tables with what was configured.
+func (a *audit) tunnel() error {
+	t := a.t
+	if t.config == nil {
+		return nil
+	}
+	want := t.tunnelOf(t.config)
+	if now, _, err := t.store.tunnel.get(0); err != nil || now != want.end {
+		if err := cmp.Or(err, a.note(bpf.NearlbMapTunnel, "port and addresses", "are not as they were configured", func() error { return t.store.tunnel.put(0, want.end) })); err != nil {
+			return err
+		}
+	}
+	return errors.Join(
+		sameTable(a, t.store.tunnelNodes, want.nodes, bpf.NearlbMapTunnelNodes),
+		sameTable(a, t.store.tunnelAddresses, want.addresses, bpf.NearlbMapTunnelAddresses),
+		sameTable(a, t.store.localBackends, t.localOf(t.config.Tunnel.Port != 0), bpf.NearlbMapLocalBackends),
+	)
+}
+
+// sameTable notes a table that is not what it should be, once.
+func sameTable[K comparable, V comparable](a *audit, table hash[K, V], want map[K]V, name string) error {
+	live := maps.Collect(table.all())
+	if err := table.err(); err != nil || maps.Equal(live, want) {
+		return err
+	}
+	return a.note(name, fmt.Sprintf("%d entries", len(live)), "are not those that were published", func() error { return settle(table, want, name) })
+}
+
+// localOf is what local_backends should say: the endpoints of this node that other nodes may name.
+func (t *Tables) localOf(on bool) map[bpf.NearlbLocalKey]uint32 {
+	all := map[bpf.NearlbLocalKey]uint32{}
+	if !on {
+		return all
+	}
+	for _, s := range t.services {
+		for _, p := range s.ports {
+			for i := range p.backends {
+				if b := &p.backends[i]; isLocal(&b.row) {
+					all[localKey(&b.row)] = b.id
+				}
+			}
+		}
+	}
+	return all
+}
+
+// writeLocal begins or ends to have local_backends follow what is published.
+func (t *Tables) writeLocal(on bool) error {
+	if t.tunnelOn == on && t.tunnelTold {
+		return nil
+	}
+	t.tunnelOn, t.tunnelTold = on, true
+	return settle(t.store.localBackends, t.localOf(on), bpf.NearlbMapLocalBackends)
+}
+
+// noteLocal follows a backend. What finds no room is found by the audit, and its clients are refused on this node.
+func (t *Tables) noteLocal(id uint32, row *backendRow) error {
+	if !t.tunnelOn {
+		return nil
+	}
+	key := localKey(row)
+	now, found, err := t.store.localBackends.get(key)
+	switch {
+	case err != nil:
+		return err
+	case isLocal(row) && !(found && now == id):
+		return t.store.localBackends.put(key, id)
+	case !isLocal(row) && found && now == id:
+		return t.store.localBackends.remove(key)
+	}
+	return nil
+}
+
+// isLocal is what an endpoint of this node is for as long as connections may name it.
+func isLocal(row *backendRow) bool {
+	return row.Tier == tierNode && row.State != stateFree && row.State != stateResponder
+}
+
+const tierNode = uint8(bpf.NearlbTierNameTIER_NODE)
+
+func localKey(row *backendRow) bpf.NearlbLocalKey {
+	return bpf.NearlbLocalKey{Address: row.Address, Port: row.Port, Service: row.Service}
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"maps"
+	"net/netip"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+func tunnelConfig(nodes ...string) Config {
+	c := Config{Node4: netip.MustParseAddr("192.0.2.1"), Tunnel: Tunnel{Port: 6091, Nodes: map[string]TunnelNode{}}}
+	for i, name := range nodes {
+		c.Tunnel.Nodes[name] = TunnelNode{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})}, Carries: true}
+	}
+	return c
+}
+
+// Nodes of the tunnel keep their numbers while they are told of, with and without backends, and over a restart; nobody else is in the tables.
+func TestNodesOfTheTunnelKeepTheirNumbers(t *testing.T) {
+	tables := NewFake(bpf.Sizes{})
+	if err := tables.Configure(tunnelConfig("n1", "n2")); err != nil {
+		t.Fatal(err)
+	}
+	before := maps.Collect(tables.store.tunnelAddresses.all())
+	if len(before) != 2 || len(maps.Collect(tables.store.tunnelNodes.all())) != 2 {
+		t.Fatalf("addresses %v", before)
+	}
+	tables.Reclaim(tables.now())
+	restarted, err := open(tables.store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restarted.Reclaim(restarted.now()) // before anybody configures
+	if err := restarted.Configure(tunnelConfig("n1", "n2")); err != nil {
+		t.Fatal(err)
+	}
+	after := maps.Collect(restarted.store.tunnelAddresses.all())
+	for address, number := range after {
+		if text, _, _ := restarted.store.names.get(nameKey{Kind: nodeName, Id: number}); text == "" {
+			t.Errorf("%v has number %d, which is nobody's", addrOf(address), number)
+		}
+	}
+	if err := restarted.Configure(tunnelConfig("n1")); err != nil {
+		t.Fatal(err)
+	}
+	if left := maps.Collect(restarted.store.tunnelNodes.all()); len(left) != 1 {
+		t.Errorf("nodes %v, want n1's alone", left)
+	}
+	if err := restarted.Configure(Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if end, _, _ := restarted.store.tunnel.get(0); end != (bpf.NearlbTunnelEnd{}) || len(maps.Collect(restarted.store.tunnelAddresses.all())) > 0 {
+		t.Errorf("without a tunnel its tables say %+v", end)
+	}
+}
+
+// The endpoints of this node, and no others, may be named by other nodes: for as long as they are there.
+func TestOtherNodesMayNameTheEndpointsOfThisOne(t *testing.T) {
+	key := lb.PortKey{Name: "http", Protocol: lb.TCP}
+	decision := func(near lb.TierName, addresses ...string) lb.Decision {
+		d := lb.Decision{Service: lb.ServiceName{Namespace: "default", Name: "web"}, OffNode: lb.OffNodeCarry}
+		f := lb.Frontend{Key: lb.FrontendKey{Address: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: lb.TCP}, Kind: lb.KindClusterIP,
+			Port: lb.PortName{Service: d.Service, Port: "http", Protocol: lb.TCP}}
+		tier := lb.Tier{Name: near}
+		for _, a := range addresses {
+			b := lb.BackendKey{Port: key, Address: netip.MustParseAddrPort(a)}
+			tier.Backends = append(tier.Backends, b)
+			d.Backends = append(d.Backends, lb.Backend{Key: b, Node: "n1", State: lb.Active, Near: near, Lists: []lb.List{lb.ListCluster}})
+		}
+		f.Internal = lb.Side{Action: lb.Balance, Reason: lb.ReasonAll, List: lb.ListCluster, Tiers: []lb.Tier{tier}}
+		f.External = f.Internal
+		d.Frontends = []lb.Frontend{f}
+		return d
+	}
+	tables := NewFake(bpf.Sizes{})
+	apply := func(d lb.Decision) {
+		t.Helper()
+		if _, err := tables.Apply(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(n int) {
+		t.Helper()
+		if live := maps.Collect(tables.store.localBackends.all()); len(live) != n || !maps.Equal(live, tables.localOf(n > 0)) {
+			t.Errorf("local backends %v, want %d", live, n)
+		}
+		if drifts, err := tables.Audit(false); err != nil || len(drifts) > 0 {
+			t.Errorf("audit: %v, %v", drifts, err)
+		}
+	}
+	apply(decision(lb.TierNode, "10.1.0.1:80"))
+	want(0)
+	if err := tables.Configure(tunnelConfig("n1", "n2")); err != nil {
+		t.Fatal(err)
+	}
+	want(1)
+	apply(decision(lb.TierNode, "10.1.0.1:80", "10.1.0.2:80"))
+	want(2)
+	record := tables.frontends[keyOf(lb.FrontendKey{Address: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: lb.TCP})]
+	if got := read[recordValue](tables.store.records, record.record); got.Flags&uint8(bpf.NearlbRecordFlagsRECORD_CARRY) == 0 {
+		t.Errorf("flags of the record: %d", got.Flags)
+	}
+	apply(decision(lb.TierCluster, "10.1.0.1:80", "10.1.0.2:80"))
+	want(0)
+	apply(decision(lb.TierNode, "10.1.0.1:80"))
+	want(1)
+	if err := tables.Configure(Config{}); err != nil {
+		t.Fatal(err)
+	}
+	want(0)
+}

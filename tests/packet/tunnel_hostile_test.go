@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packet
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// hostile is what nobody's node sends: datagrams to n2's tunnel, and why each is dropped. first is as n1 sends a client's first packet.
+func (w world) hostile(in packet, server netip.AddrPort) map[string]struct {
+	change  func(*datagram)
+	verdict string
+} {
+	type row = struct {
+		change  func(*datagram)
+		verdict string
+	}
+	return map[string]row{
+		"from no node":               {func(d *datagram) { d.from = at(w.stranger(), d.from.Port()) }, "drop_tunnel_source"},
+		"of an unknown kind":         {func(d *datagram) { d.kind = 7 }, "drop_tunnel_malformed"},
+		"an answer with an option":   {func(d *datagram) { d.kind = kindReply }, "drop_tunnel_malformed"},
+		"no packet inside":           {func(d *datagram) { d.inner = d.inner[:1] }, "drop_tunnel_malformed"},
+		"a packet that is cut off":   {func(d *datagram) { d.inner = d.inner[:len(d.inner)-1] }, "drop_tunnel_malformed"},
+		"to no Service":              {func(d *datagram) { d.inner = in.to(at(w.outside(77), 80)).bytes()[14:] }, "drop_tunnel_stray"},
+		"to no port of a Service":    {func(d *datagram) { d.inner = in.to(at(w.outside(10), 81)).bytes()[14:] }, "drop_tunnel_stray"},
+		"to a pod":                   {func(d *datagram) { d.inner = in.to(server).bytes()[14:] }, "drop_tunnel_stray"},
+		"for no backend of the node": {func(d *datagram) { d.option = at(w.pod(9), 8080) }, "drop_tunnel_stray"},
+		"for no port of a backend":   {func(d *datagram) { d.option = at(server.Addr(), 22) }, "drop_tunnel_stray"},
+		"for nobody":                 {func(d *datagram) { d.option = netip.AddrPort{} }, "drop_tunnel_stray"},
+		"an answer that nobody asked for": {func(d *datagram) {
+			d.kind, d.option, d.inner = kindReply, netip.AddrPort{}, in.reply("SA", "").bytes()[14:]
+		}, "drop_tunnel_stray"},
+		"a protocol that no Service has": {func(d *datagram) {
+			d.inner = packet{src: in.src, dst: in.dst, protocol: 47, payload: make([]byte, 40)}.bytes()[14:]
+		}, "drop_tunnel_malformed"},
+		"an echo request": {func(d *datagram) {
+			kind, protocol := uint8(8), lb.Protocol(protocolICMP)
+			if w.v6 {
+				kind, protocol = 128, protocolICMPv6
+			}
+			d.inner = packet{src: in.src, dst: in.dst, protocol: protocol, icmp: &icmp{kind: kind, body: []byte("ping")}}.bytes()[14:]
+		}, "drop_tunnel_malformed"},
+	}
+}
+
+func TestTheTunnelTakesWhatNodesSendAndNothingElse(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		in, server := w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080)
+		first := w.forward(in.bytes(), server)
+		first.from = at(w.node1(), 0x9000)
+		for what, row := range w.hostile(in, server) {
+			d := first
+			row.change(&d)
+			if s.other.refuses(fromPod, d.frame(), row.verdict); s.Failed() {
+				s.Errorf("datagram %s", what)
+				return
+			}
+		}
+		if flows := s.other.liveFlows(); len(flows) > 0 {
+			s.Errorf("%d flows", len(flows))
+		}
+		elsewhere := first
+		elsewhere.to = at(w.stranger(), tunnelPort)
+		s.other.goes(fromPod, elsewhere.frame(), elsewhere.frame(), "pass_not_service", actUnspec)
+		elsewhere.to = at(w.node2(), tunnelPort+1)
+		s.other.goes(fromPod, elsewhere.frame(), elsewhere.frame(), "pass_not_service", actUnspec)
+		s.other.goes(fromPod, first.frame(), w.clamped(in.to(server), false).bytes(), "translate_balance", actUnspec)
+	}, lb.TCP, lb.UDP)
+}
+
+// Every bit of what is in front of a client's packet counts: a datagram with one bit changed is dropped, passes as somebody else's, or says the
+// same, and none makes a flow to another backend.
+func TestADatagramWithAChangedBitNamesNobodyElse(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		in, server := w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080)
+		first := w.forward(in.bytes(), server)
+		first.from = at(w.node1(), 0x9000)
+		whole := first.frame()
+		at := 14 + map[bool]int{false: 20, true: 40}[w.v6] + 8
+		for bit := 8 * at; bit < 8*(len(whole)-len(in.bytes())+14); bit++ {
+			frame := append([]byte{}, whole...)
+			frame[bit/8] ^= 0x80 >> (bit % 8)
+			got, err := s.other.run(fromPod, frame)
+			check(s, err)
+			if got.action != actShot {
+				s.Errorf("byte %d of what is in front, bit %d: %s\n%s", bit/8-at, bit%8, got.verdict, show(frame))
+			}
+		}
+		s.other.goes(fromPod, whole, w.clamped(in.to(server), false).bytes(), "translate_balance", actUnspec)
+	}, lb.TCP, lb.UDP)
+}
+
+// A pod that sends to a node's tunnel, or has a Service do it, would pass for this node where what it sends is masqueraded.
+func TestNoPodReachesATunnel(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		pod := s.site
+		pod.rig = s.rig.at(world{})
+		for _, to := range []netip.Addr{w.node1(), w.node2()} {
+			in := world{v6: w.v6, protocol: lb.UDP}.packet(at(w.pod(1), 41000), at(to, tunnelPort))
+			pod.refuses(fromPod, in.bytes(), "drop_tunnel_source")
+			pod.refuses(fromPod, in.cut(7, 0, 8).bytes(), "drop_tunnel_source")
+			pod.goes(fromPod, in.to(at(to, 53)).bytes(), in.to(at(to, 53)).bytes(), "pass_not_service", actUnspec)
+		}
+		s.publish(w.decide(service{name: "evil", address: at(w.vip(66), 53), tiers: tiersOf([]netip.AddrPort{at(w.node2(), tunnelPort)})}))
+		s.publish(w.decide(service{name: "door", kind: lb.KindLoadBalancer, address: at(w.outside(66), 53), remote: true, tiers: tiersOf([]netip.AddrPort{at(w.node2(), tunnelPort)})}))
+		pod.refuses(fromPod, w.packet(at(w.pod(1), 41000), at(w.vip(66), 53)).bytes(), "drop_tunnel_source")
+		s.counted = s.counters() // pod counts in the same tables
+		s.refuses(fromPod, w.packet(at(w.outside(1), 41000), at(w.outside(66), 53)).bytes(), "drop_tunnel_source")
+	}, lb.UDP)
+}
+
+// Rules about sources are about the client, on both nodes.
+func TestSourceRangesKnowTheClientBehindTheTunnel(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		only := netip.PrefixFrom(w.outside(1), w.outside(1).BitLen())
+		s.serve(w, func(o *service) { o.ranges = []netip.Prefix{only} }, 2)
+		server := at(w.pod(2), 8080)
+		s.goesOnThrough(w, s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), server))
+		other := w.packet(at(w.outside(2), 41000), at(w.outside(10), 80))
+		s.refuses(fromPod, other.bytes(), "drop_source_range")
+		d := w.forward(other.bytes(), server)
+		d.from = at(w.node1(), 0x9000)
+		s.other.refuses(fromPod, d.frame(), "drop_source_range")
+	}, lb.TCP, lb.UDP)
+}

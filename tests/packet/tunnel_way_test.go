@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packet
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// What routers and the ends say about packets in the tunnel reaches who sent them, as about what that sent.
+func TestErrorsPassTheTunnelBothWays(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		c := s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		s.goesOnThrough(w, c)
+		for _, f := range failures() {
+			for _, n := range quotations() {
+				sent := c.out.reply("PA", "text")
+				seen := sent.from(c.in.dst).to(c.in.src)
+				about := f.of(seen, w.router(), n)
+				there := s.enters(fromPod, about.bytes(), w.forward(routed(about), netip.AddrPort{}), "translate_icmp")
+				s.other.goes(fromPod, there, routed(f.of(sent, c.in.src.Addr(), n)), "translate_icmp", actUnspec)
+
+				about = f.of(c.out.with("A", "text"), w.router(), n)
+				want := f.of(c.in.with("A", "text"), c.in.dst.Addr(), n)
+				back := s.other.enters(toPod, about.bytes(), w.back(want.bytes()), "translate_icmp")
+				s.goes(fromPod, back, routed(want), "translate_icmp", actRedirect)
+			}
+		}
+	}, lb.TCP, lb.UDP)
+}
+
+// A client's packet that does not fit with what comes in front is answered with what would; one that fits without the option goes without it,
+// once the other node knows the connection.
+func TestWhatDoesNotFitTheTunnelIsAnswered(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		c := s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		front, option := map[bool]int{false: 36, true: 56}[w.v6], map[bool]int{false: 12, true: 24}[w.v6]
+		fill := func(p packet, length int) packet {
+			p = p.with("PA", "")
+			return p.with("PA", string(bytes.Repeat([]byte("x"), length-len(p.network()))))
+		}
+		kind, code, _ := packetTooBig(c.in)
+		big := fill(c.in, 1500-front-option+1)
+		s.answers(big, "reject_too_big", kind, code, uint32(1500-front-option))
+		s.answersBack(w, c, "SA", "")
+		there := s.enters(fromPod, big.bytes(), w.forward(routed(big), netip.AddrPort{}), "translate_established")
+		s.other.goes(fromPod, there, routed(big.to(c.out.dst)), "translate_established", actUnspec)
+		s.answers(fill(c.in, 1500-front+1), "reject_too_big", kind, code, uint32(1500-front))
+		s.goesOnThrough(w, c)
+	}, lb.TCP, lb.UDP)
+}
+
+// A server's answer that does not fit the tunnel is answered to the server, about what it sent, by the node that it is on; one that does not
+// fit the way to the client by the other node, through the tunnel.
+func TestAnAnswerThatDoesNotFitTheTunnelIsAnswered(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		c := s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		s.goesOnThrough(w, c)
+		front := map[bool]int{false: 36, true: 56}[w.v6]
+		s.pods(w)
+		answer := c.out.reply("PA", string(make([]byte, 1460)))
+		kind, code, _ := packetTooBig(answer)
+		got, err := s.other.run(toPod, answer.bytes())
+		check(s, err)
+		s.isError(got, answer, answer.dst.Addr(), answer.src.Addr(), "reject_too_big", kind, code, uint32(1500-front))
+
+		check(s, netlink.LinkSetMTU(s.clients, 1300))
+		small := c.out.reply("PA", string(make([]byte, 1360)))
+		seen := small.from(c.in.dst).to(c.in.src)
+		back := s.other.enters(toPod, small.bytes(), w.back(seen.bytes()), "translate_reply")
+		got, err = s.run(fromPod, back)
+		check(s, err)
+		if got.verdict != "reject_too_big" || got.action != actRedirect {
+			s.Errorf("%s, action %d", got.verdict, got.action)
+		}
+		got, err = s.other.run(fromPod, got.frame)
+		check(s, err)
+		s.isErrorPassed(got, small, "translate_icmp", kind, code, 1300)
+		check(s, netlink.LinkSetMTU(s.clients, 1500))
+		s.goesOnThrough(w, c)
+	}, lb.TCP, lb.UDP)
+}
+
+// pods has the routes of n2 lead to its pods by the device of clients.
+func (s nodePair) pods(w world) {
+	s.Helper()
+	check(s, netlink.NeighSet(&netlink.Neigh{LinkIndex: s.clients.Attrs().Index, State: netlink.NUD_PERMANENT, IP: w.pod(2).AsSlice(), HardwareAddr: podMAC}))
+	s.route(w, &netlink.Route{LinkIndex: s.clients.Attrs().Index, Scope: netlink.SCOPE_LINK})
+}
+
+// isError wants an error about a packet, from and to these, sent on.
+func (s nodePair) isError(got outcome, about packet, from, to netip.Addr, verdict string, kind, code uint8, rest uint32) {
+	s.Helper()
+	if got.action != actRedirect {
+		s.Errorf("action %d", got.action)
+	}
+	s.isErrorOf(got, about, from, to, verdict, kind, code, rest)
+}
+
+func (s nodePair) isErrorPassed(got outcome, about packet, verdict string, kind, code uint8, rest uint32) {
+	s.Helper()
+	if got.action != actUnspec {
+		s.Errorf("action %d", got.action)
+	}
+	s.isErrorOf(got, about, about.dst.Addr(), about.src.Addr(), verdict, kind, code, rest)
+}
+
+func (s nodePair) isErrorOf(got outcome, about packet, from, to netip.Addr, verdict string, kind, code uint8, rest uint32) {
+	s.Helper()
+	p, ok := parse(got.frame)
+	if !ok || p.checkOuter(got.frame[14:]) != nil {
+		s.Errorf("%s: broken answer\n%s", got.verdict, show(got.frame))
+		return
+	}
+	message, quoted := p.transport, about.bytes()[14:]
+	src, dst := addressesOf(p)
+	if got.verdict != verdict || src != from || dst != to || message[0] != kind || message[1] != code || !bytes.Equal(message[4:8], []byte{0, 0, byte(rest >> 8), byte(rest)}) {
+		s.Errorf("%s: answer from %s to %s\n%s", got.verdict, src, dst, show(got.frame))
+		return
+	}
+	if !bytes.HasPrefix(quoted, message[8:]) || len(message) < 8+28 {
+		s.Errorf("%s: quotes\n%s", got.verdict, show(got.frame))
+	}
+}
+
+// The node that the client comes by counts as one router, the backend's node as the stack there does.
+func TestATTLThatEndsBeforeTheTunnelIsAnswered(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		c := s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		kind := map[bool]uint8{false: 11, true: 3}[w.v6]
+		s.answersFrame(c.in.with("A", "text"), ending(c.in.with("A", "text")), "reject_time_exceeded", kind, 0, 0)
+		s.goesOnThrough(w, c)
+	}, lb.TCP, lb.UDP)
+}
+
+// RFC 6040: congestion that the tunnel's packet met is told to who understands it, and drops who does not.
+func TestCongestionInTheTunnelIsTold(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		c := s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		for _, ecn := range []uint8{0, 1, 2, 3} {
+			in, out := marked(c.in.with("A", "x").bytes(), ecn), marked(c.out.with("A", "x").bytes(), ecn)
+			d := w.forward(aged(in), c.out.dst)
+			there := s.enters(fromPod, in, d, "translate_established")
+			s.other.goes(fromPod, there, aged(out), "translate_established", actUnspec)
+			there = marked(there, 3)
+			if ecn == 0 {
+				s.other.refuses(fromPod, there, "drop_tunnel_malformed")
+				continue
+			}
+			s.other.goes(fromPod, there, aged(marked(c.out.with("A", "x").bytes(), 3)), "translate_established", actUnspec)
+		}
+	}, lb.TCP, lb.UDP)
+}
+
+// marked is the frame with these bits of ECN.
+func marked(frame []byte, ecn uint8) []byte {
+	frame = bytes.Clone(frame)
+	if frame[14]>>4 == 6 {
+		frame[15] = frame[15]&^0x30 | ecn<<4
+		return frame
+	}
+	frame[15] = frame[15]&^3 | ecn
+	frame[24], frame[25] = 0, 0
+	check := ^sum(0, frame[14:34])
+	frame[24], frame[25] = byte(check>>8), byte(check)
+	return frame
+}
+
+// A pod that comes to a server of its own node by another node is let in past the stack, whose reverse path filter would drop it. A node that
+// does goes by SNAT: its own address would be taken for forged there.
+func TestAClientOnTheBackendsNodeComesThroughTheTunnel(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		near := addDevice(s, "pod5")
+		check(s, netlink.RouteReplace(&netlink.Route{LinkIndex: near.Attrs().Index, Dst: netlink.NewIPNet(w.pod(5).AsSlice()), Scope: netlink.SCOPE_LINK}))
+		in := w.packet(at(w.pod(5), 41000), at(w.outside(10), 80))
+		there := s.enters(fromPod, in.bytes(), w.forward(routed(in), at(w.pod(2), 8080)), "translate_balance")
+		out := w.clamped(in.to(at(w.pod(2), 8080)), false)
+		s.other.goes(fromPod, there, aged(routed(out)), "translate_balance", actRedirect)
+		check(s, netlink.LinkDel(near))
+
+		got, err := s.run(fromPod, w.packet(at(w.node2(), 41000), at(w.outside(10), 80)).bytes())
+		check(s, err)
+		if src, _ := endpoints(s, got.frame); src.Addr() != w.own() || got.verdict != "translate_balance" {
+			s.Errorf("a node: %s, left from %s", got.verdict, src)
+		}
+	}, lb.TCP, lb.UDP)
+}
+
+// Fragments follow their first one both ways, and options go as they are, once the connection is there. A connection that begins with either
+// goes by SNAT.
+func TestUnusualHeadersPassTheTunnel(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		c := s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		both := func(in, out packet, verdict string) {
+			s.Helper()
+			there := s.enters(fromPod, in.bytes(), w.forward(routed(in), c.out.dst), verdict)
+			s.other.goes(fromPod, there, routed(out), verdict, actUnspec)
+		}
+		back := func(answer packet, verdict string) {
+			s.Helper()
+			seen := answer.from(c.in.dst).to(c.in.src)
+			s.goes(fromPod, s.other.enters(toPod, answer.bytes(), w.back(seen.bytes()), verdict), routed(seen), verdict, actRedirect)
+		}
+		for _, change := range changes(w) {
+			both(change(c.in.with("A", "x")), change(c.out.with("A", "x")), "translate_established")
+			back(change(c.out.reply("PA", "y")), "translate_reply")
+		}
+		in, out := long(c.in.with("A", "")), long(c.out.with("A", ""))
+		both(in.cut(7, 0, 600), out.cut(7, 0, 600), "translate_established")
+		both(in.cut(7, 600, 1200), out.cut(7, 600, 1200), "translate_fragment")
+		answer := long(c.out.reply("A", ""))
+		back(answer.cut(8, 0, 600), "translate_reply")
+		back(answer.cut(8, 600, 1200), "translate_fragment")
+		for name, change := range changes(w) {
+			if name == "options" || name == "extension header" {
+				got, err := s.run(fromPod, change(w.packet(at(w.outside(2), 41000), at(w.outside(10), 80))).bytes())
+				check(s, err)
+				if src, _ := endpoints(s, got.frame); src.Addr() != w.own() {
+					s.Errorf("%s: left from %s", name, src)
+				}
+			}
+		}
+	}, lb.TCP, lb.UDP)
+}

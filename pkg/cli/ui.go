@@ -87,7 +87,7 @@ func (o *uiOptions) serve(ctx context.Context, out io.Writer) error {
 
 // print writes one document.
 func (o *uiOptions) print(ctx context.Context, out io.Writer) error {
-	node := newUINode(o.live, true)
+	node := newUINode(o.live, false)
 	defer node.close()
 	if o.service != "" {
 		doc, err := node.why(ctx, o.service, "")

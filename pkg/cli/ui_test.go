@@ -57,6 +57,9 @@ func uiGains() *maps.Gains {
 	put(uiPort(hostile+"/"+hostile, "", lb.TCP), "10.244.1.66:80", hostile, "eu-west-1a", "active", maps.Gain{Connections: 1})
 	empty, refusing := uiPort("shop/empty", "http", lb.TCP), uiPort("shop/refusing", "http", lb.TCP)
 	put(refusing, "10.244.2.22:80", "node-a-2", "eu-west-1a", "active", maps.Gain{Connections: 8, Refused: 8})
+	unready := uiPort("shop/unready", "http", lb.TCP)
+	put(unready, "10.244.1.23:80", "node-a-1", "eu-west-1a", "quiet", maps.Gain{})
+	put(unready, "10.244.3.23:80", "node-b-1", "eu-west-1b", "quiet", maps.Gain{})
 	sums[empty] = &maps.Gain{Rejected: 5}
 	for port, sum := range sums {
 		g.Ports = append(g.Ports, maps.PortGain{Port: port, Gain: *sum})
@@ -125,7 +128,7 @@ func TestThePageNamesWhatFails(t *testing.T) {
 	for _, s := range doc.Services {
 		trouble[s.name()] = strings.Join(s.Trouble, " ")
 	}
-	for name, want := range map[string]string{"shop/empty:http": "no-endpoints rejected", "shop/refusing:http": "refused", "shop/cart:grpc": "unanswered ejected", "default/web:http": ""} {
+	for name, want := range map[string]string{"shop/empty:http": "no-endpoints rejected", "shop/refusing:http": "refused", "shop/unready:http": "no-endpoints", "shop/cart:grpc": "unanswered ejected", "default/web:http": ""} {
 		if got, there := trouble[name]; !there || got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
@@ -144,7 +147,7 @@ func TestThePageNamesWhatFails(t *testing.T) {
 
 func TestThePageFiltersByName(t *testing.T) {
 	doc := uiOf("shop/")
-	if len(doc.Services) != 3 || doc.Matching != 3 || len(doc.Backends) != 3 {
+	if len(doc.Services) != 4 || doc.Matching != 4 || len(doc.Backends) != 5 {
 		t.Errorf("%d Services of %d, %d backends", len(doc.Services), doc.Matching, len(doc.Backends))
 	}
 	if none := uiOf("nobody"); len(none.Services) != 0 || none.Services == nil || none.Backends == nil || none.Zones == nil {

@@ -20,6 +20,7 @@ type request struct {
 	compare             bool
 	file                string // of collect
 	mask                bool   // collect: other addresses in the place of the cluster's
+	listen              string // ui: where the page is
 
 	command []string // of nearlb, without -o
 	output  string   // of -o; "" for a table
@@ -41,6 +42,7 @@ func (r *request) own() map[string]func(string) error {
 		"container":       text(&r.container),
 		"output":          text(&r.output),
 		"file":            text(&r.file),
+		"listen":          text(&r.listen),
 		"mask":            truth(&r.mask, "mask"),
 		"node":            func(value string) error { r.nodes = append(r.nodes, strings.Split(value, ",")...); return nil },
 		"timeout": func(value string) (err error) {
@@ -112,7 +114,7 @@ func parse(args []string) (*request, error) {
 // readCommands are those that the plugin runs, and whether their answers are rows: -o jsonl is one a line. Others have a document, or a list.
 var readCommands = map[string]bool{
 	"services": true, "backends": true, "flows": true, "affinity": true, "verdicts": true, "devices": true, "drops": true, "changes": true, "zones": true,
-	"top": false, "status": false, "why": false, "check": false, "trace": false, "version": false, "explain": false,
+	"top": false, "status": false, "why": false, "check": false, "trace": false, "version": false, "explain": false, "ui": false,
 }
 
 func (r *request) check() error {
@@ -127,6 +129,9 @@ func (r *request) check() error {
 	}
 	if r.file != "" || r.mask {
 		return usagef("--file and --mask are collect's")
+	}
+	if r.listen != "" && r.command[0] != "ui" {
+		return usagef("--listen is ui's")
 	}
 	if _, known := readCommands[r.command[0]]; !known {
 		names := []string{"collect"}

@@ -83,6 +83,9 @@ func (r *request) run(ctx context.Context, connect func(*request) (*cluster, err
 		agents = agents[:min(1, len(agents))]
 	}
 	all := &asked{cluster: c, request: r, out: out, errs: errs}
+	if r.command[0] == "ui" && r.output == "" {
+		return false, all.page(ctx)
+	}
 	if r.command[0] == "collect" {
 		return all.collect(ctx, agents, time.Now())
 	}
@@ -284,13 +287,14 @@ Usage:
 Commands, as of nearlb, with its flags (kubectl nearlb COMMAND ... -- --node X
 passes on what is below as well):
   services, backends, flows, affinity, verdicts, devices, drops, changes, zones
-  top --once, status, why, check, trace, version, explain
+  top --once, status, why, check, trace, version, explain, ui
 
   kubectl nearlb status                  the whole cluster in a screen
   kubectl nearlb services -n prod
   kubectl nearlb collect --mask          a bundle for who is to help: an archive
   kubectl nearlb drops -f --service prod/web -o jsonl
   kubectl nearlb why pod/cart-0 svc/web  asks the node that the pod is on
+  kubectl nearlb ui                      a map of all nodes in a browser
 
 Flags:
       --node NAMES             only these nodes, separated by commas
@@ -302,6 +306,7 @@ Flags:
       --timeout TIME           for each node's answer (30s)
       --compare=false          status: do not compare the nodes' backends
       --file NAME              collect: of the archive
+      --listen ADDRESS         ui: of the page (127.0.0.1:8249)
       --mask                   collect: other addresses in their place
   -o, --output FORMAT          as nearlb has it; jsonl is printed as it comes
 

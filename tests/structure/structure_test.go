@@ -43,7 +43,7 @@ var allowed = map[string][]string{
 	"pkg/journal":    {},
 	"pkg/explain":    {},
 	"pkg/ui":         {},
-	"pkg/kubectl":    {}, // macOS and Windows have it, too
+	"pkg/kubectl":    {"pkg/ui"}, // macOS and Windows have it, too
 }
 
 type listed struct {

@@ -156,17 +156,17 @@ func TestNamesAreShownAsTexts(t *testing.T) {
 func TestTheMapAndTheTableSayTheSame(t *testing.T) {
 	b, _, url := page(t)
 	b.open(url, 1600, 900, "light")
-	for _, query := range []string{`[...document.querySelectorAll(".service strong")].map(e => e.textContent).join()`, `[...document.querySelectorAll(".service.fails strong")].map(e => e.textContent).join()`} {
-		t.Log(b.value(query))
+	if cells := b.value(`[...document.querySelectorAll("[data-key='row shop/unready:http'] .rate")].map(e => e.textContent).join()`); cells != "zone eu-west-1a: none goes here: no-endpoints,zone eu-west-1b: none goes here: no-endpoints" {
+		t.Errorf("of a Service without ready endpoints: %v", cells)
 	}
 	order := b.value(`[...document.querySelectorAll(".service strong")].map(e => e.textContent).join()`)
 	if table := b.value(`[...document.querySelectorAll("tr.total th")].map(e => e.textContent).join()`); table != order {
 		t.Errorf("map %v, table %v", order, table)
 	}
-	if fails := b.value(`[...document.querySelectorAll(".service.fails strong")].map(e => e.textContent).join()`); fails != "shop/cart:grpc,shop/empty:http,shop/refusing:http" {
+	if fails := b.value(`[...document.querySelectorAll(".service.fails strong")].map(e => e.textContent).join()`); fails != "shop/cart:grpc,shop/empty:http,shop/refusing:http,shop/unready:http" {
 		t.Errorf("red are %v", fails)
 	}
-	if bad := b.value(`[...document.querySelectorAll("tr.total .bad")].map(e => e.textContent).join("; ")`); bad != "unanswered, ejected; no-endpoints, rejected; refused" {
+	if bad := b.value(`[...document.querySelectorAll("tr.total .bad")].map(e => e.textContent).join("; ")`); bad != "unanswered, ejected; no-endpoints, rejected; refused; no-endpoints" {
 		t.Errorf("the table says %v", bad)
 	}
 	b.quiet()
@@ -254,7 +254,7 @@ func TestThePageFiltersAndShowsNothing(t *testing.T) {
 	b.open(url, 800, 900, "dark")
 	b.value(`document.querySelector("#filter").focus()`)
 	b.call("Input.insertText", map[string]any{"text": "shop/"}, nil)
-	b.until(`document.querySelectorAll(".service").length === 3`)
+	b.until(`document.querySelectorAll(".service").length === 4`)
 	b.call("Input.insertText", map[string]any{"text": "nobody"}, nil)
 	b.until(`document.querySelector("#rows").textContent === "No Service has this in its name."`)
 	if left := b.value(`document.querySelectorAll("#arrows path, #table tr").length`); left != 0.0 {

@@ -50,7 +50,7 @@ func (n *uiNode) document(filter string) (doc uiDocument, err error) {
 
 func (n *uiNode) look() error {
 	if n.meter == nil {
-		n.meter = &topMeter{options: &topOptions{live: n.live, view: topServices, idle: true}}
+		n.meter = &topMeter{options: &topOptions{live: n.live, view: topServices}}
 		n.forget = time.AfterFunc(uiForget, n.close)
 	}
 	n.forget.Reset(uiForget)
@@ -74,7 +74,7 @@ func (n *uiNode) close() {
 // describe makes the document of what was read last.
 func (n *uiNode) describe(filter string) (uiDocument, error) {
 	g := &n.meter.gains
-	picked := pickForUI(g, filter)
+	picked := pickForUI(g, n.meter.meter.Endpoints(), filter)
 	keep := func(p lb.PortName) bool { return picked.ports[p] != nil }
 	reader := n.meter.tables.reader
 	for row, err := range reader.FrontendsOf(keep) {

@@ -66,10 +66,11 @@ const (
 
 // uiPicked are the service ports of a document.
 type uiPicked struct {
-	ports    map[lb.PortName]*uiService
-	backends map[uiBackendKey]*uiBackend
-	order    []lb.PortName
-	matching int
+	ports      map[lb.PortName]*uiService
+	backends   map[uiBackendKey]*uiBackend
+	backendsOf map[lb.PortName]int // how many of backends are of a port
+	order      []lb.PortName
+	matching   int
 }
 
 type uiBackendKey struct {
@@ -77,28 +78,27 @@ type uiBackendKey struct {
 	address netip.AddrPort
 }
 
-// pickForUI takes the ports whose names contain the filter: those where something fails, then the busiest.
-func pickForUI(g *maps.Gains, filter string) *uiPicked {
-	p := &uiPicked{ports: map[lb.PortName]*uiService{}, backends: map[uiBackendKey]*uiBackend{}}
-	endpoints, ready := map[lb.PortName]int{}, map[lb.PortName]int{}
-	for i := range g.Backends {
-		b := &g.Backends[i]
-		if b.State != stateGone {
-			endpoints[b.Port]++
-		}
-		if b.State == "active" || b.State == "responder" {
-			ready[b.Port]++
-		}
+// pickForUI takes the ports whose names contain the filter: those where something fails, then the busiest, then by name.
+func pickForUI(g *maps.Gains, endpoints map[lb.PortName]maps.EndpointCount, filter string) *uiPicked {
+	p := &uiPicked{ports: map[lb.PortName]*uiService{}, backends: map[uiBackendKey]*uiBackend{}, backendsOf: map[lb.PortName]int{}}
+	busy := make(map[lb.PortName]*maps.PortGain, len(g.Ports))
+	for i := range g.Ports {
+		busy[g.Ports[i].Port] = &g.Ports[i]
 	}
 	var some []*maps.PortGain
-	for i := range g.Ports {
-		if port := &g.Ports[i]; strings.Contains(withPort(port.Port.Service.String(), port.Port.Port), filter) {
-			some = append(some, port)
+	for name := range endpoints {
+		if !strings.Contains(withPort(name.Service.String(), name.Port), filter) {
+			continue
 		}
+		port := busy[name]
+		if port == nil {
+			port = &maps.PortGain{Port: name}
+		}
+		some = append(some, port)
 	}
 	p.matching = len(some)
 	failing := func(g *maps.PortGain) int {
-		if g.Failed() > 0 || ready[g.Port] == 0 {
+		if g.Failed() > 0 || endpoints[g.Port].Ready == 0 {
 			return 1
 		}
 		return 0
@@ -108,14 +108,16 @@ func pickForUI(g *maps.Gains, filter string) *uiPicked {
 	})
 	for _, port := range some[:min(len(some), uiPorts)] {
 		rows := topRowsOf(topServices, &maps.Gains{Interval: g.Interval, Ports: []maps.PortGain{*port}})
+		count := endpoints[port.Port]
 		p.order = append(p.order, port.Port)
-		p.ports[port.Port] = &uiService{topRow: rows[0], Frontends: []string{}, Ready: ready[port.Port], Endpoints: endpoints[port.Port], Trouble: troubleOf(&rows[0])}
+		p.ports[port.Port] = &uiService{topRow: rows[0], Frontends: []string{}, Ready: count.Ready, Endpoints: count.All, Trouble: troubleOf(&rows[0])}
 	}
 	p.pickBackends(g)
 	return p
 }
 
-// pickBackends takes those of the ports: where there are very many, those where something fails, then the busiest.
+// pickBackends takes those of the ports where something goes on: of very many those where something fails, then the busiest. What is
+// idle comes by addBackend.
 func (p *uiPicked) pickBackends(g *maps.Gains) {
 	of := map[lb.PortName][]maps.BackendGain{}
 	for i := range g.Backends {
@@ -123,16 +125,26 @@ func (p *uiPicked) pickBackends(g *maps.Gains) {
 			of[b.Port] = append(of[b.Port], *b)
 		}
 	}
-	for port, all := range of {
+	for _, all := range of {
 		slices.SortFunc(all, func(a, b maps.BackendGain) int {
 			return cmp.Or(cmp.Compare(b.Failed(), a.Failed()), cmp.Compare(b.Connections, a.Connections), cmp.Compare(b.Open, a.Open), a.Address.Compare(b.Address))
 		})
-		all = all[:min(len(all), uiBackends)]
-		rows := topRowsOf(topBackends, &maps.Gains{Interval: g.Interval, Backends: all})
-		for i := range rows {
-			p.backends[uiBackendKey{port, all[i].Address}] = &uiBackend{topRow: rows[i], Trouble: troubleOf(&rows[i])}
+		for i := range all {
+			p.pickBackend(&all[i], g.Interval)
 		}
 	}
+}
+
+// pickBackend takes one, unless there are very many of its port already.
+func (p *uiPicked) pickBackend(b *maps.BackendGain, interval time.Duration) *uiBackend {
+	if p.backendsOf[b.Port] >= uiBackends {
+		return nil
+	}
+	rows := topRowsOf(topBackends, &maps.Gains{Interval: interval, Backends: []maps.BackendGain{*b}})
+	picked := &uiBackend{topRow: rows[0], Trouble: troubleOf(&rows[0])}
+	p.backendsOf[b.Port]++
+	p.backends[uiBackendKey{b.Port, b.Address}] = picked
+	return picked
 }
 
 // troubleOf names what failed in the interval.
@@ -165,18 +177,26 @@ func (p *uiPicked) addFrontend(row *maps.FrontendRow) {
 	}
 }
 
-// addBackend notes what the rates do not tell.
+// addBackend notes what the rates do not tell, and takes one that is idle.
 func (p *uiPicked) addBackend(row *maps.BackendRow) {
 	port, err := portNameOf(row.Service, row.Port, row.Protocol)
-	b := p.backends[uiBackendKey{port, netip.AddrPortFrom(row.Address, row.BackendPort)}]
-	if err != nil || row.EjectedUntil == "" && (b == nil || row.State == stateGone && b.State != stateGone) {
+	s := p.ports[port]
+	if err != nil || s == nil {
 		return
 	}
-	if s := p.ports[port]; s != nil && row.EjectedUntil != "" {
+	where := netip.AddrPortFrom(row.Address, row.BackendPort)
+	b := p.backends[uiBackendKey{port, where}]
+	if row.State == stateGone { // another one may have its address by now
+		return
+	}
+	if row.EjectedUntil != "" {
 		s.Ready = max(s.Ready-1, 0)
 		if !slices.Contains(s.Trouble, stateEjected) {
 			s.Trouble = append(s.Trouble, stateEjected)
 		}
+	}
+	if b == nil {
+		b = p.pickBackend(&maps.BackendGain{Port: port, Address: where, Node: row.Node, Zone: row.Zone, State: row.State}, 0)
 	}
 	if b == nil {
 		return

@@ -74,7 +74,20 @@ func uiSides(action, reason string) maps.SideRow {
 // uiOf is the document of uiGains, of Services whose names contain a text.
 func uiOf(filter string) uiDocument {
 	g := uiGains()
-	p := pickForUI(g, filter)
+	all, endpoints := g.Backends, map[lb.PortName]maps.EndpointCount{}
+	for i := range g.Ports {
+		endpoints[g.Ports[i].Port] = maps.EndpointCount{}
+	}
+	for i := range all {
+		count := endpoints[all[i].Port]
+		if count.All++; all[i].State == "active" {
+			count.Ready++
+		}
+		endpoints[all[i].Port] = count
+	}
+	g.Ports = slices.DeleteFunc(g.Ports, func(p maps.PortGain) bool { return p.Gain == (maps.Gain{}) }) // as a meter leaves out what is idle
+	g.Backends = slices.DeleteFunc(slices.Clone(all), func(b maps.BackendGain) bool { return b.Gain == (maps.Gain{}) })
+	p := pickForUI(g, endpoints, filter)
 	for i, port := range slices.SortedFunc(func(yield func(lb.PortName) bool) {
 		for port := range p.ports {
 			if !yield(port) {
@@ -88,9 +101,9 @@ func uiOf(filter string) uiDocument {
 		}
 		p.addFrontend(&maps.FrontendRow{Service: port.Service.String(), Port: port.Port, Protocol: port.Protocol.String(), Kind: "ClusterIP", Address: netip.MustParseAddr(fmt.Sprintf("10.96.0.%d", 10+i)), FrontendPort: 80, Internal: side})
 	}
-	for i := range g.Backends {
-		b := &g.Backends[i]
-		row := maps.BackendRow{Service: b.Port.Service.String(), Port: b.Port.Port, Protocol: b.Port.Protocol.String(), Address: b.Address.Addr(), BackendPort: b.Address.Port(), State: b.State, Tier: "zone"}
+	for i := range all {
+		b := &all[i]
+		row := maps.BackendRow{Node: b.Node, Zone: b.Zone, Service: b.Port.Service.String(), Port: b.Port.Port, Protocol: b.Port.Protocol.String(), Address: b.Address.Addr(), BackendPort: b.Address.Port(), State: b.State, Tier: "zone"}
 		if b.Unanswered > 0 {
 			row.EjectedUntil, row.EjectedBecause = "2026-01-02T03:05:00Z", "no answer to 3 connections of several clients, nor to this node"
 		}
@@ -157,7 +170,7 @@ func TestThePageFiltersByName(t *testing.T) {
 
 // Of many Services a page has those that fail, whatever their names and however little goes there, then the busiest.
 func TestThePageHasWhatFailsOfManyServices(t *testing.T) {
-	g := &maps.Gains{Interval: time.Second}
+	g, endpoints := &maps.Gains{Interval: time.Second}, map[lb.PortName]maps.EndpointCount{}
 	for i := range 3 * uiPorts {
 		port := uiPort(fmt.Sprintf("many/s%03d", i), "", lb.TCP)
 		gain := maps.Gain{Connections: uint64(i)}
@@ -165,9 +178,9 @@ func TestThePageHasWhatFailsOfManyServices(t *testing.T) {
 			gain = maps.Gain{Refused: 1}
 		}
 		g.Ports = append(g.Ports, maps.PortGain{Port: port, Gain: gain})
-		g.Backends = append(g.Backends, maps.BackendGain{Port: port, Address: netip.MustParseAddrPort("10.0.0.1:80"), State: "active", Gain: gain})
+		endpoints[port] = maps.EndpointCount{Ready: 1, All: 1}
 	}
-	doc := pickForUI(g, "").document("n1", g)
+	doc := pickForUI(g, endpoints, "").document("n1", g)
 	if len(doc.Services) != uiPorts || doc.Matching != 3*uiPorts || doc.Services[0].Service != "many/s007" || doc.Services[1].Service != "many/s121" {
 		t.Errorf("%d of %d, first %s and %s", len(doc.Services), doc.Matching, doc.Services[0].Service, doc.Services[1].Service)
 	}

@@ -186,3 +186,32 @@ func (t *Tables) putMetered(n uint32) {
 	set := place / uint32(flowWays)
 	*t.store.tags.word(set/uint32(flowSets), int(set)%flowSets*2) = 1
 }
+
+// Idle ones count, those that are gone do not, whatever the meter shows.
+func TestAMeterCountsTheEndpointsOfEachPort(t *testing.T) {
+	c := newCounting(t)
+	c.look()
+	endpoints := c.meter.Endpoints()
+	for row, err := range c.Reader().Backends() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := lb.PortName{Port: row.Port, Protocol: lb.TCP}
+		if err := name.Service.UnmarshalText([]byte(row.Service)); err != nil {
+			t.Fatal(err)
+		}
+		count := endpoints[name]
+		if count.All--; row.State == "active" {
+			count.Ready--
+		}
+		endpoints[name] = count
+	}
+	if len(endpoints) == 0 {
+		t.Error("no port has endpoints")
+	}
+	for name, left := range endpoints {
+		if left != (EndpointCount{}) {
+			t.Errorf("%v: %+v beside the rows", name, left)
+		}
+	}
+}

@@ -65,6 +65,19 @@ func (v *view) port(id uint32) lb.PortName {
 	return lb.PortName{Service: lb.ServiceName{Namespace: "?", Name: fmt.Sprint(id)}}
 }
 
+// kept is keep by the id of a service port. It asks for each once: many backends and frontends have the same.
+func (v *view) kept(keep func(lb.PortName) bool) func(uint32) bool {
+	known := map[uint32]bool{}
+	return func(id uint32) bool {
+		keeps, asked := known[id]
+		if !asked {
+			keeps = keep(v.port(id))
+			known[id] = keeps
+		}
+		return keeps
+	}
+}
+
 func (v *view) node(b *backendRow) string {
 	return v.texts[nameKey{Kind: nodeName, Id: uint32(b.Node)}]
 }

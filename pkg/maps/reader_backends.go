@@ -22,18 +22,18 @@ func (r *Reader) Backends() iter.Seq2[BackendRow, error] {
 
 // BackendsOf lists those of the service ports that keep takes.
 func (r *Reader) BackendsOf(keep func(lb.PortName) bool) iter.Seq2[BackendRow, error] {
-	collect := func(v *view) ([]BackendRow, []error) { return collectBackends(v, keep) }
+	collect := func(v *view) ([]BackendRow, []error) { return collectBackends(v, v.kept(keep)) }
 	return rows(r, collect, func(a, b *BackendRow) int {
 		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol),
 			a.Address.Compare(b.Address), cmp.Compare(a.BackendPort, b.BackendPort), cmp.Compare(a.ID, b.ID))
 	})
 }
 
-func collectBackends(v *view, keep func(lb.PortName) bool) (all []BackendRow, failed []error) {
+func collectBackends(v *view, keep func(uint32) bool) (all []BackendRow, failed []error) {
 	tallies := v.backendTallies()
 	for id := uint32(1); id < v.backends.size; id++ {
 		b, ok := v.backend(id)
-		if !ok || !keep(v.port(b.Service)) {
+		if !ok || !keep(b.Service) {
 			continue
 		}
 		counter, err := v.backendCounters.read(id)

@@ -22,7 +22,7 @@ func (r *Reader) Frontends() iter.Seq2[FrontendRow, error] {
 
 // FrontendsOf lists those of the service ports that keep takes.
 func (r *Reader) FrontendsOf(keep func(lb.PortName) bool) iter.Seq2[FrontendRow, error] {
-	collect := func(v *view) ([]FrontendRow, []error) { return collectFrontends(v, keep) }
+	collect := func(v *view) ([]FrontendRow, []error) { return collectFrontends(v, v.kept(keep)) }
 	return rows(r, collect, func(a, b *FrontendRow) int {
 		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol),
 			lb.Kind(a.Kind).Compare(lb.Kind(b.Kind)), a.Address.Compare(b.Address),
@@ -35,7 +35,7 @@ func (r *Reader) Addresses() iter.Seq2[AddressRow, error] {
 	return rows(r, collectAddresses, func(a, b *AddressRow) int { return a.Address.Compare(b.Address) })
 }
 
-func collectFrontends(v *view, keep func(lb.PortName) bool) (all []FrontendRow, failed []error) {
+func collectFrontends(v *view, keep func(uint32) bool) (all []FrontendRow, failed []error) {
 	ranges, err := v.sourceRanges()
 	if err != nil {
 		failed = append(failed, err)
@@ -53,7 +53,7 @@ func collectFrontends(v *view, keep func(lb.PortName) bool) (all []FrontendRow, 
 			failed = append(failed, fmt.Errorf("read frontend %s: %w", keyText(key), err))
 			continue
 		}
-		if keep(v.port(record.Service)) {
+		if keep(record.Service) {
 			row := v.frontendRow(key, &record, ranges)
 			row.Open = tallies[key].open
 			all = append(all, row)

@@ -30,7 +30,7 @@ KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 # Where Debian has the CNI plugins.
 CNI := /usr/lib/cni
 
-.PHONY: help build plugin release picture reference demo image kube-up kube-down kube-smoke kube-packages cni e2e ui-test gate test test-kernels oracle dns-oracle bench-dns bench-paths cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
+.PHONY: help build plugin release picture reference demo image kube-up kube-down kube-smoke kube-packages cni e2e ui-test dashboard-schema gate test test-kernels oracle dns-oracle bench-dns bench-paths cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ monitoring: root ## hold dashboard, alerts and table of metrics to what real age
 ui-test: ## look at the page of nearlb ui in a headless Chromium, which it installs (a minute; PICTURES=DIR keeps pictures)
 	@tests/packages.sh chromium fonts-dejavu-core
 	NEARLB_UI=1 NEARLB_UI_PICTURES=$(PICTURES) $(GO) test -count=1 -timeout 10m ./tests/ui
+
+dashboard-schema: ## hold the dashboard to the schema of Grafana 12, with npm's package of its types (half a minute; GRAFANA=12.1.0)
+	tests/monitoring/schema.sh manifests/monitoring/dashboard.json $(or $(GRAFANA),12.0.0)
 
 bench: build root ## measure the datapath in the kernel and write docs/performance.md's table (about a minute)
 	tests/bench.sh ./$(BIN) docs/performance.md

@@ -29,9 +29,9 @@ func announce(to io.Writer, chosen []suite) {
 // minutes are those that seconds of processor time take, rounded up.
 func minutes(seconds, cores int) int { return (seconds + 60*cores - 1) / (60 * cores) }
 
-// budget is what a suite may take: half as much again as what was measured, and some seconds for small ones.
+// budget is what a suite may take: a fifth more than what was measured, and some seconds for small ones.
 func (s suite) budget() time.Duration {
-	return time.Duration(s.warm+s.fresh)*time.Second*3/2 + 10*time.Second
+	return time.Duration(s.warm+s.fresh)*time.Second*6/5 + 10*time.Second
 }
 
 // summarise prints one line for each suite and the sum, and says whether all is well. Suites over their budgets are marked; what

@@ -41,8 +41,9 @@ var suites = []suite{
 			"TestAffinityStaysWith|TestAffinityLeaves|TestASYNWithOtherFlags|TestASYNStaysInTheList|TestASYNThroughSNATLeaves|TestALostFlowThatWasRetried|" +
 			"TestPortsBeyondTheRangeServeNobody|TestAPortOfConnectionTracking|TestAConnectionBeyondTheRange|TestAClientGetsItsOwn|TestASocketOfTheHost|" +
 			"TestAnAnswerToAnybodyEnds|TestNewConnectionsLeave|TestWhereAllAreLeft|TestOneConnectionTries|TestAnotherEndpointsTime|TestClientsThatNeverGoOn|" +
-			"TestLossIsNoEvidence|TestAnAnswerWhoseSYN|TestClientsOffTheNodeLeave|TestTwoPodsThatFill|TestSNATWithFewPorts|TestSNATFromOnePort|TestAConnectionThatLosesItsSecond",
-		why: "properties, stress, floods and shares: long", env: "NEARLB_XDP_FRAMES=few", oldest: true},
+			"TestLossIsNoEvidence|TestAnAnswerWhoseSYN|TestClientsOffTheNodeLeave|TestTwoPodsThatFill|TestSNATWithFewPorts|TestSNATFromOnePort|TestAConnectionThatLosesItsSecond|" +
+			"TestHowLongAServer|TestPacketsOfAPodsConnectionsInFormer|TestPortsBeyondTheRangeServeWhere|TestPacketsOfBackendsToPortsBeyond",
+		why: "properties, stress, floods and shares: long", env: "NEARLB_FRAMES=few", oldest: true},
 	{pkg: "tests/hosts", only: "TestSCTP|TestEveryStepOfTheDemoComesOutAsItShould/line_by_line", quick: "TestSCTP/routed", oldest: true},
 }
 

@@ -5,6 +5,7 @@ package packet
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -288,7 +289,7 @@ func TestXDPDropsWhatNobodyAnswers(t *testing.T) {
 	}
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
-			forEachSite(t, bpf.Options{Knobs: map[string]any{"events_per_second": uint32(1000)}}, func(s site, w world) {
+			forEachSite(t, bpf.Options{}, func(s site, w world) {
 				to := at(w.outside(10), 80)
 				if row.to != nil {
 					to = row.to(w)
@@ -301,7 +302,7 @@ func TestXDPDropsWhatNobodyAnswers(t *testing.T) {
 					s.passesXDP(name, in.bytes())
 					return
 				}
-				check(s, drain(s.objects.Events))
+				check(s, errors.Join(drain(s.objects.Events), zero(s.objects.EventBudgets)))
 				s.dropsAtXDP(in, row.verdict)
 				s.edit(func(x *bpf.NearlbSettings) { x.Draining = 1 })
 				s.passesXDP(name+", while the node drains", in.bytes())

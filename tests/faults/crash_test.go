@@ -3,6 +3,7 @@
 package faults
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -24,13 +25,15 @@ import (
 )
 
 const (
-	kills        = 100
-	reloadEvery  = 50                     // kills: so often the agent loads its programs anew
+	reloadEvery  = 25                     // kills: so often the agent loads its programs anew
 	mostWrites   = 90                     // until an agent's end: about those of two states' publication
 	reclaimEvery = 250 * time.Millisecond // often, so that ids are used again
 )
 
-// Promises 1 and 2. An agent is killed between any two writes to the tables, a hundred times, in the middle of publishing or of
+// kills is how often the agent is killed.
+var kills = flag.Int("kills", 50, "`times` that an agent is killed at some write")
+
+// Promises 1 and 2. An agent is killed between any two writes to the tables, again and again, in the middle of publishing or of
 // mending what the last one left, while pods, the node and a host outside ask. The next one ends where a cold start ends, and
 // every answer came from who was right before the change or after it.
 func TestAnAgentKilledAtAnyWriteLeavesNothingHalfDone(t *testing.T) {
@@ -48,7 +51,7 @@ func TestAnAgentKilledAtAnyWriteLeavesNothingHalfDone(t *testing.T) {
 	k.settled(last)
 	load := k.load()
 	load.more(500)
-	for n := range kills {
+	for n := range *kills {
 		last = k.kill(last, (n+1)%reloadEvery == 0)
 		if load.failed() {
 			break

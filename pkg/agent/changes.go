@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -76,9 +75,7 @@ func (c *changes) tell(change journal.Change) {
 		return
 	}
 	change.Node, change.Time = c.agent.options.NodeName, time.Now().UTC()
-	if line, err := json.Marshal(change); err == nil { // of texts and a time: there is no other case
-		c.log.Add(line)
-	}
+	c.log.Add(change.Line())
 }
 
 // show has the status looked at again.

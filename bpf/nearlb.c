@@ -9,6 +9,7 @@
 #include "lib/types.h"
 #include "lib/maps.h"
 #include "lib/config.h"
+#include "lib/dns.h"
 #include "lib/fast.h"
 #include "lib/finish.h"
 #include "lib/shortcut.h"
@@ -29,6 +30,8 @@ int from_pod(struct __sk_buff *skb)
 
 	if (verdict == VERDICT_CONTINUE) {
 		tail_begin(skb);
+		if (dns_there && packet.protocol == IPPROTO_UDP && packet.destination_port == bpf_htons(DNS_PORT))
+			bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_DNS);
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_SLOW);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
@@ -414,6 +417,20 @@ int shortcut(struct __sk_buff *skb)
 	__u32 length = skb->len;
 
 	return finish_shortcut(skb, hook, verdict, length, &fib, shortcut_take(skb, hook, verdict, &fib));
+}
+
+SEC("tc")
+int from_pod_dns(struct __sk_buff *skb)
+{
+	struct packet packet = { .hook = HOOK_FROM_POD };
+	__u32 length = skb->len;
+	enum verdict verdict = dns_answer(skb, &packet);
+
+	if (verdict == VERDICT_CONTINUE) {
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_SLOW);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	return finish_turned(skb, HOOK_FROM_POD, verdict, length, verdict == VERDICT_REJECT_NAME);
 }
 
 SEC("tc")

@@ -78,6 +78,9 @@ volatile const __u32 xdp_way_mask = 0;
 /* After which a responder without a heartbeat counts as dead: nanoseconds. */
 volatile const __u64 responder_silence = 1000000000;
 
+/* Not 0: questions of pods for names are answered from the table answers. 0: no packet asks. */
+volatile const __u8 dns_there = 0;
+
 /* Types that Go takes from BTF although no map has them: BTF keeps what something refers to. */
 
 #define EXPORT_ENUM(name) volatile const enum name export_##name
@@ -104,5 +107,7 @@ EXPORT_ENUM(schema);
 EXPORT_ENUM(yield);
 EXPORT_ENUM(shortcut_mode);
 EXPORT_ENUM(shortcut_beats);
+EXPORT_ENUM(answer_flags);
+EXPORT_ENUM(answer_count);
 volatile const struct event export_event;
 volatile const struct suspect export_suspect;

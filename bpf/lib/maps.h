@@ -24,6 +24,7 @@ int tunnel_in(struct __sk_buff *skb);
 int tunnel_forward(struct __sk_buff *skb);
 int tunnel_back(struct __sk_buff *skb);
 int tunnel_icmp(struct __sk_buff *skb);
+int from_pod_dns(struct __sk_buff *skb);
 
 /* frontend -> number of the record in force */
 struct {
@@ -298,6 +299,38 @@ struct {
 	__uint(max_entries, 1);
 } trace SEC(".maps");
 
+/* Names that are answered without the responder. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct answer_key);
+	__type(value, struct answer);
+	__uint(max_entries, 16384);
+} answers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct answer_settings);
+	__uint(max_entries, 1);
+} answer_config SEC(".maps");
+
+/* Questions that were answered; index: enum answer_count. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct answer_counter);
+	__uint(max_entries, ANSWER_COUNT_MAX);
+} answer_counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct dns_work);
+	__uint(max_entries, 1);
+} dns_works SEC(".maps");
+
 /* Programs reached by tail call; enum program. Filled when the object is loaded, one array for each load. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
@@ -325,5 +358,6 @@ struct {
 		[PROGRAM_TUNNEL_FORWARD] = (void *)&tunnel_forward,
 		[PROGRAM_TUNNEL_BACK] = (void *)&tunnel_back,
 		[PROGRAM_TUNNEL_ICMP] = (void *)&tunnel_icmp,
+		[PROGRAM_FROM_POD_DNS] = (void *)&from_pod_dns,
 	},
 };

@@ -582,7 +582,82 @@ enum program {
 	PROGRAM_TUNNEL_FORWARD, /* that of a client: translates it towards a backend of this node */
 	PROGRAM_TUNNEL_BACK,    /* an answer: sends it to the client */
 	PROGRAM_TUNNEL_ICMP,    /* an error about either */
+	PROGRAM_FROM_POD_DNS,   /* answers a question for a name, or leaves it to the slow path */
 	PROGRAM_MAX,
+};
+
+#define ANSWER_LABEL_WORDS 8
+#define ANSWER_ADDRESSES   8 /* of one name; it is a power of two */
+
+/* Names that the programs answer: a tree by labels, from the last one of a name on. Key of answers. */
+struct answer_key {
+	__u32 parent;                    /* number of the name without this label; 0: the root */
+	__u32 length;                    /* of the label */
+	__u64 label[ANSWER_LABEL_WORDS]; /* in small letters, then zeros */
+};
+_Static_assert(sizeof(struct answer_key) == 72, "layout is shared");
+
+enum answer_flags {
+	ANSWER_ASK_A = 1,     /* the responder alone knows the name's A records, */
+	ANSWER_ASK_AAAA = 2,  /* its AAAA records, */
+	ANSWER_ASK_BELOW = 4, /* and which of the names below it exist that are not here */
+	ANSWER_MISSING = 8,   /* the name itself does not exist */
+	ANSWER_ZONE = 16,     /* it is a zone */
+};
+
+/* What a name has. Never edited: it is replaced as a whole. */
+struct answer {
+	__u64 check;  /* of key and value: a reader that finds another sum asks the responder */
+	__u32 number; /* that names below it have as parent */
+	__u8 flags;   /* enum answer_flags */
+	__u8 count4;  /* addresses for A, */
+	__u8 count6;  /* and behind them for AAAA */
+	__u8 pad;
+	__u8 tiers[ANSWER_ADDRESSES]; /* of each address: the first one that is as near (four bits), and how many are */
+	struct address addresses[ANSWER_ADDRESSES]; /* nearest first */
+};
+_Static_assert(sizeof(struct answer) == 152, "layout is shared");
+
+/* What the agent tells of them all; one element, memory-mapped. */
+struct answer_settings {
+	__u32 on;      /* not 0: all names in force are here. A heartbeat is wanted as well: responder of settings */
+	__u32 serial;  /* of the zones, in the machine's byte order as are the others: */
+	__u32 ttl;     /* seconds */
+	__u32 refresh; /* the numbers of SOA records */
+	__u32 retry;
+	__u32 expire;
+};
+_Static_assert(sizeof(struct answer_settings) == 24, "layout is shared");
+
+struct answer_counter {
+	__u64 questions;
+};
+
+/* Index of answer_counters: or-ed. */
+enum answer_count {
+	ANSWER_COUNT_MISSING = 1, /* NXDOMAIN; without it NOERROR */
+	ANSWER_COUNT_AAAA = 2,    /* without it A */
+	ANSWER_COUNT_MAX = 4,
+};
+
+#define DNS_LABELS        32  /* names of more labels are left to the responder */
+#define DNS_QUESTION_ROOM 512 /* powers of two */
+#define DNS_DATAGRAM_ROOM 2048
+
+/* Where a processor keeps a question while it answers it. */
+struct dns_work {
+	__u8 question[DNS_QUESTION_ROOM + 288]; /* the message, and room for what is copied by words */
+	__u8 datagram[DNS_DATAGRAM_ROOM + 288]; /* the answer: UDP header and message */
+	struct answer found;
+	__u8 starts[DNS_LABELS]; /* of the labels, counted from the name's first byte */
+	__u32 labels;
+	__u32 name;    /* bytes of the name */
+	__u32 zone;    /* offset of the zone in the message */
+	__u32 type;    /* of records */
+	__u32 limit;   /* bytes of the largest answer that the client takes */
+	__u32 options; /* bytes of the OPT record, 0: there is none */
+	__u32 turn;    /* a number drawn for the order of equally near addresses */
+	__u32 pad;
 };
 
 /* One record of the events ring: a sampled drop or reject. */

@@ -35,11 +35,12 @@ enum verdict {
 	VERDICT_TRANSLATE_ICMP,     /* ICMP error: outer and quoted packet rewritten */
 	VERDICT_TRANSLATE_DIRECT,   /* direct pod to pod packet whose source port had to change (port clash) */
 
-	/* answered to the sender at once: TCP RST, ICMP port unreachable, or an echo reply */
+	/* answered to the sender at once: TCP RST, ICMP port unreachable, an echo reply, or a name's answer */
 	VERDICT_REJECT_NO_ENDPOINTS, /* service without any usable endpoint */
 	VERDICT_REJECT_UNKNOWN_PORT, /* known service address, no such port */
 	VERDICT_REJECT_NO_TOPOLOGY_MATCH,
 	VERDICT_REJECT_ECHO,          /* echo request to a service address: answered */
+	VERDICT_REJECT_NAME,          /* question for a name: answered in the place of this node's responder */
 	VERDICT_REJECT_TOO_BIG,       /* does not fit the device it would leave by; the sender is told the MTU */
 	VERDICT_REJECT_TIME_EXCEEDED, /* its TTL or hop limit ends here; the sender is told */
 	VERDICT_REJECT_LATE_ANSWER,   /* to a SYN that went to another backend since: the sender is told to forget it */

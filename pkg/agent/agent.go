@@ -135,6 +135,9 @@ func (r *running) openLoop(context.Context) error {
 	if err := r.reader.open(&r.objects.NearlbMaps); err != nil {
 		return err
 	}
+	if !r.plan.waiting {
+		d.names.mirror(r.tables)
+	}
 	d.now.Store(r)
 	return nil
 }

@@ -77,6 +77,9 @@ type daemon struct {
 func newDaemon(o Options) (*daemon, error) {
 	d := &daemon{options: o, log: o.Log, diary: newDiary(), metrics: metrics.New(o.Version), reader: &reader{}, started: time.Now(), listen: map[string]string{},
 		settled: make(chan struct{}), found: make(chan struct{}), attached: make(chan struct{}), room: o.room()}
+	if !o.Names.On || !o.Names.FastPath {
+		d.room.Limits.Answers = 1
+	}
 	var err error
 	config := o.nodeConfig()
 	d.drops, d.changes = newDrops(d), newChanges(d)

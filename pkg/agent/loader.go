@@ -38,10 +38,11 @@ type loadRequest struct {
 	Shortcut ShortcutMode
 	Tunnel   uint16
 	XDP      bool
+	Names    bool // the programs answer names
 }
 
 func (q loadRequest) options() bpf.Options {
-	o := Options{SocketLB: q.SocketLB, Shortcut: q.Shortcut, CarryPort: q.Tunnel}
+	o := Options{SocketLB: q.SocketLB, Shortcut: q.Shortcut, CarryPort: q.Tunnel, Names: NameOptions{On: q.Names, FastPath: q.Names}}
 	return bpf.Options{Sizes: q.Sizes, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSocketHooks: q.SocketLB == attach.NoSockets, XDP: q.XDP}
 }
 
@@ -50,6 +51,7 @@ const (
 	knobEveryNamespace = "every_namespace" // the sockets of pods are served as well
 	knobShortcut       = "shortcut_there"  // packets may leave past the host's stack
 	knobTunnel         = "tunnel_there"    // clients off the node may go to backends on other nodes through the tunnel
+	knobNames          = "dns_there"       // questions of pods for names are answered from tables
 )
 
 // knobs are those of the options that are not as in the object.
@@ -64,6 +66,9 @@ func (o Options) knobs() map[string]any {
 	if o.tunnelPort() != 0 {
 		knobs[knobTunnel] = uint8(1)
 	}
+	if o.Names.On && o.Names.FastPath {
+		knobs[knobNames] = uint8(1)
+	}
 	return knobs
 }
 
@@ -74,7 +79,8 @@ type loadAnswer struct {
 
 // request is what a plan asks for.
 func (o Options) request(p plan) loadRequest {
-	return loadRequest{Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, Tunnel: o.tunnelPort(), XDP: o.XDP.On()}
+	return loadRequest{Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, Tunnel: o.tunnelPort(), XDP: o.XDP.On(),
+		Names: o.Names.On && o.Names.FastPath}
 }
 
 // answer does what is asked.

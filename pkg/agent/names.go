@@ -31,6 +31,7 @@ type NameOptions struct {
 	Zones     []string         // --dns-zone: of the cluster; the first is that of reverse names
 	Pods      dns.PodRecords   // --dns-pods
 	TTL       uint32           // --dns-ttl, seconds
+	FastPath  bool             // --dns-fast-path: the programs answer what they can
 	Upstreams []netip.AddrPort // --dns-upstream: who knows all other names; empty: the endpoints of Service
 }
 
@@ -44,6 +45,8 @@ func DefaultNameOptions() NameOptions {
 
 func (o NameOptions) check() error {
 	switch {
+	case !o.On && o.FastPath:
+		return errors.New("--dns-fast-path: want --dns as well")
 	case !o.On:
 		return nil
 	case o.Service.Name == "" || o.Service.Namespace == "":
@@ -241,8 +244,7 @@ func (n *names) await(ctx context.Context, longest time.Duration) {
 // serve answers until ctx ends or the place is another one. At its end the programs are told first, and then questions that are
 // under way are still answered.
 func (n *names) serve(ctx context.Context, at place) error {
-	options := dns.Options{Zones: n.options.Zones, ReverseZones: []string{"in-addr.arpa", "ip6.arpa"}, Pods: n.options.Pods, TTL: n.options.TTL,
-		Zonal: true, Forwarder: n.forward, Observer: n.observer, Service: n.options.Service}
+	options := n.answering()
 	for _, a := range at.addresses {
 		options.OwnAddresses = append(options.OwnAddresses, a.Addr())
 	}
@@ -271,6 +273,12 @@ func (n *names) serve(ctx context.Context, at place) error {
 	}
 	stop()
 	return group.Wait()
+}
+
+// answering is what is answered for.
+func (n *names) answering() dns.Options {
+	return dns.Options{Zones: n.options.Zones, ReverseZones: []string{"in-addr.arpa", "ip6.arpa"}, Pods: n.options.Pods, TTL: n.options.TTL,
+		Zonal: true, Forwarder: n.forward, Observer: n.observer, Service: n.options.Service}
 }
 
 // listens notes on which addresses questions are answered now. The cluster's DNS is decided again by that.

@@ -117,7 +117,11 @@ func (n *names) query(r *dns.Responder, out *json.Encoder, ask *http.Request) er
 	if err != nil {
 		return err
 	}
-	_ = out.Encode(r.LookUp(ask.Context(), walk, qtype)) // the client went away
+	found := r.LookUp(ask.Context(), walk, qtype)
+	if found.Way == dns.WayResponder && n.inKernel(found.Name, qtype) {
+		found.Way = dns.WayKernel
+	}
+	_ = out.Encode(found) // the client went away
 	return nil
 }
 

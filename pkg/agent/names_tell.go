@@ -58,5 +58,10 @@ func (w watched) Asked(result dns.Result, took time.Duration) { w.Names.Asked(st
 func (n *names) count() (s metrics.NamesState) {
 	s.Answering = n.silence() == ""
 	s.Kept, s.KeptBytes = n.forward.Kept()
+	if n.options.FastPath {
+		var err error
+		s.InKernel, err = n.agent.reader.answered()
+		n.agent.now.Load().looked(err)
+	}
 	return s
 }

@@ -121,3 +121,13 @@ func (r *reader) close() error {
 	defer func() { r.tables = nil }()
 	return r.tables.Close()
 }
+
+// answered is maps.Reader's Answered; nothing where there are no tables.
+func (r *reader) answered() ([]maps.AnswerCounts, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tables == nil {
+		return nil, nil
+	}
+	return r.tables.Answered()
+}

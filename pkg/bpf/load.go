@@ -242,7 +242,7 @@ func NewMaps(sizes Sizes) (*NearlbMaps, error) {
 // Placeholder are private tables of next to no size, without programs: for an agent that does not know yet how large its own
 // are to be.
 func Placeholder() (*Objects, error) {
-	tables, err := NewMaps(Sizes{Frontends: 1, Records: 2, Slots: 1, Backends: 2, FlowSets: 1, Affinity: 1, Fragments: 1, SourceRanges: 1, Services: 2, Names: 1})
+	tables, err := NewMaps(Sizes{Frontends: 1, Records: 2, Slots: 1, Backends: 2, FlowSets: 1, Affinity: 1, Fragments: 1, SourceRanges: 1, Services: 2, Names: 1, Answers: 1})
 	if err != nil {
 		return nil, err
 	}

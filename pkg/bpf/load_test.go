@@ -15,7 +15,7 @@ import (
 )
 
 func small() bpf.Sizes {
-	return bpf.Sizes{Frontends: 64, Records: 64, Slots: 4096, Backends: 64, FlowSets: 16, Affinity: 64, Fragments: 64,
+	return bpf.Sizes{Frontends: 64, Records: 64, Slots: 4096, Backends: 64, FlowSets: 16, Affinity: 64, Fragments: 64, Answers: 64,
 		SourceRanges: 64, Services: 64, Names: 64}
 }
 

@@ -41,6 +41,58 @@ type NearlbAffinityValue struct {
 	Touched    uint64
 }
 
+type NearlbAnswer struct {
+	_         structs.HostLayout
+	Check     uint64
+	Number    uint32
+	Flags     uint8
+	Count4    uint8
+	Count6    uint8
+	Pad       uint8
+	Tiers     [8]uint8
+	Addresses [8]NearlbAddress
+}
+
+type NearlbAnswerCount uint32
+
+const (
+	NearlbAnswerCountANSWER_COUNT_MISSING NearlbAnswerCount = 1
+	NearlbAnswerCountANSWER_COUNT_AAAA    NearlbAnswerCount = 2
+	NearlbAnswerCountANSWER_COUNT_MAX     NearlbAnswerCount = 4
+)
+
+type NearlbAnswerCounter struct {
+	_         structs.HostLayout
+	Questions uint64
+}
+
+type NearlbAnswerFlags uint32
+
+const (
+	NearlbAnswerFlagsANSWER_ASK_A     NearlbAnswerFlags = 1
+	NearlbAnswerFlagsANSWER_ASK_AAAA  NearlbAnswerFlags = 2
+	NearlbAnswerFlagsANSWER_ASK_BELOW NearlbAnswerFlags = 4
+	NearlbAnswerFlagsANSWER_MISSING   NearlbAnswerFlags = 8
+	NearlbAnswerFlagsANSWER_ZONE      NearlbAnswerFlags = 16
+)
+
+type NearlbAnswerKey struct {
+	_      structs.HostLayout
+	Parent uint32
+	Length uint32
+	Label  [8]uint64
+}
+
+type NearlbAnswerSettings struct {
+	_       structs.HostLayout
+	On      uint32
+	Serial  uint32
+	Ttl     uint32
+	Refresh uint32
+	Retry   uint32
+	Expire  uint32
+}
+
 type NearlbBackend struct {
 	_           structs.HostLayout
 	Address     NearlbAddress
@@ -97,6 +149,22 @@ type NearlbDevice struct {
 	Source6 uint8
 	Pod     uint8
 	Pad     uint8
+}
+
+type NearlbDnsWork struct {
+	_        structs.HostLayout
+	Question [800]uint8
+	Datagram [2336]uint8
+	Found    NearlbAnswer
+	Starts   [32]uint8
+	Labels   uint32
+	Name     uint32
+	Zone     uint32
+	Type     uint32
+	Limit    uint32
+	Options  uint32
+	Turn     uint32
+	Pad      uint32
 }
 
 type NearlbEvent struct {
@@ -333,7 +401,8 @@ const (
 	NearlbProgramPROGRAM_TUNNEL_FORWARD   NearlbProgram = 18
 	NearlbProgramPROGRAM_TUNNEL_BACK      NearlbProgram = 19
 	NearlbProgramPROGRAM_TUNNEL_ICMP      NearlbProgram = 20
-	NearlbProgramPROGRAM_MAX              NearlbProgram = 21
+	NearlbProgramPROGRAM_FROM_POD_DNS     NearlbProgram = 21
+	NearlbProgramPROGRAM_MAX              NearlbProgram = 22
 )
 
 type NearlbReason uint32
@@ -609,29 +678,30 @@ const (
 	NearlbVerdictVERDICT_REJECT_UNKNOWN_PORT      NearlbVerdict = 24
 	NearlbVerdictVERDICT_REJECT_NO_TOPOLOGY_MATCH NearlbVerdict = 25
 	NearlbVerdictVERDICT_REJECT_ECHO              NearlbVerdict = 26
-	NearlbVerdictVERDICT_REJECT_TOO_BIG           NearlbVerdict = 27
-	NearlbVerdictVERDICT_REJECT_TIME_EXCEEDED     NearlbVerdict = 28
-	NearlbVerdictVERDICT_REJECT_LATE_ANSWER       NearlbVerdict = 29
-	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 30
-	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 31
-	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 32
-	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 33
-	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 34
-	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 35
-	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 36
-	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 37
-	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 38
-	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 39
-	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 40
-	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 41
-	NearlbVerdictVERDICT_DROP_NO_ROUTE            NearlbVerdict = 42
-	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 43
-	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 44
-	NearlbVerdictVERDICT_DROP_ICMP_LIMIT          NearlbVerdict = 45
-	NearlbVerdictVERDICT_DROP_TUNNEL_SOURCE       NearlbVerdict = 46
-	NearlbVerdictVERDICT_DROP_TUNNEL_MALFORMED    NearlbVerdict = 47
-	NearlbVerdictVERDICT_DROP_TUNNEL_STRAY        NearlbVerdict = 48
-	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 49
+	NearlbVerdictVERDICT_REJECT_NAME              NearlbVerdict = 27
+	NearlbVerdictVERDICT_REJECT_TOO_BIG           NearlbVerdict = 28
+	NearlbVerdictVERDICT_REJECT_TIME_EXCEEDED     NearlbVerdict = 29
+	NearlbVerdictVERDICT_REJECT_LATE_ANSWER       NearlbVerdict = 30
+	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 31
+	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 32
+	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 33
+	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 34
+	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 35
+	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 36
+	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 37
+	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 38
+	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 39
+	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 40
+	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 41
+	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 42
+	NearlbVerdictVERDICT_DROP_NO_ROUTE            NearlbVerdict = 43
+	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 44
+	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 45
+	NearlbVerdictVERDICT_DROP_ICMP_LIMIT          NearlbVerdict = 46
+	NearlbVerdictVERDICT_DROP_TUNNEL_SOURCE       NearlbVerdict = 47
+	NearlbVerdictVERDICT_DROP_TUNNEL_MALFORMED    NearlbVerdict = 48
+	NearlbVerdictVERDICT_DROP_TUNNEL_STRAY        NearlbVerdict = 49
+	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 50
 )
 
 type NearlbVerdictCounter struct {
@@ -675,11 +745,15 @@ const (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	NearlbMapAffinity              = "affinity"
+	NearlbMapAnswerConfig          = "answer_config"
+	NearlbMapAnswerCounters        = "answer_counters"
+	NearlbMapAnswers               = "answers"
 	NearlbMapBackendCounters       = "backend_counters"
 	NearlbMapBackendHealth         = "backend_health"
 	NearlbMapBackends              = "backends"
 	NearlbMapConfig                = "config"
 	NearlbMapDevices               = "devices"
+	NearlbMapDnsWorks              = "dns_works"
 	NearlbMapEventBudgets          = "event_budgets"
 	NearlbMapEvents                = "events"
 	NearlbMapFlowSpills            = "flow_spills"
@@ -715,6 +789,7 @@ const (
 	NearlbProgFromNetSlow          = "from_net_slow"
 	NearlbProgFromNetXdp           = "from_net_xdp"
 	NearlbProgFromPod              = "from_pod"
+	NearlbProgFromPodDns           = "from_pod_dns"
 	NearlbProgFromPodHairpin       = "from_pod_hairpin"
 	NearlbProgFromPodIcmp          = "from_pod_icmp"
 	NearlbProgFromPodSlow          = "from_pod_slow"
@@ -745,9 +820,12 @@ const (
 	NearlbProgTunnelOut            = "tunnel_out"
 	NearlbVarChecksumHelpers       = "checksum_helpers"
 	NearlbVarConntrackLookup       = "conntrack_lookup"
+	NearlbVarDnsThere              = "dns_there"
 	NearlbVarEventsPerSecond       = "events_per_second"
 	NearlbVarEveryNamespace        = "every_namespace"
 	NearlbVarExportAction          = "export_action"
+	NearlbVarExportAnswerCount     = "export_answer_count"
+	NearlbVarExportAnswerFlags     = "export_answer_flags"
 	NearlbVarExportBackendState    = "export_backend_state"
 	NearlbVarExportEvent           = "export_event"
 	NearlbVarExportEventKind       = "export_event_kind"
@@ -842,6 +920,7 @@ type NearlbProgramSpecs struct {
 	FromNetSlow      *ebpf.ProgramSpec `ebpf:"from_net_slow"`
 	FromNetXdp       *ebpf.ProgramSpec `ebpf:"from_net_xdp"`
 	FromPod          *ebpf.ProgramSpec `ebpf:"from_pod"`
+	FromPodDns       *ebpf.ProgramSpec `ebpf:"from_pod_dns"`
 	FromPodHairpin   *ebpf.ProgramSpec `ebpf:"from_pod_hairpin"`
 	FromPodIcmp      *ebpf.ProgramSpec `ebpf:"from_pod_icmp"`
 	FromPodSlow      *ebpf.ProgramSpec `ebpf:"from_pod_slow"`
@@ -877,11 +956,15 @@ type NearlbProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type NearlbMapSpecs struct {
 	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
+	AnswerConfig    *ebpf.MapSpec `ebpf:"answer_config"`
+	AnswerCounters  *ebpf.MapSpec `ebpf:"answer_counters"`
+	Answers         *ebpf.MapSpec `ebpf:"answers"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	BackendHealth   *ebpf.MapSpec `ebpf:"backend_health"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Config          *ebpf.MapSpec `ebpf:"config"`
 	Devices         *ebpf.MapSpec `ebpf:"devices"`
+	DnsWorks        *ebpf.MapSpec `ebpf:"dns_works"`
 	EventBudgets    *ebpf.MapSpec `ebpf:"event_budgets"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	FlowSpills      *ebpf.MapSpec `ebpf:"flow_spills"`
@@ -919,9 +1002,12 @@ type NearlbMapSpecs struct {
 type NearlbVariableSpecs struct {
 	ChecksumHelpers       *ebpf.VariableSpec `ebpf:"checksum_helpers"`
 	ConntrackLookup       *ebpf.VariableSpec `ebpf:"conntrack_lookup"`
+	DnsThere              *ebpf.VariableSpec `ebpf:"dns_there"`
 	EventsPerSecond       *ebpf.VariableSpec `ebpf:"events_per_second"`
 	EveryNamespace        *ebpf.VariableSpec `ebpf:"every_namespace"`
 	ExportAction          *ebpf.VariableSpec `ebpf:"export_action"`
+	ExportAnswerCount     *ebpf.VariableSpec `ebpf:"export_answer_count"`
+	ExportAnswerFlags     *ebpf.VariableSpec `ebpf:"export_answer_flags"`
 	ExportBackendState    *ebpf.VariableSpec `ebpf:"export_backend_state"`
 	ExportEvent           *ebpf.VariableSpec `ebpf:"export_event"`
 	ExportEventKind       *ebpf.VariableSpec `ebpf:"export_event_kind"`
@@ -989,11 +1075,15 @@ func (o *NearlbObjects) Close() error {
 // It can be passed to LoadNearlbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NearlbMaps struct {
 	Affinity        *ebpf.Map `ebpf:"affinity"`
+	AnswerConfig    *ebpf.Map `ebpf:"answer_config"`
+	AnswerCounters  *ebpf.Map `ebpf:"answer_counters"`
+	Answers         *ebpf.Map `ebpf:"answers"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	BackendHealth   *ebpf.Map `ebpf:"backend_health"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Config          *ebpf.Map `ebpf:"config"`
 	Devices         *ebpf.Map `ebpf:"devices"`
+	DnsWorks        *ebpf.Map `ebpf:"dns_works"`
 	EventBudgets    *ebpf.Map `ebpf:"event_budgets"`
 	Events          *ebpf.Map `ebpf:"events"`
 	FlowSpills      *ebpf.Map `ebpf:"flow_spills"`
@@ -1028,11 +1118,15 @@ type NearlbMaps struct {
 func (m *NearlbMaps) Close() error {
 	return _NearlbClose(
 		m.Affinity,
+		m.AnswerConfig,
+		m.AnswerCounters,
+		m.Answers,
 		m.BackendCounters,
 		m.BackendHealth,
 		m.Backends,
 		m.Config,
 		m.Devices,
+		m.DnsWorks,
 		m.EventBudgets,
 		m.Events,
 		m.FlowSpills,
@@ -1071,9 +1165,12 @@ func (m *NearlbMaps) Close() error {
 type NearlbVariables struct {
 	ChecksumHelpers       *ebpf.Variable `ebpf:"checksum_helpers"`
 	ConntrackLookup       *ebpf.Variable `ebpf:"conntrack_lookup"`
+	DnsThere              *ebpf.Variable `ebpf:"dns_there"`
 	EventsPerSecond       *ebpf.Variable `ebpf:"events_per_second"`
 	EveryNamespace        *ebpf.Variable `ebpf:"every_namespace"`
 	ExportAction          *ebpf.Variable `ebpf:"export_action"`
+	ExportAnswerCount     *ebpf.Variable `ebpf:"export_answer_count"`
+	ExportAnswerFlags     *ebpf.Variable `ebpf:"export_answer_flags"`
 	ExportBackendState    *ebpf.Variable `ebpf:"export_backend_state"`
 	ExportEvent           *ebpf.Variable `ebpf:"export_event"`
 	ExportEventKind       *ebpf.Variable `ebpf:"export_event_kind"`
@@ -1130,6 +1227,7 @@ type NearlbPrograms struct {
 	FromNetSlow      *ebpf.Program `ebpf:"from_net_slow"`
 	FromNetXdp       *ebpf.Program `ebpf:"from_net_xdp"`
 	FromPod          *ebpf.Program `ebpf:"from_pod"`
+	FromPodDns       *ebpf.Program `ebpf:"from_pod_dns"`
 	FromPodHairpin   *ebpf.Program `ebpf:"from_pod_hairpin"`
 	FromPodIcmp      *ebpf.Program `ebpf:"from_pod_icmp"`
 	FromPodSlow      *ebpf.Program `ebpf:"from_pod_slow"`
@@ -1168,6 +1266,7 @@ func (p *NearlbPrograms) Close() error {
 		p.FromNetSlow,
 		p.FromNetXdp,
 		p.FromPod,
+		p.FromPodDns,
 		p.FromPodHairpin,
 		p.FromPodIcmp,
 		p.FromPodSlow,

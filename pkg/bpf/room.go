@@ -22,7 +22,7 @@ func DefaultLimits() Limits {
 	d := DefaultSizes()
 	return Limits{Sizes{
 		Frontends: 1 << 20, Records: 1<<20 + 1<<17, Slots: 1 << 27, Backends: 1 << 20, Affinity: d.Affinity, Fragments: d.Fragments,
-		SourceRanges: 1 << 20, Services: 1 << 18, Names: 1 << 20,
+		SourceRanges: 1 << 20, Services: 1 << 18, Names: 1 << 20, Answers: 1 << 17,
 	}}
 }
 
@@ -217,6 +217,7 @@ func (r Room) Follow(have Sizes) Sizes {
 	have.FlowSets = max(have.FlowSets, limits.FlowSets)
 	have.Affinity = max(have.Affinity, limits.Affinity)
 	have.Fragments = max(have.Fragments, limits.Fragments)
+	have.Answers = max(have.Answers, limits.Answers)
 	return have
 }
 
@@ -225,7 +226,7 @@ func (r Room) Over(have Sizes) []string {
 	var all []string
 	limits := r.Limits.sized()
 	for name, field := range have.sized() {
-		if most := *limits[name]; most != 0 && *field > most {
+		if most := *limits[name]; most != 0 && *field > most && name != NearlbMapAnswers { // it is small where nothing is to be answered
 			all = append(all, fmt.Sprintf("table %s keeps its %d entries, its flag says %d (%s): `nearlb cleanup` makes room for a smaller one", name, *field, most, SizeFlag(name)))
 		}
 	}

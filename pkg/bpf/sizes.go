@@ -24,6 +24,7 @@ type Sizes struct {
 	SourceRanges uint32 // loadBalancerSourceRanges of all service ports
 	Services     uint32 // service ports
 	Names        uint32 // names of service ports, nodes and zones
+	Answers      uint32 // labels of names that the programs answer
 }
 
 // SlotsPerLine is SLOTS_PER_LINE of bpf/lib/types.h: how many slots one element of the table slots has.
@@ -80,6 +81,7 @@ func (s *Sizes) sized() map[string]*uint32 {
 		NearlbMapSourceRanges:    &s.SourceRanges,
 		NearlbMapServiceCounters: &s.Services,
 		NearlbMapNames:           &s.Names,
+		NearlbMapAnswers:         &s.Answers,
 	}
 }
 

@@ -134,6 +134,7 @@ func addSizeFlags(flags *pflag.FlagSet, o *agent.Options) {
 		{"source-ranges", "at most for `n` loadBalancerSourceRanges", &s.SourceRanges},
 		{"services", "at most for `n` service ports", &s.Services},
 		{"names", "at most for `n` names of service ports, nodes, zones", &s.Names},
+		{"answers", "for `n` names that --dns-fast-path answers", &s.Answers},
 	} {
 		flags.Uint32Var(size.value, "size-"+size.name, *size.value, "room "+size.what)
 	}

@@ -39,6 +39,7 @@ func addNameFlags(cmd *cobra.Command, o *agent.NameOptions) *agentNames {
 	flags.StringVar(&n.pods, "dns-pods", string(o.Pods), "names of pods' addresses: `disabled|insecure|verified`")
 	flags.Uint32Var(&o.TTL, "dns-ttl", o.TTL, "`seconds` that answers may be kept, 0 to 3600")
 	flags.StringSliceVar(&n.upstream, "dns-upstream", nil, "`IP:PORT,...` of name servers for all other names (default: the endpoints of the cluster's DNS)")
+	flags.BoolVar(&o.FastPath, "dns-fast-path", false, "answer A and AAAA questions of pods for names of the cluster in the kernel")
 	complete(cmd, "dns-pods", podModes)
 	return n
 }

@@ -206,6 +206,8 @@ func writeQuery(w io.Writer, doc dns.LookUp) error {
 // wayText says what no rule says: how old an upstream's answer may be.
 func wayText(way dns.Way) string {
 	switch way {
+	case dns.WayKernel:
+		return ", answered in the kernel"
 	case dns.WayCached:
 		return ", kept from before"
 	case dns.WayStale:

@@ -18,6 +18,7 @@ type Way string
 // The ways, as `nearlb dns query` and the metrics spell them.
 const (
 	WayResponder Way = "responder" // from the view
+	WayKernel    Way = "kernel"    // by the programs, from what the view wrote to their table
 	WayForwarded Way = "forwarded" // by the upstream
 	WayCached    Way = "cached"    // by the upstream, lately
 	WayStale     Way = "stale"     // by the upstream, and too long ago: it does not answer now

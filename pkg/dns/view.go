@@ -32,6 +32,7 @@ type View struct {
 	pods       map[netip.Addr][]lb.PodName // mostly one
 	podsByName map[lb.PodName][]netip.Addr
 	doubtful   map[lb.ServiceName]bool // exist, and are not in force
+	mirror     *mirror                 // nil: none
 }
 
 // ViewOptions are what a View needs to know of its node and of how names are made.
@@ -60,6 +61,7 @@ func (v *View) Synced() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.synced = true
+	v.mirror.configure()
 }
 
 // Set puts a Service in force in the place of what it was, and keeps it.
@@ -92,6 +94,7 @@ func (v *View) Doubt(name lb.ServiceName) {
 	}
 	v.doubtful[name] = true
 	v.count(name.Namespace, 1)
+	v.mirror.service(name, nil, nil, false)
 }
 
 // Remove takes a Service out. An unknown one is no error.
@@ -105,12 +108,13 @@ func (v *View) Remove(name lb.ServiceName) {
 func (v *View) replace(name lb.ServiceName, service *lb.NamedService) {
 	v.modified()
 	if v.doubtful[name] {
-		v.count(name.Namespace, -1)
 		delete(v.doubtful, name)
+		defer v.count(name.Namespace, -1) // last: the Namespace exists all the time
 	}
 	old, next := v.services[name], &entry{service: &lb.NamedService{}}
 	switch {
 	case old == nil && service == nil:
+		v.mirror.service(name, nil, nil, false)
 		return
 	case old == nil:
 		old = next
@@ -127,9 +131,11 @@ func (v *View) replace(name lb.ServiceName, service *lb.NamedService) {
 	if service == nil {
 		delete(v.services, name)
 		v.entries[next.number], v.free = nil, append(v.free, next.number)
+		v.mirror.service(name, old, nil, false)
 		return
 	}
 	v.services[service.Name], v.entries[next.number] = next, next
+	v.mirror.service(name, old, next, false)
 }
 
 // newNumber is one that no entry has.
@@ -180,8 +186,12 @@ func (v *View) SetNode(name, zone, region string) {
 	if name == "" || name != own.Name {
 		return
 	}
+	before := *own
 	if own.Region = region; !v.zoned {
 		own.Zone = zone
+	}
+	if own.Region != before.Region || own.Zone != before.Zone {
+		v.mirror.places()
 	}
 }
 
@@ -189,8 +199,8 @@ func (v *View) SetNode(name, zone, region string) {
 func (v *View) SetPod(p lb.NamedPod) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.count(p.Name.Namespace, 1) // first: the Namespace exists all the time
 	v.removePod(p.Name)
-	v.count(p.Name.Namespace, 1)
 	v.podsByName[p.Name] = p.Addresses
 	for _, a := range p.Addresses {
 		if !slices.Contains(v.pods[a], p.Name) {
@@ -223,7 +233,10 @@ func (v *View) removePod(name lb.PodName) {
 }
 
 // modified moves the serial of the zone on: seconds, as CoreDNS counts, but never backwards.
-func (v *View) modified() { v.serial = max(v.serial, uint32(time.Now().Unix())) }
+func (v *View) modified() {
+	v.serial = max(v.serial, uint32(time.Now().Unix()))
+	v.mirror.configure()
+}
 
 // count counts the objects of a Namespace.
 func (v *View) count(name string, by int) {
@@ -240,4 +253,5 @@ func (v *View) forget(name string, n *namespace) {
 	if !n.declared && n.objects == 0 {
 		delete(v.namespaces, name)
 	}
+	v.mirror.namespace(name)
 }

@@ -32,6 +32,7 @@ var verdicts = []Word{
 	{"reject-unknown-port", Verdict, "refused at once: the address is a Service's, the port is none of its ports", "ask for a port that spec.ports has, or add it there"},
 	{"reject-no-topology-match", Verdict, "refused at once: no endpoint is near enough", "end the Service's nearlb.io/topology-keys with *, or run an endpoint that is near"},
 	{"reject-echo", Verdict, "answered: an echo request to a Service's address", ""},
+	{"reject-name", Verdict, "answered: a pod's question for a name, from the table `answers`", ""},
 	{"reject-too-big", Verdict, "larger than the device it would leave by can take: the sender is told the MTU (ICMP)", "many of them: let ICMP reach the clients, so that they learn the MTU"},
 	{"reject-time-exceeded", Verdict, "its TTL or hop limit ends at this node: the sender is told (ICMP)", "many of them: look for a loop of routes"},
 	{"reject-late-answer", Verdict, "an answer to a SYN that went to another backend since: the server is told to forget it", "many of them: the backend takes longer than half a second to answer a SYN"},

@@ -30,6 +30,9 @@ func open(s *store) (*Tables, error) {
 			return nil, err
 		}
 	}
+	if err := s.closeNames(); err != nil { // they are those of another process
+		return nil, fmt.Errorf("restore tables: %w", err)
+	}
 	t := &Tables{
 		store: s, now: time.Now, piece: defaultSearchPiece, tableSize: decide.TableSize, sharesOf: decide.SharesOf, services: map[lb.ServiceName]*service{}, claims: newClaims(),
 		frontends: map[frontendKey]*frontend{}, behind: map[lb.ServiceName]error{}, again: map[lb.ServiceName]bool{},

@@ -43,9 +43,13 @@ type store struct {
 	tunnelAddresses hash[bpf.NearlbAddress, uint32]    // of nodes -> that number
 	localBackends   hash[bpf.NearlbLocalKey, uint32]   // endpoints of this node -> backend id
 
+	answerNames  hash[bpf.NearlbAnswerKey, bpf.NearlbAnswer]
+	answerConfig hash[uint32, bpf.NearlbAnswerSettings]
+
 	verdicts        counters[bpf.NearlbVerdictCounter]
 	serviceCounters counters[bpf.NearlbServiceCounter]
 	backendCounters counters[bpf.NearlbBackendCounter]
+	answerCounters  counters[bpf.NearlbAnswerCounter]
 
 	sizes bpf.Sizes
 	clock clock

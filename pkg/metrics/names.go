@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nearlb/nearlb/pkg/maps"
 )
 
 // Names are the counts of an agent that answers names. Methods may be called from any goroutine.
@@ -20,15 +22,21 @@ type NamesState struct {
 	Answering bool // questions of this node come here, not to the cluster's DNS
 	Kept      int  // answers of upstreams
 	KeptBytes int  // that they take
+	InKernel  []maps.AnswerCounts
 }
+
+const (
+	questionsName = "nearlb_dns_questions_total"
+	questionsHelp = "Questions for names that were answered, by type, by code, and by the way: by the programs (kernel), from the view (responder), by an upstream now (forwarded), before (cached), or too long ago (stale)."
+)
+
+func questionsLabels() []string { return []string{"type", "rcode", "way"} }
 
 // Names adds the counts of names.
 func (m *Metrics) Names(state func() NamesState) *Names {
 	n := &Names{
-		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "nearlb_dns_questions_total",
-			Help: "Questions for names that were answered, by type, by code, and by the way: from the view (responder), by an upstream now (forwarded), before (cached), or too long ago (stale)."},
-			[]string{"type", "rcode", "way"}),
-		answers: histograms("nearlb_dns_answer_duration_seconds", "From a question for a name to its answer.", "way"),
+		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: questionsName, Help: questionsHelp}, questionsLabels()),
+		answers:   histograms("nearlb_dns_answer_duration_seconds", "From a question for a name to its answer.", "way"),
 		forwards: histograms("nearlb_dns_forward_duration_seconds",
 			"From a question to an upstream to what became of it: answered, failed (SERVFAIL, REFUSED), silent.", "result"),
 	}
@@ -60,6 +68,11 @@ func (c namesCollector) Collect(out chan<- prometheus.Metric) {
 	s := c.state()
 	one := func(name, help string, value int) {
 		out <- prometheus.MustNewConstMetric(describe(name, help), prometheus.GaugeValue, float64(value))
+	}
+	for _, row := range s.InKernel {
+		if row.Questions > 0 {
+			out <- prometheus.MustNewConstMetric(prometheus.NewDesc(questionsName, questionsHelp, questionsLabels(), nil), prometheus.CounterValue, float64(row.Questions), row.Type, row.Rcode, "kernel")
+		}
 	}
 	one("nearlb_dns_answering", "1 if this node's questions for names are answered here; 0: by the cluster's DNS.", truth(s.Answering))
 	one("nearlb_dns_cache_entries", "Answers of upstreams that are kept.", s.Kept)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/tests/rig"
 )
 
 // The lifetimes of answers say whose they are.
@@ -89,13 +90,34 @@ func refusedOrReset(err error) bool {
 const webName = "web-1.default.svc.cluster.local."
 
 func TestAPodsQuestionsAreAnsweredWhateverBecomesOfTheAgent(t *testing.T) {
+	asksWhateverBecomesOfTheAgent(t)
+}
+
+// The programs answer while the agent's heart beats, and then as little as its responder.
+func TestAPodsQuestionsAreAnsweredInTheKernelWhileTheAgentLives(t *testing.T) {
+	c, n := asksWhateverBecomesOfTheAgent(t, "--dns-fast-path")
+	if got := c.answeredInTheKernel(n); got == 0 {
+		t.Error("the programs answered no question")
+	}
+}
+
+// answeredInTheKernel is how many questions the programs of a node answered since their tables were made.
+func (c *cluster) answeredInTheKernel(n *lab.Node) uint64 {
+	c.t.Helper()
+	verdicts, err := rig.Verdicts(c.Lab, n)
+	c.must(err)
+	return verdicts["reject_name"]
+}
+
+func asksWhateverBecomesOfTheAgent(t *testing.T, flags ...string) (*cluster, *lab.Node) {
+	t.Helper()
 	c, n, pod, _ := oneNode(t)
 	other := c.node()
 	dns := c.clusterDNS(n)
 	at := func(six bool) netip.AddrPort { return netip.AddrPortFrom(dns.address(six).Addr(), 53) }
 	further := map[bool]netip.AddrPort{false: netip.MustParseAddrPort("169.254.20.10:53"), true: netip.MustParseAddrPort("[fd00:20::10]:53")}
 	start := func() *running {
-		a := c.agent(n, "--dns", "--dns-service=default/kube-dns", "--dns-address=169.254.20.10,fd00:20::10")
+		a := c.agent(n, append([]string{"--dns", "--dns-service=default/kube-dns", "--dns-address=169.254.20.10,fd00:20::10"}, flags...)...)
 		a.serving()
 		a.await("a responder", func(s agent.Status) bool { return s.Listen["dns"] != "" })
 		return a
@@ -152,13 +174,26 @@ func TestAPodsQuestionsAreAnsweredWhateverBecomesOfTheAgent(t *testing.T) {
 	answered("the cluster's DNS", clustersTTL)
 	load.more(100)
 	load.end(t)
+	return c, n
 }
 
 // A name is in force when the tables are: of a Service that comes and goes packets and names know at the same time.
 func TestNamesFollowTheTables(t *testing.T) {
+	followsTheTables(t)
+}
+
+func TestNamesInTheKernelFollowTheTables(t *testing.T) {
+	c, n := followsTheTables(t, "--dns-fast-path")
+	if got := c.answeredInTheKernel(n); got < 20 { // each name once while it is there, and once after
+		t.Errorf("the programs answered %d questions", got)
+	}
+}
+
+func followsTheTables(t *testing.T, flags ...string) (*cluster, *lab.Node) {
+	t.Helper()
 	c, n, pod, backend := oneNode(t)
 	dns := c.clusterDNS(n)
-	a := c.agent(n, "--dns", "--dns-service=default/kube-dns")
+	a := c.agent(n, append([]string{"--dns", "--dns-service=default/kube-dns"}, flags...)...)
 	a.serving()
 	at := netip.AddrPortFrom(dns.address(false).Addr(), 53)
 	w := way{"udp", false}
@@ -182,4 +217,5 @@ func TestNamesFollowTheTables(t *testing.T) {
 			return err == nil && m.Rcode == wire.RcodeNameError
 		})
 	}
+	return c, n
 }

@@ -179,7 +179,7 @@ func (r *rig) pass(hook string, opts ebpf.RunOptions) (action, []byte, error) {
 	if r.door == layer3Door {
 		opts.Data = bare(frame)
 	}
-	opts.DataOut = make([]byte, len(frame)+512)
+	opts.DataOut = make([]byte, len(frame)+1536)
 	code, err := r.program(hook).Run(&opts)
 	if err != nil {
 		return 0, nil, err

@@ -36,7 +36,7 @@ type responder struct {
 	port    uint16
 }
 
-func startResponder(t *testing.T) *responder {
+func startResponder(t testing.TB) *responder {
 	t.Helper()
 	for range 20 {
 		stream, err := net.Listen("tcp", ":0")

@@ -303,7 +303,7 @@ static __always_inline void create_move_affinity(const struct choice *choice, co
 static __always_inline enum verdict create_choose(struct __sk_buff *skb, struct choice *choice, struct work *work,
 						  const struct record *record, const struct side *side)
 {
-	bool affine;
+	int affine = AFFINITY_OVER;
 	__u32 hash;
 
 	if (retry_chosen(skb, choice, record->service)) {
@@ -313,13 +313,12 @@ static __always_inline enum verdict create_choose(struct __sk_buff *skb, struct 
 	}
 	if (create_keep(skb, choice, work))
 		return create_verdict(work, false);
-	affine = record->affinity &&
-		 affinity_find(choice, record, side, &work->packet.source, create_how(&work->packet)) &&
-		 create_listens(skb, choice, work->packet.protocol);
-	if (affine)
+	if (record->affinity)
+		affine = affinity_find(choice, record, side, &work->packet.source, create_how(&work->packet));
+	if (affine == AFFINITY_FOUND && create_listens(skb, choice, work->packet.protocol))
 		return create_verdict(work, true);
-	hash = record->affinity ? maglev_hash_client(&work->packet.source)
-				: maglev_hash(&work->packet.source, work->packet.source_port, &record->key);
+	hash = affine == AFFINITY_OVER ? maglev_hash(&work->packet.source, work->packet.source_port, &record->key)
+				       : maglev_hash_client(&work->packet.source);
 	if (!create_pick(skb, choice, side, work, hash))
 		return VERDICT_CONTINUE;
 	if (record->affinity)

@@ -64,7 +64,7 @@ static __always_inline __u32 maglev_hash(const struct address *client, __be16 po
 	return (x ^ (x >> 32)) >> 8;
 }
 
-/* With session affinity the client's address alone counts. */
+/* With session affinity the client's address alone counts, but for a client whose time is over. */
 static __always_inline __u32 maglev_hash_client(const struct address *client)
 {
 	__u64 x = (client->longs[0] ^ HASH_C) * HASH_A;

@@ -292,8 +292,14 @@ static __always_inline __u64 affinity_age(const struct affinity_value *value, __
 	return (__s64)age < 0 ? 0 : age;
 }
 
-/* Not 0: the remembered backend still is in the side's list and may be used. The window slides. A function of its own for
- * the sake of the stack. */
+enum affinity {
+	AFFINITY_OVER = -1, /* the client's time is over: it is a new one, and may come to another backend */
+	AFFINITY_NONE,      /* nothing is remembered that may be used: its address says the backend, as it did before */
+	AFFINITY_FOUND,
+};
+
+/* The remembered backend, if it still is in the side's list and may be used (enum affinity). The window slides. A function of its own
+ * for the sake of the stack. */
 __noinline int affinity_find(struct choice *choice, const struct record *record, const struct side *side,
 			     const struct address *client, int how)
 {
@@ -303,24 +309,24 @@ __noinline int affinity_find(struct choice *choice, const struct record *record,
 	__u64 now;
 
 	if (!choice || !record || !side || !client)
-		return false;
+		return AFFINITY_NONE;
 	key.client = *client;
 	key.service = record->service;
 	value = bpf_map_lookup_elem(&affinity, &key);
 	if (!value)
-		return false;
+		return AFFINITY_NONE;
 	now = bpf_ktime_get_boot_ns();
 	if (affinity_age(value, now) >= record->affinity * NANOSECONDS)
-		return false;
+		return AFFINITY_OVER;
 	backend = backend_get(value->backend);
 	if (!backend || backend->generation != value->generation || backend->service != record->service)
-		return false;
+		return AFFINITY_NONE;
 	if (!(backend->member & side->member) || !backend_serving(backend))
-		return false;
+		return AFFINITY_NONE;
 	if (how & PICK_NEW && health_out(value->backend, value->generation, how & PICK_TRIAL))
-		return false;
+		return AFFINITY_NONE;
 	value->touched = now;
-	return backend_choose(choice, value->backend, backend);
+	return backend_choose(choice, value->backend, backend) ? AFFINITY_FOUND : AFFINITY_NONE;
 }
 
 /* A function of its own for the sake of the stack. */

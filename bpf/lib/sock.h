@@ -168,19 +168,20 @@ static __always_inline enum verdict sock_balance(void *ctx, const struct sock_re
 	const struct side *side = &record->sides[SIDE_INTERNAL];
 	struct choice *choice = &answer->choice;
 	struct address socket = { .longs = { 0, request->cookie } };
-	bool affine = record->affinity && affinity_find(choice, record, side, &request->client, PICK_NEW);
-	__u32 hash = record->affinity ? maglev_hash_client(&request->client) : maglev_hash(&socket, 0, &record->key);
+	int affine = record->affinity ? affinity_find(choice, record, side, &request->client, PICK_NEW) : AFFINITY_OVER;
+	__u32 hash =
+		affine == AFFINITY_OVER ? maglev_hash(&socket, 0, &record->key) : maglev_hash_client(&request->client);
 
-	if (!affine && !backend_pick(choice, side, record->service, hash, PICK_NEW | PICK_RESPONDER))
+	if (affine != AFFINITY_FOUND && !backend_pick(choice, side, record->service, hash, PICK_NEW | PICK_RESPONDER))
 		return VERDICT_DROP_NO_BACKEND;
 	if (!request->host && choice_is_responder(choice))
 		return VERDICT_PASS_NOT_SERVICE; /* it is in another network namespace: the pod's device will know whether it listens */
 	if (!sock_listens(ctx, request, choice)) {
-		affine = false;
+		affine = AFFINITY_NONE;
 		if (!backend_pick(choice, side, record->service, hash, PICK_NEW))
 			return VERDICT_DROP_NO_BACKEND;
 	}
-	if (affine)
+	if (affine == AFFINITY_FOUND)
 		return VERDICT_TRANSLATE_AFFINITY;
 	if (record->affinity)
 		affinity_remember(choice, &request->client, record->service);

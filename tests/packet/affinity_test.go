@@ -53,6 +53,37 @@ func TestAffinityKeepsAClientOnItsBackend(t *testing.T) {
 	}, lb.TCP, lb.UDP)
 }
 
+// A client whose time is over is a new one: kube-proxy's rules pick for it by chance then, and Kubernetes' own tests wait until it comes to
+// another backend. By its address alone it would come back for ever. One that was forgotten before its time comes back by its address.
+func TestAClientWhoseTimeIsOverMayComeToAnotherBackend(t *testing.T) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		r.publish(w.decide(w.sticky("", 80, nil, 2, 3, 4, 5)))
+		seen, forgotten := map[netip.AddrPort]bool{}, map[netip.AddrPort]bool{}
+		for port := range uint16(24) {
+			verdict, backend := w.clientOf(r, 1, 41000+port, 80)
+			if verdict != "translate_balance" {
+				t.Fatalf("connection %d: %s", port, verdict)
+			}
+			seen[backend] = true
+			if verdict, again := w.clientOf(r, 1, 42000+port, 80); verdict != "translate_affinity" || again != backend {
+				t.Errorf("connection %d: %s to %s, want %s again", port, verdict, again, backend)
+			}
+			r.ageAffinity(3*time.Hour + time.Second)
+		}
+		if len(seen) < 2 {
+			t.Errorf("24 times a client's time was over, and each time it came to %v", seen)
+		}
+		for port := range uint16(24) {
+			r.forgetAffinity()
+			_, backend := w.clientOf(r, 1, 43000+port, 80)
+			forgotten[backend] = true
+		}
+		if len(forgotten) != 1 {
+			t.Errorf("24 times a client was forgotten, and it came to %v", forgotten)
+		}
+	}, lb.TCP, lb.UDP)
+}
+
 func TestAffinityEnds(t *testing.T) {
 	quiet := func(w world) map[netip.AddrPort]lb.State {
 		return map[netip.AddrPort]lb.State{at(w.pod(2), 8080): lb.Quiet}
@@ -140,6 +171,19 @@ func (r *rig) ageAffinity(by time.Duration) {
 	}
 	for key, value := range aged {
 		check(r, r.objects.Affinity.Put(&key, &value))
+	}
+}
+
+func (r *rig) forgetAffinity() {
+	r.Helper()
+	var key bpf.NearlbAffinityKey
+	var value bpf.NearlbAffinityValue
+	var all []bpf.NearlbAffinityKey
+	for entries := r.objects.Affinity.Iterate(); entries.Next(&key, &value); {
+		all = append(all, key)
+	}
+	for _, key := range all {
+		check(r, r.objects.Affinity.Delete(&key))
 	}
 }
 

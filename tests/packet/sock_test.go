@@ -310,6 +310,28 @@ func TestCallsOfTheNodeShareTheirAffinity(t *testing.T) {
 	}
 }
 
+// The node's own time may be over as well (TestAClientWhoseTimeIsOverMayComeToAnotherBackend).
+func TestCallsOfTheNodeMayComeToAnotherBackendWhenItsTimeIsOver(t *testing.T) {
+	r := newRig(t, bpf.Options{Trace: true})
+	for _, w := range worlds(lb.TCP, lb.UDP) {
+		t.Run(w.String(), func(t *testing.T) {
+			r := r.in(t)
+			check(t, r.tables.Configure(onNode(w)))
+			r.publish(w.decide(w.sticky("", 80, nil, 2, 3, 4, 5)))
+			tier := w.tier(8080, 2, 3, 4, 5)
+			for n := range uint16(24) {
+				w.to(at(w.vip(10), 80), "translate_balance", tier...).of(w.socket(n)).play(r, w)
+				r.ageAffinity(3*time.Hour + time.Second)
+			}
+			for _, backend := range tier {
+				if r.backendCounted(backend).Connections == 24 {
+					t.Errorf("24 times the node's time was over, and each time it came to %s", backend)
+				}
+			}
+		})
+	}
+}
+
 func TestCallsSpreadOverTheBackendsEachSocketOnItsOwn(t *testing.T) {
 	r := newRig(t, bpf.Options{Trace: true})
 	for _, w := range worlds(lb.TCP, lb.UDP) {

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dns_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/dns"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// paper is a table with room for so many names.
+type paper struct {
+	room  int
+	zones lb.NameZones
+	names map[string]lb.NameAnswer
+}
+
+var errFull = errors.New("no room")
+
+func (p *paper) Configure(z lb.NameZones) error { p.zones = z; return nil }
+func (p *paper) Clear() error                   { p.names = map[string]lb.NameAnswer{}; return nil }
+func (p *paper) Room() int                      { return p.room }
+
+func (p *paper) Put(parent uint32, label string, n lb.NameAnswer) (bool, error) {
+	key := fmt.Sprint(parent, label)
+	if _, there := p.names[key]; !there && len(p.names) >= p.room {
+		return false, errFull
+	}
+	before := len(p.names)
+	p.names[key] = n
+	return len(p.names) > before, nil
+}
+
+func (p *paper) Remove(parent uint32, label string) (bool, error) {
+	before := len(p.names)
+	delete(p.names, fmt.Sprint(parent, label))
+	return len(p.names) < before, nil
+}
+
+// What the table does not have is not denied by it.
+func TestATableOfNamesThatIsNotWholeAnswersNothing(t *testing.T) {
+	view := dns.NewView(dns.ViewOptions{})
+	r := dns.NewResponder(view, dns.Options{Zones: []string{"cluster.local"}, Pods: dns.PodsInsecure})
+	table, failed := &paper{room: 20}, []error{}
+	view.Mirror(r, table, func(err error) { failed = append(failed, err) })
+	if table.zones.On {
+		t.Error("it answers before all names are read")
+	}
+	view.Synced()
+	many := named("prod", "many")
+	many.Headless = true
+	for i := range 30 {
+		many.Slices = append(many.Slices, slice(fmt.Sprint(i), tcp("http", 80), ready(fmt.Sprintf("10.244.1.%d", i+1), "")))
+	}
+	view.Set(many)
+	if !table.zones.On || len(failed) > 0 || len(table.names) > 20 {
+		t.Errorf("endpoints without room, which the responder is asked for: on %v, %v, %d names", table.zones.On, failed, len(table.names))
+	}
+	for i := range 20 {
+		s := named("prod", fmt.Sprintf("s%d", i))
+		s.ClusterIPs = addrs("10.96.0.10")
+		view.Set(s)
+	}
+	if table.zones.On || len(failed) != 1 || !errors.Is(failed[0], errFull) {
+		t.Errorf("Services without room: on %v, %v", table.zones.On, failed)
+	}
+	larger := &paper{room: 100}
+	view.Mirror(r, larger, func(err error) { t.Error(err) })
+	if !larger.zones.On {
+		t.Error("a table with room does not answer")
+	}
+}

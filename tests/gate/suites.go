@@ -75,7 +75,7 @@ var suites = []suite{
 	{name: "compile-plugin", about: "kubectl nearlb for another system than Linux", after: []string{"compile"}, env: []string{"GOOS=windows"}, fresh: 100,
 		command: compile("./cmd/kubectl-nearlb")},
 
-	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, warm: 240, fresh: 20,
+	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, warm: 215, fresh: 20,
 		command: []string{"go", "run", "./tests/kernels", "-quick"}},
 	{name: "hosts", about: "real agents and sockets in network namespaces", after: []string{"compile"}, env: []string{privileged}, warm: 100,
 		command: test("./tests/hosts")},
@@ -87,7 +87,7 @@ var suites = []suite{
 		command: append(test("-race"), concurrent...)},
 	{name: "upgrade", about: "layouts in each other's place, under traffic", after: []string{"compile"}, env: []string{privileged}, warm: 110,
 		command: test("./tests/upgrade")},
-	{name: "units", about: "everything that is not concurrent", after: []string{"compile"}, env: []string{privileged}, warm: 140,
+	{name: "units", about: "everything that is not concurrent", after: []string{"compile"}, env: []string{privileged}, warm: 155,
 		command: test(others)},
 	{name: "race-maps", about: "tables that are read while they are written, and the barrier, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 12,
 		command: append(test("-race"), torn...)},

@@ -347,7 +347,7 @@ int tunnel_in(struct __sk_buff *skb)
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
 	event_refused(skb, &arrival.packet, verdict);
-	return finish_turned(skb, HOOK_FROM_NET, verdict, length, false);
+	return finish_turned(skb, HOOK_FROM_NET, verdict, length, verdict == VERDICT_REJECT_HELLO);
 }
 
 SEC("tc")

@@ -185,7 +185,7 @@ __noinline int forward_rewrite(struct __sk_buff *skb, const struct packet *packe
 	if (!packet || !flow || !to)
 		return VERDICT_DROP_REWRITE;
 	trace_flow(flow);
-	if (flow->flags & FLOW_CARRY) {
+	if (flow->flags & FLOW_CARRY && !trace_on) { /* a trace shows what the backend sees */
 		fragment_remember(packet);
 		count_to_backend(flow->backend, skb->len);
 		return forward_verdict(packet, flow, verdict);

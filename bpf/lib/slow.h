@@ -33,7 +33,7 @@ static __always_inline struct step slow_translated(const struct work *work, enum
 {
 	if (work->in.flow.flags & FLOW_SNAT && verdict_is_translate(verdict))
 		return (struct step){ NEXT_ROUTE, verdict };
-	if (work->in.flow.flags & FLOW_CARRY && verdict_is_translate(verdict))
+	if (work->in.flow.flags & FLOW_CARRY && !trace_on && verdict_is_translate(verdict))
 		return (struct step){ NEXT_TUNNEL, verdict };
 	return step_finish(verdict);
 }

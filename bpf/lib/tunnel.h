@@ -12,6 +12,8 @@
 enum tunnel_kind {
 	TUNNEL_FORWARD = 1, /* from a client: the inner destination is the frontend */
 	TUNNEL_REPLY = 2,   /* to a client: the inner source is the frontend */
+	TUNNEL_HELLO = 3,   /* of an agent: does the node take packets? */
+	TUNNEL_ANSWER = 4,  /* it does; of the programs */
 	TUNNEL_KNOWN = 128, /* in skb->cb: the other node has the connection, and needs no option */
 };
 
@@ -22,6 +24,7 @@ struct geneve {
 	__be32 kind;     /* enum tunnel_kind, in the upper 24 bits */
 };
 
+#define GENEVE_OAM      0x80 /* of the flags: for the node itself */
 #define GENEVE_CRITICAL 0x40 /* of the flags: there is a critical option */
 
 #define TUNNEL_OPTION_CLASS 0xff01 /* of the experimental ones */
@@ -244,7 +247,8 @@ static __always_inline bool tunnel_carries(struct __sk_buff *skb, const struct p
 					   const struct record *record, const struct choice *choice)
 {
 	return tunnel_there && link_header && record->flags & RECORD_CARRY && tunnel_is_plain(packet) &&
-	       !tunnel_node_at(&packet->source) && /* its own node would take it for forged */
+	       !address_equal(&choice->address, &packet->source) && /* a pod that reaches itself by another node */
+	       !tunnel_node_at(&packet->source) &&                  /* its own node would take it for forged */
 	       tunnel_takes(skb, choice->backend, packet->family);
 }
 

@@ -119,6 +119,49 @@ static __always_inline bool arrival_congestion(struct __sk_buff *skb, const stru
 	return (arrival->class & ECN_MASK) != ECN_CE || bpf_skb_ecn_set_ce(skb);
 }
 
+#define HELLO_MARK 8 /* bytes behind the header, which mean something to the asker alone */
+
+static __always_inline bool hello_is(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct geneve geneve;
+
+	return packet->fragment == FRAGMENT_NONE && !packet->malformed &&
+	       packet->l4_length == sizeof(struct udphdr) + sizeof(geneve) + HELLO_MARK &&
+	       !bpf_skb_load_bytes(skb, packet->l4 + sizeof(struct udphdr), &geneve, sizeof(geneve)) && !geneve.words &&
+	       geneve.flags == GENEVE_OAM && !geneve.protocol && geneve.kind == bpf_htonl(TUNNEL_HELLO << 8);
+}
+
+/* Turns a hello into its answer: addresses and ports change places, which no sum sees, and the kind is another. A function of its own for the
+ * sake of the stack. */
+__noinline int hello_answer(struct __sk_buff *skb, const struct packet *packet)
+{
+	__be16 asked = bpf_htons(TUNNEL_HELLO << 8), answered = bpf_htons(TUNNEL_ANSWER << 8);
+	__be16 ports[2];
+
+	if (!packet)
+		return false;
+	ports[0] = packet->destination_port;
+	ports[1] = packet->source_port;
+	if (bpf_l4_csum_replace(skb, packet->l4 + offsetof(struct udphdr, check), asked, answered,
+				BPF_F_MARK_MANGLED_0 | sizeof(asked)) ||
+	    bpf_skb_store_bytes(skb, packet->l4 + sizeof(struct udphdr) + offsetof(struct geneve, kind) + 2, &answered,
+				sizeof(answered), 0) ||
+	    bpf_skb_store_bytes(skb, packet->l4, ports, sizeof(ports), 0))
+		return false;
+	return (packet->family == 4 ? echo_ip4(skb, packet) : echo_ip6(skb, packet)) && packet_pull(skb, ETH_HLEN) &&
+	       swap_macs(skb);
+}
+
+/* A node that serves answers, and one that is handed over to kube-proxy does not. */
+static __always_inline enum verdict hello_take(struct __sk_buff *skb, const struct packet *packet)
+{
+	const struct settings *settings = settings_get();
+
+	if (!settings || settings->disabled || settings->draining)
+		return VERDICT_PASS_DRAINING;
+	return hello_answer(skb, packet) ? VERDICT_REJECT_HELLO : VERDICT_DROP_REWRITE;
+}
+
 /* VERDICT_CONTINUE: the packet is the inner one, described by arrival->packet. */
 static __always_inline enum verdict arrival_take(struct __sk_buff *skb, struct arrival *arrival,
 						 struct tunnel_packet *in)
@@ -132,6 +175,8 @@ static __always_inline enum verdict arrival_take(struct __sk_buff *skb, struct a
 	in->node = tunnel_node_at(&packet->source);
 	if (!in->node)
 		return VERDICT_DROP_TUNNEL_SOURCE;
+	if (hello_is(skb, packet))
+		return hello_take(skb, packet);
 	if (!arrival_read(skb, arrival))
 		return VERDICT_DROP_TUNNEL_MALFORMED;
 	if (!arrival_open(skb, arrival))

@@ -43,6 +43,7 @@ enum verdict {
 	VERDICT_REJECT_NAME,          /* question for a name: answered in the place of this node's responder */
 	VERDICT_REJECT_TOO_BIG,       /* does not fit the device it would leave by; the sender is told the MTU */
 	VERDICT_REJECT_TIME_EXCEEDED, /* its TTL or hop limit ends here; the sender is told */
+	VERDICT_REJECT_HELLO,         /* another node asks whether this one takes packets out of the tunnel: it does */
 	VERDICT_REJECT_LATE_ANSWER,   /* to a SYN that went to another backend since: the sender is told to forget it */
 
 	/* gone */

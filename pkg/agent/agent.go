@@ -124,7 +124,7 @@ func (r *running) openLoop(context.Context) error {
 		return err
 	}
 	r.loop = newLoop(r.source, r.tables, r.metrics, d.diary, r.log, loopOptions{
-		loopback4: o.Loopback4, loopback6: o.Loopback6, offNode: o.OffNode, tunnelPort: o.tunnelPort(),
+		loopback4: o.Loopback4, loopback6: o.Loopback6, offNode: o.OffNode, tunnelPort: r.tunnelPort(), peers: d.peers,
 		auditEvery: o.AuditEvery, reclaimEvery: o.ReclaimEvery, debounce: o.Debounce,
 		namespace: namespace, snatPorts: o.SNATPorts, snatWide: o.SNATAllPorts && r.objects.Conntrack() == nil, nodeConfig: o.nodeConfig(),
 		nodeChanged: func() { r.devices.Changed(); r.checks.Look(); r.hostChanged(); d.lookAtNames() },
@@ -265,6 +265,7 @@ func (r *running) run(ctx context.Context) error {
 	group.Go(func() error { return r.followHost(ctx) })
 	group.Go(func() error { return r.followRules(ctx) })
 	group.Go(func() error { return r.followShortcut(ctx) })
+	group.Go(func() error { return r.followTunnel(ctx) })
 	group.Go(func() error { return r.tellAttached(ctx) })
 	group.Go(func() error { return r.followRoom(ctx) })
 	group.Go(func() error { r.followDrops(ctx); return nil })

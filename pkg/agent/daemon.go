@@ -41,6 +41,7 @@ type daemon struct {
 	names   *names // nil: nobody answers names
 	drops   *drops
 	changes *changes
+	peers   *tunnelPeers // other nodes' sides of the tunnel
 	room    bpf.Room
 	started time.Time
 
@@ -82,7 +83,7 @@ func newDaemon(o Options) (*daemon, error) {
 	}
 	var err error
 	config := o.nodeConfig()
-	d.drops, d.changes = newDrops(d), newChanges(d)
+	d.drops, d.changes, d.peers = newDrops(d), newChanges(d), newTunnelPeers(o.tunnelPort())
 	if o.Names.On {
 		d.names = newNames(o.Names, o.NodeName, d)
 		config.Names, config.NamedPods = d.names.view, o.Names.Pods == dns.PodsVerified

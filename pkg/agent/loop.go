@@ -53,6 +53,7 @@ type loopOptions struct {
 	namespace                          uint64     // cookie of the host's network namespace
 	offNode                            lb.OffNode // of Services that say nothing
 	tunnelPort                         uint16     // 0: there is no tunnel
+	peers                              *tunnelPeers
 	snatPorts                          maps.PortRange
 	snatWide                           bool // ports beyond these serve as well
 	nodeConfig                         watch.NodeConfig

@@ -130,23 +130,13 @@ func (l *loop) config() (maps.Config, error) {
 	network.Local = without(network.Local, slices.Concat(c.ServiceCIDRs, l.source.ServiceCIDRs()))
 	c.Devices, c.Sources = sourcesOf(network, c.Node4, c.Node6)
 	c.Shortcut, c.Pods = l.passing.last().told(), nil
-	c.Tunnel = l.tunnel()
+	if c.Tunnel.Port = l.tunnelPort; l.done() || l.tunnelPort == 0 { // before, Nodes are not listed
+		c.Tunnel = l.tunnel()
+	}
 	for _, peer := range network.Peers {
 		c.Pods = append(c.Pods, uint32(peer.Ifindex))
 	}
 	return c, nil
-}
-
-// tunnel is how packets of clients off the node get to backends on other nodes as they came.
-func (l *loop) tunnel() maps.Tunnel {
-	if l.tunnelPort == 0 {
-		return maps.Tunnel{}
-	}
-	t := maps.Tunnel{Port: l.tunnelPort, Nodes: map[string]maps.TunnelNode{}}
-	for name, addresses := range l.source.Nodes() {
-		t.Nodes[name] = maps.TunnelNode{Addresses: addresses, Carries: true}
-	}
-	return t
 }
 
 // sourcesOf says which addresses SNAT uses: of each device its first, or the node's where it has none, and whatever else

@@ -5,6 +5,7 @@ package bpf
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -13,6 +14,9 @@ import (
 // knobTrace makes the programs fill the trace table.
 const knobTrace = "trace_on"
 
+// knobTunnel has clients off the node go to backends on other nodes through the tunnel, as far as the tables ask for it.
+const knobTunnel = "tunnel_there"
+
 // setKnobs writes the object's constants. An unknown name or a value of the wrong type is an error.
 func setKnobs(spec *ebpf.CollectionSpec, o Options) error {
 	for name, value := range o.Knobs {
@@ -20,8 +24,8 @@ func setKnobs(spec *ebpf.CollectionSpec, o Options) error {
 			return err
 		}
 	}
-	if o.Trace {
-		return setKnob(spec, knobTrace, uint8(1))
+	if o.Trace { // whether there is a tunnel, the tables say
+		return errors.Join(setKnob(spec, knobTrace, uint8(1)), setKnob(spec, knobTunnel, uint8(1)))
 	}
 	return nil
 }

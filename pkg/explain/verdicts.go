@@ -52,6 +52,7 @@ var verdicts = []Word{
 	{"drop-no-route", Verdict, "dropped: the routing table has no way to the backend", "ip route get BACKEND on this node: the CNI has to make routes to other nodes' pods"},
 	{"drop-forwarding-off", Verdict, "dropped: the backend is on another node, and the kernel may not forward (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding)", "set them to 1; nearlb check names those that are off"},
 	{"drop-no-source", Verdict, "dropped: the backend is on another node, and this node has no address to reach it from", "give the device towards the backend an address of its family"},
+	{"reject-hello", Verdict, "another node asked whether this one takes packets out of the tunnel between nodes, and was told that it does", ""},
 	{"drop-tunnel-source", Verdict, "dropped: sent to the tunnel between nodes by who is no node, or by a Service whose endpoint is a node's tunnel", "nearlb drops names who sends it; a node that is new is known once its Node object has its address"},
 	{"drop-tunnel-malformed", Verdict, "dropped: came in the tunnel between nodes, and is not as a node writes it", "compare the versions of nearlb on both nodes"},
 	{"drop-tunnel-stray", Verdict, "dropped: came in the tunnel between nodes, of no connection that is known here and for no backend of this node", "a few are of connections whose Pod has just gone; if they go on, compare nearlb dump backends on both nodes"},

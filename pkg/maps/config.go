@@ -79,6 +79,7 @@ func (t *Tables) Config() (Config, error) {
 	for _, cidr := range s.Cidrs[:min(int(s.CidrCount), cidrLimit)] {
 		c.ServiceCIDRs = append(c.ServiceCIDRs, prefixOfCidr(cidr.Address, cidr.Mask))
 	}
+	c.Tunnel = t.tunnelNow()
 	for ifindex, d := range t.store.devices.all() {
 		if d.Pod != 0 {
 			c.Pods = append(c.Pods, ifindex)

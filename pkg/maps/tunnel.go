@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 )
@@ -83,6 +84,25 @@ func (t *Tables) tunnelOf(c *Config) tunnelTables {
 		}
 	}
 	return all
+}
+
+// tunnelNow is what the tables say.
+func (t *Tables) tunnelNow() Tunnel {
+	end, _, _ := t.store.tunnel.get(0)
+	now := Tunnel{Port: swap16(end.Port), Nodes: map[string]TunnelNode{}}
+	others := map[uint32][]netip.Addr{}
+	for address, number := range t.store.tunnelAddresses.all() {
+		others[number] = append(others[number], addrOf(address))
+	}
+	for number, row := range t.store.tunnelNodes.all() {
+		name := t.names.places[nodeName].byID[uint16(number)].name()
+		first := valid([]netip.Addr{optionalAddr(row.Address4), optionalAddr(row.Address6)})
+		rest := slices.DeleteFunc(others[number], func(a netip.Addr) bool { return slices.Contains(first, a) })
+		if name != "" {
+			now.Nodes[name] = TunnelNode{Addresses: append(first, rest...), Carries: row.Carries != 0}
+		}
+	}
+	return now
 }
 
 // writeTunnel brings the tables up to date: who may be sent to before anybody is.

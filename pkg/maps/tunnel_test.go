@@ -34,9 +34,12 @@ func TestNodesOfTheTunnelKeepTheirNumbers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	restarted.Reclaim(restarted.now()) // before anybody configures
 	if err := restarted.Configure(tunnelConfig("n1", "n2")); err != nil {
 		t.Fatal(err)
+	}
+	if again, err := restarted.Config(); err != nil || again.Tunnel.Port != 6091 || len(again.Tunnel.Nodes) != 2 || !again.Tunnel.Nodes["n2"].Carries ||
+		again.Tunnel.Nodes["n2"].Addresses[0] != netip.MustParseAddr("192.0.2.2") {
+		t.Errorf("the tables say %+v, %v", again.Tunnel, err)
 	}
 	after := maps.Collect(restarted.store.tunnelAddresses.all())
 	for address, number := range after {

@@ -34,7 +34,8 @@ func Live(pinPath string) (*Tracer, error) {
 	}
 	replace := map[string]*ebpf.Map{}
 	tables := live.ByName()
-	for _, name := range []string{"frontends", "records", "slots", "backends", "backend_health", "known_addresses", "source_ranges", "config", "devices", "names"} {
+	for _, name := range []string{"frontends", "records", "slots", "backends", "backend_health", "known_addresses", "source_ranges", "config", "devices", "names",
+		"tunnel", "tunnel_nodes", "tunnel_addresses", "local_backends"} {
 		replace[name] = tables[name]
 	}
 	small := bpf.Sizes{FlowSets: flowSets, Affinity: 64, Fragments: 16, Backends: 2, Services: 2}

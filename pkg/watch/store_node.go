@@ -171,7 +171,7 @@ func (n *node) all() []netip.Addr {
 	return n.addresses
 }
 
-// Nodes are the addresses of those that are known.
+// Nodes are the addresses of those that are known. The own one's are those of its flags, if these have some.
 func (s *store) Nodes() map[string][]netip.Addr {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -179,6 +179,7 @@ func (s *store) Nodes() map[string][]netip.Addr {
 	for name, n := range s.nodes {
 		all[name] = n.addresses
 	}
+	all[s.cfg.Name] = s.self.Addresses
 	return all
 }
 

@@ -37,6 +37,8 @@ type options struct {
 	lab    lab.Options
 	bridge bool     // pods are on a bridge instead of point-to-point links
 	agent  []string // further flags of the agents
+
+	carries bool // those say that clients off the node keep their address towards backends on other nodes
 }
 
 // onLinksAndBridge runs a test on a cluster with point-to-point pod links and on one with pods on a bridge.

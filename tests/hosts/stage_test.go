@@ -95,7 +95,7 @@ func (s *stage) serve(of *service, endpoints ...lab.Endpoint) {
 // another one; then the address that the node's routing gives for that backend, and a port for such connections. The
 // node's own clients have that address anyway.
 func (s *stage) seen(client host, conn *lab.Conn, backend *lab.Pod, got netip.AddrPort) error {
-	translated := client == host(s.outside) && backend.Node != s.here
+	translated := client == host(s.outside) && backend.Node != s.here && !s.options.carries
 	if !translated && got != conn.Local() {
 		return fmt.Errorf("the backend sees %s, the client is %s", got, conn.Local())
 	}

@@ -95,6 +95,51 @@ func TestADatagramWithAChangedBitNamesNobodyElse(t *testing.T) {
 	}, lb.TCP, lb.UDP)
 }
 
+// A node's agent that asks is answered while the node serves, as it asked but for one byte; who is no node is not.
+func TestAHelloIsAnsweredByWhoServes(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		hello := world{v6: w.v6, protocol: lb.UDP}.packet(at(w.node1(), 40000), at(w.node2(), tunnelPort))
+		hello.payload = []byte{0, 0x80, 0, 0, 0, 0, 3, 0, 1, 2, 3, 4, 5, 6, 7, 8}
+		answer := hello.back().from(hello.dst).to(hello.src)
+		answer.payload = []byte{0, 0x80, 0, 0, 0, 0, 4, 0, 1, 2, 3, 4, 5, 6, 7, 8}
+		s.other.goes(fromPod, hello.bytes(), answer.bytes(), "reject_hello", actRedirect)
+		silent := hello
+		silent.noChecksum, answer.noChecksum = true, true
+		s.other.goes(fromPod, silent.bytes(), answer.bytes(), "reject_hello", actRedirect)
+		s.other.refuses(fromPod, hello.from(at(w.stranger(), 40000)).bytes(), "drop_tunnel_source")
+		for at := range hello.payload[:8] {
+			wrong := hello
+			wrong.payload = append([]byte{}, hello.payload...)
+			wrong.payload[at] ^= 1
+			s.other.refuses(fromPod, wrong.bytes(), "drop_tunnel_malformed")
+		}
+		s.other.tables.Drain(true)
+		s.other.goes(fromPod, hello.bytes(), hello.bytes(), "pass_draining", actUnspec)
+		s.other.tables.Drain(false)
+	}, lb.UDP)
+}
+
+// A connection goes by SNAT to a node that does not carry, and stays on the way that it began with whatever becomes of that.
+func TestAConnectionKeepsTheWayThatItBeganWith(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		carried := s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		silent := tunnelNodes()
+		for name, node := range silent.Nodes {
+			node.Carries = false
+			silent.Nodes[name] = node
+		}
+		s.tell(silent)
+		s.answersBack(w, carried, "SA", "")
+		translated := s.connect(w, 2)
+		s.goesOnThrough(w, carried)
+		s.tell(tunnelNodes())
+		s.goesOn(translated, "translate_established")
+		s.goesOnThrough(w, carried)
+		s.carried(w, w.packet(at(w.outside(3), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+	}, lb.TCP, lb.UDP)
+}
+
 // A pod that sends to a node's tunnel, or has a Service do it, would pass for this node where what it sends is masqueraded.
 func TestNoPodReachesATunnel(t *testing.T) {
 	forEachNodePair(t, func(s nodePair, w world) {

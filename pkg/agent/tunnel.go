@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	tables "github.com/nearlb/nearlb/pkg/maps"
+)
+
+// Which nodes take packets out of the tunnel is asked in the tunnel itself: the other node's programs answer, as long as they are there, serve
+// and know this node. New connections go by SNAT to a node that does not answer; those that are there stay in the tunnel.
+const (
+	helloEvery = 2 * time.Second
+	helloLost  = 3 * helloEvery // after the last answer
+)
+
+// tunnelPeers are the nodes that were asked.
+type tunnelPeers struct {
+	port uint16
+	mark uint64 // in each hello, so that nobody answers who was not asked
+
+	mu       sync.Mutex
+	sockets  map[netip.Addr]*net.UDPConn // by the own address that it asks from
+	answered map[netip.AddrPort]time.Time
+	carries  map[string]bool
+}
+
+func newTunnelPeers(port uint16) *tunnelPeers {
+	var mark [8]byte
+	rand.Read(mark[:])
+	return &tunnelPeers{port: port, mark: binary.BigEndian.Uint64(mark[:]), sockets: map[netip.Addr]*net.UDPConn{},
+		answered: map[netip.AddrPort]time.Time{}, carries: map[string]bool{}}
+}
+
+// takes says whether a node answered of late.
+func (p *tunnelPeers) takes(node string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.carries[node]
+}
+
+// hello is a datagram of the tunnel (bpf/lib/tunnel.h): a Geneve header of an OAM packet without a protocol, and the mark.
+func (p *tunnelPeers) hello() []byte {
+	out := []byte{0, helloFlags, 0, 0, 0, 0, helloKind, 0}
+	return binary.BigEndian.AppendUint64(out, p.mark)
+}
+
+const (
+	helloFlags  = 0x80
+	helloKind   = 3
+	helloAnswer = 4
+)
+
+// isAnswer says whether a datagram answers a hello of this agent.
+func (p *tunnelPeers) isAnswer(in []byte) bool {
+	return len(in) == 16 && in[1] == helloFlags && in[6] == helloAnswer && binary.BigEndian.Uint64(in[8:]) == p.mark
+}
+
+// ends are the addresses that packets go to and come from, one of each family.
+func ends(addresses []netip.Addr) (out []netip.Addr) {
+	for _, four := range []bool{true, false} {
+		if i := slices.IndexFunc(addresses, func(a netip.Addr) bool { return a.Is4() == four }); i >= 0 {
+			out = append(out, addresses[i])
+		}
+	}
+	return out
+}
+
+// ask sends a hello to every other node, from the own address of the family. An error is that of the own addresses.
+func (p *tunnelPeers) ask(own []netip.Addr, nodes map[string][]netip.Addr, self string, hear func(*net.UDPConn)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, from := range ends(own) {
+		socket, err := p.socket(from, hear)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for name, addresses := range nodes {
+			for _, to := range ends(addresses) {
+				if name != self && to.Is4() == from.Is4() {
+					_, _ = socket.WriteToUDPAddrPort(p.hello(), netip.AddrPortFrom(to, p.port)) // whoever cannot be reached does not answer
+				}
+			}
+		}
+	}
+	for from, socket := range p.sockets {
+		if !slices.Contains(own, from) {
+			_ = socket.Close()
+			delete(p.sockets, from)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p *tunnelPeers) socket(from netip.Addr, hear func(*net.UDPConn)) (*net.UDPConn, error) {
+	if socket := p.sockets[from]; socket != nil {
+		return socket, nil
+	}
+	socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)))
+	if err != nil {
+		return nil, fmt.Errorf("ask other nodes from %s: %w", from, err)
+	}
+	p.sockets[from] = socket
+	hear(socket)
+	return socket, nil
+}
+
+// hear notes answers until the socket is closed. It tells of each node that had not answered before.
+func (p *tunnelPeers) hear(socket *net.UDPConn, news func()) {
+	buffer := make([]byte, 64)
+	for {
+		n, from, err := socket.ReadFromUDPAddrPort(buffer)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil || !p.isAnswer(buffer[:n]) {
+			continue
+		}
+		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+		p.mu.Lock()
+		last := p.answered[from]
+		p.answered[from] = time.Now()
+		p.mu.Unlock()
+		if time.Since(last) > helloLost {
+			news()
+		}
+	}
+}
+
+// judge says of each node whether it answers, and whether that changed of any: one that has addresses of both families where this node
+// has, too, answers on both.
+func (p *tunnelPeers) judge(own []netip.Addr, nodes map[string][]netip.Addr, self string, now time.Time) (changed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	carries := map[string]bool{}
+	for name, addresses := range nodes {
+		asked, answered := 0, 0
+		for _, to := range ends(addresses) {
+			if !slices.ContainsFunc(own, func(a netip.Addr) bool { return a.Is4() == to.Is4() }) {
+				continue
+			}
+			asked++
+			if last, ever := p.answered[netip.AddrPortFrom(to, p.port)]; ever && now.Sub(last) <= helloLost {
+				answered++
+			}
+		}
+		if name != self && asked > 0 && asked == answered {
+			carries[name] = true
+		}
+	}
+	changed = !maps.Equal(carries, p.carries)
+	p.carries = carries
+	return changed
+}
+
+// close ends all who hear.
+func (p *tunnelPeers) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for from, socket := range p.sockets {
+		_ = socket.Close()
+		delete(p.sockets, from)
+	}
+}
+
+// tunnelPort is 0 as long as the first list is waited for: tables that hold nothing have no room for nodes.
+func (r *running) tunnelPort() uint16 {
+	if r.plan.waiting {
+		return 0
+	}
+	return r.options.tunnelPort()
+}
+
+// followTunnel asks the other nodes, until ctx ends, and has the programs told of what changed.
+func (r *running) followTunnel(ctx context.Context) error {
+	if r.loop.tunnelPort == 0 {
+		return nil
+	}
+	if published, err := r.published(ctx); !published {
+		return err
+	}
+	peers := r.loop.peers
+	defer peers.close()
+	news := make(chan struct{}, 1)
+	tell := func() {
+		select {
+		case news <- struct{}{}:
+		default:
+		}
+	}
+	tick := time.NewTicker(helloEvery)
+	defer tick.Stop()
+	for {
+		own, nodes := r.node().Addresses, r.source.Nodes()
+		if err := peers.ask(own, nodes, r.options.NodeName, func(s *net.UDPConn) { go peers.hear(s, tell) }); err != nil {
+			r.log.Debug("ask other nodes for their tunnels", "error", err)
+		}
+		for asked := true; asked; {
+			if peers.judge(own, nodes, r.options.NodeName, time.Now()) {
+				r.loop.NodeChanged()
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-news:
+			case <-tick.C:
+				asked = false
+			}
+		}
+	}
+}
+
+// tunnel is how packets of clients off the node get to backends on other nodes as they came.
+func (l *loop) tunnel() tables.Tunnel {
+	if l.tunnelPort == 0 {
+		return tables.Tunnel{}
+	}
+	t := tables.Tunnel{Port: l.tunnelPort, Nodes: map[string]tables.TunnelNode{}}
+	for name, addresses := range l.source.Nodes() {
+		t.Nodes[name] = tables.TunnelNode{Addresses: addresses, Carries: l.peers.takes(name)}
+	}
+	return t
+}

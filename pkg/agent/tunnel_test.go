@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// A node is one that carries for as long as it answers on each family that both have; what nobody was asked for is no answer.
+func TestANodeCarriesWhileItAnswers(t *testing.T) {
+	node, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer node.Close()
+	p := newTunnelPeers(uint16(node.LocalAddr().(*net.UDPAddr).Port))
+	defer p.close()
+	own := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	nodes := map[string][]netip.Addr{"n1": own, "n2": {netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("fd00::2")}}
+	news := make(chan struct{}, 9)
+	ask := func() []byte {
+		t.Helper()
+		if err := p.ask(own, nodes, "n1", func(s *net.UDPConn) { go p.hear(s, func() { news <- struct{}{} }) }); err != nil {
+			t.Fatal(err)
+		}
+		buffer := make([]byte, 64)
+		n, from, err := node.ReadFromUDPAddrPort(buffer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, wrong := range [][]byte{buffer[:n], buffer[:n-1], append([]byte{0, helloFlags, 0, 0, 0, 0, helloAnswer, 0}, 1, 2, 3, 4, 5, 6, 7, 8)} {
+			if _, err := node.WriteToUDPAddrPort(wrong, from); err != nil {
+				t.Fatal(err)
+			}
+		}
+		buffer[6] = helloAnswer
+		if _, err := node.WriteToUDPAddrPort(buffer[:n], from); err != nil {
+			t.Fatal(err)
+		}
+		return buffer[:n]
+	}
+	if p.judge(own, nodes, "n1", time.Now()) || p.takes("n2") {
+		t.Error("carries before it was asked")
+	}
+	ask()
+	<-news
+	if !p.judge(own, nodes, "n1", time.Now()) || !p.takes("n2") || p.takes("n1") {
+		t.Error("does not carry though it answered")
+	}
+	if both := append(own, netip.MustParseAddr("fd00::1")); !p.judge(both, nodes, "n1", time.Now()) || p.takes("n2") {
+		t.Error("carries though it did not answer on both families")
+	}
+	p.judge(own, nodes, "n1", time.Now())
+	if !p.judge(own, nodes, "n1", time.Now().Add(helloLost+time.Second)) || p.takes("n2") {
+		t.Error("carries though its answer is old")
+	}
+	if len(news) > 0 {
+		t.Error("wrong answers count")
+	}
+}

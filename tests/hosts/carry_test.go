@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"testing"
+
+	"github.com/nearlb/nearlb/pkg/lab"
+	"golang.org/x/sync/errgroup"
+)
+
+// --off-node=carry: what must work works, on every kind of network, and a backend on another node sees the client's own address.
+func TestTheTunnelOnEveryNetwork(t *testing.T) {
+	all := networks()
+	all["routed, MTU 9000"] = options{lab: lab.Options{MTU: 9000}}
+	all["routed, past the stack"] = options{agent: []string{"--shortcut", "on"}}
+	for name, o := range all {
+		o.agent = append(o.agent, "--off-node", "carry")
+		o.carries = true
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, o)
+			s.awaitCarried()
+			s.part("every client and frontend and backend", checkMatrix)
+			s.part("backends on nodes' own addresses answer everybody", checkNodeBackends)
+			s.part("another node's port answers", checkOtherNodesPort)
+			s.part("nearlb trace says what backends see", checkTrace)
+			s.part("big transfers from off the node arrive whole", checkTransfersFromOutside)
+			s.part("an agent killed under load from off the node loses no connection", checkKilledAgent)
+		})
+	}
+}
+
+// awaitCarried waits until connections from off the node keep their address: both nodes are known, and carry.
+func (s *stage) awaitCarried() {
+	s.t.Helper()
+	of := s.next()
+	s.serve(of, ready(s.far)...)
+	for _, w := range ways() {
+		s.await("connections over "+w.String()+" go through the tunnel", func() bool {
+			conn, err := s.outside.Dial(context.Background(), w.network, s.by(of, loadBalancer).address(w.six), lab.DialOptions{LocalPort: s.port()})
+			if err != nil {
+				return false
+			}
+			defer conn.Close()
+			answer, err := conn.Who()
+			return err == nil && answer.Client == conn.Local()
+		})
+	}
+}
+
+// Segments as large as the kernel makes them, both ways. Their SYNs told both ends what fits the tunnel.
+func checkTransfersFromOutside(t *testing.T, s *stage) {
+	var transfers errgroup.Group
+	for _, backend := range []*lab.Pod{s.near, s.far} {
+		of := s.next()
+		s.serve(of, ready(backend)...)
+		for _, six := range []bool{false, true} {
+			conn := s.by(of, nodePort).dial(s.outside, way{"tcp", six})
+			transfers.Go(func() error { return transfer(conn, 16*megabyte) })
+		}
+	}
+	if err := transfers.Wait(); err != nil {
+		t.Error(err)
+	}
+}

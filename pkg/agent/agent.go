@@ -131,6 +131,7 @@ func (r *running) openLoop(context.Context) error {
 		checks:      r.checks,
 		names:       d.nameTables(),
 		changes:     d.changes,
+		warming:     d.warming,
 	})
 	if err := r.reader.open(&r.objects.NearlbMaps); err != nil {
 		return err

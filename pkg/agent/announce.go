@@ -27,9 +27,21 @@ func (s *Status) troubles() (all []watch.Trouble) {
 		all = append(all, watch.Trouble{Service: f.Service, Reason: watch.ReasonPublication, Message: f.Error + "; what was published before stays in force there",
 			Same: f.Cause, Here: true})
 	}
+	return append(all, s.silent()...)
+}
+
+// silent is one trouble of each Service with backends that do not answer, however many these are: a zone that is cut off has thousands.
+func (s *Status) silent() (all []watch.Trouble) {
+	count := map[lb.ServiceName]int{}
 	for _, b := range s.Ejected {
-		all = append(all, watch.Trouble{Service: b.Service, Reason: watch.ReasonEjection, Here: true, Same: b.Backend.String(),
-			Message: fmt.Sprintf("backend %s does not answer node %s and its clients: new connections leave it out there (nearlb backends)", b.Backend, s.Node.Name)})
+		count[b.Service]++
+	}
+	for _, b := range s.Ejected {
+		if n := count[b.Service]; n > 0 {
+			all = append(all, watch.Trouble{Service: b.Service, Reason: watch.ReasonEjection, Here: true, Same: "backends",
+				Message: fmt.Sprintf("node %s and its clients get no answer of %d backends, such as %s: new connections leave them out there (nearlb backends)", s.Node.Name, n, b.Backend)})
+			delete(count, b.Service)
+		}
 	}
 	return all
 }

@@ -22,14 +22,14 @@ func TestTroublesAreTheProblemsOfServices(t *testing.T) {
 		Failing: []FailingService{{Service: web, Error: "table slots is full", Cause: "table_full"}},
 		here:    []lb.Problem{clash},
 		Node:    NodeStatus{Name: "n1"},
-		Ejected: []LeftOut{{web, "http", netip.MustParseAddrPort("10.1.0.1:8080")}},
+		Ejected: []LeftOut{{web, "http", netip.MustParseAddrPort("10.1.0.1:8080")}, {web, "http", netip.MustParseAddrPort("10.1.0.2:8080")}},
 	}
 	want := []watch.Trouble{
 		{Service: web, Reason: watch.ReasonProblem, Field: "spec.externalIPs", Message: "belongs to another", Same: "of a node", Here: true},
 		{Service: web, Reason: watch.ReasonProblem, Field: "spec.ports[0].nodePort", Message: "no port"},
 		{Service: web, Reason: watch.ReasonPublication, Message: "table slots is full; what was published before stays in force there", Same: "table_full", Here: true},
-		{Service: web, Reason: watch.ReasonEjection, Message: "backend 10.1.0.1:8080 does not answer node n1 and its clients: new connections leave it out there (nearlb backends)",
-			Same: "10.1.0.1:8080", Here: true},
+		{Service: web, Reason: watch.ReasonEjection, Message: "node n1 and its clients get no answer of 2 backends, such as 10.1.0.1:8080: new connections leave them out there (nearlb backends)",
+			Same: "backends", Here: true},
 	}
 	if diff := cmp.Diff(want, s.troubles()); diff != "" {
 		t.Errorf("troubles (-want +got):\n%s", diff)

@@ -42,6 +42,7 @@ type daemon struct {
 	drops   *drops
 	changes *changes
 	peers   *tunnelPeers // other nodes' sides of the tunnel
+	warming *warming
 	room    bpf.Room
 	started time.Time
 
@@ -84,6 +85,7 @@ func newDaemon(o Options) (*daemon, error) {
 	var err error
 	config := o.nodeConfig()
 	d.drops, d.changes, d.peers = newDrops(d), newChanges(d), newTunnelPeers(o.tunnelPort())
+	d.warming = newWarming()
 	if o.Names.On {
 		d.names = newNames(o.Names, o.NodeName, d)
 		config.Names, config.NamedPods = d.names.view, o.Names.Pods == dns.PodsVerified

@@ -61,6 +61,7 @@ type loopOptions struct {
 	checks                             checks
 	names                              nameTables // nil: nobody answers names
 	changes                            *changes   // nil: nobody is told
+	warming                            *warming   // nil: this loop's own
 }
 
 // checks are the health check node ports: *health.Servers.
@@ -88,8 +89,7 @@ type loop struct {
 	full       chan string                  // gets the name of a table that had no room for a Service
 	left       chan struct{}                // gets something when UDP clients may have been left with a backend that serves no more
 	triggered  map[lb.ServiceName]time.Time // changes handed out by the source and not published yet
-	warming    warming
-	rest       []lb.ServiceName // of everything: not in the queue yet
+	rest       []lb.ServiceName             // of everything: not in the queue yet
 	auditing   auditing
 	reclaiming atomic.Bool   // a reclaim is in the queue
 	memoryDue  chan struct{} // gets something when much work is over
@@ -126,8 +126,10 @@ func newLoop(source watch.Source, tables publisher, m *metrics.Metrics, j *diary
 		memoryDue:   make(chan struct{}, 1),
 		full:        make(chan string, 1),
 		triggered:   map[lb.ServiceName]time.Time{},
-		warming:     warming{},
 		network:     network{minds: map[lb.ServiceName]bool{}},
+	}
+	if l.warming == nil {
+		l.warming = newWarming()
 	}
 	if l.names != nil {
 		l.named, _ = source.(watch.NameSource)

@@ -94,7 +94,7 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	names.narrow()
 	if !exists {
 		delete(l.triggered, name)
-		delete(l.warming, name)
+		l.warming.forget(name)
 		l.checks.Remove(name)
 		l.noteMinding(name, false)
 		stats, err := l.tables.Remove(name)

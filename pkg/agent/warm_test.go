@@ -5,6 +5,7 @@ package agent
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -12,21 +13,22 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// weights are those of a Service's backends as they were published last, in the order of their addresses, and the part of the connections
-// that the last of them gets.
-func (b *bench) weights(name lb.ServiceName) (weights []uint32, last float64) {
+// weights are what a Service's backends were due to as they were published last, in the order of their addresses, and the part of the
+// connections that the last of them gets.
+func (b *bench) weights(name lb.ServiceName) (due []uint32, last float64) {
+	var weights []uint32
 	for _, backend := range b.tables.applied[name].Backends {
-		weights = append(weights, backend.Weight)
+		weights, due = append(weights, backend.Weight), append(due, backend.Due())
 	}
-	shares := decide.SharesOf(weights)
+	shares := decide.SharesOf(weights, due)
 	sum := uint32(0)
 	for _, share := range shares {
 		sum += share
 	}
 	if sum == 0 {
-		return weights, 1 / float64(len(weights))
+		return due, 1 / float64(len(due))
 	}
-	return weights, float64(shares[len(shares)-1]) / float64(sum)
+	return due, float64(shares[len(shares)-1]) / float64(sum)
 }
 
 // slow is a Service with a slow start of ten seconds.
@@ -54,7 +56,7 @@ func TestAnEndpointThatBecomesReadyComesToItsShareInSteps(t *testing.T) {
 				want = "[0 0 0 0]"
 			}
 			due := float64(steps) / float64(30+steps)
-			if fmt.Sprint(got) != want || math.Abs(share-due) > 0.01*due+0.0001 {
+			if fmt.Sprint(got) != want || math.Abs(share-due) > 0.0015 {
 				t.Errorf("after %d s: weights %v, a share of %.4f; want %s, %.4f", second, got, share, want, due)
 			}
 			b.after(time.Second)
@@ -92,8 +94,8 @@ func TestAnEndpointThatWasNotReadyForAWhileBeginsAgain(t *testing.T) {
 			t.Errorf("weights %v without the annotation", got)
 		}
 		b.after(time.Minute)
-		if len(b.warming) != 0 {
-			t.Errorf("kept: %v", b.warming)
+		if len(b.warming.since) != 0 {
+			t.Errorf("kept: %v", b.warming.since)
 		}
 	})
 }
@@ -112,8 +114,58 @@ func TestASlowStartGoesWithWeights(t *testing.T) {
 			t.Errorf("weights %v, a share of %.3f", got, share)
 		}
 		b.after(time.Minute)
-		if got, _ := b.weights(name); fmt.Sprint(got) != "[100 300]" {
+		if got, _ := b.weights(name); fmt.Sprint(got) != "[1000 3000]" {
 			t.Errorf("weights %v at the end", got)
 		}
 	})
+}
+
+// Endpoints of one Service take their steps at once: ten publications in its time, however many come, and whenever.
+func TestEndpointsThatStartSlowlyTakeTheirStepsTogether(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.publishAll(slow(1))
+		name := serviceName(1)
+		b.after(time.Minute)
+		b.tables.taken()
+		const come = 40
+		for n := range come {
+			b.source.put(slow(2 + n))
+			b.ServiceChanged(name)
+			b.after(137 * time.Millisecond)
+		}
+		b.after(time.Minute)
+		published := 0
+		for _, call := range b.tables.taken() {
+			if call == "apply s1" {
+				published++
+			}
+		}
+		if most := come + 16; published > most {
+			t.Errorf("published %d times for %d endpoints that came in five seconds, want %d at the most", published, come, most)
+		}
+		if got, _ := b.weights(name); got[0] != 0 {
+			t.Errorf("not warm a minute later: %v", got)
+		}
+	})
+}
+
+// What one loop has seen, the next one goes on with; copies of an endpoint are one, however their address is written.
+func TestASlowStartGoesOnInTablesThatHaveGrown(t *testing.T) {
+	w, in, more := newWarming(), slow(2), slow(3)
+	now := w.began
+	w.heat(&in, now)
+	mapped := more.Endpoints[2]
+	mapped.Address = netip.AddrPortFrom(netip.AddrFrom16(mapped.Address.Addr().As16()), mapped.Address.Port())
+	more.Endpoints = append(more.Endpoints, mapped)
+	w.heat(&more, now)
+	again := slow(3)
+	again.Endpoints = append(again.Endpoints, mapped)
+	next := w.heat(&again, now.Add(3500*time.Millisecond)) // as another loop asks
+	var got []uint8
+	for _, e := range again.Endpoints {
+		got = append(got, e.Warm)
+	}
+	if fmt.Sprint(got) != "[0 0 3 3]" || next != 500*time.Millisecond {
+		t.Errorf("after 3.5 s: %v, the next step in %v", got, next)
+	}
 }

@@ -145,7 +145,7 @@ func addShares(backends []planBackend) {
 	for i, b := range backends {
 		weights[i] = b.Weight
 	}
-	shares := decide.SharesOf(weights)
+	shares := decide.SharesOf(weights, weights)
 	slots := uint32(0)
 	for _, share := range shares {
 		slots += share

@@ -128,8 +128,11 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 	if a.Held.Any() {
 		fmt.Fprintf(w, "held      %s\n", heldText(a.Held))
 	}
-	for _, b := range a.Ejected {
+	for _, b := range a.Ejected[:min(len(a.Ejected), leftOutShown)] {
 		fmt.Fprintf(w, "left out  %s of %s: it does not answer (nearlb backends)\n", b.Backend, printable(withPort(b.Service.String(), b.Port)))
+	}
+	if more := len(a.Ejected) - leftOutShown; more > 0 {
+		fmt.Fprintf(w, "          and %d more\n", more)
 	}
 	fmt.Fprintf(w, "audit     %s, %d differences found since the start\n", ago(a.LastAudit, now), a.Drift)
 	if a.Shortcut != nil {
@@ -194,6 +197,9 @@ func heldText(h watch.Held) string {
 
 // works says whether there is an agent that follows changes.
 func works(a agent.Status) bool { return a.Running && !a.Stale }
+
+// leftOutShown is how many of the backends that are left out are named: a zone that is cut off has thousands.
+const leftOutShown = 5
 
 // agentText describes the agent; if none works it says that traffic goes on without it.
 func agentText(a agent.Status, now time.Time) string {

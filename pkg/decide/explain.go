@@ -14,8 +14,7 @@ func (p *pool) appendBackends(out []lb.Backend, node lb.Node) []lb.Backend {
 		return out
 	}
 	both := []lb.List{lb.ListCluster, lb.ListLocal} // shared by all, instead of one for each
-	weighted := slices.ContainsFunc(p.winners, func(c *candidate) bool { return c.Weight.Given })
-	warming := slices.ContainsFunc(p.winners, func(c *candidate) bool { return c.Warm > 0 })
+	weighted := slices.ContainsFunc(p.winners, func(c *candidate) bool { return c.Weight.Given || c.Warm > 0 })
 	spilled := slices.ContainsFunc(p.winners, func(c *candidate) bool { return c.share > 0 })
 	for _, c := range p.winners {
 		out = append(out, lb.Backend{
@@ -30,10 +29,8 @@ func (p *pool) appendBackends(out []lb.Backend, node lb.Node) []lb.Backend {
 		case len(last.Lists) == 0:
 		case spilled:
 			last.Weight = max(c.share, leastShare) // one of the local list alone, on a Node of another zone, has none
-		case warming:
-			last.Weight = c.Due()
 		case weighted:
-			last.Weight = c.Weight.Number()
+			last.Weight, last.Warm = c.Weight.Number(), c.Warm
 		}
 	}
 	return out

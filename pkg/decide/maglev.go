@@ -122,16 +122,18 @@ func turns(shares []uint32, size int) []uint32 {
 }
 
 // SharesOf are the shares of backends with these weights in a table of their own size; nil: they are equal but for one slot, or a weight is 0.
-func SharesOf(weights []uint32) []uint32 {
-	sum, least, most := uint64(0), ^uint32(0), uint32(0)
+// due is what they get at the moment, beside each other: a backend that starts slowly has its weight's place in the size, so that its steps
+// move no connections of the others.
+func SharesOf(weights, due []uint32) []uint32 {
+	sum, least := uint64(0), ^uint32(0)
 	for _, weight := range weights {
 		sum += uint64(weight)
-		least, most = min(least, weight), max(most, weight)
+		least = min(least, weight)
 	}
-	if least == 0 || least >= most {
+	if len(weights) == 0 || least == 0 || slices.Min(due) == slices.Max(due) {
 		return nil
 	}
-	shares := Shares(weights, WeightedTableSize(len(weights), sum, least))
+	shares := Shares(due, WeightedTableSize(len(weights), sum, least))
 	if slices.Max(shares)-slices.Min(shares) <= 1 {
 		return nil
 	}

@@ -3,6 +3,7 @@
 package decide_test
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -67,7 +68,7 @@ func TestWeightsAreOfAllOrNone(t *testing.T) {
 func TestWeightedSharesAreRight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		weights := rapid.SliceOfN(rapid.OneOf(rapid.Uint32Range(1, 65535), rapid.Uint32Range(1, 10), rapid.Just(uint32(100)), rapid.Just(uint32(65535))), 1, 300).Draw(t, "weights")
-		shares := decide.SharesOf(weights)
+		shares := decide.SharesOf(weights, weights)
 		if shares == nil {
 			return // one slot more or less than others: TestSharesAreWithinOnePercentOfEqual
 		}
@@ -138,5 +139,41 @@ func TestSharesOfATableThatIsTooSmall(t *testing.T) {
 	}
 	if shares := decide.Shares([]uint32{65535, 1, 1, 1}, 5); !slices.Equal(shares, []uint32{2, 1, 1, 1}) {
 		t.Errorf("shares %v", shares)
+	}
+}
+
+// A step of a slow start moves what the endpoint gains, and little else: the size of the table stays.
+func TestAStepOfASlowStartMovesLittle(t *testing.T) {
+	for _, n := range []int{2, 3, 10, 100} {
+		seeds, weights := make([]uint64, n), make([]uint32, n)
+		for i := range seeds {
+			seeds[i] = decide.BackendSeed(lb.BackendKey{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)})
+			weights[i] = lb.DefaultWeight
+		}
+		size := decide.TableSize(n)
+		var last []uint32
+		for step := uint32(1); step <= lb.WarmSteps; step++ {
+			due := slices.Repeat([]uint32{lb.DefaultWeight * lb.WarmSteps}, n)
+			due[n-1] = lb.DefaultWeight * step
+			table := decide.Maglev(seeds, size)
+			if shares := decide.SharesOf(weights, due); shares != nil {
+				table = decide.WeightedMaglev(seeds, shares)
+			} else if step != lb.WarmSteps {
+				t.Fatalf("%d backends, step %d: no shares", n, step)
+			}
+			if len(table) != size {
+				t.Fatalf("%d backends, step %d: %d slots, want %d", n, step, len(table), size)
+			}
+			moved := 0
+			for i := range last {
+				if table[i] != last[i] {
+					moved++
+				}
+			}
+			if moved > size/12 {
+				t.Errorf("%d backends, step %d: %d slots of %d moved", n, step, moved, size)
+			}
+			last = table
+		}
 	}
 }

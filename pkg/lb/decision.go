@@ -167,7 +167,11 @@ type Backend struct {
 	// Weight is its share of new connections beside the others of its tier. 0: nobody of its service port and family has a weight, all
 	// get the same; or it is in no list.
 	Weight uint32
+	Warm   uint8 // Endpoint.Warm: how many tenths of that it gets so far; 0: all
 }
+
+// Due is its share of new connections beside others, in tenths of their weights.
+func (b *Backend) Due() uint32 { return due(b.Weight, b.Warm) }
 
 // State is what the datapath may do with a backend.
 type State string

@@ -30,6 +30,6 @@ func (t Tier) Equal(o Tier) bool { return t.Name == o.Name && slices.Equal(t.Bac
 
 // Equal compares everything that is published of a backend.
 func (b Backend) Equal(o Backend) bool {
-	return b.Key == o.Key && b.Node == o.Node && b.Zone == o.Zone && b.State == o.State && b.Near == o.Near && b.Weight == o.Weight &&
+	return b.Key == o.Key && b.Node == o.Node && b.Zone == o.Zone && b.State == o.State && b.Near == o.Near && b.Weight == o.Weight && b.Warm == o.Warm &&
 		slices.Equal(b.Lists, o.Lists)
 }

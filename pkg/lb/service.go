@@ -129,12 +129,13 @@ type Endpoint struct {
 const WarmSteps = 10
 
 // Due is what an endpoint gets of the new connections beside others, in tenths of its weight.
-func (e *Endpoint) Due() uint32 {
-	steps := uint32(e.Warm)
-	if steps == 0 {
-		steps = WarmSteps
+func (e *Endpoint) Due() uint32 { return due(e.Weight.Number(), e.Warm) }
+
+func due(weight uint32, warm uint8) uint32 {
+	if warm == 0 {
+		warm = WarmSteps
 	}
-	return e.Weight.Number() * steps
+	return weight * uint32(warm)
 }
 
 // Weight is how many of the new connections an endpoint gets beside others: annotation nearlb.io/weight of its EndpointSlice, 0 to 65535.

@@ -32,6 +32,7 @@ type member struct {
 	where  endpoint
 	id     uint32
 	weight uint32 // lb.Backend.Weight
+	due    uint32 // lb.Backend.Due
 }
 
 func (m *member) compare(o *endpoint) int { return m.where.compare(o) }
@@ -118,7 +119,7 @@ func (c *change) prepareBackend(m *portMembers, d *lb.Backend) error {
 			c.backends = append(c.backends, backendChange{port: m.port, id: id, from: b.row, to: to})
 		}
 	}
-	m.all = slices.Insert(m.all, place, member{where, id, d.Weight})
+	m.all = slices.Insert(m.all, place, member{where, id, d.Weight, d.Due()})
 	return nil
 }
 

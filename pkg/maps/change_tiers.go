@@ -141,12 +141,12 @@ func (c *change) run(p *port, members []member) (*run, error) {
 	return r, nil
 }
 
-func weightsOf(members []member) []uint32 {
-	weights := make([]uint32, len(members))
+func weightsOf(members []member) (weights, due []uint32) {
+	weights, due = make([]uint32, len(members)), make([]uint32, len(members))
 	for i := range members {
-		weights[i] = members[i].weight
+		weights[i], due[i] = members[i].weight, members[i].due
 	}
-	return weights
+	return weights, due
 }
 
 func sum(shares []uint32) (total uint32) {

@@ -287,6 +287,9 @@ func (t *Tables) readmitBecause(id uint32, o *leftOut, because string) {
 func (t *Tables) Ejected() []Evidence {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.closed {
+		return nil
+	}
 	var all []Evidence
 	for id, o := range t.out {
 		if t.isOut(id) {

@@ -30,6 +30,29 @@ func leftOutOf(s *store, first, count uint32) (usableCount, out int) {
 
 // F2: never more than half of the usable backends of a tier that a frontend has, so never the last one: whatever is left out, answers, is
 // tried, published, removed, and however often the agent begins anew.
+// Whoever asks for the status may do so while the agent ends: the tables' memory is gone then.
+func TestTablesThatAreClosedHaveNobodyLeftOut(t *testing.T) {
+	b := newTables(t, tinySizes())
+	b.apply(t, made(1, active(1, 2, 3)...))
+	id := b.ids(t)["10.244.0.1:8080 active"]
+	row, h := read[backendRow](b.store.backends, id), read[healthRow](b.store.health, id)
+	h.Generation, h.Unanswered, h.Clients = row.Generation, 3, 2
+	write(b.store.health, id, h, wordUnanswered, wordUnanswered+1)
+	if refused, err := b.Eject(Suspect{id, row.Generation}, 1<<62, 1); refused != "" || err != nil {
+		t.Fatal(refused, err)
+	}
+	if n := len(b.Ejected()); n != 1 {
+		t.Fatalf("%d left out", n)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.store.health, b.store.backends = nil, nil // as unmapped memory
+	if n := len(b.Ejected()); n != 0 {
+		t.Errorf("%d left out of closed tables", n)
+	}
+}
+
 func TestNeverMoreThanHalfOfATierIsLeftOut(t *testing.T) {
 	ejected := 0
 	rapid.Check(t, func(t *rapid.T) {

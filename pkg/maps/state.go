@@ -24,8 +24,8 @@ type Tables struct {
 	beating sync.Mutex // closed and the heartbeat in the settings; after mu
 	closed  bool
 
-	tableSize func(backends int) int          // decide.TableSize
-	sharesOf  func(weights []uint32) []uint32 // decide.SharesOf
+	tableSize func(backends int) int               // decide.TableSize
+	sharesOf  func(weights, due []uint32) []uint32 // decide.SharesOf
 
 	services  map[lb.ServiceName]*service
 	claims    *claims

@@ -19,7 +19,7 @@ func TestOnlyRefusalsThatAreSampledAreCounted(t *testing.T) {
 		for _, v := range verdicts {
 			counters[uint32(hook*len(verdicts))+v.Number] = bpf.NearlbVerdictCounter{Packets: 1}
 			switch v.Name {
-			case "reject_echo", "reject_name", "reject_too_big", "reject_time_exceeded", "reject_late_answer": // answers of a host, of a router, and of a client
+			case "reject_echo", "reject_hello", "reject_name", "reject_too_big", "reject_time_exceeded", "reject_late_answer": // answers of a host, of a node, of a router, and of a client
 				continue
 			}
 			if v.Class == bpf.Drop || v.Class == bpf.Reject {

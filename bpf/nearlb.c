@@ -63,7 +63,7 @@ int from_net(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_REPLY);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	if (tunnel_is_here(&packet, verdict)) {
+	if (tunnel_is_here(skb, &packet, verdict)) {
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_IN);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
@@ -126,7 +126,7 @@ int from_net_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_ICMP);
 	if (step.next == NEXT_REPLY)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_REPLY);
-	if (step.next == NEXT_FINISH && tunnel_is_here(&work.packet, step.verdict)) {
+	if (step.next == NEXT_FINISH && tunnel_is_here(skb, &work.packet, step.verdict)) {
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_IN);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}

@@ -282,13 +282,28 @@ static __always_inline enum verdict tunnel_guard(const struct packet *packet, en
 										      : verdict;
 }
 
-/* To this node's tunnel. */
-static __always_inline bool tunnel_is_here(const struct packet *packet, enum verdict verdict)
+/* Whether the packet is to this node's address of the tunnel. It reads the address again: to keep it in memory would cost every packet some
+ * nanoseconds, without a tunnel, too; a function of its own in a program of the fast path would cost more. */
+static __always_inline bool tunnel_is_own(struct __sk_buff *skb)
 {
-	const struct tunnel_end *tunnel;
+	const struct tunnel_end *tunnel = tunnel_get();
+	struct address to = {};
+	__be32 ip;
 
-	if (!link_header || !tunnel_may_be(packet, verdict))
+	if (!tunnel)
 		return false;
-	tunnel = tunnel_get();
-	return tunnel && address_equal(tunnel_from(tunnel, packet->family), &packet->destination);
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		return !bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + offsetof(struct ipv6hdr, daddr), &to,
+					   sizeof(to)) &&
+		       address_equal(&tunnel->own6, &to);
+	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + offsetof(struct iphdr, daddr), &ip, sizeof(ip)))
+		return false;
+	address_from4(&to, ip);
+	return address_equal(&tunnel->own4, &to);
+}
+
+/* To this node's tunnel. */
+static __always_inline bool tunnel_is_here(struct __sk_buff *skb, const struct packet *packet, enum verdict verdict)
+{
+	return link_header && tunnel_may_be(packet, verdict) && tunnel_is_own(skb);
 }

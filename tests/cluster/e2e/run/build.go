@@ -46,6 +46,15 @@ func build(name string) (string, error) {
 	return file, nil
 }
 
+// directory is where a program's sources are.
+func directory(name string) (string, error) {
+	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", packages[name]).Output()
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", packages[name], err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
 // library finds the files in what ldd prints.
 var library = regexp.MustCompile(`(?m)(/\S+) \(0x`)
 

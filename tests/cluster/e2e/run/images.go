@@ -32,6 +32,8 @@ func images(root, dir string) ([]string, error) {
 			i.Name, i.Command = imageutils.GetE2EImage(imageutils.BusyBox), []string{"sh"}
 			return i, nil
 		},
+		// The programs of netfilter, for a look at connection tracking.
+		func() (image.Image, error) { return agnhost(shell, imageutils.DistrolessIptables, "pause") },
 		func() (image.Image, error) {
 			return single("regression-issue-74839", imageutils.GetE2EImage(imageutils.RegressionIssue74839))
 		},
@@ -82,8 +84,15 @@ func agnhost(shell image.Image, id imageutils.ImageID, command string) (image.Im
 	if err != nil {
 		return i, err
 	}
+	sources, err := directory("agnhost")
+	if err != nil {
+		return i, err
+	}
 	i.Files = maps.Clone(shell.Files)
 	i.Files["/bin/busybox"], i.Files["/agnhost"], i.Files["/coredns"] = shell.Program, program, names
+	for _, name := range []string{"localhost.crt", "localhost.key"} { // of its server over TLS
+		i.Files["/"+name] = filepath.Join(sources, "porter", name)
+	}
 	i.Name, i.Program, i.Path = imageutils.GetE2EImage(id), program, "/agnhost-2"
 	i.Entrypoint, i.Command = []string{"/agnhost"}, []string{command}
 	return i, nil

@@ -72,14 +72,18 @@ const (
 
 // For are the sizes of tables for this much, with room to grow. Flows, affinity and fragments are nothing that is listed.
 func (r Room) For(need Sizes) Sizes {
-	if sizes := r.forAtLeast(smallest(moreRoom), need); r.cheap(smallest(moreRoom)) {
-		return sizes
+	least := smallest(1)
+	if more := smallest(moreRoom); r.cheap(more) {
+		least = more
 	}
-	return r.forAtLeast(smallest(1), need)
+	return r.forAtLeast(least, need)
 }
 
-// cheap tells whether tables of these sizes are little to the node.
-func (r Room) cheap(sizes Sizes) bool { return memoryFor(sizes, r.Processors) <= r.Spare }
+// cheap tells whether tables of these sizes, by what is listed, are little to the node.
+func (r Room) cheap(sizes Sizes) bool {
+	sizes.FlowSets, sizes.Affinity, sizes.Fragments = 0, 0, 0
+	return memoryFor(sizes, r.Processors) <= r.Spare
+}
 
 func (r Room) forAtLeast(sizes, need Sizes) Sizes {
 	limits, needs := r.Limits.sized(), need.sized()

@@ -117,6 +117,20 @@ func TestSmallTablesAreLargerWhereTheNodesMemoryAllowsIt(t *testing.T) {
 	}
 }
 
+// Tables of connections go by the node's memory: how large they are says nothing of what the others may have.
+func TestLargeTablesOfFlowsLeaveTheOthersTheirRoom(t *testing.T) {
+	room := bpf.NewRoom(bpf.Limits{}, 24*gib)
+	room.Processors = 2
+	few := room.For(bpf.Sizes{})
+	many := few
+	few.FlowSets, many.FlowSets = 1<<10, 1<<22
+	need := bpf.Sizes{Backends: few.Backends, Services: few.Services, Frontends: few.Frontends, Names: few.Names}
+	want, got := room.Grow(few, need, need, 0, true), room.Grow(many, need, need, 0, true)
+	if got.FlowSets = want.FlowSets; got != want || want.Backends <= few.Backends {
+		t.Errorf("beside many flows tables grow to %+v, beside few to %+v", got, want)
+	}
+}
+
 func TestTablesThatAreLargerThanTheirFlagsAreTold(t *testing.T) {
 	room := bpf.NewRoom(bpf.Limits{Sizes: bpf.Sizes{Backends: 64, FlowSets: 32}}, gib)
 	have := bpf.NewRoom(bpf.Limits{}, gib).For(bpf.Sizes{})

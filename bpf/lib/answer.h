@@ -218,7 +218,7 @@ static __always_inline bool reject_tcp_partial(struct __sk_buff *skb, const stru
 	return summed == SUMMED_PARTIAL;
 }
 
-/* A packet that came with a partial checksum stays one that the kernel completes, at the same offset. */
+/* The answer keeps a partial checksum at the same offset, for the kernel to complete. */
 static __always_inline __u16 reject_tcp_check(struct __sk_buff *skb, const struct tcphdr *answer,
 					      const struct packet *packet)
 {
@@ -288,8 +288,8 @@ static __always_inline bool quote_sum(struct __sk_buff *skb, __u32 size, __u64 *
 	return true;
 }
 
-/* The kernel may take the answer for a UDP packet whose checksum it has to complete, from the ICMP header on and into
- * unused_low. With the sum of the pseudo header there, what it writes is what there was. */
+/* The kernel may complete a UDP checksum inside this ICMP answer, in unused_low. The pseudo header's sum is stored there, so that
+ * completing it changes nothing. */
 static __always_inline void reject_icmp_header(struct __sk_buff *skb, struct icmp_error *icmp,
 					       const struct packet *packet, __u32 size, __u64 sum)
 {

@@ -135,8 +135,8 @@ static __always_inline __be16 conntrack_server(const struct nf_conn *connection,
 	return server->u.all;
 }
 
-/* Another than the one that the client names: it is translated. A connection whose handshake is not done stays where its SYN
- * went; datagrams go on with a server that answered, as long as it is a backend. */
+/* True if the server is not the address that the client named: the kernel's NAT translates the connection. A connection in its handshake
+ * stays with the server that got the SYN; datagrams stay with a server that answered while it is a backend. */
 static __always_inline bool conntrack_holds(const struct nf_conn *connection, const struct packet *packet)
 {
 	struct address server;
@@ -183,8 +183,8 @@ __noinline int conntrack_knows(struct __sk_buff *skb, const struct ends *ends)
 	return true;
 }
 
-/* Packets to a frontend, without a flow, are left to kube-proxy if they are of its own connections, and while the node drains all that
- * are new. Beside kube-proxy each connection stays with the one that has it, whichever takes the new ones. */
+/* Packets to a frontend that have no flow are left to kube-proxy if their connection is kube-proxy's; while the node drains, new
+ * connections are as well. Beside kube-proxy each connection stays with the one that has it, whichever takes the new ones. */
 
 /* Somebody else translates the connection. Connection tracking cannot be asked for SCTP: what is not new, and has no flow, is not
  * ours. */
@@ -198,7 +198,7 @@ static __always_inline bool leave_other(struct __sk_buff *skb, const struct sett
 	return packet->protocol == IPPROTO_SCTP ? !opens_connection(packet) : conntrack_translates(skb, packet);
 }
 
-/* A new connection, or one of which nobody can say whose it is. */
+/* True for a new connection, and for a packet whose owner is unknown. */
 static __always_inline bool leave_new(const struct settings *settings, const struct packet *packet)
 {
 	return settings->draining && (opens_connection(packet) || !conntrack_there());

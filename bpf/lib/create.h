@@ -42,8 +42,8 @@ static __always_inline enum insert create_alias(struct insertion *in, const stru
 	return result;
 }
 
-/* The first entry may be elsewhere than the client's address and port say. Not that of a flow of which the fast path must know, or whose
- * ports cannot change; nor of a connection that goes on, whose server knows its port. A small table has no other place. */
+/* Whether the first entry may be placed by the frontend's address as well. Not that of a flow which the fast path must find, or whose ports
+ * cannot change; nor of an ongoing connection, whose server knows its port. A small table has no other place. */
 static __always_inline bool create_may_spill(const struct work *work)
 {
 	const struct flow *flow = &work->in.flow;
@@ -211,8 +211,8 @@ static __always_inline enum verdict create_verdict(const struct work *work, bool
 	return affine ? VERDICT_TRANSLATE_AFFINITY : VERDICT_TRANSLATE_BALANCE;
 }
 
-/* What the new entry says of other backends. One that takes the place of a connection that nobody is known to have closed stays where that
- * one is: a reset and a SYN of whoever does not know its sequence numbers end nothing, and must not take it to another backend. */
+/* What the new entry records about other backends. An entry that replaces a connection not known to be closed keeps that one's backend: a
+ * forged RST and SYN end nothing. */
 static __always_inline __u32 create_tried(struct __sk_buff *skb, const struct work *work, enum verdict verdict)
 {
 	const struct flow *last;
@@ -358,8 +358,8 @@ static __always_inline struct step create_by_record(struct __sk_buff *skb, struc
 	return create_balance(skb, work, record, side_index);
 }
 
-/* Straight to a server. Remembered where the destination may be a backend that the client has a frontend for, so that a service flow
- * from the same port to the same backend gets another one, and the other way round. */
+/* Passes a direct connection to a server. It gets an entry where its client can also reach the server by a frontend, so that the two use
+ * different source ports. */
 static __always_inline struct step create_direct(struct __sk_buff *skb, struct work *work)
 {
 	struct packet *packet = &work->packet;

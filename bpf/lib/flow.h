@@ -369,7 +369,7 @@ static __always_inline __u32 tried_add(__u32 tried, __u32 id)
 	return tried + 1 + (count < TRIED_MAX - 1 ? tried_bits(id, count) : 0);
 }
 
-/* The connection has been to no other backend and goes to none: what tried says then, as it has the count and no id. */
+/* The value of tried for a connection that went to one backend and must stay there: the highest count, and no ids. */
 #define TRIED_STAYS TRIED_MAX
 
 /* The connection of a client off the node went to another server, as one did not answer in time. It does not tell which. */

@@ -203,8 +203,8 @@ static __always_inline bool flow_take_home(struct insertion *in)
 #define FLOW_MANY    8  /* so many entries in its blocks */
 #define FLOW_SCARCE  4  /* free entries of a block below which those that have ended are looked for */
 
-/* The entry's address and port are to leave these free entries to others: it may be one port that speaks to very many frontends. A second
- * entry leaves none, as it has no other place. */
+/* Whether this address and port must leave the last free entries to others, as one port may speak to very many frontends. A second entry is
+ * exempt: it has no other place. */
 static __always_inline bool flow_leaves(const struct insertion *in, __u32 free)
 {
 	__u64 tag = flow_tag(in->hash);
@@ -281,11 +281,12 @@ static __always_inline void flow_find_victim(struct flow_victim *victim, __u64 h
 		flow_judge(victim, (block + flow_set_in_block(hash, i / FLOW_WAYS)) * FLOW_WAYS + i % FLOW_WAYS, sweep);
 }
 
-/* A block is a sample of the table. Where nothing in it may be evicted, whoever has most of it, at least so many entries, and two more
- * than the client that comes, loses the flow that was idle longest. */
+/* A block is a sample of the table. Where nothing in it may be evicted, the client with most entries in it loses its longest idle flow, if
+ * it has at least this many, and two more than the new client. */
 #define FLOW_BLOCK_SHARE 8
 
-/* The same of a client on this node where the one that comes is off it: that one may have any number of addresses. */
+/* The same limit where the new client is off the node and the other is on it; higher, as a client off the node may have any number of
+ * addresses. */
 #define FLOW_NODE_SHARE 16
 
 /* Clients that are counted together: so few that the counters are on the stack. */
@@ -334,7 +335,7 @@ __noinline int flow_count_client(struct flow_crowd *crowd, const struct insertio
 	return 0;
 }
 
-/* By Boyer's and Moore's vote client becomes one that has more than half of the largest group, if there is such a one. */
+/* One step of Boyer's and Moore's majority vote over the largest group: at the end client is its majority, if there is one. */
 __noinline int flow_vote(struct flow_crowd *crowd, __u32 at)
 {
 	const struct settings *settings = settings_get();
@@ -375,7 +376,7 @@ __noinline int flow_weigh(struct flow_crowd *crowd, __u32 at)
 	return 0;
 }
 
-/* The client that comes may take an entry of one that has, or that has at most, this many; least: of its share. */
+/* Whether a client with count entries gives one up: it has at least `least`, and at least two more than the new client. */
 static __always_inline bool flow_has_surplus(const struct flow_crowd *crowd, __u32 count, __u32 least)
 {
 	return count >= least && count > crowd->own + 1u;

@@ -96,7 +96,7 @@ static __always_inline void health_begin(struct backend_health *health, const st
 		health->unanswered = 0;
 }
 
-/* A flow leaves its backend, whose server has not answered the SYN. It says nothing if the server has answered somebody since that SYN. A
+/* Counts a SYN that a backend did not answer, when its flow leaves that backend; not if the server has answered anybody since that SYN. A
  * row is written by processors side by side: they may lose a count, and make none up. A function of its own for the sake of the stack. */
 __noinline int health_unanswered(const struct flow *flow)
 {

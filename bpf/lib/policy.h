@@ -121,9 +121,8 @@ static __always_inline enum verdict reject_verdict(__u8 reason)
 
 #define BACKEND_PROBES 8 /* slots of a tier that are looked at when the first has no usable backend */
 
-/* Slots of a tier that are looked at for another backend: for one in the place of one that is left out, and for a SYN that comes again.
- * Maglev's table mixes its backends: the last of four equal ones is there but for once in 10^8 times. One whose weight gives it a hundredth
- * of the slots is there every second time. */
+/* Slots of a tier that are searched for another backend, in place of one that is left out, and for a repeated SYN. Maglev's table mixes its
+ * backends: of four equal ones the last is missed once in 10^8 times, one with a hundredth of the slots every second time. */
 #define NEXT_SLOTS 64
 
 /* How a backend is chosen. */

@@ -9,9 +9,8 @@
 #include "settings.h"
 #include "work.h"
 
-/* The backend of a slot if it may be tried, below 0: the same of one that is left out, 0: it may not. The node's responder is none: it comes
- * before the endpoints, so whoever was sent to one has been refused by it. A function of its own so that the verifier goes through it
- * once. */
+/* The slot's backend if it may be tried; below 0: it is left out of new connections; 0: it may not be tried. The node's responder is never
+ * tried again: it comes first, so it has refused already. A function of its own so that the verifier goes through it once. */
 __noinline int retry_slot(__u32 slot, __u32 service, __u32 tried, __u32 last)
 {
 	__u32 id = slot_backend(slot);
@@ -84,8 +83,8 @@ __noinline int retry_find(struct __sk_buff *skb, const struct packet *packet, co
 	return true;
 }
 
-/* Takes the second entry of a flow that goes to another backend, so that a late answer of the first one finds none: the client's host, or
- * under SNAT this one, refuses it. 0: the flow is another by now, or the server has answered. A function of its own for the sake of the
+/* Frees the second entry of a flow that moves to another backend. A late answer of the first backend then finds no flow, and the client's
+ * host, or under SNAT this one, refuses it. 0: the flow has changed, or the server has answered. A function of its own for the sake of the
  * stack. */
 __noinline int retry_leave(const struct found *found)
 {

@@ -74,8 +74,8 @@ static __always_inline bool direct_may_clash(const struct settings *settings, co
 	       known_exposed(&packet->destination, packet->destination_port, settings->seed);
 }
 
-/* Of an answer that has no flow: perhaps to a SYN that went to another server since. Clients off the node come by a frontend to no servers
- * but those whose direct connections are remembered, so what comes of another one is nobody's late answer. */
+/* True if an answer without a flow may belong to a SYN that has since gone to another server. Only servers whose direct connections get
+ * entries serve clients off the node by a frontend: what others answer is never late. */
 static __always_inline bool reply_may_be_late(const struct settings *settings, const struct packet *packet)
 {
 	return packet->hook == HOOK_TO_NET && answers_syn(packet) &&

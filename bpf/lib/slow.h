@@ -38,8 +38,8 @@ static __always_inline struct step slow_translated(const struct work *work, enum
 	return step_finish(verdict);
 }
 
-/* A packet in the middle of a connection, and no flow: one that began in tables that are being left, after it was carried over last, goes
- * on there, with the server and the port that it has. Returns where there are no such tables. */
+/* Hands a packet that has no flow and opens no connection to the programs of the former tables, where there are such tables: its connection
+ * may have begun there after it was carried over last. */
 static __always_inline void slow_ask_former(struct __sk_buff *skb, const struct work *work, enum hook hook)
 {
 	if (!opens_connection(&work->packet) && !work->found.lost && !work->found.port)

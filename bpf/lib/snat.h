@@ -83,10 +83,9 @@ __noinline int snat_source(struct __sk_buff *skb, const struct packet *packet, c
 
 /* The port that the server sees. */
 
-/* Which ports are looked at, in this order, each time from a place that a hash of the connection says, by a stride: those of --snat-ports;
- * where every other port may serve as well, so many of those, then so many of the ones that the host's own connections do not get by
- * themselves, then so many of all from SNAT_PORT_FIRST on. So what a SYN costs does not grow with the number of ports: a stage that is
- * full but for one port in ten is found so by one SYN in thirty. */
+/* Ports are tried in stages, each from a place and by a stride that the connection's hash gives: first those of --snat-ports; where every
+ * other port may serve as well, then those outside the host's local range, then all from SNAT_PORT_FIRST on. Each stage has a bound, so the
+ * cost of a SYN does not grow with the number of ports: a stage that is full but for one port in ten is found so by one SYN in thirty. */
 #define SNAT_PORTS_TRIED \
 	32 /* a stage's; and that one run of the slow path looks at, which begins anew TRIES_MAX times */
 #define SNAT_PORTS_WIDE (4 * SNAT_PORTS_TRIED) /* the last stage has two runs */
@@ -103,13 +102,13 @@ static const __u32 snat_strides[SNAT_STRIDES] = { 65537, 72019, 79031, 86501, 95
  * a packet of no connection has them looked at. */
 #define SNAT_PORTS_OWN 8
 
-/* Candidates among which a held port (flow_holds_port) is left alone, where --snat-ports alone serve. When none of them is free, hardly any
- * other is: then the port that is held for longest serves, and a client whose clock is behind that of the one before waits for a second
- * SYN. With the other ports it is left alone among all SNAT_PORTS_WIDE. */
+/* With --snat-ports alone, this many candidates are searched for a port that is not held (flow_holds_port). If none is free, the one held
+ * longest is taken, and a client whose clock is behind the one before may need a second SYN. With the other ports too, a held one is left
+ * alone among all SNAT_PORTS_WIDE. */
 #define SNAT_PORTS_STRICT 256
 
-/* How long a reset is to be the last that is seen of a connection, in seconds: one outside the window ends nothing, and who is amid
- * talking goes on. One more than that takes, as an entry's time may be a second behind its last packet. */
+/* Seconds without a packet after which a reset has ended its connection: after a reset outside the window the connection goes on sooner.
+ * One second more, as an entry's time may be that much behind its last packet. */
 #define SNAT_RESET_SECONDS 2
 
 /* Worst first. */
@@ -351,9 +350,9 @@ static __always_inline __u32 snat_next_run(__u32 candidate)
 	return (candidate | (SNAT_PORTS_TRIED - 1)) + 1;
 }
 
-/* The number of a candidate from this one on whose port, put into in, is at least as good as this (enum snat_port): the first that is
- * free, else the one that had its last packet longest ago. -1: all were tried, -2: so many that it is another run's turn. A function
- * of its own so that the verifier goes through it once. */
+/* Searches candidates from this one on for a port at least as good as `least` (enum snat_port), puts it into `in` and returns its number: a
+ * free port, else the one idle longest. -1: all were tried; -2: this run has tried enough. A function of its own so that the verifier goes
+ * through it once. */
 __noinline int snat_find_port(struct insertion *in, __u32 candidate, int least)
 {
 	const struct settings *settings = settings_get();

@@ -152,7 +152,8 @@ static __always_inline int sock_connect(struct bpf_sock_addr *ctx, bool six)
 	return sock_finish(&request, verdict);
 }
 
-/* Answers of the backend will be taken for the frontend's; not so once it was asked through another one, or forgotten. */
+/* Whether the backend's answers are shown as the frontend's: not if the socket has asked this backend by another frontend since, or the
+ * entry was evicted. */
 static __always_inline bool sock_answers(const struct sock_request *request, const struct choice *choice)
 {
 	const struct sock_value *value = sock_answered(request->cookie, &choice->address, choice->port);

@@ -150,7 +150,7 @@ __noinline int too_big_build(struct __sk_buff *skb, const struct packet *packet,
 	       too_big_write(skb, packet, &error, sum);
 }
 
-/* False: there is no answer to such a packet. It became one otherwise, which is to be routed. */
+/* Turns the packet into the ICMP error about it, which the caller routes. False: no error may be sent. */
 static __always_inline bool too_big_answer(struct __sk_buff *skb, enum verdict verdict, __u16 mtu, enum way way)
 {
 	const struct settings *settings = settings_get();

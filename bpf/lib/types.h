@@ -420,7 +420,7 @@ struct settings {
 	struct address node_port4; /* answers NodePorts: what loopback addresses stand for; zero: none */
 	struct address node_port6;
 	struct cidr cidrs[SERVICE_CIDRS_MAX];
-	/* Two of these bits are set for each of sources: most addresses that are none of them are told by that. */
+	/* A Bloom filter of sources: each sets two bits. It tells most other addresses at once. */
 	__u64 source_bits[SOURCE_BITS / 64];
 	/* Addresses that SNAT may use. An index keeps its address while a flow may name it; zero: free. */
 	struct address sources[SOURCES_MAX];
@@ -506,7 +506,7 @@ struct tunnel_packet {
 };
 _Static_assert(sizeof(struct tunnel_packet) == 32, "layout is shared");
 
-/* A socket that sends datagrams here and there, and one it speaks with: as it names it (frontend) or as it is (backend). */
+/* Key: a socket that sends datagrams to several destinations, and one of these, as the socket names it (frontend) or as it is (backend). */
 struct sock_key {
 	__u64 cookie; /* of the socket */
 	struct address address;

@@ -45,14 +45,14 @@ static __always_inline bool xdp_is_ours(const struct xdp_device *device, const s
 	return device->takes && !((to[0] ^ mac[0]) | (to[1] ^ mac[1]) | (to[2] ^ mac[2]));
 }
 
-/* The checksum is, as far as can be told, complete: the sender was no virtual device that left it to another one, which no program here is
- * told. That would have the sum of the pseudo header there; one in 65,536 complete ones is the same, and passes. */
+/* True if the checksum is complete, as far as can be told: a partial one is the sum of the pseudo header, left by a virtual device for
+ * another one to complete. One complete checksum in 65,536 looks the same, and is left to TC. */
 static __always_inline bool xdp_is_summed(const struct packet *packet, const struct headers *headers)
 {
 	return *headers->check != csum_fold(csum_pseudo(packet, packet->protocol, packet->l4_length));
 }
 
-/* UDP that says another length than IP has a sum that was made over that. */
+/* True unless UDP's length differs from IP's: its checksum covers another length, and is left to TC. */
 static __always_inline bool xdp_is_whole(const struct packet *packet, const struct headers *headers)
 {
 	return packet->protocol == IPPROTO_TCP || bpf_ntohs(headers->ports[2]) == packet->l4_length;

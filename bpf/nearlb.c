@@ -308,7 +308,7 @@ int tunnel_out(struct __sk_buff *skb)
 	__u32 length = handed(skb)->tunnel.length;
 	enum hook hook = handed(skb)->tunnel.hook;
 	struct wrap wrap = {};
-	enum verdict result = wrap_packet(skb, &wrap);
+	enum verdict result = tunnel_there ? wrap_packet(skb, &wrap) : VERDICT_DROP_NO_PROGRAM;
 
 	if (result == VERDICT_CONTINUE)
 		return finish_routed(skb, hook, verdict, length, &wrap.route);

@@ -315,8 +315,8 @@ __noinline int affinity_find(struct choice *choice, const struct record *record,
 	if (!value)
 		return AFFINITY_NONE;
 	now = bpf_ktime_get_boot_ns();
-	if (affinity_age(value, now) >= record->affinity * NANOSECONDS)
-		return AFFINITY_OVER;
+	if (how & PICK_NEW && affinity_age(value, now) >= record->affinity * NANOSECONDS)
+		return AFFINITY_OVER; /* what goes on, and has lost its flow, stays where it is, however old */
 	backend = backend_get(value->backend);
 	if (!backend || backend->generation != value->generation || backend->service != record->service)
 		return AFFINITY_NONE;

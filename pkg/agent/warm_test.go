@@ -16,6 +16,8 @@ import (
 // weights are what a Service's backends were due to as they were published last, in the order of their addresses, and the part of the
 // connections that the last of them gets.
 func (b *bench) weights(name lb.ServiceName) (due []uint32, last float64) {
+	b.tables.mu.Lock()
+	defer b.tables.mu.Unlock()
 	var weights []uint32
 	for _, backend := range b.tables.applied[name].Backends {
 		weights, due = append(weights, backend.Weight), append(due, backend.Due())
@@ -94,6 +96,8 @@ func TestAnEndpointThatWasNotReadyForAWhileBeginsAgain(t *testing.T) {
 			t.Errorf("weights %v without the annotation", got)
 		}
 		b.after(time.Minute)
+		b.warming.mu.Lock()
+		defer b.warming.mu.Unlock()
 		if len(b.warming.since) != 0 {
 			t.Errorf("kept: %v", b.warming.since)
 		}

@@ -187,14 +187,14 @@ func (m *mirror) namespace(name string) {
 	if m == nil {
 		return
 	}
-	number, written := m.namespaces[name]
+	_, written := m.namespaces[name]
 	exists, pods := m.view.namespaces[name] != nil, m.responder.options.Pods != PodsDisabled
 	switch {
 	case exists == written:
 	case exists && !isPlain(name):
 		m.try(fmt.Errorf("namespace %q: %w", name, errOdd))
 	case exists:
-		number = m.newNumber()
+		number := m.newNumber()
 		m.namespaces[name] = number
 		m.put(serviceNumber, name, lb.NameAnswer{Number: number})
 		if pods {

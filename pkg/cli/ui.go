@@ -59,6 +59,9 @@ it prints what the page reads, once.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
+		if o.filter != "" && o.service != "" {
+			return usagef("--filter is for the map, --service for what is known of one Service: want one of them")
+		}
 		if output.value == formatJSON {
 			return o.print(ctx, cmd.OutOrStdout())
 		}
@@ -88,6 +91,7 @@ func (o *uiOptions) serve(ctx context.Context, out io.Writer) error {
 // print writes one document.
 func (o *uiOptions) print(ctx context.Context, out io.Writer) error {
 	node := newUINode(o.live, false)
+	node.pause = 0 // --interval says it
 	defer node.close()
 	if o.service != "" {
 		doc, err := node.why(ctx, o.service, "")
@@ -99,7 +103,7 @@ func (o *uiOptions) print(ctx context.Context, out io.Writer) error {
 	if o.interval < 100*time.Millisecond {
 		return usagef("--interval %v: want 100ms or more", o.interval)
 	}
-	if _, err := node.document(o.filter); err != nil {
+	if _, err := node.document(ctx, o.filter); err != nil {
 		return err
 	}
 	select {
@@ -107,7 +111,7 @@ func (o *uiOptions) print(ctx context.Context, out io.Writer) error {
 		return nil
 	case <-time.After(o.interval):
 	}
-	doc, err := node.document(o.filter)
+	doc, err := node.document(ctx, o.filter)
 	if err != nil {
 		return err
 	}

@@ -6,17 +6,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/ui"
 )
 
 const (
-	uiLook   = 900 * time.Millisecond // several who look see the same, and cost what one costs
-	uiForget = 30 * time.Second       // after that without a question nothing is kept open
+	uiLook     = 900 * time.Millisecond // several who look see the same, and cost what one costs
+	uiForget   = 30 * time.Second       // after that without a question nothing is kept open
+	uiPatience = 10 * time.Second       // an answer must come before the servers' write timeout
 )
 
 // uiNode has the page's documents of one node's tables. They are open for as long as somebody looks.
@@ -24,28 +25,59 @@ type uiNode struct {
 	live    agentFlags
 	enter   func(func() error) error // calls a function where the pins are
 	packets bool                     // programs may be loaded to send a client's packets through
+	pause   time.Duration            // for so long a document is what the next one who asks gets
 
-	mu     sync.Mutex
+	turns  *ui.Turns // of what follows
 	meter  *topMeter // nil: nobody looks
 	forget *time.Timer
+	maps   uiAnswers[uiDocument]
+	whys   uiAnswers[uiWhy]
 }
 
 func newUINode(live agentFlags, packets bool) *uiNode {
-	return &uiNode{live: live, packets: packets, enter: func(f func() error) error { return f() }}
+	return &uiNode{live: live, packets: packets, pause: uiLook, turns: ui.NewTurns(uiPatience), enter: func(f func() error) error { return f() },
+		maps: uiAnswers[uiDocument]{}, whys: uiAnswers[uiWhy]{}}
+}
+
+// uiAnswers are documents that were given of late, by what was asked for.
+type uiAnswers[T any] map[string]uiAnswer[T]
+
+type uiAnswer[T any] struct {
+	doc T
+	at  time.Time
+}
+
+// answered gives the document that another one got a moment ago, and makes one where there is none, where the pins are.
+func answered[T any](ctx context.Context, n *uiNode, all uiAnswers[T], question string, make func() (T, error)) (doc T, err error) {
+	if err := n.turns.Take(ctx); err != nil {
+		return doc, err
+	}
+	defer n.turns.Leave()
+	for of, known := range all {
+		if time.Since(known.at) >= n.pause {
+			delete(all, of)
+		}
+	}
+	if known, is := all[question]; is {
+		return known.doc, nil
+	}
+	err = n.turns.Work(ctx, func() error {
+		return n.enter(func() (err error) { doc, err = make(); return err })
+	})
+	if err == nil {
+		all[question] = uiAnswer[T]{doc, time.Now()}
+	}
+	return doc, err
 }
 
 // document is the map as of now, its rates those since the look before.
-func (n *uiNode) document(filter string) (doc uiDocument, err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	err = n.enter(func() error {
+func (n *uiNode) document(ctx context.Context, filter string) (doc uiDocument, err error) {
+	return answered(ctx, n, n.maps, filter, func() (uiDocument, error) {
 		if err := n.look(); err != nil {
-			return err
+			return uiDocument{}, err
 		}
-		doc, err = n.describe(filter)
-		return err
+		return n.describe(filter)
 	})
-	return doc, err
 }
 
 func (n *uiNode) look() error {
@@ -54,27 +86,34 @@ func (n *uiNode) look() error {
 		n.forget = time.AfterFunc(uiForget, n.close)
 	}
 	n.forget.Reset(uiForget)
-	if time.Since(n.meter.gains.Time) < uiLook {
+	if time.Since(n.meter.gains.Time) < n.pause {
 		return nil
 	}
 	return n.meter.look()
 }
 
-// close forgets what was read. The next question begins anew.
+// close forgets what was read, unless very many ask. The next question begins anew.
 func (n *uiNode) close() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	if n.turns.Take(context.Background()) != nil {
+		return
+	}
+	defer n.turns.Leave()
 	if n.meter != nil {
 		n.forget.Stop()
 		n.meter.close()
 		n.meter = nil
 	}
+	clear(n.maps)
+	clear(n.whys)
 }
 
 // describe makes the document of what was read last.
-func (n *uiNode) describe(filter string) (uiDocument, error) {
-	g := &n.meter.gains
-	picked := pickForUI(g, n.meter.meter.Endpoints(), filter)
+func (n *uiNode) describe(filter string) (doc uiDocument, err error) {
+	seen := uiSeen{gains: &n.meter.gains, endpoints: n.meter.meter.Endpoints()}
+	if seen.refusing, err = n.meter.meter.Refusing(); err != nil {
+		return doc, err
+	}
+	picked := seen.pick(filter)
 	keep := func(p lb.PortName) bool { return picked.ports[p] != nil }
 	reader := n.meter.tables.reader
 	for row, err := range reader.FrontendsOf(keep) {
@@ -85,11 +124,11 @@ func (n *uiNode) describe(filter string) (uiDocument, error) {
 	}
 	for row, err := range reader.BackendsOf(keep) {
 		if err != nil {
-			return uiDocument{}, err
+			return doc, err
 		}
 		picked.addBackend(&row)
 	}
-	doc := picked.document(n.meter.node, g)
+	doc = picked.document(n.meter.node, seen.gains)
 	doc.Agent = n.agent(time.Now())
 	return doc, nil
 }
@@ -125,14 +164,14 @@ func (n *uiNode) why(ctx context.Context, service, client string) (doc uiWhy, er
 	if client != "" && !n.packets {
 		return doc, errors.New("no programs are loaded here for a client's packets: nearlb why on the node does that")
 	}
-	n.mu.Lock() // one at a time: it may load programs
-	defer n.mu.Unlock()
-	err = n.enter(func() error {
-		doc, err = lookAtWhy(ctx, &n.live, name, client)
-		return err
+	return answered(ctx, n, n.whys, name.String()+" "+client, func() (uiWhy, error) {
+		doc, err := lookAtWhy(ctx, &n.live, name, client)
+		if err != nil {
+			return uiWhy{}, err
+		}
+		doc.Packets = n.packets
+		return doc, nil
 	})
-	doc.Packets = n.packets
-	return doc, err
 }
 
 func lookAtWhy(ctx context.Context, live *agentFlags, name lb.ServiceName, client string) (doc uiWhy, err error) {
@@ -147,9 +186,6 @@ func lookAtWhy(ctx context.Context, live *agentFlags, name lb.ServiceName, clien
 	}
 	doc = uiWhy{whyDocument: diagnose(s), Frontends: list(s.frontends)}
 	doc.Drops = lastDrops(doc.Drops)
-	if client == "" {
-		doc.Tries = []try{} // those of the tables: no packet was sent
-	}
 	keep := func(p lb.PortName) bool { return p.Service == name }
 	err = live.pins.read(func(r *maps.Reader) error {
 		doc.Backends, err = collect(r.BackendsOf(keep), func(maps.BackendRow) bool { return true })
@@ -175,8 +211,8 @@ type uiTold struct {
 }
 
 // Map is ui.Source's.
-func (all uiNodes) Map(_ context.Context, filter string) (any, error) {
-	return all.tell(func(n *uiNode) (any, error) { return n.document(filter) })
+func (all uiNodes) Map(ctx context.Context, filter string) (any, error) {
+	return all.tell(func(n *uiNode) (any, error) { return n.document(ctx, filter) })
 }
 
 // Why is ui.Source's.

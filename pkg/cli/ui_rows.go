@@ -66,27 +66,53 @@ const (
 
 // uiPicked are the service ports of a document.
 type uiPicked struct {
-	ports      map[lb.PortName]*uiService
-	backends   map[uiBackendKey]*uiBackend
-	backendsOf map[lb.PortName]int // how many of backends are of a port
-	order      []lb.PortName
-	matching   int
+	ports    map[lb.PortName]*uiService
+	backends map[lb.PortName]map[netip.AddrPort]*uiCandidate
+	order    []lb.PortName
+	matching int
 }
 
-type uiBackendKey struct {
-	port    lb.PortName
-	address netip.AddrPort
+// uiCandidate is a backend of a port that was taken: very many of one port are not shown.
+type uiCandidate struct {
+	gain maps.BackendGain
+	row  *maps.BackendRow // nil: the tables have none that is an endpoint
 }
 
-// pickForUI takes the ports whose names contain the filter: those where something fails, then the busiest, then by name.
-func pickForUI(g *maps.Gains, endpoints map[lb.PortName]maps.EndpointCount, filter string) *uiPicked {
-	p := &uiPicked{ports: map[lb.PortName]*uiService{}, backends: map[uiBackendKey]*uiBackend{}, backendsOf: map[lb.PortName]int{}}
-	busy := make(map[lb.PortName]*maps.PortGain, len(g.Ports))
-	for i := range g.Ports {
-		busy[g.Ports[i].Port] = &g.Ports[i]
+// uiSeen is what the choice among all service ports is made of.
+type uiSeen struct {
+	gains     *maps.Gains
+	endpoints map[lb.PortName]maps.EndpointCount // of every port
+	refusing  map[lb.PortName]bool               // connections from this node find no backend
+}
+
+// urgency is higher for what a person has to see first: what fails, then what would fail if somebody came, then what is in use. Last are
+// idle ports that nothing is behind, as of Deployments without replicas: of these there may be more than a page has rows.
+func (s *uiSeen) urgency(g *maps.PortGain) int {
+	count := s.endpoints[g.Port]
+	switch {
+	case g.Failed() > 0:
+		return 3
+	case count.All > 0 && (count.Ejected > 0 || s.refusing[g.Port]):
+		return 2
+	case count.Ready > 0 || g.Connections+g.Open > 0:
+		return 1
 	}
-	var some []*maps.PortGain
-	for name := range endpoints {
+	return 0
+}
+
+// uiRanked is a port, and how urgent it is.
+type uiRanked struct {
+	*maps.PortGain
+	urgency int
+}
+
+// ranked are the ports whose names contain the filter: the most urgent, of those where most fails, then the busiest, then by name.
+func (s *uiSeen) ranked(filter string) (all []uiRanked) {
+	busy := make(map[lb.PortName]*maps.PortGain, len(s.gains.Ports))
+	for i := range s.gains.Ports {
+		busy[s.gains.Ports[i].Port] = &s.gains.Ports[i]
+	}
+	for name := range s.endpoints {
 		if !strings.Contains(withPort(name.Service.String(), name.Port), filter) {
 			continue
 		}
@@ -94,61 +120,74 @@ func pickForUI(g *maps.Gains, endpoints map[lb.PortName]maps.EndpointCount, filt
 		if port == nil {
 			port = &maps.PortGain{Port: name}
 		}
-		some = append(some, port)
+		all = append(all, uiRanked{port, s.urgency(port)})
 	}
-	p.matching = len(some)
-	failing := func(g *maps.PortGain) int {
-		if g.Failed() > 0 || endpoints[g.Port].Ready == 0 {
-			return 1
-		}
-		return 0
-	}
-	slices.SortFunc(some, func(a, b *maps.PortGain) int {
-		return cmp.Or(failing(b)-failing(a), cmp.Compare(b.Connections, a.Connections), cmp.Compare(b.Open, a.Open), a.Port.Compare(b.Port))
+	slices.SortFunc(all, func(a, b uiRanked) int {
+		return cmp.Or(b.urgency-a.urgency, cmp.Compare(b.Failed(), a.Failed()), cmp.Compare(b.Connections, a.Connections), cmp.Compare(b.Open, a.Open), a.Port.Compare(b.Port))
 	})
-	for _, port := range some[:min(len(some), uiPorts)] {
-		rows := topRowsOf(topServices, &maps.Gains{Interval: g.Interval, Ports: []maps.PortGain{*port}})
-		count := endpoints[port.Port]
+	return all
+}
+
+// pick takes the first of the ports whose names contain the filter.
+func (s *uiSeen) pick(filter string) *uiPicked {
+	all := s.ranked(filter)
+	p := &uiPicked{ports: map[lb.PortName]*uiService{}, backends: map[lb.PortName]map[netip.AddrPort]*uiCandidate{}, matching: len(all)}
+	for _, port := range all[:min(len(all), uiPorts)] {
+		rows := topRowsOf(topServices, &maps.Gains{Interval: s.gains.Interval, Ports: []maps.PortGain{*port.PortGain}})
+		count := s.endpoints[port.Port]
 		p.order = append(p.order, port.Port)
-		p.ports[port.Port] = &uiService{topRow: rows[0], Frontends: []string{}, Ready: count.Ready, Endpoints: count.All, Trouble: troubleOf(&rows[0])}
+		p.ports[port.Port] = &uiService{topRow: rows[0], Frontends: []string{}, Ready: count.Ready - count.Ejected, Endpoints: count.All, Trouble: troubleOf(&rows[0], count.Ejected > 0)}
+		p.backends[port.Port] = map[netip.AddrPort]*uiCandidate{}
 	}
-	p.pickBackends(g)
+	p.addGains(s.gains)
 	return p
 }
 
-// pickBackends takes those of the ports where something goes on: of very many those where something fails, then the busiest. What is
-// idle comes by addBackend.
-func (p *uiPicked) pickBackends(g *maps.Gains) {
-	of := map[lb.PortName][]maps.BackendGain{}
+// addGains notes the backends of the ports where something goes on. What is idle comes by addBackend.
+func (p *uiPicked) addGains(g *maps.Gains) {
 	for i := range g.Backends {
-		if b := &g.Backends[i]; p.ports[b.Port] != nil && (b.State != stateGone || b.Open > 0) {
-			of[b.Port] = append(of[b.Port], *b)
+		b := &g.Backends[i]
+		of := p.backends[b.Port]
+		if of == nil || b.State == stateGone && b.Open == 0 {
+			continue
 		}
-	}
-	for _, all := range of {
-		slices.SortFunc(all, func(a, b maps.BackendGain) int {
-			return cmp.Or(cmp.Compare(b.Failed(), a.Failed()), cmp.Compare(b.Connections, a.Connections), cmp.Compare(b.Open, a.Open), a.Address.Compare(b.Address))
-		})
-		for i := range all {
-			p.pickBackend(&all[i], g.Interval)
+		if other := of[b.Address]; other == nil || other.gain.State == stateGone { // another one may have its address by now
+			of[b.Address] = &uiCandidate{gain: *b}
 		}
 	}
 }
 
-// pickBackend takes one, unless there are very many of its port already.
-func (p *uiPicked) pickBackend(b *maps.BackendGain, interval time.Duration) *uiBackend {
-	if p.backendsOf[b.Port] >= uiBackends {
-		return nil
+// pickBackends has the rows of a port's backends: of very many those that are left out, then where something fails, then the busiest.
+func (p *uiPicked) pickBackends(port lb.PortName, interval time.Duration) (picked []uiBackend) {
+	all := make([]*uiCandidate, 0, len(p.backends[port]))
+	for _, c := range p.backends[port] {
+		all = append(all, c)
 	}
-	rows := topRowsOf(topBackends, &maps.Gains{Interval: interval, Backends: []maps.BackendGain{*b}})
-	picked := &uiBackend{topRow: rows[0], Trouble: troubleOf(&rows[0])}
-	p.backendsOf[b.Port]++
-	p.backends[uiBackendKey{b.Port, b.Address}] = picked
+	slices.SortFunc(all, func(a, b *uiCandidate) int {
+		if a.ejected() != b.ejected() {
+			if a.ejected() {
+				return -1
+			}
+			return 1
+		}
+		x, y := &a.gain, &b.gain
+		return cmp.Or(cmp.Compare(y.Failed(), x.Failed()), cmp.Compare(y.Connections, x.Connections), cmp.Compare(y.Open, x.Open), x.Address.Compare(y.Address))
+	})
+	for _, c := range all[:min(len(all), uiBackends)] {
+		rows := topRowsOf(topBackends, &maps.Gains{Interval: interval, Backends: []maps.BackendGain{c.gain}})
+		b := uiBackend{topRow: rows[0], Trouble: troubleOf(&rows[0], c.ejected())}
+		if c.row != nil {
+			b.Tier, b.EjectedUntil, b.EjectedBecause = c.row.Tier, c.row.EjectedUntil, c.row.EjectedBecause
+		}
+		picked = append(picked, b)
+	}
 	return picked
 }
 
-// troubleOf names what failed in the interval.
-func troubleOf(r *topRow) []string {
+func (c *uiCandidate) ejected() bool { return c.row != nil && c.row.EjectedUntil != "" }
+
+// troubleOf names what failed in the interval, and what new connections leave out.
+func troubleOf(r *topRow, ejected bool) []string {
 	words := []string{}
 	for _, failed := range []struct {
 		word string
@@ -157,6 +196,9 @@ func troubleOf(r *topRow) []string {
 		if failed.rate > 0 {
 			words = append(words, failed.word)
 		}
+	}
+	if ejected {
+		words = append(words, stateEjected)
 	}
 	return words
 }
@@ -177,34 +219,19 @@ func (p *uiPicked) addFrontend(row *maps.FrontendRow) {
 	}
 }
 
-// addBackend notes what the rates do not tell, and takes one that is idle.
+// addBackend notes an endpoint: what the rates do not tell, and that it is there though idle.
 func (p *uiPicked) addBackend(row *maps.BackendRow) {
 	port, err := portNameOf(row.Service, row.Port, row.Protocol)
-	s := p.ports[port]
-	if err != nil || s == nil {
+	of := p.backends[port]
+	if err != nil || of == nil || row.State == stateGone {
 		return
 	}
 	where := netip.AddrPortFrom(row.Address, row.BackendPort)
-	b := p.backends[uiBackendKey{port, where}]
-	if row.State == stateGone { // another one may have its address by now
-		return
+	if of[where] == nil {
+		of[where] = &uiCandidate{gain: maps.BackendGain{Port: port, Address: where}}
 	}
-	if row.EjectedUntil != "" {
-		s.Ready = max(s.Ready-1, 0)
-		if !slices.Contains(s.Trouble, stateEjected) {
-			s.Trouble = append(s.Trouble, stateEjected)
-		}
-	}
-	if b == nil {
-		b = p.pickBackend(&maps.BackendGain{Port: port, Address: where, Node: row.Node, Zone: row.Zone, State: row.State}, 0)
-	}
-	if b == nil {
-		return
-	}
-	b.Tier, b.EjectedUntil, b.EjectedBecause = row.Tier, row.EjectedUntil, row.EjectedBecause
-	if row.EjectedUntil != "" {
-		b.Trouble = append(b.Trouble, stateEjected)
-	}
+	c := of[where]
+	c.row, c.gain.Node, c.gain.Zone, c.gain.State = row, row.Node, row.Zone, row.State
 }
 
 // document puts it together, in an order of names that does not change with the traffic.
@@ -220,10 +247,10 @@ func (p *uiPicked) document(node string, g *maps.Gains) uiDocument {
 		}
 		s.Node, s.Time = node, doc.Time
 		doc.Services = append(doc.Services, *s)
-	}
-	for _, b := range p.backends {
-		b.Node, b.Time = node, doc.Time
-		doc.Backends = append(doc.Backends, *b)
+		for _, b := range p.pickBackends(port, g.Interval) {
+			b.Node, b.Time = node, doc.Time
+			doc.Backends = append(doc.Backends, b)
+		}
 	}
 	slices.SortFunc(doc.Backends, func(a, b uiBackend) int {
 		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(text(a.Port), text(b.Port)), strings.Compare(a.Protocol, b.Protocol), strings.Compare(a.Backend, b.Backend))

@@ -4,17 +4,23 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/journal"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/ui"
 )
 
 // hostile is a name that no API server takes, and that a damaged or forged table may have.
@@ -83,11 +89,18 @@ func uiOf(filter string) uiDocument {
 		if count.All++; all[i].State == "active" {
 			count.Ready++
 		}
+		if all[i].Unanswered > 0 {
+			count.Ejected++ // as below
+		}
 		endpoints[all[i].Port] = count
 	}
 	g.Ports = slices.DeleteFunc(g.Ports, func(p maps.PortGain) bool { return p.Gain == (maps.Gain{}) }) // as a meter leaves out what is idle
 	g.Backends = slices.DeleteFunc(slices.Clone(all), func(b maps.BackendGain) bool { return b.Gain == (maps.Gain{}) })
-	p := pickForUI(g, endpoints, filter)
+	seen := uiSeen{gains: g, endpoints: endpoints, refusing: map[lb.PortName]bool{}}
+	for port, count := range endpoints {
+		seen.refusing[port] = count.Ready == 0
+	}
+	p := seen.pick(filter)
 	for i, port := range slices.SortedFunc(func(yield func(lb.PortName) bool) {
 		for port := range p.ports {
 			if !yield(port) {
@@ -168,22 +181,173 @@ func TestThePageFiltersByName(t *testing.T) {
 	}
 }
 
-// Of many Services a page has those that fail, whatever their names and however little goes there, then the busiest.
+// Of many Services a page has those that fail, whatever their names and however little goes there, then those that would, then the
+// busiest: not what is idle and has nothing behind it, of which there are many where Deployments have no replicas.
 func TestThePageHasWhatFailsOfManyServices(t *testing.T) {
-	g, endpoints := &maps.Gains{Interval: time.Second}, map[lb.PortName]maps.EndpointCount{}
-	for i := range 3 * uiPorts {
-		port := uiPort(fmt.Sprintf("many/s%03d", i), "", lb.TCP)
-		gain := maps.Gain{Connections: uint64(i)}
-		if i == 7 {
-			gain = maps.Gain{Refused: 1}
+	g := &maps.Gains{Interval: time.Second}
+	seen := uiSeen{gains: g, endpoints: map[lb.PortName]maps.EndpointCount{}, refusing: map[lb.PortName]bool{}}
+	put := func(name string, gain maps.Gain, count maps.EndpointCount, refuses bool) {
+		port := uiPort(name, "", lb.TCP)
+		if gain != (maps.Gain{}) {
+			g.Ports = append(g.Ports, maps.PortGain{Port: port, Gain: gain})
 		}
-		g.Ports = append(g.Ports, maps.PortGain{Port: port, Gain: gain})
-		endpoints[port] = maps.EndpointCount{Ready: 1, All: 1}
+		seen.endpoints[port], seen.refusing[port] = count, refuses
 	}
-	doc := pickForUI(g, endpoints, "").document("n1", g)
-	if len(doc.Services) != uiPorts || doc.Matching != 3*uiPorts || doc.Services[0].Service != "many/s007" || doc.Services[1].Service != "many/s121" {
-		t.Errorf("%d of %d, first %s and %s", len(doc.Services), doc.Matching, doc.Services[0].Service, doc.Services[1].Service)
+	one := maps.EndpointCount{Ready: 1, All: 1}
+	for i := range 3 * uiPorts {
+		put(fmt.Sprintf("empty/s%03d", i), maps.Gain{}, maps.EndpointCount{}, true)
+		put(fmt.Sprintf("many/s%03d", i), maps.Gain{Connections: uint64(i)}, one, false)
 	}
+	put("many/s007", maps.Gain{Refused: 1}, one, false)
+	put("urgent/no-endpoints", maps.Gain{Rejected: 500}, maps.EndpointCount{}, true)
+	put("urgent/ejected", maps.Gain{}, maps.EndpointCount{Ready: 3, All: 3, Ejected: 1}, false)
+	put("urgent/no-local-endpoints", maps.Gain{}, one, true)
+	put("urgent/unready", maps.Gain{}, maps.EndpointCount{All: 2}, true)
+	doc := seen.pick("").document("n1", g)
+	var names []string
+	for _, s := range doc.Services {
+		names = append(names, s.Service)
+	}
+	want := []string{"many/s007"}
+	for i := 3*uiPorts - (uiPorts - 5); i < 3*uiPorts; i++ {
+		want = append(want, fmt.Sprintf("many/s%03d", i))
+	}
+	want = append(want, "urgent/ejected", "urgent/no-endpoints", "urgent/no-local-endpoints", "urgent/unready")
+	if doc.Matching != 6*uiPorts+4 || !slices.Equal(names, want) {
+		t.Errorf("of %d it has %q, want %q", doc.Matching, names, want)
+	}
+	for range 2*uiPorts + 1 { // what fails most is there however much fails
+		put(fmt.Sprintf("failing/s%03d", len(g.Ports)), maps.Gain{Connections: 1000, Unanswered: 1}, one, false)
+	}
+	if p := seen.pick(""); p.ports[uiPort("urgent/no-endpoints", "", lb.TCP)] == nil || len(p.ports) != uiPorts {
+		t.Error("of very many that fail it does not have the one that fails most")
+	}
+}
+
+// Of very many backends the map and the table have those that are left out, though nothing goes there.
+func TestThePageHasWhatIsEjectedOfManyBackends(t *testing.T) {
+	port := uiPort("shop/web", "http", lb.TCP)
+	g := &maps.Gains{Interval: time.Second}
+	seen := uiSeen{gains: g, endpoints: map[lb.PortName]maps.EndpointCount{port: {Ready: 1000, All: 1000, Ejected: 2}}}
+	at := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 80)
+	}
+	for i := range 990 {
+		g.Backends = append(g.Backends, maps.BackendGain{Port: port, Address: at(i), State: "active", Gain: maps.Gain{Connections: uint64(1 + i)}})
+	}
+	g.Backends[17].Gain = maps.Gain{Refused: 1}
+	p := seen.pick("")
+	ejected := []string{at(5).String(), at(999).String()}
+	for i := range 1000 {
+		row := maps.BackendRow{Service: "shop/web", Port: "http", Protocol: "TCP", Address: at(i).Addr(), BackendPort: 80, State: "active"}
+		if slices.Contains(ejected, at(i).String()) {
+			row.EjectedUntil, row.EjectedBecause = "2026-01-02T03:05:00Z", "no answer"
+		}
+		p.addBackend(&row)
+	}
+	doc := p.document("n1", g)
+	shown := map[string]string{}
+	for _, b := range doc.Backends {
+		shown[b.Backend] = strings.Join(b.Trouble, " ")
+	}
+	if len(shown) != uiBackends || shown[ejected[0]] != "ejected" || shown[ejected[1]] != "ejected" || shown[at(17).String()] != "refused" {
+		t.Errorf("%d backends, those ejected %q %q, the one that refused %q", len(shown), shown[ejected[0]], shown[ejected[1]], shown[at(17).String()])
+	}
+	if _, busy := shown[at(989).String()]; !busy {
+		t.Error("it does not have the busiest")
+	}
+	if s := doc.Services[0]; s.Ready != 998 || strings.Join(s.Trouble, " ") != "ejected" {
+		t.Errorf("%d are ready, trouble %q", s.Ready, s.Trouble)
+	}
+}
+
+// An address that a gone backend's connections name, and that another endpoint has by now, is that endpoint's.
+func TestThePageHasAnAddressOnce(t *testing.T) {
+	port, where := uiPort("shop/web", "http", lb.TCP), netip.MustParseAddrPort("10.244.0.1:80")
+	for _, states := range [][]string{{"gone", "active"}, {"active", "gone"}, {"gone"}} {
+		g := &maps.Gains{Interval: time.Second}
+		for i, state := range states {
+			g.Backends = append(g.Backends, maps.BackendGain{Port: port, Address: where, State: state, Gain: maps.Gain{Open: uint64(1 + i)}})
+		}
+		p := (&uiSeen{gains: g, endpoints: map[lb.PortName]maps.EndpointCount{port: {Ready: 1, All: 1}}}).pick("")
+		p.addBackend(&maps.BackendRow{Service: "shop/web", Port: "http", Protocol: "TCP", Address: where.Addr(), BackendPort: 80, State: "active", Tier: "zone"})
+		if doc := p.document("n1", g); len(doc.Backends) != 1 || doc.Backends[0].State != "active" || doc.Backends[0].Tier != "zone" {
+			t.Errorf("%q: %+v", states, doc.Backends)
+		}
+	}
+}
+
+// Everybody on the host may ask: several who do cost what one does, and what nobody waits for any more is not looked up.
+func TestSeveralWhoAskThePageCostWhatOneCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newUINode(agentFlags{}, false)
+		all, entered, looks, on := uiAnswers[int]{}, 0, 0, make(chan struct{})
+		node.enter = func(f func() error) error { entered++; <-on; return f() }
+		look := func(ctx context.Context, question string) (int, error) {
+			return answered(ctx, node, all, question, func() (int, error) { looks++; return looks, nil })
+		}
+		gone, goes := context.WithCancel(t.Context())
+		told := make(chan error, 5)
+		go func() { _, err := look(t.Context(), "a"); told <- err }()
+		synctest.Wait()
+		for range 2 {
+			go func() { _, err := look(gone, "b"); told <- err }()
+			go func() { _, err := look(t.Context(), "a"); told <- err }()
+		}
+		synctest.Wait()
+		goes()
+		for range 2 {
+			if err := <-told; !errors.Is(err, context.Canceled) {
+				t.Errorf("who went away is told %v", err)
+			}
+		}
+		close(on)
+		for range 3 {
+			if err := <-told; err != nil {
+				t.Error(err)
+			}
+		}
+		if entered != 1 || looks != 1 {
+			t.Errorf("three who ask the same, and two who went away: %d looks", looks)
+		}
+		if n, err := look(t.Context(), "b"); n != 2 || err != nil {
+			t.Errorf("another question gets document %d, %v", n, err)
+		}
+		<-time.After(uiLook)
+		if n, err := look(t.Context(), "a"); n != 3 || err != nil {
+			t.Errorf("later it gets document %d, %v", n, err)
+		}
+	})
+}
+
+func TestThePageSaysThatTooManyAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node, on, codes := newUINode(agentFlags{}, false), make(chan struct{}), make(chan int, 100)
+		node.enter = func(func() error) error { <-on; return errors.New("no tables") }
+		page := ui.Handler(uiNodes{node})
+		for i := range cap(codes) {
+			go func() {
+				recorder := httptest.NewRecorder()
+				page.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), "GET", fmt.Sprintf("http://localhost/map.json?filter=%d", i), nil))
+				if strings.Contains(recorder.Body.String(), `"error":"too many ask at once`) {
+					codes <- recorder.Code
+				} else {
+					codes <- 0
+				}
+			}()
+		}
+		synctest.Wait()
+		if refused := len(codes); refused < cap(codes)/2 {
+			t.Errorf("%d of %d who ask are refused", refused, cap(codes))
+		}
+		for range len(codes) {
+			if code := <-codes; code != http.StatusServiceUnavailable {
+				t.Errorf("who is refused is told %d", code)
+			}
+		}
+		close(on)
+		synctest.Wait()
+	})
 }
 
 func TestUIRefusesAddressesThatOthersReach(t *testing.T) {

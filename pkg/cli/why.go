@@ -90,6 +90,7 @@ type seen struct {
 	answered  bool
 	frontends []maps.FrontendRow // of the Service, all ports
 	tries     []try
+	refused   []try          // where no packet was sent: those that the tables would refuse
 	drops     []journal.Drop // of this client towards the Service, of late
 }
 
@@ -102,6 +103,7 @@ type try struct {
 	From     trace.Door   `json:"from"`
 	Client   netip.Addr   `json:"client"`
 	Answer   trace.Answer `json:"answer"`
+	to       netip.Addr   // the frontend's
 	side     maps.SideRow // what the tables say for such clients
 }
 
@@ -136,13 +138,18 @@ func lookAtService(ctx context.Context, live *agentFlags, target string) (*seen,
 		return nil, err
 	}
 	s.askAgent(ctx, live, "")
+	s.askTables()
+	return s, s.lookAtDrops(ctx, live, func(*journal.Drop) bool { return true })
+}
+
+// askTables notes what they refuse, in place of the answers to packets.
+func (s *seen) askTables() {
 	for _, f := range s.asked(trace.FromPod) {
 		if f.Internal.Action != string(lb.Balance) {
-			s.tries = append(s.tries, try{hostPort(f.Address, f.FrontendPort), f.Kind, f.Port, f.Protocol, trace.FromPod, f.Address,
-				trace.Answer{Verdict: f.Internal.Action, Reason: f.Internal.Reason}, f.Internal})
+			s.refused = append(s.refused, try{Frontend: hostPort(f.Address, f.FrontendPort), Kind: f.Kind, Port: f.Port, Protocol: f.Protocol, From: trace.FromPod,
+				Answer: trace.Answer{Verdict: f.Internal.Action, Reason: f.Internal.Reason}, to: f.Address, side: f.Internal})
 		}
 	}
-	return s, s.lookAtDrops(ctx, live, func(*journal.Drop) bool { return true })
 }
 
 // lookFor finds the Service, and what the agent last said of itself.
@@ -236,7 +243,7 @@ func (s *seen) try(live *agentFlags, addresses []netip.Addr, from trace.Door) (e
 			if door == trace.FromNetwork {
 				side = f.External
 			}
-			s.tries = append(s.tries, try{hostPort(f.Address, f.FrontendPort), f.Kind, f.Port, f.Protocol, door, client, answer, side})
+			s.tries = append(s.tries, try{hostPort(f.Address, f.FrontendPort), f.Kind, f.Port, f.Protocol, door, client, answer, f.Address, side})
 		}
 	}
 	return nil

@@ -120,7 +120,7 @@ func portsText(rows []maps.FrontendRow) string {
 
 // ofTries explains each packet that did not go on.
 func (s *seen) ofTries() (all []cause) {
-	for _, t := range s.tries {
+	for _, t := range slices.Concat(s.tries, s.refused) {
 		if t.Answer.Verdict == "reject" || t.Answer.Verdict == "drop" || t.Answer.Verdict == "pass" && t.Answer.Reason != "other-nat" {
 			all = append(all, s.ofTry(t))
 		}
@@ -157,7 +157,7 @@ func (s *seen) ofTry(t try) cause {
 func (s *seen) ofEndpoints(t try, at, slicesOf string) cause {
 	reasons, family := map[lb.Reason]int{}, 0
 	for _, e := range s.news.Endpoints {
-		if e.Address.Addr().Is4() != t.Client.Is4() {
+		if e.Address.Addr().Is4() != t.to.Is4() {
 			continue
 		}
 		switch {

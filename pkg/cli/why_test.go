@@ -28,7 +28,7 @@ func sound() *seen {
 		status:    &agent.Status{State: agent.Serving, Running: true, Written: now, Node: agent.NodeStatus{Name: "n1"}},
 		news:      agent.ServiceNews{Known: true, Endpoints: []lb.EndpointReason{{Port: port, Address: netip.MustParseAddrPort("10.244.1.2:8080"), Slice: "web-1", Selected: true, Reason: lb.ReasonAll}}},
 		frontends: []maps.FrontendRow{{Service: "prod/web", Port: "http", Protocol: "TCP", Kind: "ClusterIP", Address: at, FrontendPort: 80, Internal: side, External: side}},
-		tries: []try{{Frontend: "10.96.0.10:80", Kind: "ClusterIP", Port: "http", Protocol: "TCP", From: trace.FromPod, Client: client, side: side,
+		tries: []try{{Frontend: "10.96.0.10:80", Kind: "ClusterIP", Port: "http", Protocol: "TCP", From: trace.FromPod, Client: client, to: at, side: side,
 			Answer: trace.Answer{Verdict: "translate", Reason: "balance", Backends: []trace.Backend{{Address: netip.MustParseAddr("10.244.1.2"), Port: 8080, Tier: "node", Count: 1}}}}}}
 }
 
@@ -112,6 +112,22 @@ func TestEachReasonOfARefusalIsNamed(t *testing.T) {
 			if len(strings.TrimRight(line, "\n")) > 80 {
 				t.Errorf("%s: a line has %d columns: %s", want, len(line)-1, line)
 			}
+		}
+	}
+}
+
+// Without a client no packet is sent, and what the tables refuse is explained by the endpoints of the frontend's family.
+func TestWithoutAClientTheTablesSayWhatIsRefused(t *testing.T) {
+	for address, want := range map[string]string{"10.96.0.10": "endpoints-not-ready", "fd00::10": "no-endpoints"} {
+		s := sound()
+		s.tries, s.client = nil, ""
+		s.news.Endpoints[0].Selected, s.news.Endpoints[0].Reason = false, lb.ReasonNotReady
+		s.frontends[0].Address = netip.MustParseAddr(address)
+		s.frontends[0].Internal = maps.SideRow{Action: "reject", Reason: "no-endpoints"}
+		s.askTables()
+		doc := diagnose(s)
+		if doc.Causes[0].What != want || len(doc.Tries) != 0 || doc.Client != "" {
+			t.Errorf("%s: %+v, packets %+v", address, doc.Causes, doc.Tries)
 		}
 	}
 }

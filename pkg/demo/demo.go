@@ -90,20 +90,30 @@ func (d *demo) run(ctx context.Context) error {
 		talk.Go(func() error { p.run(talking, d.watch); return nil })
 	}
 	if d.options.Show != nil {
-		talk.Go(func() error { return d.options.Show(talking, d.places()) })
+		talk.Go(func() error { return d.show(talking) })
 	}
 	done := make(chan struct{})
 	talk.Go(func() error { d.report.follow(d, done); return nil })
 
-	err := d.perform(ctx, talk)
+	err := d.perform(talking, talk)
 	close(done)
 	if err == nil && d.options.Hold {
 		d.report.hold(d)
-		<-ctx.Done()
+		<-talking.Done()
 	}
 	stop()
-	_ = talk.Wait()
+	if ended := talk.Wait(); ended != nil {
+		return ended // all else ended with it
+	}
 	return err
+}
+
+// show shows it until ctx ends.
+func (d *demo) show(ctx context.Context) error {
+	if err := d.options.Show(ctx, d.places()); err != nil {
+		return fmt.Errorf("show the demo: %w", err)
+	}
+	return nil
 }
 
 // places are those of the nodes' tables.

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -40,7 +39,7 @@ func (a *asked) page(ctx context.Context) error {
 		return fmt.Errorf("listen on %s: %w", address, err)
 	}
 	fmt.Fprintf(a.out, "http://%s/\n", listener.Addr())
-	server := &http.Server{Handler: ui.Handler(&nodesPage{asked: a}), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: ui.Handler(&nodesPage{asked: a, turns: ui.NewTurns(time.Minute)}), ReadHeaderTimeout: 10 * time.Second}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { <-ctx.Done(); return server.Close() })
 	group.Go(func() error {
@@ -56,18 +55,20 @@ func (a *asked) page(ctx context.Context) error {
 type nodesPage struct {
 	*asked
 
-	looking sync.Mutex // one look at a time
-	agents  []agent
-	found   time.Time // when agents were; zero: they are to be found again
-	last    any
-	filter  string // of last
-	at      time.Time
+	turns  *ui.Turns // of what follows
+	agents []agent
+	found  time.Time // when agents were; zero: they are to be found again
+	last   any
+	filter string // of last
+	at     time.Time
 }
 
 // Map is ui.Source's.
 func (p *nodesPage) Map(ctx context.Context, filter string) (any, error) {
-	p.looking.Lock()
-	defer p.looking.Unlock()
+	if err := p.turns.Take(ctx); err != nil {
+		return nil, err
+	}
+	defer p.turns.Leave()
 	if p.last != nil && p.filter == filter && time.Since(p.at) < uiLook {
 		return p.last, nil
 	}
@@ -83,8 +84,10 @@ func (p *nodesPage) Why(ctx context.Context, service, client string) (any, error
 	if client != "" {
 		return nil, fmt.Errorf("kubectl nearlb why %s %s asks the node of this client", client, service)
 	}
-	p.looking.Lock()
-	defer p.looking.Unlock()
+	if err := p.turns.Take(ctx); err != nil {
+		return nil, err
+	}
+	defer p.turns.Leave()
 	return p.of(ctx, "--service="+service)
 }
 

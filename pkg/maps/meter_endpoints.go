@@ -3,14 +3,17 @@
 package maps
 
 import (
+	"fmt"
+
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // EndpointCount is how many backends a service port has.
 type EndpointCount struct {
-	Ready int // that new connections go to, where a tier lists them
-	All   int // that are not gone
+	Ready   int // that new connections go to, where a tier lists them
+	All     int // that are not gone
+	Ejected int // of the ready ones, those that new connections leave out
 }
 
 // Endpoints counts the backends of each service port that has a name, idle ones too, as of now. It reads a word or two of each backend's
@@ -26,6 +29,7 @@ func (m *Meter) Endpoints() map[lb.PortName]EndpointCount {
 			counts[port].All++
 			if state == stateActive || state == uint8(bpf.NearlbBackendStateBACKEND_RESPONDER) {
 				counts[port].Ready++
+				counts[port].Ejected += m.of.ejected(id)
 			}
 		}
 	}
@@ -34,4 +38,37 @@ func (m *Meter) Endpoints() map[lb.PortName]EndpointCount {
 		all[m.names.ports[id]] = counts[id]
 	}
 	return all
+}
+
+// ejected is 1 of a backend that new connections leave out.
+func (s *store) ejected(id uint32) int {
+	if !s.health.in(id, 1) || s.until(id) == 0 {
+		return 0
+	}
+	b := read[backendRow](s.backends, id)
+	if takes(&b) && read[healthRow](s.health, id).Generation == b.Generation {
+		return 1
+	}
+	return 0
+}
+
+// Refusing has the service ports whose ClusterIP, of a family, sends connections from this node to no backend, idle ones too, as of now. It
+// makes no rows, and passes over entries that change while it reads. There must have been a look.
+func (m *Meter) Refusing() (map[lb.PortName]bool, error) {
+	s := m.of.again()
+	all := map[lb.PortName]bool{}
+	for key, number := range s.frontends.all() {
+		if isAddressKey(key) || number == 0 || number >= s.records.size {
+			continue
+		}
+		record := read[recordValue](s.records, number)
+		side := &record.Sides[bpf.NearlbSideIndexSIDE_INTERNAL]
+		if record.Key == key && kindName(record.Kind) == lb.KindClusterIP && bpf.ActionName(side.Action) != string(lb.Balance) {
+			all[m.names.port(s, record.Service)] = true
+		}
+	}
+	if err := s.frontends.err(); err != nil {
+		return nil, fmt.Errorf("read table frontends: %w", err)
+	}
+	return all, nil
 }

@@ -29,8 +29,8 @@ type Source interface {
 //go:embed page.html
 var page string
 
-// longestQuery bounds a name that is asked for: Kubernetes' are shorter.
-const longestQuery = 600
+// mostQuery bounds a question, in bytes as the browser writes it: the page's filter has 200 letters, and each may take nine.
+const mostQuery = 2000
 
 // Handler serves the page at / and its documents beside it, wherever it is mounted with http.StripPrefix.
 func Handler(source Source) http.Handler {
@@ -66,12 +66,12 @@ func guarded(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		switch {
 		case !isThisHost(r.Host):
-			http.Error(w, "ask by localhost or a loopback address", http.StatusForbidden)
+			refuse(w, http.StatusForbidden, "ask by localhost or a loopback address")
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			h.Set("Allow", "GET, HEAD")
-			http.Error(w, "this page is read only", http.StatusMethodNotAllowed)
-		case len(r.URL.RawQuery) > 3*longestQuery:
-			http.Error(w, "the question is too long", http.StatusRequestURITooLong)
+			refuse(w, http.StatusMethodNotAllowed, "this page is read only")
+		case len(r.URL.RawQuery) > mostQuery:
+			refuse(w, http.StatusRequestURITooLong, "the question is too long")
 		default:
 			next.ServeHTTP(w, r)
 		}
@@ -80,7 +80,6 @@ func guarded(next http.Handler) http.Handler {
 
 // answer writes a document to the page, and to no page from elsewhere: browsers say which asks.
 func answer(w http.ResponseWriter, r *http.Request, of func(context.Context) (any, error)) {
-	w.Header().Set("Content-Type", "application/json")
 	if from := r.Header.Get("Sec-Fetch-Site"); from != "" && from != "same-origin" && from != "none" {
 		refuse(w, http.StatusForbidden, "another site asks")
 		return
@@ -95,14 +94,17 @@ func answer(w http.ResponseWriter, r *http.Request, of func(context.Context) (an
 		refuse(w, http.StatusInternalServerError, err.Error())
 		return
 	}
+	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(text) // the browser went away
 }
 
+// refuse says why, in a document that the page reads.
 func refuse(w http.ResponseWriter, status int, why string) {
 	text, err := json.Marshal(map[string]string{"error": why})
 	if err != nil {
 		text = []byte(`{}`) // a text always becomes JSON
 	}
+	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(text)
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 )
@@ -101,6 +102,25 @@ func TestThePageIsReadOnly(t *testing.T) {
 	}
 	if answer, _ := ask(t, told{}, "GET", "/map.json?filter="+strings.Repeat("x", 4000)); answer.StatusCode != http.StatusRequestURITooLong {
 		t.Errorf("a long question: %d", answer.StatusCode)
+	}
+	if answer, text := ask(t, told{}, "GET", "/map.json?filter="+url.QueryEscape(strings.Repeat("\u8377", 200))); answer.StatusCode != http.StatusOK {
+		t.Errorf("as many letters as the page's filter has: %d %s", answer.StatusCode, text)
+	}
+}
+
+// The page reads what it is told as JSON, whatever it is.
+func TestEachRefusalIsADocument(t *testing.T) {
+	for why, question := range map[string][]string{
+		"ask by localhost or a loopback address": {"GET", "/map.json", "Host", "evil.example"},
+		"this page is read only":                 {"POST", "/map.json"},
+		"the question is too long":               {"GET", "/map.json?filter=" + strings.Repeat("x", 4000)},
+		"another site asks":                      {"GET", "/map.json", "Sec-Fetch-Site", "cross-site"},
+	} {
+		answer, text := ask(t, told{}, question[0], question[1], question[2:]...)
+		var doc map[string]string
+		if err := json.Unmarshal([]byte(text), &doc); err != nil || doc["error"] != why || answer.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s: %s %q: %v", why, answer.Header.Get("Content-Type"), text, err)
+		}
 	}
 }
 

@@ -23,7 +23,8 @@ type source struct {
 	mapped map[string]any
 	why    map[string]any
 	fails  bool
-	asked  []string // Services, and clients
+	asked  []string            // Services, and clients
+	hold   func(filter string) // returns when the map is to be told; nil: at once
 }
 
 func document(t *testing.T, name string) (doc map[string]any) {
@@ -39,6 +40,12 @@ func document(t *testing.T, name string) (doc map[string]any) {
 }
 
 func (s *source) Map(_ context.Context, filter string) (any, error) {
+	s.mu.Lock()
+	hold := s.hold
+	s.mu.Unlock()
+	if hold != nil {
+		hold(filter)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fails {
@@ -260,6 +267,63 @@ func TestThePageFiltersAndShowsNothing(t *testing.T) {
 	if left := b.value(`document.querySelectorAll("#arrows path, #table tr").length`); left != 0.0 {
 		t.Errorf("%v arrows and rows of nothing", left)
 	}
+	b.quiet()
+}
+
+// Who types on has the answer to what was typed last, whichever comes last.
+func TestAnOldAnswerDoesNotTakeANewOnesPlace(t *testing.T) {
+	b, s, url := page(t)
+	b.open(url, 800, 900, "light")
+	b.value(`(() => {
+		const asked = fetch;
+		window.answered = [];
+		window.fetch = async path => {
+			const answer = await asked(path), doc = await answer.json();
+			answered.push(path);
+			return { ok: answer.ok, json: async () => doc };
+		};
+	})()`)
+	goOn, held := make(chan struct{}), make(chan struct{}, 1)
+	s.mu.Lock()
+	s.hold = func(filter string) {
+		if filter == "default/" {
+			held <- struct{}{}
+			<-goOn
+		}
+	}
+	s.mu.Unlock()
+	b.value(`document.querySelector("#filter").focus()`)
+	b.call("Input.insertText", map[string]any{"text": "default/"}, nil)
+	<-held
+	b.value(`document.querySelector("#filter").select()`)
+	b.call("Input.insertText", map[string]any{"text": "shop/"}, nil)
+	b.until(`document.querySelectorAll(".service").length === 4`)
+	close(goOn)
+	b.until(`answered.some(path => path.includes("default"))`)
+	b.value(`new Promise(done => requestAnimationFrame(done))`)
+	if shown := b.value(`[...document.querySelectorAll(".service")].map(c => c.dataset.service).join()`); shown != "shop/cart,shop/empty,shop/refusing,shop/unready" {
+		t.Errorf("with the filter shop/ it shows %v", shown)
+	}
+	b.quiet()
+}
+
+func TestAPausedPageFilters(t *testing.T) {
+	b, _, url := page(t)
+	b.open(url, 800, 900, "light")
+	b.value(`document.querySelector("#pause").click()`)
+	b.value(`(() => {
+		const later = setTimeout;
+		window.delays = [];
+		window.setTimeout = (what, delay) => { if (what === look) delays.push(delay); return later(what, delay); };
+	})()`)
+	b.value(`document.querySelector("#filter").focus()`)
+	b.call("Input.insertText", map[string]any{"text": "shop/"}, nil)
+	b.until(`document.querySelectorAll(".service").length === 4`)
+	if again := b.value(`delays.join()`); again != "" {
+		t.Errorf("paused, it looks again after %v ms", again)
+	}
+	b.value(`document.querySelector("#pause").click()`)
+	b.until(`delays.length`)
 	b.quiet()
 }
 

@@ -24,7 +24,8 @@ const usage = `usage: workload pause
        workload serve PORT               answer each line over TCP, and each datagram, with this pod's name, who asks, and the line
        workload ask [-times N] [-more B] URL...   ask each N times over new connections, with B bytes more than it takes, and print
                                          who answers: tcp://HOST:PORT, udp://...
-       workload hold URL...              ask each every 100 ms over one connection for ever, and say when one is lost`
+       workload hold URL...              ask each every 100 ms over one connection for ever, and say when one is lost
+       workload make URL...              ask each every 100 ms over a new connection for ever, and say how many failed, and why`
 
 func main() {
 	if len(os.Args) < 2 {
@@ -40,6 +41,8 @@ func main() {
 		err = askAll(os.Args[2:])
 	case "hold":
 		err = holdAll(os.Args[2:])
+	case "make":
+		err = makeAll(os.Args[2:])
 	default:
 		fail(usage)
 	}
@@ -172,6 +175,31 @@ func holdAll(urls []string) error {
 			fmt.Println("held", len(all))
 		} else if round%10 == 0 {
 			fmt.Println("answers", round)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// makeAll never returns. It says "made" and "failed" with their numbers now and then; an address that has not answered yet does not count.
+func makeAll(urls []string) error {
+	for _, url := range urls {
+		conn, err := awaitAnswer(url)
+		if err != nil {
+			return err
+		}
+		_ = conn.Close()
+	}
+	made, failed := 0, 0
+	for round := 0; ; round++ {
+		for _, url := range urls {
+			made++
+			if _, err := askOnce(url, 0); err != nil {
+				failed++
+				fmt.Println("no answer", time.Now().UTC().Format(time.TimeOnly), url, err)
+			}
+		}
+		if round%50 == 0 {
+			fmt.Println("made", made, "failed", failed)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

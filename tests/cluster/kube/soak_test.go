@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/tests/cluster/kube"
+	"github.com/nearlb/nearlb/tests/cluster/workload/client"
+)
+
+// A day in minutes: `make soak` asks for it, by a time.
+//
+// Pods scale, roll and die, Services change, agents, kubelets and containerds are ended, while connections are held and made from pods,
+// nodes and outside. None may be lost or refused, and in the end each node's books are what they were before.
+func TestADayInMinutesLosesNothingAndLeavesNothing(t *testing.T) {
+	wanted(t, "NEARLB_SOAK", "make soak")
+	length, err := time.ParseDuration(os.Getenv("NEARLB_SOAK"))
+	must(t, err)
+	s := start(t, kube.PointToPoint)
+	s.install()
+	s.serve()
+	s.kubectl("apply", "-f", "testdata/soak.yaml")
+	s.kubectl("rollout", "status", "deployment/shop", limit)
+	makers := newMakers(s)
+	day := &day{smoke: s, chance: rand.New(rand.NewPCG(1, 1))}
+	day.each() // once before the books are opened: what comes with the first change stays
+	before := day.rest()
+	day.until(time.Now().Add(length))
+	after := day.restLike(before)
+	s.awaitAnswers()
+	makers.end()
+	day.compare(before, after)
+}
+
+// day is what happens to a cluster.
+type day struct {
+	*smoke
+	chance *rand.Rand
+	counts [9]int // of each kind of event
+}
+
+// events are its kinds.
+func (d *day) events() []struct {
+	what string
+	do   func()
+} {
+	return []struct {
+		what string
+		do   func()
+	}{
+		{"scale", d.scale},
+		{"roll", d.roll},
+		{"end a pod", d.endPod},
+		{"change a Service", d.change},
+		{"end a Service and make it again", d.remake},
+		{"kill an agent", d.killAgent},
+		{"restart an agent's pod", d.restartAgent},
+		{"restart a kubelet", func() { must(d.T, d.node().RestartKubelet()) }},
+		{"restart a containerd", func() { must(d.T, d.node().RestartContainerd()) }},
+	}
+}
+
+func (d *day) each() {
+	for i := range d.counts {
+		d.happen(i)
+	}
+}
+
+func (d *day) until(end time.Time) {
+	for time.Now().Before(end) && !d.Failed() {
+		d.happen(d.chance.IntN(len(d.counts)))
+	}
+	for i, e := range d.events() {
+		d.Logf("%4d times: %s", d.counts[i], e.what)
+	}
+}
+
+func (d *day) happen(i int) {
+	e := d.events()[i]
+	d.counts[i]++
+	d.Logf("%s: %s", time.Now().UTC().Format(time.TimeOnly), e.what)
+	e.do()
+	d.outside.goOn(d.T) // what is silent for three minutes is forgotten, of UDP
+}
+
+func (d *day) node() *kube.Node { return d.Nodes[d.chance.IntN(len(d.Nodes))] }
+
+func (d *day) scale() {
+	d.kubectl("scale", "deployment/shop", fmt.Sprintf("--replicas=%d", 2+d.chance.IntN(6)))
+	d.kubectl("rollout", "status", "deployment/shop", limit)
+}
+
+func (d *day) roll() {
+	d.kubectl("rollout", "restart", "deployment/shop")
+	d.kubectl("rollout", "status", "deployment/shop", limit)
+}
+
+func (d *day) endPod() {
+	pods := strings.Fields(d.kubectl("get", "pods", "-l", "app=shop", "-o", "name"))
+	d.kubectl("delete", "--wait=false", pods[d.chance.IntN(len(pods))])
+	d.kubectl("rollout", "status", "deployment/shop", limit)
+}
+
+// change is one of what people change of a Service that is in use.
+func (d *day) change() {
+	patches := []string{
+		`{"spec":{"type":"NodePort"}}`, `{"spec":{"type":"ClusterIP"}}`,
+		`{"spec":{"sessionAffinity":"ClientIP"}}`, `{"spec":{"sessionAffinity":"None"}}`,
+		`{"spec":{"trafficDistribution":"PreferSameZone"}}`, `{"spec":{"trafficDistribution":null}}`,
+		`{"metadata":{"annotations":{"nearlb.io/slow-start":"5s"}}}`, `{"metadata":{"annotations":{"nearlb.io/slow-start":null}}}`,
+		`{"metadata":{"annotations":{"nearlb.io/traffic-distribution":"PreferSameNode"}}}`, `{"metadata":{"annotations":{"nearlb.io/traffic-distribution":null}}}`,
+	}
+	d.kubectl("patch", "service", "kiosk", "--type=merge", "-p", patches[d.chance.IntN(len(patches))])
+}
+
+// remake ends a Service that nobody uses, and makes it again.
+func (d *day) remake() {
+	d.kubectl("create", "service", "nodeport", "passing", "--tcp=80:8080")
+	d.kubectl("patch", "service", "passing", "--type=merge", "-p", `{"spec":{"selector":{"app":"shop"}}}`)
+	d.kubectl("delete", "service", "passing")
+}
+
+func (d *day) killAgent() {
+	_, err := d.node().Run(d.Context(), nil, "sh", "-c", "kill -9 $(pidof nearlb)")
+	must(d.T, err)
+	d.awaitAgents()
+}
+
+func (d *day) restartAgent() {
+	name := d.agent(d.node().Name)
+	d.kubectl("-n", "kube-system", "delete", "pod", name)
+	d.awaitAgents()
+}
+
+// agent is the pod of a node's agent.
+func (d *day) agent(node string) string {
+	return strings.TrimSpace(d.kubectl("-n", "kube-system", "get", "pods", "-l", "app.kubernetes.io/name=nearlb", "--field-selector=spec.nodeName="+node, "-o", "jsonpath={.items[*].metadata.name}"))
+}
+
+// books are what an agent and its tables have, by name.
+type books map[string]int
+
+// allowances are by how much an entry may be more than it was: pages that the runtime has not handed back, descriptors that a scrape has open.
+var allowances = map[string]int{"memory, KiB": 24 << 10, "descriptors": 4}
+
+// rest brings the cluster to the same state, and gives each node's books when nothing in them changes any more.
+func (d *day) rest() map[string]books {
+	d.outside.goOn(d.T)
+	d.kubectl("scale", "deployment/shop", "--replicas=4")
+	d.kubectl("patch", "service", "kiosk", "--type=merge", "-p",
+		`{"metadata":{"annotations":null},"spec":{"type":"ClusterIP","sessionAffinity":"None","trafficDistribution":null}}`)
+	d.kubectl("rollout", "status", "deployment/shop", limit)
+	d.await("pods that end", func() error {
+		pods := strings.Fields(d.kubectl("get", "pods", "-l", "app=shop", "-o", "name"))
+		if len(pods) != 4 {
+			return fmt.Errorf("%d pods", len(pods))
+		}
+		return nil
+	})
+	d.kubectl("wait", "--for=condition=Ready", "nodes", "--all", limit)
+	d.awaitAgents()
+	all := map[string]books{}
+	for _, n := range d.Nodes {
+		d.await("the books of "+n.Name, func() error {
+			now, err := d.open(n)
+			if last := all[n.Name]; err == nil && !settled(last, now) {
+				err = fmt.Errorf("they change: %v, %v", last, now)
+			}
+			all[n.Name] = now
+			return err
+		})
+	}
+	return all
+}
+
+// restLike is rest, once connections are forgotten whose backends have gone: as long as they are not, those keep their numbers.
+func (d *day) restLike(before map[string]books) (after map[string]books) {
+	d.await("what is kept for connections", func() error {
+		after = d.rest()
+		for _, n := range d.Nodes {
+			if was, is := before[n.Name][backends], after[n.Name][backends]; is > was {
+				return fmt.Errorf("%s has %d backends, %d before", n.Name, is, was)
+			}
+		}
+		return nil
+	})
+	return after
+}
+
+// settled tells whether nothing differs but memory, descriptors and backends.
+func settled(a, b books) bool {
+	for name := range b {
+		if allowances[name] == 0 && name != backends && a[name] != b[name] {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// backends has those that have gone and are still named by a connection, too.
+const backends = "entries of backends"
+
+// counted are the tables whose entries are of objects, not of traffic.
+var counted = []string{"frontends", "records", "slots", "backends", "services", "names", "source_ranges"}
+
+func (d *day) open(n *kube.Node) (books, error) {
+	out, err := n.Run(d.Context(), nil, "sh", "-c", `find /sys/fs/bpf/nearlb -not -path '*/links*' | wc -l; for p in $(pidof nearlb); do ls /proc/$p/fd; done | wc -l
+		for p in $(pidof nearlb); do grep RssAnon /proc/$p/status; done | awk '{ n += $2 } END { print n }' `)
+	lines := strings.Fields(out)
+	if err != nil || len(lines) < 3 {
+		return nil, errors.Join(err, fmt.Errorf("%q", out))
+	}
+	all := books{}
+	for i, name := range []string{"pins", "descriptors", "memory, KiB"} {
+		if all[name], err = strconv.Atoi(lines[i]); err != nil {
+			return nil, err
+		}
+	}
+	text, err := d.scrape(n)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(text) {
+		table, rest, found := strings.Cut(strings.TrimPrefix(line, `nearlb_table_entries{table="`), `"} `)
+		if !found || !strings.HasPrefix(line, "nearlb_table_entries") || !slices.Contains(counted, table) {
+			continue
+		}
+		value, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+		if err != nil {
+			return nil, err
+		}
+		all["entries of "+table] = int(value)
+	}
+	return all, nil
+}
+
+// scrape gives an agent's metrics.
+func (d *day) scrape(n *kube.Node) (string, error) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+		err = n.Do(func() error { conn, err = new(net.Dialer).DialContext(ctx, network, address); return err })
+		return conn, err
+	}}
+	request, err := http.NewRequestWithContext(d.Context(), http.MethodGet, "http://127.0.0.1:10249/metrics", nil)
+	must(d.T, err)
+	response, err := (&http.Client{Transport: transport, Timeout: client.Attempt}).Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return string(text), err
+}
+
+func (d *day) compare(before, after map[string]books) {
+	for _, n := range d.Nodes {
+		for name, was := range before[n.Name] {
+			is := after[n.Name][name]
+			d.Logf("%s: %s: %d before, %d after", n.Name, name, was, is)
+			if is > was+allowances[name] || allowances[name] == 0 && name != backends && is != was {
+				d.Errorf("%s: %s: %d before, %d after", n.Name, name, was, is)
+			}
+		}
+	}
+}
+
+// makers make connections all day, from a pod, from a node, and, here, from outside.
+type makers struct {
+	*smoke
+	stop context.CancelFunc
+	done sync.WaitGroup
+	made int
+}
+
+func newMakers(s *smoke) *makers {
+	ctx, cancel := context.WithCancel(s.Context())
+	m := &makers{smoke: s, stop: cancel}
+	s.Cleanup(m.halt)
+	m.done.Go(func() {
+		for ctx.Err() == nil {
+			for _, n := range s.Nodes {
+				for _, network := range []string{"tcp", "udp"} {
+					for _, a := range []netip.Addr{n.V4, n.V6} {
+						m.one(network, netip.AddrPortFrom(a, 30090))
+					}
+				}
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
+	return m
+}
+
+func (m *makers) one(network string, to netip.AddrPort) {
+	m.made++
+	conn, err := m.outside.host.Dial(context.Background(), network, to, lab.DialOptions{Patience: client.Attempt})
+	if err == nil {
+		c := client.New(conn.Conn)
+		_, err = c.Ask(client.Attempt)
+		_ = c.Close()
+	}
+	if err != nil {
+		m.Errorf("%s: from outside, no answer of %s %s: %v", time.Now().UTC().Format(time.TimeOnly), network, to, err)
+	}
+}
+
+func (m *makers) halt() {
+	m.stop()
+	m.done.Wait()
+}
+
+// end says how many were made, and which failed.
+func (m *makers) end() {
+	m.halt()
+	m.Logf("from outside: %d connections", m.made)
+	for _, pod := range []string{"make-from-pod", "make-from-node"} {
+		log, err := m.API.CoreV1().Pods("default").GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(m.Context())
+		must(m.T, err)
+		lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+		m.Logf("%s: %s", pod, lines[len(lines)-1])
+		for _, line := range lines {
+			if strings.HasPrefix(line, "no answer") {
+				m.Errorf("%s: %s", pod, line)
+			}
+		}
+	}
+}

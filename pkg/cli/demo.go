@@ -70,7 +70,7 @@ func showDemo(options *demo.Options) error {
 				node.close()
 			}
 		}()
-		return servePage(ctx, listener, ui.Handler(nodes))
+		return ui.Serve(ctx, listener, ui.Handler(nodes), pageAnswer)
 	}
 	return nil
 }

@@ -4,15 +4,12 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/ui"
@@ -85,7 +82,7 @@ func (o *uiOptions) serve(ctx context.Context, out io.Writer) error {
 	node := newUINode(o.live, true)
 	defer node.close()
 	fmt.Fprintf(out, "http://%s/\n", listener.Addr())
-	return servePage(ctx, listener, ui.Handler(uiNodes{node}))
+	return ui.Serve(ctx, listener, ui.Handler(uiNodes{node}), pageAnswer)
 }
 
 // print writes one document.
@@ -118,6 +115,9 @@ func (o *uiOptions) print(ctx context.Context, out io.Writer) error {
 	return writeJSON(out, doc)
 }
 
+// pageAnswer is how long an answer of the page may take.
+const pageAnswer = time.Minute
+
 // listenLocally refuses addresses that others than this host reach.
 func listenLocally(address string) (net.Listener, error) {
 	if err := ui.CheckLocal(address); err != nil {
@@ -128,18 +128,4 @@ func listenLocally(address string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
 	return listener, nil
-}
-
-// servePage serves until ctx ends.
-func servePage(ctx context.Context, listener net.Listener, page http.Handler) error {
-	server := &http.Server{Handler: page, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { <-ctx.Done(); return server.Close() })
-	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	return group.Wait()
 }

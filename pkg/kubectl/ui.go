@@ -9,12 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/nearlb/nearlb/pkg/ui"
 )
@@ -39,16 +36,7 @@ func (a *asked) page(ctx context.Context) error {
 		return fmt.Errorf("listen on %s: %w", address, err)
 	}
 	fmt.Fprintf(a.out, "http://%s/\n", listener.Addr())
-	server := &http.Server{Handler: ui.Handler(&nodesPage{asked: a, turns: ui.NewTurns(time.Minute)}), ReadHeaderTimeout: 10 * time.Second}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { <-ctx.Done(); return server.Close() })
-	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	return group.Wait()
+	return ui.Serve(ctx, listener, ui.Handler(&nodesPage{asked: a, turns: ui.NewTurns(time.Minute)}), 0)
 }
 
 // nodesPage is ui.Source of what the nodes' agents say.

@@ -36,7 +36,8 @@ type rig struct {
 	counted map[counter]bpf.NearlbVerdictCounter
 	served  map[lb.ServiceName]bool
 	door    door
-	noXDP   bool // frames are not run through the program at XDP as well
+	taken   map[flowKey]uint32 // when the program at XDP last took a packet of each flow, in jiffies
+	noXDP   bool               // frames are not run through the program at XDP as well
 }
 
 // counter names one verdict counter.
@@ -78,7 +79,7 @@ func newRig(t testing.TB, o bpf.Options) *rig {
 	}
 	o.XDP, o.XDPWays = !few || strings.Contains(t.Name(), "XDP"), 4096 // a test has few flows, and looks at all ways
 	objects := loaded(t, unhastily(o))
-	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, noXDP: !o.XDP}
+	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, taken: map[flowKey]uint32{}, noXDP: !o.XDP}
 	r.serveXDP()
 	r.counted = r.counters()
 	return r

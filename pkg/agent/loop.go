@@ -166,11 +166,16 @@ func (l *loop) ServiceChanged(name lb.ServiceName) {
 // is told: its end does that.
 func (l *loop) NodeChanged() {
 	l.network.forget()
-	if l.done() {
-		l.queue.Add(task{kind: configure})
-	}
+	l.tunnelChanged()
 	if l.nodeChanged != nil {
 		l.nodeChanged()
+	}
+}
+
+// tunnelChanged has the programs told of it, once everything was published.
+func (l *loop) tunnelChanged() {
+	if l.done() {
+		l.queue.Add(task{kind: configure})
 	}
 }
 

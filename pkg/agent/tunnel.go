@@ -20,10 +20,21 @@ import (
 
 // Which nodes take packets out of the tunnel is asked in the tunnel itself: the other node's programs answer, as long as they are there, serve
 // and know this node. New connections go by SNAT to a node that does not answer; those that are there stay in the tunnel.
+// A round of hellos is sent in parts, so that answers are read meanwhile, and lasts longer where there are very many nodes.
 const (
-	helloEvery = 2 * time.Second
-	helloLost  = 3 * helloEvery // after the last answer
+	helloEvery  = 2 * time.Second
+	helloParts  = 20
+	helloRate   = 250 // a second at most, per address of this node
+	helloBuffer = 1 << 20
 )
+
+// roundOf is how long a round among so many nodes lasts.
+func roundOf(nodes int) time.Duration {
+	return max(helloEvery, time.Duration(nodes)*time.Second/helloRate)
+}
+
+// lostAfter is how long after its last answer a node does not answer.
+func lostAfter(nodes int) time.Duration { return 3 * roundOf(nodes) }
 
 // tunnelPeers are the nodes that were asked.
 type tunnelPeers struct {
@@ -77,11 +88,19 @@ func ends(addresses []netip.Addr) (out []netip.Addr) {
 	return out
 }
 
-// ask sends a hello to every other node, from the own address of the family. An error is that of the own addresses.
-func (p *tunnelPeers) ask(own []netip.Addr, nodes map[string][]netip.Addr, self string, hear func(*net.UDPConn)) error {
+// question is where a hello goes to, and by which socket.
+type question struct {
+	socket *net.UDPConn
+	to     netip.AddrPort
+}
+
+// questions are those of a round, to every other node from the own address of the family, in no order. An error is that of the own
+// addresses.
+func (p *tunnelPeers) questions(own []netip.Addr, nodes map[string][]netip.Addr, self string, hear func(*net.UDPConn)) ([]question, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
+	var all []question
 	for _, from := range ends(own) {
 		socket, err := p.socket(from, hear)
 		if err != nil {
@@ -91,7 +110,7 @@ func (p *tunnelPeers) ask(own []netip.Addr, nodes map[string][]netip.Addr, self 
 		for name, addresses := range nodes {
 			for _, to := range ends(addresses) {
 				if name != self && to.Is4() == from.Is4() {
-					_, _ = socket.WriteToUDPAddrPort(p.hello(), netip.AddrPortFrom(to, p.port)) // whoever cannot be reached does not answer
+					all = append(all, question{socket, netip.AddrPortFrom(to, p.port)})
 				}
 			}
 		}
@@ -102,7 +121,15 @@ func (p *tunnelPeers) ask(own []netip.Addr, nodes map[string][]netip.Addr, self 
 			delete(p.sockets, from)
 		}
 	}
-	return errors.Join(errs...)
+	return all, errors.Join(errs...)
+}
+
+// ask sends hellos. Whoever cannot be reached does not answer.
+func (p *tunnelPeers) ask(questions []question) {
+	hello := p.hello()
+	for _, q := range questions {
+		_, _ = q.socket.WriteToUDPAddrPort(hello, q.to)
+	}
 }
 
 func (p *tunnelPeers) socket(from netip.Addr, hear func(*net.UDPConn)) (*net.UDPConn, error) {
@@ -113,12 +140,13 @@ func (p *tunnelPeers) socket(from netip.Addr, hear func(*net.UDPConn)) (*net.UDP
 	if err != nil {
 		return nil, fmt.Errorf("ask other nodes from %s: %w", from, err)
 	}
+	_ = socket.SetReadBuffer(helloBuffer) // or as much of it as the kernel gives
 	p.sockets[from] = socket
 	hear(socket)
 	return socket, nil
 }
 
-// hear notes answers until the socket is closed. It tells of each node that had not answered before.
+// hear notes answers until the socket is closed. It tells of each node that had not answered of late.
 func (p *tunnelPeers) hear(socket *net.UDPConn, news func()) {
 	buffer := make([]byte, 64)
 	for {
@@ -134,7 +162,7 @@ func (p *tunnelPeers) hear(socket *net.UDPConn, news func()) {
 		last := p.answered[from]
 		p.answered[from] = time.Now()
 		p.mu.Unlock()
-		if time.Since(last) > helloLost {
+		if last.IsZero() {
 			news()
 		}
 	}
@@ -145,7 +173,7 @@ func (p *tunnelPeers) hear(socket *net.UDPConn, news func()) {
 func (p *tunnelPeers) judge(own []netip.Addr, nodes map[string][]netip.Addr, self string, now time.Time) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	carries := map[string]bool{}
+	carries, lately := map[string]bool{}, make(map[netip.AddrPort]time.Time, len(p.answered))
 	for name, addresses := range nodes {
 		asked, answered := 0, 0
 		for _, to := range ends(addresses) {
@@ -153,7 +181,9 @@ func (p *tunnelPeers) judge(own []netip.Addr, nodes map[string][]netip.Addr, sel
 				continue
 			}
 			asked++
-			if last, ever := p.answered[netip.AddrPortFrom(to, p.port)]; ever && now.Sub(last) <= helloLost {
+			to := netip.AddrPortFrom(to, p.port)
+			if last, ever := p.answered[to]; ever && now.Sub(last) <= lostAfter(len(nodes)) {
+				lately[to] = last
 				answered++
 			}
 		}
@@ -162,7 +192,7 @@ func (p *tunnelPeers) judge(own []netip.Addr, nodes map[string][]netip.Addr, sel
 		}
 	}
 	changed = !maps.Equal(carries, p.carries)
-	p.carries = carries
+	p.carries, p.answered = carries, lately
 	return changed
 }
 
@@ -201,24 +231,35 @@ func (r *running) followTunnel(ctx context.Context) error {
 		default:
 		}
 	}
-	tick := time.NewTicker(helloEvery)
+	tick := time.NewTicker(helloEvery / helloParts)
 	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
 		own, nodes := r.node().Addresses, r.source.Nodes()
-		if err := peers.ask(own, nodes, r.options.NodeName, func(s *net.UDPConn) { go peers.hear(s, tell) }); err != nil {
+		questions, err := peers.questions(own, nodes, r.options.NodeName, func(s *net.UDPConn) { go peers.hear(s, tell) })
+		if err != nil {
 			r.log.Debug("ask other nodes for their tunnels", "error", err)
 		}
-		for asked := true; asked; {
-			if peers.judge(own, nodes, r.options.NodeName, time.Now()) {
-				r.loop.NodeChanged()
-			}
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-news:
-			case <-tick.C:
-				asked = false
-			}
+		tick.Reset(roundOf(len(nodes)) / helloParts)
+		for part := range helloParts {
+			peers.ask(questions[part*len(questions)/helloParts : (part+1)*len(questions)/helloParts])
+			r.awaitAnswers(ctx, tick.C, news, func() bool { return peers.judge(own, nodes, r.options.NodeName, time.Now()) })
+		}
+	}
+	return nil
+}
+
+// awaitAnswers judges after each of the news and once more when the part of the round is over; what changed the programs are told.
+func (r *running) awaitAnswers(ctx context.Context, over <-chan time.Time, news <-chan struct{}, judge func() bool) {
+	for more := true; more; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-news:
+		case <-over:
+			more = false
+		}
+		if judge() {
+			r.loop.tunnelChanged()
 		}
 	}
 }

@@ -23,9 +23,11 @@ func TestANodeCarriesWhileItAnswers(t *testing.T) {
 	news := make(chan struct{}, 9)
 	ask := func() []byte {
 		t.Helper()
-		if err := p.ask(own, nodes, "n1", func(s *net.UDPConn) { go p.hear(s, func() { news <- struct{}{} }) }); err != nil {
+		questions, err := p.questions(own, nodes, "n1", func(s *net.UDPConn) { go p.hear(s, func() { news <- struct{}{} }) })
+		if err != nil {
 			t.Fatal(err)
 		}
+		p.ask(questions)
 		buffer := make([]byte, 64)
 		n, from, err := node.ReadFromUDPAddrPort(buffer)
 		if err != nil {
@@ -54,8 +56,11 @@ func TestANodeCarriesWhileItAnswers(t *testing.T) {
 		t.Error("carries though it did not answer on both families")
 	}
 	p.judge(own, nodes, "n1", time.Now())
-	if !p.judge(own, nodes, "n1", time.Now().Add(helloLost+time.Second)) || p.takes("n2") {
+	if !p.judge(own, nodes, "n1", time.Now().Add(lostAfter(2)+time.Second)) || p.takes("n2") {
 		t.Error("carries though its answer is old")
+	}
+	if len(p.answered) > 0 {
+		t.Errorf("answers are remembered for ever: %v", p.answered)
 	}
 	if len(news) > 0 {
 		t.Error("wrong answers count")

@@ -140,3 +140,17 @@ func TestServiceCIDRsComeFromObjectsUnlessFlagsSay(t *testing.T) {
 		}
 	}
 }
+
+// Two Nodes that claim one address, as where a Node was replaced under another name, are told of with addresses of one alone each: of the
+// first by name, of the own one where its flags say so, whatever came first.
+func TestAnAddressIsOfOneNodeAlone(t *testing.T) {
+	first := nodeObject("n1", "", "InternalIP 192.0.2.1", "InternalIP 2001:db8::1")
+	second := nodeObject("n2", "", "InternalIP 192.0.2.1", "InternalIP 2001:db8::2")
+	third := nodeObject("n3", "", "InternalIP 192.0.2.3")
+	for _, objects := range []string{first + "\n---\n" + second + "\n---\n" + third, third + "\n---\n" + second + "\n---\n" + first} {
+		same(t, "by name", load(t, NodeConfig{Name: "n3", AllNodes: true}, objects).Nodes(), map[string][]netip.Addr{
+			"n1": ips("192.0.2.1", "2001:db8::1"), "n2": ips("2001:db8::2"), "n3": ips("192.0.2.3")})
+		same(t, "by flags", load(t, NodeConfig{Name: "n2", AllNodes: true, IPs: ips("192.0.2.1", "2001:db8::2")}, objects).Nodes(), map[string][]netip.Addr{
+			"n1": ips("2001:db8::1"), "n2": ips("192.0.2.1", "2001:db8::2"), "n3": ips("192.0.2.3")})
+	}
+}

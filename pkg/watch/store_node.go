@@ -147,11 +147,16 @@ func (s *store) locate(at lb.Place, addr netip.Addr) lb.Place {
 	return at
 }
 
-// nodeOf is the Node that has an address. Two that claim the same one are a mistake; the first by name is taken.
+// nodeOf is the Node that has an address, where endpoints are served on their node.
 func (s *store) nodeOf(addr netip.Addr) string {
 	if s.cfg.KeepNodeless {
 		return ""
 	}
+	return s.holderOf(addr)
+}
+
+// holderOf is the Node that has an address. Two that claim the same one are a mistake; the first by name is taken.
+func (s *store) holderOf(addr netip.Addr) string {
 	if len(s.cfg.IPs) > 0 && slices.Contains(s.cfg.IPs, addr) {
 		return s.cfg.Name
 	}
@@ -171,13 +176,16 @@ func (n *node) all() []netip.Addr {
 	return n.addresses
 }
 
-// Nodes are the addresses of those that are known. The own one's are those of its flags, if these have some.
+// Nodes are the addresses of those that are known, each of one Node alone. The own one's are those of its flags, if these have some.
 func (s *store) Nodes() map[string][]netip.Addr {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	all := make(map[string][]netip.Addr, len(s.nodes))
 	for name, n := range s.nodes {
 		all[name] = n.addresses
+		if other := func(a netip.Addr) bool { return s.holderOf(a) != name }; slices.ContainsFunc(n.addresses, other) {
+			all[name] = slices.DeleteFunc(slices.Clone(n.addresses), other)
+		}
 	}
 	all[s.cfg.Name] = s.self.Addresses
 	return all

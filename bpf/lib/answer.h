@@ -4,7 +4,7 @@
 #pragma once
 
 #include "maps.h"
-#include "parse.h"
+#include "packet.h"
 #include "rewrite.h"
 
 #define ANSWER_TTL 64

@@ -4,9 +4,7 @@
 #pragma once
 
 #include "config.h"
-#include "hash.h"
 #include "packet.h"
-#include "parse.h"
 #include "settings.h"
 
 /* The kernel's, as far as they are used here. */

@@ -1,17 +1,225 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The client's door, way out: the first packet of a flow, and the entries that it gets: one, or two where the server sees another
- * source than the client's. */
+/* The client's door, way out: the first packet of a flow, which backend it goes to, and the entries that it gets: one, or two where the
+ * server sees another source than the client's. */
 #pragma once
 
 #include "conntrack.h"
-#include "create_port.h"
 #include "flow_insert.h"
-#include "forward.h"
-#include "hash.h"
 #include "policy.h"
-#include "retry.h"
+#include "settings.h"
 #include "snat.h"
+#include "translate.h"
+#include "tunnel.h"
 #include "work.h"
+
+/* The source port that a server sees where it is not the client's own, though the address is. */
+
+/* A source port to try where the client's own is taken, or does not tell where the flow is. Not a well-known one, never the client's;
+ * another in each try, the same in each life of the connection. */
+static __always_inline __be16 create_port(const struct flow *flow, __u64 seed, __u32 try)
+{
+	__u32 hash = hash_next((__u32)(flow_own_pair_hash(flow, seed) >> 32) + try);
+	__be16 port = bpf_htons(1024 + hash % (65536 - 1024));
+
+	return port == flow->port ? port ^ bpf_htons(1) : port;
+}
+
+/* Not 0: this is the second entry of a flow that is made again. A function of its own so that the verifier goes through it once. */
+__noinline int create_is_second(const struct insertion *in, __u32 port, __u32 at)
+{
+	const struct flow *flow = flow_entry(at);
+
+	return flow && in && (flow_word(flow) & FLOW_PHASE_MASK) == FLOW_LIVE && flow->flags & FLOW_ALIAS &&
+	       flow->port == port && flow->other_port == in->flow.port && flow->protocol == in->flow.protocol &&
+	       flow_same_ends(flow, &in->flow) && !flow_expired(flow, flow_now());
+}
+
+#define CREATE_PORTS_KNOWN 2 /* that a connection may have got: hardly one of them is taken */
+
+/* Not 0: a flow that is made again has its second entry under this port. A function of its own so that the verifier goes through it once. */
+__noinline int create_has_second(const struct insertion *in, __u32 port)
+{
+	struct flow_cursor cursor = {};
+
+	if (!in)
+		return false;
+	flow_search_begin(&cursor, flow_hash(&in->flow.client, port, in->flow.protocol, filter_seed()),
+			  FLOW_BLOCKS_OWN);
+	for (int i = 0; i < FLOW_CANDIDATES; i++) {
+		int at = flow_next(&cursor);
+
+		if (at < 0)
+			break;
+		if (create_is_second(in, port, at))
+			return true;
+	}
+	return false;
+}
+
+/* The port that the server sees of a flow whose first entry was evicted, 0: its own, as far as can be seen. */
+static __always_inline __be16 create_port_known(const struct insertion *in)
+{
+	for (__u32 try = 0; try < CREATE_PORTS_KNOWN; try++) {
+		__be16 port = create_port(&in->flow, filter_seed(), try);
+
+		if (create_has_second(in, port))
+			return port;
+	}
+	return 0;
+}
+
+/* A connection that goes on does so from the port that its server knows. */
+static __always_inline __be16 create_port_again(const struct work *work)
+{
+	if (work->found.port)
+		return work->found.port;
+	return work->found.at != FLOW_NONE || !flow_any_spilled() || work->packet.tcp_flags & TCP_SYN
+		       ? 0
+		       : create_port_known(&work->in);
+}
+
+/* A SYN that nobody answered, or that a closed port refused, comes again: it goes to the next backend in Maglev's order that it has not
+ * been to, of the nearest tier that has one. */
+
+/* The slot's backend if it may be tried; below 0: it is left out of new connections; 0: it may not be tried. The node's responder is never
+ * tried again: it comes first, so it has refused already. A function of its own so that the verifier goes through it once. */
+__noinline int retry_slot(__u32 slot, __u32 service, __u32 tried, __u32 last)
+{
+	__u32 id = slot_backend(slot);
+	const struct backend *backend = backend_get(id);
+
+	if (!backend || id == last || tried_has(tried, id) || backend->service != service ||
+	    !backend_serves_always(backend))
+		return 0;
+	return health_out(id, backend->generation, false) ? -(int)id : (int)id;
+}
+
+/* out: gets the first one that is left out. */
+static __always_inline __u32 retry_tier(const struct tier *tier, __u32 service, __u32 hash, __u32 tried, __u32 last,
+					int *out)
+{
+	__u32 count = tier->count;
+
+	for (__u32 i = 0; i < NEXT_SLOTS && i < count; i++) {
+		int id = retry_slot(tier->first + (hash + i) % count, service, tried, last);
+
+		if (id > 0)
+			return id;
+		if (id < 0 && !*out)
+			*out = -id;
+	}
+	return 0;
+}
+
+/* Id of the backend after those that a flow has been to, 0: none is left. */
+static __always_inline __u32 retry_next(const struct packet *packet, const struct record *record, __u32 tried,
+					__u32 last)
+{
+	const struct side *side = &record->sides[packet_side(packet)];
+	__u32 hash, id;
+	int out = 0;
+
+	if (record->flags & RECORD_ADDRESS || side->action != ACTION_BALANCE)
+		return 0;
+	hash = record->affinity ? maglev_hash_client(&packet->source)
+				: maglev_hash(&packet->source, packet->source_port, &record->key);
+	for (int i = 0; i < TIERS_MAX; i++) {
+		id = retry_tier(&side->tiers[i], record->service, hash, tried, last, &out);
+		if (id)
+			return id;
+	}
+	return out;
+}
+
+/* Not 0: the flow's SYN may go to another backend, which is told to the create chain. A function of its own for the sake of the stack. */
+__noinline int retry_find(struct __sk_buff *skb, const struct packet *packet, const struct found *found)
+{
+	const struct settings *settings = settings_get();
+	const struct record *record;
+	struct flow *flow;
+	__u32 tried, last, id;
+
+	if (!settings || settings->draining || !packet || !found)
+		return false;
+	flow = found_flow(found);
+	record = frontend_of(packet);
+	if (!flow || !record)
+		return false;
+	tried = flow->seen >> TRIED_SHIFT;
+	last = flow->backend;
+	id = retry_next(packet, record, tried, last);
+	if (!id)
+		return false;
+	handed(skb)->slow.backend = id;
+	handed(skb)->slow.tried = tried_add(tried, last);
+	return true;
+}
+
+/* Frees the second entry of a flow that moves to another backend. A late answer of the first backend then finds no flow, and the client's
+ * host, or under SNAT this one, refuses it. 0: the flow has changed, or the server has answered. A function of its own for the sake of the
+ * stack. */
+__noinline int retry_leave(const struct found *found)
+{
+	const struct settings *settings = settings_get();
+	struct flow *flow, *twin;
+	__u32 word;
+	int at;
+
+	if (!settings || !found)
+		return false;
+	flow = found_flow(found);
+	if (!flow || flow_word(flow) != found->word)
+		return false;
+	at = flow_twin_at(settings, flow);
+	twin = at < 0 ? NULL : flow_entry(at);
+	if (!twin)
+		return true;
+	word = flow_word(twin);
+	if (!flow_is_twin(flow, at))
+		return true;
+	if ((twin->seen & (SEEN_REPLY | SEEN_REFUSED)) == SEEN_REPLY)
+		return false;
+	flow_free(twin, at, word);
+	return true;
+}
+
+/* The first time that the slow path comes here with a packet: a flow is counted once. */
+static __always_inline void retry_count(const struct found *found)
+{
+	const struct flow *flow = found_flow(found);
+
+	if (flow && flow_word(flow) == found->word && !(flow->seen & SEEN_REPLY))
+		health_unanswered(flow);
+}
+
+/* False: there is no other backend, and the flow stays as it is. */
+static __always_inline bool retry_choose(struct __sk_buff *skb, const struct packet *packet, const struct found *found)
+{
+	bool again = handed(skb)->slow.backend;
+
+	if (!retry_find(skb, packet, found))
+		return false;
+	if (retry_leave(found)) {
+		if (!again)
+			retry_count(found);
+		return true;
+	}
+	handed(skb)->slow.backend = 0;
+	return false;
+}
+
+/* The backend that retry_choose found. */
+static __always_inline bool retry_chosen(struct __sk_buff *skb, struct choice *choice, __u32 service)
+{
+	__u32 id = handed(skb)->slow.backend;
+	const struct backend *backend = backend_get(id);
+
+	if (!id || !backend || backend->service != service || !backend_serves_always(backend))
+		return false;
+	return backend_choose(choice, id, backend);
+}
+
+/* The entries of a flow. */
 
 /* What tells the two entries of a flow with another source port apart. */
 static __always_inline void create_turn(struct insertion *in)
@@ -189,6 +397,8 @@ static __always_inline struct step create_made(const struct flow *flow, enum ins
 		syn_note(flow);
 	return step_translate(verdict);
 }
+
+/* The flow that a packet opens: what refuses it, and its backend. */
 
 static __always_inline void create_describe(struct insertion *in, const struct packet *packet)
 {

@@ -7,7 +7,6 @@
 #include "answer.h"
 #include "conntrack.h"
 #include "policy.h"
-#include "responder.h"
 
 #define DNS_PORT         53
 #define DNS_HEADER       12

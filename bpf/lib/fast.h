@@ -6,7 +6,6 @@
 #include <linux/if_packet.h>
 
 #include "flow.h"
-#include "hash.h"
 #include "observe.h"
 #include "packet.h"
 #include "rewrite.h"

@@ -4,12 +4,11 @@
 #pragma once
 
 #include "config.h"
-#include "hash.h"
+#include "health.h"
 #include "maps.h"
 #include "packet.h"
 #include "policy.h"
 #include "settings.h"
-#include "syn.h"
 
 #define FLOW_CLAIM  4 /* one in the claim counter of a flow's word */
 #define FLOW_CLOSED (SEEN_CLIENT_FIN | SEEN_SERVER_FIN)

@@ -6,7 +6,7 @@
 #include "flow.h"
 #include "maps.h"
 #include "packet.h"
-#include "verdicts.h"
+#include "types.h"
 
 static __always_inline void count_verdict(enum hook hook, enum verdict verdict, __u32 length)
 {

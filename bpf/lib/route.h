@@ -4,7 +4,7 @@
 #pragma once
 
 #include "answer.h"
-#include "parse.h"
+#include "packet.h"
 #include "settings.h"
 
 #define AF_INET  2

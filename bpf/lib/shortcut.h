@@ -7,7 +7,9 @@
 #include <linux/if_packet.h>
 
 #include "fast.h"
+#include "observe.h"
 #include "route.h"
+#include "work.h"
 
 enum way_out {
 	OUT_STACK = 0,
@@ -231,4 +233,27 @@ static __always_inline enum way_out shortcut_take(struct __sk_buff *skb, enum ho
 	if (skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(&span, ETH_HLEN, &packet, &headers))
 		return shortcut_plain(skb, &packet, &headers, verdict, fib);
 	return OUT_STACK;
+}
+
+/* Counts a packet at its hook, and at to_pod as well where it leaves without coming by there. length: as it came. */
+static __always_inline int finish_shortcut(struct __sk_buff *skb, enum hook hook, enum verdict verdict, __u32 length,
+					   const struct bpf_fib_lookup *fib, enum way_out out)
+{
+	struct bpf_redir_neigh next = {};
+
+	count_verdict(hook, verdict, length);
+	if (out == OUT_STACK)
+		return TC_ACT_UNSPEC;
+	if (out == OUT_POD) {
+		count_verdict(HOOK_TO_POD,
+			      verdict == VERDICT_PASS_NOT_SERVICE ? VERDICT_TRANSLATE_REPLY : VERDICT_PASS_NOT_SERVICE,
+			      length);
+		return bpf_redirect_peer(fib->ifindex, 0);
+	}
+	next.nh_family = fib->family;
+	if (fib->family == AF_INET)
+		next.ipv4_nh = fib->ipv4_dst;
+	else
+		__builtin_memcpy(next.ipv6_nh, fib->ipv6_dst, sizeof(next.ipv6_nh));
+	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
 }

@@ -4,12 +4,12 @@
 
 #include "answer.h"
 #include "create.h"
-#include "hash.h"
 #include "icmp.h"
-#include "parse.h"
+#include "packet.h"
 #include "policy.h"
-#include "reply.h"
 #include "settings.h"
+#include "snat.h"
+#include "translate.h"
 
 /* The destination is a service's alone, or one that services will have: what no port says whose it is goes to nobody else. */
 static __always_inline bool slow_refuses(const struct packet *packet)

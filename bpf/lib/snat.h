@@ -5,10 +5,11 @@
 
 #include "conntrack.h"
 #include "flow_insert.h"
-#include "parse.h"
-#include "reply.h"
+#include "packet.h"
 #include "route.h"
 #include "settings.h"
+#include "translate.h"
+#include "tunnel.h"
 #include "work.h"
 
 /* Index in sources, 0 none. */

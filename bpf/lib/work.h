@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* What the slow path hands on: from one program to the next in skb->cb, inside one program in struct work, and from a step to its
- * caller in struct step. */
+ * caller in struct step; and the last line of every program at TC. */
 #pragma once
 
+#include <linux/pkt_cls.h>
+
+#include "answer.h"
 #include "flow_insert.h"
-#include "forward.h"
-#include "tunnel.h"
+#include "observe.h"
+#include "route.h"
 
 #define TRIES_MAX 24 /* of the slow path; the kernel allows 33 tail calls */
 
@@ -56,6 +59,15 @@ struct handed_route {
 };
 _Static_assert(sizeof(struct handed_route) <= sizeof(((struct __sk_buff *)0)->cb), "fits skb->cb");
 
+/* What the field for the number of a virtual network says. */
+enum tunnel_kind {
+	TUNNEL_FORWARD = 1, /* from a client: the inner destination is the frontend */
+	TUNNEL_REPLY = 2,   /* to a client: the inner source is the frontend */
+	TUNNEL_HELLO = 3,   /* of an agent: does the node take packets? */
+	TUNNEL_ANSWER = 4,  /* it does; of the programs */
+	TUNNEL_KNOWN = 128, /* in skb->cb: the other node has the connection, and needs no option */
+};
+
 /* To the program tunnel_out. */
 struct handed_tunnel {
 	__u32 verdict; /* of the packet */
@@ -84,6 +96,18 @@ static __always_inline struct handed *handed(struct __sk_buff *skb)
 {
 	return (struct handed *)skb;
 }
+
+/* What became of a search in the flow table. No pointers: it is handed to functions that the verifier knows apart. */
+struct found {
+	__u32 at;   /* number of the entry; FLOW_NONE: nothing */
+	__u32 word; /* of the entry */
+	__u8 usable;
+	__u8 lost;    /* the flow was alive, its backend is not usable */
+	__u8 spilled; /* the entry was found by flow_pair_hash: it needs a second one */
+	__u8 retry;   /* the flow's server did not answer its SYN, or refused it: usable too if it did not answer */
+	__be16 port;  /* that the server sees of a flow whose second entry is gone, 0: it is not */
+	__u16 pad2;
+};
 
 /* What the slow path knows about a packet. slow_forward fills packet and settings, forward_find found, the create chain the rest. */
 struct work {
@@ -216,4 +240,54 @@ static __always_inline void tail_reject(struct __sk_buff *skb, enum hook hook, e
 {
 	handed(skb)->reject.verdict = verdict;
 	handed(skb)->reject.hook = hook;
+}
+
+/* The last line of every program at TC: counts the packet once and turns its verdict into what TC does. */
+
+/* length: of the packet as it came. turned: it now goes back through its device. TC_ACT_UNSPEC lets other programs of the hook see the packet;
+ * without any it goes on. A reject that is not turned has no answer. */
+static __always_inline int finish_turned(struct __sk_buff *skb, enum hook hook, enum verdict verdict, __u32 length,
+					 bool turned)
+{
+	trace_verdict(verdict);
+	count_verdict(hook, verdict, length);
+	if (verdict_is_drop(verdict))
+		return TC_ACT_SHOT;
+	if (turned) /* what was about to leave comes in */
+		return bpf_redirect(skb->ifindex, hook == HOOK_TO_NET ? BPF_F_INGRESS : 0);
+	return verdict >= VERDICT_REJECT_NO_ENDPOINTS ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+/* Counts the packet with what was decided before it was routed, and lets it go. */
+static __always_inline int finish_routed(struct __sk_buff *skb, enum hook hook, enum verdict verdict, __u32 length,
+					 struct route *route)
+{
+	if (route->stack)
+		return finish_turned(skb, hook, verdict, length, false);
+	trace_verdict(verdict);
+	count_verdict(hook, verdict, length);
+	return route_send(route);
+}
+
+static __always_inline int finish(struct __sk_buff *skb, enum hook hook, enum verdict verdict)
+{
+	return finish_turned(skb, hook, verdict, skb->len, verdict == VERDICT_TRANSLATE_HAIRPIN);
+}
+
+/* Of the slow path: also says which service did not get the packet, and answers what is rejected. */
+static __always_inline int slow_finish(struct __sk_buff *skb, const struct work *work, enum hook hook,
+				       enum verdict verdict)
+{
+	/* what is held back was refused none the less: its sender is not told */
+	if (verdict_is_reject(verdict) && work->packet.protocol != IPPROTO_TCP && !icmp_error_allowed())
+		verdict = VERDICT_DROP_ICMP_LIMIT;
+	if (work->service)
+		count_refused(work->service, verdict);
+	event_refused(skb, &work->packet, verdict);
+	if (verdict_is_reject(verdict)) {
+		tail_reject(skb, hook, verdict);
+		bpf_tail_call(skb, &programs, PROGRAM_REJECT);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	return finish(skb, hook, verdict);
 }

@@ -23,7 +23,7 @@ const (
 	Drop      Class = "drop"
 )
 
-// Verdict is one value of enum verdict of bpf/lib/verdicts.h.
+// Verdict is one value of enum verdict of bpf/lib/types.h.
 type Verdict struct {
 	Number uint32
 	Name   string // "translate_established"
@@ -99,7 +99,7 @@ func newVerdict(number uint32, name string) Verdict {
 	return Verdict{Number: number, Name: name, Class: Class(class), Reason: strings.ReplaceAll(reason, "_", "-")}
 }
 
-// Refusals are the verdicts of packets that a Service did not get, and that events tell of (bpf/lib/verdicts.h: verdict_is_reject,
+// Refusals are the verdicts of packets that a Service did not get, and that events tell of (bpf/lib/types.h: verdict_is_reject,
 // verdict_is_drop).
 func Refusals() (all []Verdict) {
 	for _, v := range Verdicts() {

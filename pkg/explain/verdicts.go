@@ -2,7 +2,7 @@
 
 package explain
 
-// verdicts are those of enum verdict in bpf/lib/verdicts.h, in its order.
+// verdicts are those of enum verdict in bpf/lib/types.h, in its order.
 var verdicts = []Word{
 	{"pass-not-ip", Verdict, "neither IPv4 nor IPv6: left as it is", ""},
 	{"pass-not-service", Verdict, "no Service has this address: left as it is", "if it should be a Service's: nearlb services lists those that are served"},

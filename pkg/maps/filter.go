@@ -17,7 +17,7 @@ import (
 // filterWords is FILTER_WORDS of bpf/lib/types.h.
 const filterWords = 1 << 15
 
-// endpointHash is endpoint_hash of bpf/lib/hash.h: the place in known_addresses of an address and a port, in network byte order.
+// endpointHash is endpoint_hash of bpf/lib/settings.h: the place in known_addresses of an address and a port, in network byte order.
 func endpointHash(a bpf.NearlbAddress, port uint16, seed uint64) uint32 {
 	low, high := binary.LittleEndian.Uint64(a.Bytes[:8]), binary.LittleEndian.Uint64(a.Bytes[8:])
 	x := (low^seed)*0x9e3779b97f4a7c15 ^ high ^ uint64(port)
@@ -53,7 +53,7 @@ func (s *store) backendKnown(a netip.AddrPort) known {
 	return s.known(backendPlane, address16(a.Addr()), bits.ReverseBytes16(a.Port()))
 }
 
-// exposedKnown is how the programs know a backend that frontends other than ClusterIPs lead to: known_exposed of bpf/lib/hash.h.
+// exposedKnown is how the programs know a backend that frontends other than ClusterIPs lead to: known_exposed of bpf/lib/settings.h.
 func (s *store) exposedKnown(a netip.AddrPort) known {
 	return known{backendPlane, endpointHash(address16(a.Addr()), bits.ReverseBytes16(a.Port()), ^s.seed())}
 }

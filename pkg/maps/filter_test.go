@@ -37,7 +37,7 @@ func TestWhatIsPutIsFoundAndComesOutAlone(t *testing.T) {
 
 func ofKind(kind lb.Kind) *recordValue { return &recordValue{Kind: kindOf(kind)} }
 
-// The numbers are those of endpoint_hash in bpf/lib/hash.h, compiled and run.
+// The numbers are those of endpoint_hash in bpf/lib/settings.h, compiled and run.
 func TestTheHashOfAnAddressIsTheProgramsHash(t *testing.T) {
 	for _, row := range []struct {
 		address string

@@ -11,7 +11,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/bpf"
 )
 
-// Where the flow table has an entry: bpf/lib/flow.h and flow_room.h in Go.
+// Where the flow table has an entry: bpf/lib/flow.h and flow_insert.h in Go.
 
 const (
 	flowSets   = len(bpf.NearlbFlowBlock{}.Sets) // of a block
@@ -23,7 +23,7 @@ const (
 	flowMany    = 8  // FLOW_MANY
 )
 
-// flowHash is flow_hash of bpf/lib/hash.h.
+// flowHash is flow_hash of bpf/lib/settings.h.
 func flowHash(a bpf.NearlbAddress, port uint16, protocol uint8, seed uint64) uint64 {
 	low, high := binary.LittleEndian.Uint64(a.Bytes[:8]), binary.LittleEndian.Uint64(a.Bytes[8:])
 	x := (high ^ seed) * 0x9e3779b97f4a7c15
@@ -33,7 +33,7 @@ func flowHash(a bpf.NearlbAddress, port uint16, protocol uint8, seed uint64) uin
 	return x ^ x>>32
 }
 
-// flowPairHash is flow_pair_hash of bpf/lib/hash.h.
+// flowPairHash is flow_pair_hash of bpf/lib/settings.h.
 func flowPairHash(f *bpf.NearlbFlow, seed uint64) uint64 {
 	return flowHash(f.Client, f.Port, f.Protocol, flowHash(f.Frontend, f.FrontendPort, f.Protocol, seed))
 }

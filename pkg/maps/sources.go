@@ -128,7 +128,7 @@ func (s *sources) fill(to *bpf.NearlbSettings) {
 	}
 }
 
-// sourceHash is source_hash of bpf/lib/hash.h.
+// sourceHash is source_hash of bpf/lib/settings.h.
 func sourceHash(a bpf.NearlbAddress) uint16 {
 	low, high := binary.LittleEndian.Uint64(a.Bytes[:8]), binary.LittleEndian.Uint64(a.Bytes[8:])
 	return uint16((low*0x9e3779b97f4a7c15 ^ high) * 0xbf58476d1ce4e5b9 >> 48)

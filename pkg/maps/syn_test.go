@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// bucketOf is syn_bucket of bpf/lib/syn.h.
+// bucketOf is syn_bucket of bpf/lib/health.h.
 func bucketOf(microseconds uint64) int {
 	rest := microseconds / synLeast
 	if rest == 0 {

@@ -18,6 +18,10 @@ func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(runAsCLI) != "":
 		os.Exit(cli.Main(os.Args[1:]))
+	case os.Getenv(runAsResolver) != "":
+		os.Exit(lookUpMain(os.Args[1:]))
+	case os.Getenv(runAsNobody) != "":
+		os.Exit(denyMain(os.Args[1]))
 	case os.Getenv(mortalOptions) != "":
 		os.Exit(mortalMain(os.Getenv(mortalOptions)))
 	}

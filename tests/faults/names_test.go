@@ -30,11 +30,11 @@ const (
 const resolverTime = 5 * time.Second
 
 // clusterDNS is a pod with a server of names and its Service, which is in the manifests.
-func (c *cluster) clusterDNS(n *lab.Node) service {
+func (c *cluster) clusterDNS(n *lab.Node, flags ...string) service {
 	c.t.Helper()
 	pod := c.pod(n, "coredns")
-	_, err := pod.Start("dns", []string{"/proc/self/exe", "dns", "serve", "-f", c.Manifests.Dir, "--listen", ":53", "--ttl", fmt.Sprint(clustersTTL),
-		"--zone", "cluster.local,example.test"}, runAsCLI+"=1")
+	_, err := pod.Start("dns", append([]string{"/proc/self/exe", "dns", "serve", "-f", c.Manifests.Dir, "--listen", ":53", "--ttl", fmt.Sprint(clustersTTL),
+		"--zone", "cluster.local,example.test"}, flags...), runAsCLI+"=1")
 	c.must(err)
 	s := web(53, pod)
 	s.Name, s.Ports = "kube-dns", ports(53)

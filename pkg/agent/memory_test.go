@@ -78,3 +78,21 @@ func TestADecisionThatIsKeptKeepsNoEndpoints(t *testing.T) {
 		t.Error("the decision is not")
 	}
 }
+
+// Everything that is listed at first is put into the queue in pieces: when one of them is done, nothing waits, and much is left to do.
+func TestAStartIsNotOverWhileSomethingListedAtFirstIsNotPublished(t *testing.T) {
+	p := newProgress(newDiary(), allowance{}, false)
+	one, other := input(1, 1), input(2, 1)
+	p.begin([]lb.ServiceName{one.Service.Name, other.Service.Name})
+	publish := func(in lb.Input) result {
+		p.mark(in.Service.Name, true)
+		version, _ := p.start(in.Service.Name)
+		return p.finish(in.Service.Name, version, outcome{service: in.Service.Name, exists: true, input: in}, nil)
+	}
+	if r := publish(one); r.caughtUp || r.first || !p.diary.lastSynced().IsZero() {
+		t.Errorf("after one of two: caught up %v, first publication complete %v, last in sync at %v", r.caughtUp, r.first, p.diary.lastSynced())
+	}
+	if r := publish(other); !r.caughtUp || !r.first || p.diary.lastSynced().IsZero() {
+		t.Errorf("after both: caught up %v, first publication complete %v, last in sync at %v", r.caughtUp, r.first, p.diary.lastSynced())
+	}
+}

@@ -119,12 +119,15 @@ func (p *progress) completeFirst() bool {
 		return false
 	}
 	close(p.first)
-	if len(p.dirty) == 0 {
+	if p.caughtUp() {
 		p.diary.synced(time.Now())
 	}
 	p.diary.turn()
 	return true
 }
+
+// caughtUp tells whether nothing waits to be published. What was listed at first is marked in pieces, so that for moments nothing of it is.
+func (p *progress) caughtUp() bool { return len(p.dirty) == 0 && len(p.initial) == 0 }
 
 // mark notes that a Service changed, or (bulk) that it is looked at because every Service is. It returns how long to wait for
 // further changes.
@@ -194,14 +197,14 @@ func (p *progress) finish(name lb.ServiceName, version int, o outcome, err error
 	r := result{recovered: failed && err == nil}
 	r.leaves = !o.held && leavesClients(p.services[name].udp, servingUDP(&o.decision)) // even of one that failed: states are published
 	p.moved = now
+	delete(p.initial, name)
 	if err != nil {
 		r.news = p.noteFailure(name, err, now)
 	} else {
 		p.noteSuccess(name, version, now)
 		p.keep(name, o, now, &r)
 	}
-	r.caughtUp = len(p.dirty) == 0
-	delete(p.initial, name)
+	r.caughtUp = p.caughtUp()
 	r.first = p.completeFirst()
 	return r
 }
@@ -227,7 +230,7 @@ func (p *progress) noteSuccess(name lb.ServiceName, version int, now time.Time) 
 		m.waits = now
 		p.dirty[name] = m
 	}
-	if len(p.dirty) == 0 {
+	if p.caughtUp() {
 		p.diary.synced(now)
 	}
 }

@@ -24,14 +24,22 @@ type prober struct {
 	failed int // connections that got no answer, while endpoints changed
 }
 
-// ask makes one connection and gives the name of the server that it reached. It is of the calling thread's namespace.
-func ask(to netip.AddrPort) (string, error) {
+// How long a connection may take. Before a proxy's start nothing answers: how long is waited there for one connection that fails is how coarse
+// the figure of a start is.
+const (
+	patience      = time.Second
+	startPatience = 25 * time.Millisecond
+)
+
+// ask makes one connection and gives the name of the server that it reached, if each step takes no longer than within. It is of the calling
+// thread's namespace.
+func ask(to netip.AddrPort, within time.Duration) (string, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return "", err
 	}
 	defer unix.Close(fd)
-	patience := unix.Timeval{Sec: 1}
+	patience := unix.NsecToTimeval(within.Nanoseconds())
 	for _, option := range []int{unix.SO_SNDTIMEO, unix.SO_RCVTIMEO} {
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &patience); err != nil {
 			return "", err
@@ -63,7 +71,7 @@ func (p *prober) arrives(to netip.Addr, want string, limit time.Duration, change
 		began := change()
 		for {
 			at := time.Now()
-			name, err := ask(netip.AddrPortFrom(to, servicePort))
+			name, err := ask(netip.AddrPortFrom(to, servicePort), patience)
 			if err != nil {
 				p.failed++
 			}
@@ -92,7 +100,7 @@ func (p *prober) allArrive(want map[netip.Addr]string, limit time.Duration) (at 
 		for to, name := range want {
 			for {
 				at = time.Now()
-				got, err := ask(netip.AddrPortFrom(to, servicePort))
+				got, err := ask(netip.AddrPortFrom(to, servicePort), startPatience)
 				if got == name {
 					break
 				}

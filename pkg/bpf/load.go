@@ -26,6 +26,7 @@ type Options struct {
 	XDP           bool   // load the program of network devices at XDP, too
 	XDPWays       uint32 // how many ways each processor remembers for it, a power of two; 0: by their number
 	NoSocketHooks bool   // leave out the programs of the node's own clients
+	NoReplies     bool   // leave out the programs that nothing but replies to clients meets (nearlb trace sends first packets)
 	// Reuse has programs that an earlier load pinned used again, where they are what would be loaded.
 	Reuse bool
 }
@@ -153,6 +154,9 @@ func configured(o Options) (*ebpf.CollectionSpec, error) {
 	}
 	if err := sizes.apply(spec); err != nil {
 		return nil, err
+	}
+	if o.NoReplies {
+		dropReplies(spec)
 	}
 	return spec, errors.Join(chooseXDP(spec, o), setKnobs(spec, o))
 }

@@ -25,6 +25,13 @@ type Tracer struct {
 // flowSets is the size of the private flow table: it has one connection at a time.
 const flowSets = 16
 
+// firstPackets asks for the programs alone that a first packet meets, and that say what they decide. The others are a third of what the
+// verifier walks through, which is most of the time that a trace takes. Of a socket, sock_explain tells, which is no socket hook.
+func firstPackets(o bpf.Options) bpf.Options {
+	o.Trace, o.NoSocketHooks, o.NoReplies = true, true, true
+	return o
+}
+
 // Live answers from the pinned tables of an agent that runs or ran, which it only reads. The error of a pin path where no
 // agent ever ran says so (bpf.ErrNoAgent).
 func Live(pinPath string) (*Tracer, error) {
@@ -39,7 +46,7 @@ func Live(pinPath string) (*Tracer, error) {
 		replace[name] = tables[name]
 	}
 	small := bpf.Sizes{FlowSets: flowSets, Affinity: 64, Fragments: 16, Backends: 2, Services: 2}
-	objects, err := bpf.Load(bpf.Options{Trace: true, Sizes: small, Replace: replace})
+	objects, err := bpf.Load(firstPackets(bpf.Options{Sizes: small, Replace: replace}))
 	if err != nil {
 		return nil, errors.Join(err, live.Close())
 	}
@@ -63,10 +70,10 @@ func Offline(decisions []lb.Decision, config maps.Config) (*Tracer, []lb.Problem
 // Private answers from tables of its own, of these sizes, which Publish fills.
 func Private(sizes bpf.Sizes) (*Tracer, error) {
 	sizes.FlowSets, sizes.Affinity, sizes.Fragments = flowSets, 64, 16
-	objects, err := bpf.Load(bpf.Options{
-		Trace: true, Sizes: sizes,
+	objects, err := bpf.Load(firstPackets(bpf.Options{
+		Sizes: sizes,
 		Knobs: map[string]any{"route_lookup": uint8(0)}, // the routes of this machine are not that node's
-	})
+	}))
 	if err != nil {
 		return nil, err
 	}

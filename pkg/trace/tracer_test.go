@@ -4,6 +4,7 @@ package trace
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -82,4 +83,25 @@ func remembered(t *testing.T, live *bpf.Objects, client netip.Addr, id uint32) n
 		t.Fatal(err)
 	}
 	return netip.AddrFrom16(backend.Address.Bytes).Unmap()
+}
+
+// The verifier takes most of a trace's time: it is not to walk through programs that no first packet meets.
+func TestATracerLoadsOnlyProgramsThatFirstPacketsMeet(t *testing.T) {
+	privileged.Require(t)
+	tracer, err := Private(bpf.Sizes{Frontends: 64, Records: 64, Slots: 1 << 16, Backends: 64, Services: 64, Names: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tracer.Close()
+	loaded := tracer.objects.NearlbPrograms.ByName()
+	for _, name := range []string{bpf.NearlbProgFromPod, bpf.NearlbProgFromPodSlow, bpf.NearlbProgFromNet, bpf.NearlbProgReject, bpf.NearlbProgSockExplain} {
+		if loaded[name] == nil {
+			t.Errorf("%s is not loaded", name)
+		}
+	}
+	for name := range loaded {
+		if strings.HasPrefix(name, "to_") || strings.HasPrefix(name, "sock_") && name != bpf.NearlbProgSockExplain {
+			t.Errorf("%s is loaded: no first packet meets it", name)
+		}
+	}
 }

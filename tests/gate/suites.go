@@ -48,8 +48,10 @@ func test(arguments ...string) []string {
 
 // concurrent are the packages with goroutines and memory that other processes write: the race detector watches their tests. Of
 // pkg/maps and pkg/bpf it watches torn alone, as their other tests have one goroutine each and take up to eight times as long under it.
-var concurrent = []string{"./pkg/agent", "./pkg/attach", "./pkg/capability", "./pkg/demo", "./pkg/dns", "./pkg/health", "./pkg/kubectl", "./pkg/lab",
+var concurrent = []string{"./pkg/attach", "./pkg/capability", "./pkg/demo", "./pkg/dns", "./pkg/health", "./pkg/kubectl", "./pkg/lab",
 	"./pkg/metrics", "./pkg/watch"}
+
+const agent = "./pkg/agent" // the same, and it waits for most of its time
 
 var torn = []string{"./pkg/maps", "./pkg/bpf", "-run=TestNoReaderSeesATornView|TestABarrier"}
 
@@ -68,7 +70,7 @@ var suites = []suite{
 	{name: "compile", about: "nearlb, its tests and tools", after: []string{"fresh", "compile-libraries"}, fresh: 80, command: compile("-test", "./...", "tool")},
 	{name: "compile-modules", about: "with Kubernetes, etcd, Helm, Prometheus and CoreDNS", after: []string{"compile"}, fresh: 470, command: modules},
 	{name: "compile-race", about: "with the race detector", after: []string{"compile"}, env: []string{cgo}, fresh: 230,
-		command: compile(append([]string{"-race", "-test", torn[0], torn[1]}, concurrent...)...)},
+		command: compile(append([]string{"-race", "-test", torn[0], torn[1], agent}, concurrent...)...)},
 	{name: "compile-arm64", about: "the program for arm64", after: []string{"compile"}, env: []string{"GOARCH=arm64"}, fresh: 200,
 		command: compile("./cmd/nearlb")},
 
@@ -83,12 +85,14 @@ var suites = []suite{
 		command: test("./...")},
 	{name: "kube", about: "installed on a whole cluster with kubelets, updated and removed, under traffic", after: []string{"compile-modules"}, dir: "tests/cluster",
 		env: []string{privileged, "NEARLB_KUBE=1"}, warm: 25, command: test("-v", "./kube")},
-	{name: "race", about: "packages with goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 140,
-		command: append(test("-race"), concurrent...)},
+	{name: "race-agent", about: "the agent's goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 95,
+		command: test("-race", agent)},
 	{name: "upgrade", about: "layouts in each other's place, under traffic", after: []string{"compile"}, env: []string{privileged}, warm: 110,
 		command: test("./tests/upgrade")},
 	{name: "units", about: "everything that is not concurrent", after: []string{"compile"}, env: []string{privileged}, warm: 155,
 		command: test(others)},
+	{name: "race", about: "other packages with goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 45,
+		command: append(test("-race"), concurrent...)},
 	{name: "race-maps", about: "tables that are read while they are written, and the barrier, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 12,
 		command: append(test("-race"), torn...)},
 	{name: "privileges", about: "what agents give away, with threads as the program has them: without cgo, unlike under the race detector", after: []string{"compile"}, env: []string{privileged}, warm: 6,

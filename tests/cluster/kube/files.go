@@ -61,7 +61,7 @@ failCgroupV1: false
 cgroupDriver: cgroupfs
 cgroupsPerQOS: false
 enforceNodeAllocatable: []
-localStorageCapacityIsolation: false
+localStorageCapacityIsolation: true
 oomScoreAdj: 0
 imageGCHighThresholdPercent: 100
 evictionHard: {nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%", imagefs.inodesFree: "0%"}

@@ -21,7 +21,7 @@ static __always_inline __be16 create_port(const struct flow *flow, __u64 seed, _
 	__u32 hash = hash_next((__u32)(flow_own_pair_hash(flow, seed) >> 32) + try);
 	__be16 port = bpf_htons(1024 + hash % (65536 - 1024));
 
-	return port == flow->port ? port ^ bpf_htons(1) : port;
+	return port == flow->key_port ? port ^ bpf_htons(1) : port;
 }
 
 /* Not 0: this is the second entry of a flow that is made again. A function of its own so that the verifier goes through it once. */
@@ -30,7 +30,7 @@ __noinline int create_is_second(const struct insertion *in, __u32 port, __u32 at
 	const struct flow *flow = flow_entry(at);
 
 	return flow && in && (flow_word(flow) & FLOW_PHASE_MASK) == FLOW_LIVE && flow->flags & FLOW_ALIAS &&
-	       flow->port == port && flow->other_port == in->flow.port && flow->protocol == in->flow.protocol &&
+	       flow->key_port == port && flow->twin_port == in->flow.key_port && flow->protocol == in->flow.protocol &&
 	       flow_same_ends(flow, &in->flow) && !flow_expired(flow, flow_now());
 }
 
@@ -224,10 +224,10 @@ static __always_inline bool retry_chosen(struct __sk_buff *skb, struct choice *c
 /* What tells the two entries of a flow with another source port apart. */
 static __always_inline void create_turn(struct insertion *in)
 {
-	__be16 port = in->flow.port;
+	__be16 port = in->flow.key_port;
 
-	in->flow.port = in->flow.other_port;
-	in->flow.other_port = port;
+	in->flow.key_port = in->flow.twin_port;
+	in->flow.twin_port = port;
 	in->flow.flags ^= FLOW_ALIAS;
 }
 
@@ -237,12 +237,13 @@ static __always_inline enum insert create_alias(struct insertion *in, const stru
 	enum insert result;
 
 	create_turn(in);
-	in->hash = flow_hash(flow_alias_address(settings, &in->flow), in->flow.port, in->flow.protocol, settings->seed);
+	in->hash = flow_hash(flow_alias_address(settings, &in->flow), in->flow.key_port, in->flow.protocol,
+			     settings->seed);
 	in->blocks = FLOW_BLOCKS_OWN;
 	in->last = last;
 	in->looked = false;
 	in->replace = FLOW_NONE;
-	in->wire_port = in->flow.port;
+	in->wire_port = in->flow.key_port;
 	result = flow_insert(in);
 	if (result == INSERT_DONE && !flow_publish(in, FLOW_LIVE))
 		result = INSERT_AGAIN;
@@ -273,7 +274,7 @@ static __always_inline enum insert create_own(struct insertion *in, __u64 seed, 
 static __always_inline enum insert create_pair(struct insertion *in, __u64 seed, __u32 try)
 {
 	if (!flow_has_twin(&in->flow))
-		in->flow.other_port = create_port(&in->flow, seed, try);
+		in->flow.twin_port = create_port(&in->flow, seed, try);
 	in->hash = flow_own_pair_hash(&in->flow, seed);
 	in->blocks = FLOW_BLOCKS_PAIR;
 	in->last = false;
@@ -286,7 +287,7 @@ static __always_inline enum insert create_pair(struct insertion *in, __u64 seed,
 static __always_inline enum insert create_main(struct insertion *in, const struct work *work, __u32 try)
 {
 	__u64 seed = work->settings->seed;
-	__be16 other_port = in->flow.other_port;
+	__be16 twin_port = in->flow.twin_port;
 	enum insert result;
 
 	in->replace = work->found.at;
@@ -301,7 +302,7 @@ static __always_inline enum insert create_main(struct insertion *in, const struc
 		result = create_pair(in, seed, try);
 		if (result != INSERT_FULL)
 			return result;
-		in->flow.other_port = other_port;
+		in->flow.twin_port = twin_port;
 	}
 	return create_own(in, seed, true);
 }
@@ -358,7 +359,7 @@ static __always_inline enum insert create_source(struct __sk_buff *skb, struct w
 	port = handed(skb)->slow.translate ? create_port(&in->flow, work->settings->seed, handed(skb)->slow.tries)
 					   : create_port_again(work);
 	if (port)
-		in->flow.other_port = port;
+		in->flow.twin_port = port;
 	return INSERT_DONE;
 }
 
@@ -389,8 +390,8 @@ static __always_inline struct step create_made(const struct flow *flow, enum ins
 	if (result != INSERT_DONE)
 		return step_again(direct ? VERDICT_PASS_DIRECT : VERDICT_DROP_FLOW_RACE);
 	if (direct)
-		return flow->other_port == flow->port ? step_finish(VERDICT_PASS_DIRECT)
-						      : step_translate(VERDICT_TRANSLATE_DIRECT);
+		return flow->twin_port == flow->key_port ? step_finish(VERDICT_PASS_DIRECT)
+							 : step_translate(VERDICT_TRANSLATE_DIRECT);
 	if (verdict != VERDICT_TRANSLATE_RECOVER)
 		count_connection(flow->service, flow->backend);
 	if (verdict != VERDICT_TRANSLATE_RECOVER && flow->protocol == IPPROTO_TCP)
@@ -405,8 +406,8 @@ static __always_inline void create_describe(struct insertion *in, const struct p
 	__builtin_memset(in, 0, sizeof(*in));
 	in->flow.client = packet->source;
 	in->flow.frontend = packet->destination;
-	in->flow.port = packet->source_port;
-	in->flow.other_port = packet->source_port;
+	in->flow.key_port = packet->source_port;
+	in->flow.twin_port = packet->source_port;
 	in->flow.frontend_port = packet->destination_port;
 	in->flow.protocol = packet->protocol;
 	in->flow.seen = packet->tcp_flags & TCP_RST ? SEEN_RESET : 0;

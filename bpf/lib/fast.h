@@ -14,7 +14,7 @@
 /* A flow whose packets keep their source port and leave by the usual way. */
 static __always_inline bool flow_is_plain(const struct flow *flow)
 {
-	return flow->flags == 0 && flow->other_port == flow->port;
+	return flow->flags == 0 && flow->twin_port == flow->key_port;
 }
 
 /* Also notes the packet. False: the entry has expired, or was claimed for another flow meanwhile. */
@@ -81,7 +81,7 @@ static __always_inline enum verdict fast_forward_match(struct __sk_buff *skb, co
 {
 	if (flow_is_plain(flow))
 		return fast_forward_flow(skb, packet, headers, flow, word);
-	if (flow->flags == FLOW_DIRECT && flow->other_port == flow->port &&
+	if (flow->flags == FLOW_DIRECT && flow->twin_port == flow->key_port &&
 	    flow_use(flow, word, seen_from_client(packet, flow->seen)))
 		return VERDICT_PASS_DIRECT;
 	return VERDICT_CONTINUE;

@@ -234,7 +234,7 @@ __noinline int flow_next(struct flow_cursor *cursor)
 /* The flow has a second entry. */
 static __always_inline bool flow_has_twin(const struct flow *flow)
 {
-	return flow->flags & FLOW_SNAT || flow->other_port != flow->port;
+	return flow->flags & FLOW_SNAT || flow->twin_port != flow->key_port;
 }
 
 /* Source port that the backend sees under this entry, 0 none: the other one of the two entries has it. */
@@ -242,13 +242,13 @@ static __always_inline __be16 flow_wire_port(const struct flow *flow)
 {
 	if (flow->flags & FLOW_CARRY)
 		return 0; /* its node keeps ports apart */
-	return flow->flags & FLOW_ALIAS || !flow_has_twin(flow) ? flow->port : 0;
+	return flow->flags & FLOW_ALIAS || !flow_has_twin(flow) ? flow->key_port : 0;
 }
 
 static __always_inline bool flow_is_clients(const struct flow *flow, const struct address *client, __be16 port,
 					    __u8 protocol)
 {
-	return flow->port == port && flow->protocol == protocol && address_equal(&flow->client, client);
+	return flow->key_port == port && flow->protocol == protocol && address_equal(&flow->client, client);
 }
 
 /* Ends of a packet that a client sends. */
@@ -325,7 +325,7 @@ static __always_inline const struct address *snat_address(const struct settings 
 static __always_inline bool flow_matches_snat_reply(const struct flow *flow, const struct settings *settings,
 						    const struct flow_ends *ends)
 {
-	return flow->port == ends->client_port && flow->protocol == ends->protocol &&
+	return flow->key_port == ends->client_port && flow->protocol == ends->protocol &&
 	       (flow->flags & (FLOW_SNAT | FLOW_ALIAS)) == (FLOW_SNAT | FLOW_ALIAS) &&
 	       address_equal(snat_address(settings, flow), &ends->client) &&
 	       flow_leads_to(flow, &ends->server, ends->server_port);
@@ -559,12 +559,13 @@ static __always_inline const struct address *flow_source(const struct settings *
 /* Of a flow's first entry: where it is, and where it is when there is no room. */
 static __always_inline __u64 flow_own_hash(const struct flow *flow, __u64 seed)
 {
-	return flow_hash(&flow->client, flow->port, flow->protocol, seed);
+	return flow_hash(&flow->client, flow->key_port, flow->protocol, seed);
 }
 
 static __always_inline __u64 flow_own_pair_hash(const struct flow *flow, __u64 seed)
 {
-	return flow_pair_hash(&flow->client, flow->port, &flow->frontend, flow->frontend_port, flow->protocol, seed);
+	return flow_pair_hash(&flow->client, flow->key_port, &flow->frontend, flow->frontend_port, flow->protocol,
+			      seed);
 }
 
 /* The two entries of a flow whose source is translated: each is found by one direction. */
@@ -575,7 +576,7 @@ __noinline int flow_is_twin(const struct flow *of, __u32 at)
 	const struct flow *flow = flow_entry(at);
 
 	return flow && of && (flow_word(flow) & FLOW_PHASE_MASK) == FLOW_LIVE &&
-	       flow_is_clients(flow, &of->client, of->other_port, of->protocol) && flow->other_port == of->port &&
+	       flow_is_clients(flow, &of->client, of->twin_port, of->protocol) && flow->twin_port == of->key_port &&
 	       (flow->flags ^ of->flags) == FLOW_ALIAS && flow->backend == of->backend &&
 	       flow->generation == of->generation && flow->source == of->source &&
 	       flow->frontend_port == of->frontend_port && address_equal(&flow->frontend, &of->frontend);
@@ -611,10 +612,10 @@ static __always_inline int flow_twin_at(const struct settings *settings, const s
 
 	if (!flow_has_twin(of))
 		return -1;
-	at = flow_twin_find(of, flow_hash(address, of->other_port, of->protocol, settings->seed), FLOW_BLOCKS_OWN);
+	at = flow_twin_find(of, flow_hash(address, of->twin_port, of->protocol, settings->seed), FLOW_BLOCKS_OWN);
 	if (at < 0 && of->flags & FLOW_ALIAS && flow_any_spilled())
 		at = flow_twin_find(of,
-				    flow_pair_hash(&of->client, of->other_port, &of->frontend, of->frontend_port,
+				    flow_pair_hash(&of->client, of->twin_port, &of->frontend, of->frontend_port,
 						   of->protocol, settings->seed),
 				    FLOW_BLOCKS_PAIR);
 	return at;

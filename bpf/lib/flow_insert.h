@@ -125,7 +125,7 @@ static __always_inline __u64 flow_eviction(const struct flow *flow, __u32 word, 
 		return (__u64)EVICT_CLOSED << 32 | age;
 	if (!seen_answered(flow->protocol, seen))
 		return (__u64)EVICT_UNANSWERED << 32 | age;
-	if (flow->flags == FLOW_DIRECT && flow->other_port == flow->port)
+	if (flow->flags == FLOW_DIRECT && flow->twin_port == flow->key_port)
 		return (__u64)EVICT_DIRECT << 32 | age;
 	if (flow->protocol == IPPROTO_UDP)
 		return age > udp_active_seconds * jiffies_per_second ? (__u64)EVICT_QUIET << 32 | age : EVICT_NEVER;
@@ -464,8 +464,8 @@ static __always_inline void flow_fill(struct flow *to, const struct flow *from, 
 	to->backend = from->backend;
 	to->client = from->client;
 	to->frontend = from->frontend;
-	to->port = from->port;
-	to->other_port = from->other_port;
+	to->key_port = from->key_port;
+	to->twin_port = from->twin_port;
 	to->frontend_port = from->frontend_port;
 	to->generation = from->generation;
 	to->protocol = from->protocol;
@@ -484,7 +484,8 @@ static __always_inline bool flow_same_ends(const struct flow *flow, const struct
 
 static __always_inline bool flow_same_key(const struct flow *flow, const struct flow *other)
 {
-	return !((flow->flags | other->flags) & FLOW_ALIAS) && flow->port == other->port && flow_same_ends(flow, other);
+	return !((flow->flags | other->flags) & FLOW_ALIAS) && flow->key_port == other->key_port &&
+	       flow_same_ends(flow, other);
 }
 
 /* A server takes both for packets of one host. */
@@ -510,8 +511,8 @@ static __always_inline bool flow_is_dead(const struct flow *flow, __u32 now)
 /* The second entry of a flow that lost its first: the writer has shown a new first one, there is no other. */
 static __always_inline bool flow_is_orphan(const struct flow *flow, const struct flow *other)
 {
-	return flow->flags & FLOW_ALIAS && flow->flags == other->flags && flow->port == other->port &&
-	       flow->other_port == other->other_port && flow_same_ends(flow, other);
+	return flow->flags & FLOW_ALIAS && flow->flags == other->flags && flow->key_port == other->key_port &&
+	       flow->twin_port == other->twin_port && flow_same_ends(flow, other);
 }
 
 /* The entry has a port of SNAT, and its connection has ended. */

@@ -133,7 +133,7 @@ __noinline int health_unanswered(const struct flow *flow)
 /* What both entries of a flow tell of it. Never 0. */
 static __always_inline __u32 syn_flow(const struct flow *flow)
 {
-	__be16 port = flow->flags & FLOW_ALIAS ? flow->other_port : flow->port;
+	__be16 port = flow->flags & FLOW_ALIAS ? flow->twin_port : flow->key_port;
 	__u64 x = flow->client.longs[1] ^ flow->client.longs[0] * 0x9e3779b97f4a7c15ULL;
 
 	x ^= ((__u64)port << 16 | flow->frontend_port) * 0xbf58476d1ce4e5b9ULL ^ (__u64)flow->backend << 32;

@@ -235,7 +235,7 @@ static __always_inline enum verdict icmp_translate(struct __sk_buff *skb, struct
 {
 	__u8 swap = icmp->match.flow.flags & FLOW_HAIRPIN;
 
-	if (icmp->match.flow.flags == FLOW_DIRECT && icmp->match.flow.port == icmp->match.flow.other_port)
+	if (icmp->match.flow.flags == FLOW_DIRECT && icmp->match.flow.key_port == icmp->match.flow.twin_port)
 		return VERDICT_PASS_ICMP;
 	trace_flow(&icmp->match.flow);
 	if (icmp->match.flow.flags & FLOW_CARRY)

@@ -154,7 +154,7 @@ static __always_inline enum snat_port snat_port_left(const struct flow *flow, co
 {
 	if (flow_expired(flow, now))
 		return SNAT_PORT_USED;
-	if (flow->other_port == in->flow.port && flow_same_ends(flow, &in->flow))
+	if (flow->twin_port == in->flow.key_port && flow_same_ends(flow, &in->flow))
 		return SNAT_PORT_OWN;
 	return snat_port_ended(flow, in, now);
 }
@@ -325,7 +325,7 @@ __noinline int snat_is_anothers(struct __sk_buff *skb, const struct insertion *i
 	ends.source = in->to.destination;
 	ends.source_port = in->to.destination_port;
 	ends.destination = *snat_address(settings, &in->flow);
-	ends.destination_port = in->flow.other_port;
+	ends.destination_port = in->flow.twin_port;
 	ends.protocol = in->flow.protocol;
 	return snat_frontend_has(&ends) || snat_socket_has(skb, &ends, false) ||
 	       (settings->yield && conntrack_knows(skb, &ends));
@@ -340,7 +340,7 @@ static __always_inline bool snat_prefer(struct insertion *in, __be16 port, __u32
 		return false;
 	in->worth = worth;
 	in->candidate = candidate;
-	in->flow.other_port = port;
+	in->flow.twin_port = port;
 	in->over = worth >> SNAT_PORT_SHIFT >= SNAT_PORT_HELD && worth >> SNAT_PORT_SHIFT < SNAT_PORT_USED;
 	return worth >> SNAT_PORT_SHIFT >= (least == SNAT_PORT_OWN ? SNAT_PORT_OWN : SNAT_PORT_FREE);
 }
@@ -387,7 +387,7 @@ __noinline int snat_find_port(struct insertion *in, __u32 candidate, int least)
 static __always_inline bool create_snat_port_again(const struct work *work, struct insertion *in)
 {
 	if (work->found.port && snat_may_use(work->settings, work->found.port)) {
-		in->flow.other_port = work->found.port;
+		in->flow.twin_port = work->found.port;
 		return true;
 	}
 	return !opens_connection(&work->packet) && snat_find_port(in, 0, SNAT_PORT_OWN) >= 0;

@@ -80,7 +80,7 @@ static __always_inline void forward_judge(struct __sk_buff *skb, struct found *f
 		return;
 	}
 	if (!forward_complete(settings, flow)) {
-		found->port = flow->other_port;
+		found->port = flow->twin_port;
 		return;
 	}
 	if (flow->flags & FLOW_DIRECT || forward_backend_usable(skb, flow, packet))
@@ -143,7 +143,7 @@ static __always_inline bool forward_target(struct rewrite *to, const struct sett
 	const struct backend *backend;
 
 	to->source = *flow_source(settings, flow, packet->family);
-	to->source_port = flow->other_port;
+	to->source_port = flow->twin_port;
 	if (flow->flags & FLOW_DIRECT) {
 		to->destination = packet->destination;
 		to->destination_port = packet->destination_port;
@@ -216,7 +216,7 @@ static __always_inline enum verdict forward_established(struct __sk_buff *skb, c
 	if (opens_connection(packet))
 		flow_reopen(live);
 	flow_note_twin(flow, add, opens_connection(packet));
-	if (flow->flags == FLOW_DIRECT && flow->other_port == flow->port)
+	if (flow->flags == FLOW_DIRECT && flow->twin_port == flow->key_port)
 		return VERDICT_PASS_DIRECT;
 	return forward_rewrite(skb, packet, flow, to, VERDICT_TRANSLATE_ESTABLISHED);
 }
@@ -255,7 +255,7 @@ static __always_inline void reply_target(struct rewrite *to, const struct flow *
 	to->source = flow->flags & FLOW_DIRECT ? packet->source : flow->frontend;
 	to->source_port = flow->frontend_port;
 	to->destination = flow->client;
-	to->destination_port = flow->flags & FLOW_ALIAS ? flow->other_port : flow->port;
+	to->destination_port = flow->flags & FLOW_ALIAS ? flow->twin_port : flow->key_port;
 }
 
 static __always_inline enum verdict reply_verdict(const struct packet *packet, const struct flow *flow)

@@ -295,10 +295,10 @@ enum flow_phase {
 };
 
 enum flow_flags {
-	FLOW_ALIAS = 1,   /* found by the source port that the backend sees; other_port is the client's own */
+	FLOW_ALIAS = 1,   /* found by the source port that the backend sees; twin_port is the client's own */
 	FLOW_DIRECT = 2,  /* client speaks to frontend address itself: no backend, kept so that ports stay apart */
 	FLOW_HAIRPIN = 4, /* client and backend are one pod: the backend sees the service loopback address */
-	FLOW_SNAT = 8,    /* the backend sees one of sources and other_port; an alias is found by both */
+	FLOW_SNAT = 8,    /* the backend sees one of sources and twin_port; an alias is found by both */
 	FLOW_CARRY = 16,  /* packets go through the tunnel as they are, and the backend's node translates them */
 	FLOW_CARRIED =
 		32, /* packets came through the tunnel, and answers go back through it; seen has the other node's number */
@@ -334,8 +334,8 @@ _Static_assert(TRIED_SHIFT + TRIED_COUNT_BITS + (TRIED_MAX - 1) * TRIED_ID_BITS 
 #define CARRIED_NEAR       (1u << 24) /* in seen as well: the client is on this node, and came by another one none the less */
 
 /* One connection: one cache line. Found by hash of client address, port and protocol, in one of two blocks; a forward packet matches
- * the frontend, a reply the backend. Written only between FLOW_WRITING and FLOW_LIVE, but for seen, touched. port is that of the entry's
- * key, other_port that of its twin's: older agents carry flows over by these names, so they stay. */
+ * the frontend, a reply the backend. Written only between FLOW_WRITING and FLOW_LIVE, but for seen, touched. The
+ * table's description calls key_port port and twin_port other_port, the names by which older agents carry flows over (pkg/bpf object.go). */
 struct flow {
 	__u32 word;    /* phase and claim counter */
 	__u32 touched; /* jiffies (low 32 bits) of the last packet, written when it differs by a second */
@@ -343,8 +343,8 @@ struct flow {
 	__u32 backend; /* id */
 	struct address client;
 	struct address frontend;
-	__be16 port; /* of the entry's key: the client's port; of an alias: the source port that the backend sees */
-	__be16 other_port; /* source port that the backend sees; of an alias: the client's own */
+	__be16 key_port; /* by which the entry is found: the client's own; of an alias: the source port that the backend sees */
+	__be16 twin_port; /* of its twin, if it has one: the source port that the backend sees; of an alias: the client's own */
 	__be16 frontend_port;
 	__u16 generation; /* of the backend id */
 	__u8 protocol;

@@ -236,7 +236,7 @@ static __always_inline int xdp_forward(const struct xdp_frame *frame, const stru
 	    (packet->protocol == IPPROTO_UDP && !backend_serves_always(backend)))
 		return XDP_PASS;
 	step->to.source = *snat_address(settings, flow);
-	step->to.source_port = flow->other_port;
+	step->to.source_port = flow->twin_port;
 	step->to.destination = backend->address;
 	step->to.destination_port = backend->port;
 	step->backend = flow->backend;
@@ -253,7 +253,7 @@ static __always_inline int xdp_reply(const struct xdp_frame *frame, const struct
 	step->to.source = flow->frontend;
 	step->to.source_port = flow->frontend_port;
 	step->to.destination = flow->client;
-	step->to.destination_port = flow->other_port;
+	step->to.destination_port = flow->twin_port;
 	step->backend = flow->backend;
 	return xdp_translate(frame, packet, headers, flow, step, VERDICT_TRANSLATE_REPLY);
 }

@@ -209,8 +209,8 @@ type NearlbFlow struct {
 	Backend      uint32
 	Client       NearlbAddress
 	Frontend     NearlbAddress
-	Port         uint16
-	OtherPort    uint16
+	KeyPort      uint16
+	TwinPort     uint16
 	FrontendPort uint16
 	Generation   uint16
 	Protocol     uint8

@@ -9,10 +9,44 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 )
 
 // parsed is the embedded object, parsed once; users copy it.
-var parsed = sync.OnceValues(LoadNearlb)
+var parsed = sync.OnceValues(func() (*ebpf.CollectionSpec, error) {
+	spec, err := LoadNearlb()
+	if err != nil {
+		return nil, err
+	}
+	flows := spec.Maps[NearlbMapFlows]
+	flows.Value = btf.Copy(flows.Value)
+	if n := rename(flows.Value, formerNames); n != len(formerNames) {
+		return nil, fmt.Errorf("describe table flows: %d of %d fields with former names are there", n, len(formerNames))
+	}
+	return spec, nil
+})
+
+// formerNames are those that fields of flows have in the table's description, by which agents of other layouts carry connections over
+// (conversion): names that the programs have changed since.
+var formerNames = map[string]string{"key_port": "port", "twin_port": "other_port"}
+
+// rename gives fields of a type other names, and tells how many.
+func rename(t btf.Type, names map[string]string) int {
+	renamed := 0
+	switch t := btf.UnderlyingType(t).(type) {
+	case *btf.Array:
+		return rename(t.Type, names)
+	case *btf.Struct:
+		for i := range t.Members {
+			if name, ok := names[t.Members[i].Name]; ok {
+				t.Members[i].Name = name
+				renamed++
+			}
+			renamed += rename(t.Members[i].Type, names)
+		}
+	}
+	return renamed
+}
 
 // objectSpec is a copy of the embedded object that the caller may change.
 func objectSpec() (*ebpf.CollectionSpec, error) {

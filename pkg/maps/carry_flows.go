@@ -63,7 +63,7 @@ func (c *Carrier) put(f bpf.NearlbFlow, settings *bpf.NearlbSettings, e expiry) 
 	if f.Flags&(flowSNAT|flowAlias) == flowSNAT|flowAlias { // found by what the backend sees
 		at = settings.Sources[int(f.Source)%len(settings.Sources)]
 	}
-	keys := flowKeys{own: flowHash(at, f.Port, f.Protocol, settings.Seed)}
+	keys := flowKeys{own: flowHash(at, f.KeyPort, f.Protocol, settings.Seed)}
 	if f.Flags&flowAlias == 0 {
 		keys.pair = flowPairHash(&f, settings.Seed)
 	}
@@ -102,7 +102,7 @@ func (c *Carrier) put(f bpf.NearlbFlow, settings *bpf.NearlbSettings, e expiry) 
 type flowKeys struct{ own, pair uint64 }
 
 // hasTwin is flow_has_twin of bpf/lib/flow.h.
-func hasTwin(f *bpf.NearlbFlow) bool { return f.Flags&flowSNAT != 0 || f.OtherPort != f.Port }
+func hasTwin(f *bpf.NearlbFlow) bool { return f.Flags&flowSNAT != 0 || f.TwinPort != f.KeyPort }
 
 // find looks for an entry of the same ends, and tells by which hash it is found.
 func (c *Carrier) find(keys flowKeys, f *bpf.NearlbFlow) (hash uint64, place uint32, have bpf.NearlbFlow, found bool) {
@@ -134,8 +134,8 @@ func (c *Carrier) roomFor(keys flowKeys, f *bpf.NearlbFlow, e expiry) (hash uint
 }
 
 func sameEnds(have, f *bpf.NearlbFlow) bool {
-	return have.Client == f.Client && have.Frontend == f.Frontend && have.Port == f.Port && have.FrontendPort == f.FrontendPort &&
-		have.Protocol == f.Protocol && (have.Flags^f.Flags)&flowAlias == 0 && (f.Flags&flowAlias == 0 || have.OtherPort == f.OtherPort)
+	return have.Client == f.Client && have.Frontend == f.Frontend && have.KeyPort == f.KeyPort && have.FrontendPort == f.FrontendPort &&
+		have.Protocol == f.Protocol && (have.Flags^f.Flags)&flowAlias == 0 && (f.Flags&flowAlias == 0 || have.TwinPort == f.TwinPort)
 }
 
 // taken finds another connection's second entry with the port that the backend sees: replies would be anybody's. One
@@ -146,7 +146,7 @@ func (c *Carrier) taken(hash uint64, f *bpf.NearlbFlow) (place uint32, have bpf.
 	}
 	for _, place := range c.store.tagged(flowKeys{own: hash}) {
 		have, ok := readFlow(c.store.flows, place)
-		if ok && have.Flags == f.Flags && have.Port == f.Port && have.Protocol == f.Protocol && have.Backend == f.Backend &&
+		if ok && have.Flags == f.Flags && have.KeyPort == f.KeyPort && have.Protocol == f.Protocol && have.Backend == f.Backend &&
 			have.Source == f.Source && (f.Flags&flowSNAT != 0 || have.Client == f.Client) {
 			return place, have, true
 		}
@@ -155,7 +155,7 @@ func (c *Carrier) taken(hash uint64, f *bpf.NearlbFlow) (place uint32, have bpf.
 }
 
 func sameFlow(a, b *bpf.NearlbFlow) bool {
-	return a.Backend == b.Backend && a.Generation == b.Generation && a.OtherPort == b.OtherPort && a.Flags == b.Flags && a.Source == b.Source
+	return a.Backend == b.Backend && a.Generation == b.Generation && a.TwinPort == b.TwinPort && a.Flags == b.Flags && a.Source == b.Source
 }
 
 // later tells whether the other layout's entry is the newer one: it had a packet later, or nobody but us has written this one.

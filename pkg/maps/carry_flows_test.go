@@ -40,8 +40,8 @@ func TestACarriedConnectionIsNotEndedByTheOneBeforeIt(t *testing.T) {
 		c := &Carrier{store: s, wrote: map[uint32]carriedFlow{}}
 		settings := read[bpf.NearlbSettings](s.settings, 0)
 		where := hostAddress(1)
-		flow := bpf.NearlbFlow{Word: flowLive, Client: address16(hostAddress(2).Addr()), Frontend: address16(where.Addr()), Port: swap16(41000),
-			OtherPort: swap16(41000), FrontendPort: swap16(where.Port()), Protocol: 6, Backend: 1, Generation: 1, Seen: row.first}
+		flow := bpf.NearlbFlow{Word: flowLive, Client: address16(hostAddress(2).Addr()), Frontend: address16(where.Addr()), KeyPort: swap16(41000),
+			TwinPort: swap16(41000), FrontendPort: swap16(where.Port()), Protocol: 6, Backend: 1, Generation: 1, Seen: row.first}
 		carry := func(seen uint32) {
 			flow.Seen = seen
 			if !c.put(flow, &settings, newExpiry(s.clock)) {
@@ -78,8 +78,8 @@ func TestAConnectionBeyondItsPortsBlocksIsCarriedToWhereItIsFound(t *testing.T) 
 	c := &Carrier{store: s, wrote: map[uint32]carriedFlow{}}
 	settings := read[bpf.NearlbSettings](s.settings, 0)
 	put := func(backend int, port, other uint16, flags uint8) bool {
-		return c.put(bpf.NearlbFlow{Word: flowLive, Client: address16(hostAddress(1).Addr()), Frontend: address16(hostAddress(2).Addr()), Port: swap16(port),
-			OtherPort: swap16(other), FrontendPort: swap16(uint16(backend)), Protocol: 6, Backend: uint32(backend), Generation: 1, Flags: flags,
+		return c.put(bpf.NearlbFlow{Word: flowLive, Client: address16(hostAddress(1).Addr()), Frontend: address16(hostAddress(2).Addr()), KeyPort: swap16(port),
+			TwinPort: swap16(other), FrontendPort: swap16(uint16(backend)), Protocol: 6, Backend: uint32(backend), Generation: 1, Flags: flags,
 			Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)}, &settings, newExpiry(s.clock))
 	}
 	room := blocksOwn * flowSets * flowWays
@@ -102,7 +102,7 @@ func TestAConnectionBeyondItsPortsBlocksIsCarriedToWhereItIsFound(t *testing.T) 
 		case f.Backend != uint32(room+2):
 		case f.Flags&flowAlias == 0 && s.tagOf(place) == flowTag(flowPairHash(&f, settings.Seed)):
 			first++
-		case f.Flags&flowAlias != 0 && s.tagOf(place) == flowTag(flowHash(f.Client, f.Port, f.Protocol, settings.Seed)):
+		case f.Flags&flowAlias != 0 && s.tagOf(place) == flowTag(flowHash(f.Client, f.KeyPort, f.Protocol, settings.Seed)):
 			second++
 		}
 	}
@@ -126,21 +126,21 @@ func TestConnectionsOfAFullBlockAreAllCarried(t *testing.T) {
 		for client := range 2 {
 			for i := range 130 {
 				f := bpf.NearlbFlow{Word: flowLive, Client: address16(hostAddress(2 + client).Addr()), Frontend: address16(hostAddress(1).Addr()),
-					Port: swap16(15000), OtherPort: swap16(uint16(20000 + i)), FrontendPort: swap16(uint16(1000 + i)), Protocol: 6, Backend: 1, Generation: 1,
+					KeyPort: swap16(15000), TwinPort: swap16(uint16(20000 + i)), FrontendPort: swap16(uint16(1000 + i)), Protocol: 6, Backend: 1, Generation: 1,
 					Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)}
 				if i == 0 {
-					f.OtherPort = f.Port
+					f.TwinPort = f.KeyPort
 					flows = append(flows, f)
 					continue
 				}
 				flows = append(flows, f)
-				f.Port, f.OtherPort, f.Flags = f.OtherPort, f.Port, flowAlias
+				f.KeyPort, f.TwinPort, f.Flags = f.TwinPort, f.KeyPort, flowAlias
 				flows = append(flows, f)
 			}
 		}
 		for _, f := range rapid.Permutation(flows).Draw(t, "order") {
 			if !c.put(f, &settings, newExpiry(s.clock)) {
-				t.Fatalf("there is no room for the entry of port %d, other port %d", swap16(f.Port), swap16(f.OtherPort))
+				t.Fatalf("there is no room for the entry of port %d, other port %d", swap16(f.KeyPort), swap16(f.TwinPort))
 			}
 		}
 	})
@@ -154,7 +154,7 @@ func TestPortsOfAClientSpreadOverAllFourBlocks(t *testing.T) {
 	for i := range blocksPair {
 		blocks := map[uint32]bool{}
 		for port := range 16 {
-			f := bpf.NearlbFlow{Client: address16(hostAddress(2).Addr()), Frontend: address16(hostAddress(1).Addr()), Port: uint16(port) << 12, Protocol: 6}
+			f := bpf.NearlbFlow{Client: address16(hostAddress(2).Addr()), Frontend: address16(hostAddress(1).Addr()), KeyPort: uint16(port) << 12, Protocol: 6}
 			blocks[s.flowSet(flowPairHash(&f, 1), i*flowSets)/uint32(flowSets)] = true
 		}
 		if len(blocks) < 12 {

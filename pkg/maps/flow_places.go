@@ -35,7 +35,7 @@ func flowHash(a bpf.NearlbAddress, port uint16, protocol uint8, seed uint64) uin
 
 // flowPairHash is flow_pair_hash of bpf/lib/settings.h.
 func flowPairHash(f *bpf.NearlbFlow, seed uint64) uint64 {
-	return flowHash(f.Client, f.Port, f.Protocol, flowHash(f.Frontend, f.FrontendPort, f.Protocol, seed))
+	return flowHash(f.Client, f.KeyPort, f.Protocol, flowHash(f.Frontend, f.FrontendPort, f.Protocol, seed))
 }
 
 // spilled tells whether first entries may be where flowPairHash says.

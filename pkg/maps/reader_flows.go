@@ -78,7 +78,7 @@ func (e expiry) state(f *bpf.NearlbFlow) string {
 
 func (v *view) flowRow(f *bpf.NearlbFlow, e expiry) FlowRow {
 	row := FlowRow{
-		Protocol: lb.Protocol(f.Protocol).String(), Client: addrOf(f.Client), ClientPort: swap16(f.Port), SourcePort: swap16(f.OtherPort),
+		Protocol: lb.Protocol(f.Protocol).String(), Client: addrOf(f.Client), ClientPort: swap16(f.KeyPort), SourcePort: swap16(f.TwinPort),
 		Frontend: addrOf(f.Frontend), FrontendPort: swap16(f.FrontendPort), Flags: bpf.FlowFlagNames(f.Flags), Seen: bpf.SeenNames(f.Seen),
 		IdleSeconds: e.seconds(f), Expired: e.expired(f), State: e.state(f),
 	}

@@ -95,17 +95,17 @@ func TestFlowRowsAreSeenFromTheClient(t *testing.T) {
 	b := published(t)
 	client, frontend := netip.MustParseAddr("10.244.9.9"), netip.MustParseAddr("10.96.0.1")
 	flow := bpf.NearlbFlow{Word: flowLive, Touched: b.store.clock.jiffies(), Client: address16(client), Frontend: address16(frontend),
-		Port: swap16(40000), OtherPort: swap16(40000), FrontendPort: swap16(80), Protocol: 6, Backend: 2, Generation: 1, Service: 1,
+		KeyPort: swap16(40000), TwinPort: swap16(40000), FrontendPort: swap16(80), Protocol: 6, Backend: 2, Generation: 1, Service: 1,
 		Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)}
 	putFlow(b.store, 0, flow)
 	alias := flow
-	alias.Flags, alias.Port, alias.OtherPort = flowAlias, swap16(50001), swap16(40000)
+	alias.Flags, alias.KeyPort, alias.TwinPort = flowAlias, swap16(50001), swap16(40000)
 	putFlow(b.store, 9, alias)
 	direct := flow
-	direct.Flags, direct.Frontend, direct.FrontendPort, direct.Service, direct.Port = flowDirect, address16(hostAddress(2).Addr()), swap16(8080), 0, swap16(40001)
+	direct.Flags, direct.Frontend, direct.FrontendPort, direct.Service, direct.KeyPort = flowDirect, address16(hostAddress(2).Addr()), swap16(8080), 0, swap16(40001)
 	putFlow(b.store, 17, direct)
 	old := flow
-	old.Generation, old.Port = 9, swap16(40002)
+	old.Generation, old.KeyPort = 9, swap16(40002)
 	old.Touched -= 100 * b.store.clock.perSecond()
 	old.Seen = 0
 	putFlow(b.store, 18, old)
@@ -156,9 +156,9 @@ func TestFlowRowsNameTheSourceThatTheBackendSees(t *testing.T) {
 		t.Fatal(err)
 	}
 	flow := bpf.NearlbFlow{Word: flowLive, Client: address16(netip.MustParseAddr("203.0.113.9")), Frontend: address16(node), Protocol: 6,
-		Port: swap16(40000), OtherPort: swap16(61000), Flags: flowSNAT, Source: b.sources.index(node)}
+		KeyPort: swap16(40000), TwinPort: swap16(61000), Flags: flowSNAT, Source: b.sources.index(node)}
 	putFlow(b.store, 0, flow)
-	flow.Flags, flow.Source, flow.Client, flow.Port = flowHairpin, 0, address16(netip.MustParseAddr("fd00::9")), swap16(40001)
+	flow.Flags, flow.Source, flow.Client, flow.KeyPort = flowHairpin, 0, address16(netip.MustParseAddr("fd00::9")), swap16(40001)
 	putFlow(b.store, 1, flow)
 	rows := collect(t, b.Reader().Flows())
 	if len(rows) != 2 || rows[0].Source != node || rows[0].SourcePort != 61000 || rows[1].Source != DefaultLoopback6() {

@@ -15,7 +15,7 @@ import (
 func (r *rig) age(to map[uint16]time.Duration) {
 	r.Helper()
 	r.editFlows(func(f *bpf.NearlbFlow) {
-		if seconds := to[swap(f.Port)] / time.Second; seconds > 0 {
+		if seconds := to[swap(f.KeyPort)] / time.Second; seconds > 0 {
 			f.Touched = bpf.Jiffies() - uint32(seconds)*bpf.JiffiesPerSecond()
 		}
 	})
@@ -71,7 +71,7 @@ func TestAFullSetGivesUpTheRightFlow(t *testing.T) {
 					r.expect(fromPod, w.packet(at(w.pod(1), 50000), at(w.vip(10), 80)), want)
 					left := map[uint16]bool{}
 					for _, f := range r.liveFlows() {
-						left[swap(f.Port)] = true
+						left[swap(f.KeyPort)] = true
 					}
 					for i := range row.flows {
 						if port := uint16(41000 + i); left[port] == (i == row.victim) {

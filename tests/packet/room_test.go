@@ -27,7 +27,7 @@ func (r *rig) takeRest(w world, idle time.Duration) {
 			if f := &set.Ways[way]; bpf.NearlbFlowPhase(f.Word)&bpf.NearlbFlowPhaseFLOW_PHASE_MASK == bpf.NearlbFlowPhaseFLOW_FREE {
 				n++
 				*f = bpf.NearlbFlow{
-					Word: uint32(bpf.NearlbFlowPhaseFLOW_LIVE), Touched: touched, Protocol: uint8(w.protocol), Port: uint16(n), OtherPort: uint16(n),
+					Word: uint32(bpf.NearlbFlowPhaseFLOW_LIVE), Touched: touched, Protocol: uint8(w.protocol), KeyPort: uint16(n), TwinPort: uint16(n),
 					Client: bpf.NearlbAddress{Bytes: w.pod(100 + n%32).As16()},
 					Seen:   uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED),
 				}

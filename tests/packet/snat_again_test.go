@@ -45,7 +45,7 @@ func TestAForgottenConnectionFindsThePortThatItsServerKnows(t *testing.T) {
 		for i, c := range talks {
 			s.goesOn(c, "translate_established")
 			s.editFlows(func(f *bpf.NearlbFlow) {
-				own := f.Port == swap(c.in.src.Port()) || f.OtherPort == swap(c.in.src.Port())
+				own := f.KeyPort == swap(c.in.src.Port()) || f.TwinPort == swap(c.in.src.Port())
 				if own && (i%2 == 0 || f.Flags&alias == 0) { // of even ones nothing is left, of odd ones the second entry
 					f.Word &^= 3
 				}

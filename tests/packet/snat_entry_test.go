@@ -78,7 +78,7 @@ func (r *rig) entries() []entry {
 	var all []entry
 	for _, f := range r.liveFlows() {
 		e := entry{flow: f, alias: f.Flags&uint8(bpf.NearlbFlowFlagsFLOW_ALIAS) != 0}
-		own, other := swap(f.Port), swap(f.OtherPort)
+		own, other := swap(f.KeyPort), swap(f.TwinPort)
 		if e.alias {
 			own, other = other, own
 		}

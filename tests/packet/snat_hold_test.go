@@ -128,7 +128,7 @@ func TestThePortThatIsFreeForLongestServesFirst(t *testing.T) {
 		}
 		for n, from := range order {
 			s.editFlows(func(f *bpf.NearlbFlow) {
-				if f.Port == swap(from.Port()) || f.OtherPort == swap(from.Port()) {
+				if f.KeyPort == swap(from.Port()) || f.TwinPort == swap(from.Port()) {
 					f.Touched -= (100_000 - 10*uint32(n)) * bpf.JiffiesPerSecond()
 				}
 			})

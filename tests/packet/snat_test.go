@@ -245,7 +245,7 @@ func TestEveryPortOfTheRangeIsUsedOnce(t *testing.T) {
 		}
 		s.expectPlain(late, "drop_ports_full")
 		s.editFlows(func(f *bpf.NearlbFlow) {
-			if f.Seen&uint32(bpf.NearlbFlowSeenSEEN_REPLY) != 0 && (f.Port == swap(41003) || f.OtherPort == swap(41003)) {
+			if f.Seen&uint32(bpf.NearlbFlowSeenSEEN_REPLY) != 0 && (f.KeyPort == swap(41003) || f.TwinPort == swap(41003)) {
 				f.Touched -= 200_000 * bpf.JiffiesPerSecond()
 			}
 		})

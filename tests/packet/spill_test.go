@@ -67,7 +67,7 @@ func TestAConnectionBeyondItsPortsBlocksThatLosesAnEntryKeepsItsPort(t *testing.
 			c.goOn(r, "translate_established", "translate_reply")
 			plain := 0
 			r.editFlows(func(f *bpf.NearlbFlow) {
-				own := f.Port == f.OtherPort
+				own := f.KeyPort == f.TwinPort
 				if own {
 					plain++
 				}

@@ -366,14 +366,14 @@ func (r *rig) checkTable() {
 	keys, seen := map[end]bool{}, map[end]bool{}
 	for _, f := range r.liveFlows() {
 		alias := f.Flags&uint8(bpf.NearlbFlowFlagsFLOW_ALIAS) != 0
-		if key := (end{f.Client, f.Port, bpf.NearlbFrontendKey{Address: f.Frontend, Port: f.FrontendPort}}); !alias {
+		if key := (end{f.Client, f.KeyPort, bpf.NearlbFrontendKey{Address: f.Frontend, Port: f.FrontendPort}}); !alias {
 			if keys[key] {
 				r.Errorf("two entries of %v", key)
 			}
 			keys[key] = true
 		}
-		if alias || f.Port == f.OtherPort {
-			if wire := (end{client: f.Client, port: f.Port}); seen[wire] {
+		if alias || f.KeyPort == f.TwinPort {
+			if wire := (end{client: f.Client, port: f.KeyPort}); seen[wire] {
 				r.Errorf("two flows look to the backend like %v", wire)
 			} else {
 				seen[wire] = true

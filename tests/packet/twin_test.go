@@ -21,7 +21,7 @@ func TestAFlowThatLostOneOfItsTwoEntriesGoesOn(t *testing.T) {
 				first, second := r.start(in), r.start(in.to(at(w.vip(11), 80)))
 				second.goOn(r, "translate_established", "translate_reply")
 				r.editFlows(func(f *bpf.NearlbFlow) {
-					if f.Port != f.OtherPort && f.Flags&alias == lost {
+					if f.KeyPort != f.TwinPort && f.Flags&alias == lost {
 						f.Word &^= 3
 					}
 				})

@@ -97,7 +97,7 @@ func TestAFlowLivesOnPacketsAtXDP(t *testing.T) {
 			old := map[uint16]uint32{}
 			s.editFlows(func(f *bpf.NearlbFlow) {
 				f.Touched -= 5 * bpf.JiffiesPerSecond()
-				old[f.Port] = f.Touched
+				old[f.KeyPort] = f.Touched
 			})
 			if answer := c.out.reply("PA", "yes"); forward {
 				s.takes(c.in.with("A", "more"), c.out.with("A", "more"), "translate_established")
@@ -105,8 +105,8 @@ func TestAFlowLivesOnPacketsAtXDP(t *testing.T) {
 				s.takes(answer, answer.from(c.in.dst).to(c.in.src), "translate_reply")
 			}
 			for _, f := range s.liveFlows() {
-				if f.Touched-old[f.Port] < 4*bpf.JiffiesPerSecond() {
-					t.Errorf("%s: the entry of port %d is %d jiffies younger", w, f.Port, f.Touched-old[f.Port])
+				if f.Touched-old[f.KeyPort] < 4*bpf.JiffiesPerSecond() {
+					t.Errorf("%s: the entry of port %d is %d jiffies younger", w, f.KeyPort, f.Touched-old[f.KeyPort])
 				}
 			}
 		}

@@ -213,8 +213,8 @@ type NearlbFlow struct {
 	Protocol     uint8
 	Generation   uint16
 	FrontendPort uint16
-	OtherPort    uint16
-	Port         uint16
+	TwinPort     uint16
+	KeyPort      uint16
 	Frontend     NearlbAddress
 	Client       NearlbAddress
 	Backend      uint32

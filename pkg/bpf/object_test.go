@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// An agent of another layout finds the fields of a flow in the tables' description, by these names.
+func TestFlowsAreDescribedByTheNamesThatOtherAgentsKnow(t *testing.T) {
+	spec, err := objectSpec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := description(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	described, err := btf.LoadSpecFromReader(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var flow *btf.Struct
+	if err := described.TypeByName("flow", &flow); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{}
+	for _, m := range flow.Members {
+		names = append(names, m.Name)
+	}
+	want := []string{"word", "touched", "seen", "backend", "client", "frontend", "port", "other_port", "frontend_port", "generation", "protocol", "flags", "source", "side", "service"}
+	if !slices.Equal(names, want) {
+		t.Errorf("a flow is described by %v, want %v", names, want)
+	}
+}

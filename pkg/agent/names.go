@@ -39,14 +39,12 @@ type NameOptions struct {
 func DefaultNameOptions() NameOptions {
 	return NameOptions{
 		Service: lb.ServiceName{Namespace: "kube-system", Name: "kube-dns"}, Port: 10053, AlsoAt: []netip.Addr{netip.MustParseAddr("169.254.20.10")},
-		Zones: []string{"cluster.local"}, Pods: dns.PodsInsecure, TTL: 5,
+		Zones: []string{"cluster.local"}, Pods: dns.PodsInsecure, TTL: 5, FastPath: true,
 	}
 }
 
 func (o NameOptions) check() error {
 	switch {
-	case !o.On && o.FastPath:
-		return errors.New("--dns-fast-path: want --dns as well")
 	case !o.On:
 		return nil
 	case o.Service.Name == "" || o.Service.Namespace == "":

@@ -16,6 +16,13 @@ type NamesStatus struct {
 	Answering bool           `json:"answering"`
 	Because   string         `json:"because,omitempty"` // why not: the endpoints of Service answer meanwhile
 	Upstreams []dns.Asked    `json:"upstreams"`         // of all other names
+	Kernel    *KernelNames   `json:"kernel,omitempty"`  // left out: the programs are to answer none
+}
+
+// KernelNames is what the programs answer pods with.
+type KernelNames struct {
+	dns.Mirrored
+	Because string `json:"because,omitempty"` // why nothing
 }
 
 // status is nil where nobody is to answer names.
@@ -25,7 +32,18 @@ func (n *names) status() *NamesStatus {
 	}
 	s := &NamesStatus{Service: n.options.Service, Upstreams: n.servers.Servers(), Because: n.silence()}
 	s.Answering = s.Because == ""
+	if n.options.FastPath {
+		s.Kernel = n.kernel()
+	}
 	return s
+}
+
+func (n *names) kernel() *KernelNames {
+	k := &KernelNames{Mirrored: n.view.Mirrored()}
+	if k.Failure != nil {
+		k.Because = k.Failure.Error()
+	}
+	return k
 }
 
 // silence says why questions are not answered here; "": they are.

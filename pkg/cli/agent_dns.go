@@ -22,7 +22,10 @@ type agentNames struct {
 	flags    *pflag.FlagSet
 }
 
-const dnsAddressFlag = "dns-address"
+const (
+	dnsAddressFlag  = "dns-address"
+	dnsFastPathFlag = "dns-fast-path"
+)
 
 // addNameFlags adds the flags of the agent's responder.
 func addNameFlags(cmd *cobra.Command, o *agent.NameOptions) *agentNames {
@@ -39,7 +42,7 @@ func addNameFlags(cmd *cobra.Command, o *agent.NameOptions) *agentNames {
 	flags.StringVar(&n.pods, "dns-pods", string(o.Pods), "names of pods' addresses: `disabled|insecure|verified`")
 	flags.Uint32Var(&o.TTL, "dns-ttl", o.TTL, "`seconds` that answers may be kept, 0 to 3600")
 	flags.StringSliceVar(&n.upstream, "dns-upstream", nil, "`IP:PORT,...` of name servers for all other names (default: the endpoints of the cluster's DNS)")
-	flags.BoolVar(&o.FastPath, "dns-fast-path", false, "answer A and AAAA questions of pods for names of the cluster in the kernel")
+	flags.BoolVar(&o.FastPath, dnsFastPathFlag, o.FastPath, "with --dns, answer A and AAAA questions of pods for names of the cluster in the kernel")
 	complete(cmd, "dns-pods", podModes)
 	return n
 }
@@ -47,6 +50,9 @@ func addNameFlags(cmd *cobra.Command, o *agent.NameOptions) *agentNames {
 // read puts what the flags say into the options.
 func (n *agentNames) read() (err error) {
 	n.to.Pods = dns.PodRecords(n.pods)
+	if n.to.FastPath && !n.to.On && n.flags.Changed(dnsFastPathFlag) {
+		return usagef("--dns-fast-path: want --dns as well")
+	}
 	n.to.AlsoAt = nil
 	for _, text := range n.alsoAt {
 		ip, err := netip.ParseAddr(text)

@@ -157,6 +157,9 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 	}
 	if a.Names != nil {
 		fmt.Fprintf(w, "names     %s\n", namesText(*a.Names, a.Listen["dns"]))
+		if a.Names.Kernel != nil {
+			fmt.Fprintf(w, "          %s\n", kernelNamesText(*a.Names.Kernel))
+		}
 	}
 	for _, c := range a.Checks {
 		fmt.Fprintf(w, "health    %s port %d: ready endpoints here: IPv4 %d, IPv6 %d; answered on %s\n", c.Service, c.Port, c.Endpoints4, c.Endpoints6, orDash(joined(c.Listen)))
@@ -187,6 +190,17 @@ func namesText(n agent.NamesStatus, listen string) string {
 		return text + "; there is nobody to ask for other names"
 	}
 	return text + "; other names are asked of " + strings.Join(others, ", ")
+}
+
+// kernelNamesText says which names the programs know.
+func kernelNamesText(k agent.KernelNames) string {
+	switch {
+	case k.Because != "":
+		return "none is answered in the kernel until the agent starts again: " + k.Because
+	case k.NoRoom > 0:
+		return fmt.Sprintf("A and AAAA are answered in the kernel for %d names; %d names of endpoints have no room there (--size-answers)", k.Names, k.NoRoom)
+	}
+	return fmt.Sprintf("A and AAAA are answered in the kernel for %d names", k.Names)
 }
 
 // heldText says what a sudden lack of objects would have taken away, and when it will.

@@ -52,6 +52,23 @@ func (v *View) Mirror(r *Responder, to Answers, failed func(error)) {
 	m.configure()
 }
 
+// Mirrored is what is in the table that a View writes its names to.
+type Mirrored struct {
+	Names   int   `json:"names"`   // of any kind
+	NoRoom  int   `json:"no_room"` // names of endpoints that the table has no room for: who asks for them asks a responder
+	Failure error `json:"-"`       // after which nothing is answered by the table
+}
+
+// Mirrored is of the table that Mirror named last.
+func (v *View) Mirrored() Mirrored {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if v.mirror == nil {
+		return Mirrored{}
+	}
+	return Mirrored{Names: v.mirror.written, NoRoom: v.mirror.wanted - v.mirror.leaves, Failure: v.mirror.failure}
+}
+
 // The numbers of names that are in every tree, and of those that have none below.
 const (
 	rootNumber = iota
@@ -69,24 +86,29 @@ type mirror struct {
 	to        Answers
 	failed    func(error)
 
-	off        bool // it failed
-	complete   bool // all that the view has is written
+	failure    error // nil: it is whole
+	complete   bool  // all that the view has is written
 	configured lb.NameZones
 	next       uint32 // number
 	namespaces map[string]uint32
 	services   map[lb.ServiceName]mirrored
-	leaves     int // names of endpoints: they leave half of the room to Services
+	written    int // names in the table
+	leaves     int // of those, names of endpoints: they leave half of the room to Services
+	wanted     int // names of endpoints that there are
 }
 
 // mirrored is where a Service's name is in the table.
 type mirrored struct{ parent, number uint32 }
 
+// off tells that something is not as it should be: the table answers nothing.
+func (m *mirror) off() bool { return m.failure != nil }
+
 // try ends the mirror where an error says that something is not in the table that should be, or the other way round.
 func (m *mirror) try(err error) {
-	if err == nil || m.off {
+	if err == nil || m.off() {
 		return
 	}
-	m.off = true
+	m.failure = err
 	m.failed(err)
 	m.configure()
 }
@@ -96,31 +118,37 @@ func (m *mirror) configure() {
 	if m == nil {
 		return
 	}
-	now := lb.NameZones{On: m.complete && m.view.synced && !m.off, Serial: m.view.serial, TTL: m.responder.options.TTL,
+	now := lb.NameZones{On: m.complete && m.view.synced && !m.off(), Serial: m.view.serial, TTL: m.responder.options.TTL,
 		Refresh: soaRefresh, Retry: soaRetry, Expire: soaExpire}
 	if now == m.configured {
 		return
 	}
 	m.configured = now
-	if err := m.to.Configure(now); err != nil && !m.off {
-		m.off = true
-		m.failed(fmt.Errorf("write the numbers of answers: %w", err))
+	if err := m.to.Configure(now); err != nil && !m.off() {
+		m.failure = fmt.Errorf("write the numbers of answers: %w", err)
+		m.failed(m.failure)
 	}
 }
 
 func (m *mirror) put(parent uint32, label string, n lb.NameAnswer) {
-	if m.off {
+	if m.off() {
 		return
 	}
-	_, err := m.to.Put(parent, label, n)
+	added, err := m.to.Put(parent, label, n)
+	if added {
+		m.written++
+	}
 	m.try(err)
 }
 
 func (m *mirror) remove(parent uint32, label string) {
-	if m.off {
+	if m.off() {
 		return
 	}
-	_, err := m.to.Remove(parent, label)
+	removed, err := m.to.Remove(parent, label)
+	if removed {
+		m.written--
+	}
 	m.try(err)
 }
 
@@ -211,7 +239,7 @@ func (m *mirror) namespace(name string) {
 // service writes the names of a Service and of its endpoints in the place of those that it had; nil entries: it has none. The view has what
 // it will have. all: also the names of endpoints that have what they had.
 func (m *mirror) service(name lb.ServiceName, old, now *entry, all bool) {
-	if m == nil || m.off {
+	if m == nil || m.off() {
 		return
 	}
 	if now != nil && now.service.Unserved {
@@ -258,13 +286,14 @@ func (m *mirror) answer(name lb.ServiceName, number uint32) lb.NameAnswer {
 // endpoints writes the names of endpoints of which something changed. What has no room is asked of the responder.
 func (m *mirror) endpoints(parent uint32, old, now *entry, all bool) {
 	before, after := m.namesOf(old), m.namesOf(now)
+	m.wanted += len(after) - len(before)
 	for label := range before {
-		if _, stays := after[label]; !stays && !m.off {
+		if _, stays := after[label]; !stays && !m.off() {
 			m.removeLeaf(parent, label)
 		}
 	}
 	for label, n := range after {
-		if was, there := before[label]; m.off || there && !all && reflect.DeepEqual(was, n) {
+		if was, there := before[label]; m.off() || there && !all && reflect.DeepEqual(was, n) {
 			continue
 		}
 		m.putLeaf(parent, label, n)
@@ -290,7 +319,7 @@ func (m *mirror) putLeaf(parent uint32, label string, n lb.NameAnswer) {
 	}
 	added, err := m.to.Put(parent, label, n)
 	if added {
-		m.leaves++
+		m.leaves, m.written = m.leaves+1, m.written+1
 	}
 	if err != nil {
 		m.removeLeaf(parent, label)
@@ -300,7 +329,7 @@ func (m *mirror) putLeaf(parent uint32, label string, n lb.NameAnswer) {
 func (m *mirror) removeLeaf(parent uint32, label string) {
 	removed, err := m.to.Remove(parent, label)
 	if removed {
-		m.leaves--
+		m.leaves, m.written = m.leaves-1, m.written-1
 	}
 	m.try(err)
 }

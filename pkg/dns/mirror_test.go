@@ -59,6 +59,17 @@ func TestATableOfNamesThatIsNotWholeAnswersNothing(t *testing.T) {
 	if !table.zones.On || len(failed) > 0 || len(table.names) > 20 {
 		t.Errorf("endpoints without room, which the responder is asked for: on %v, %v, %d names", table.zones.On, failed, len(table.names))
 	}
+	told := func(wrong func(dns.Mirrored) bool) {
+		t.Helper()
+		if m := view.Mirrored(); m.Names != len(table.names) || wrong(m) {
+			t.Errorf("of %d names it is told: %+v", len(table.names), m)
+		}
+	}
+	told(func(m dns.Mirrored) bool { return m.NoRoom != 20 || m.Failure != nil })
+	view.Remove(many.Name)
+	told(func(m dns.Mirrored) bool { return m.NoRoom != 0 })
+	view.Set(many)
+	told(func(m dns.Mirrored) bool { return m.NoRoom != 20 })
 	for i := range 20 {
 		s := named("prod", fmt.Sprintf("s%d", i))
 		s.ClusterIPs = addrs("10.96.0.10")
@@ -67,9 +78,12 @@ func TestATableOfNamesThatIsNotWholeAnswersNothing(t *testing.T) {
 	if table.zones.On || len(failed) != 1 || !errors.Is(failed[0], errFull) {
 		t.Errorf("Services without room: on %v, %v", table.zones.On, failed)
 	}
+	told(func(m dns.Mirrored) bool { return !errors.Is(m.Failure, errFull) })
 	larger := &paper{room: 100}
 	view.Mirror(r, larger, func(err error) { t.Error(err) })
 	if !larger.zones.On {
 		t.Error("a table with room does not answer")
 	}
+	table = larger
+	told(func(m dns.Mirrored) bool { return m.NoRoom != 0 || m.Failure != nil })
 }

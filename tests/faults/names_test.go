@@ -90,12 +90,12 @@ func refusedOrReset(err error) bool {
 const webName = "web-1.default.svc.cluster.local."
 
 func TestAPodsQuestionsAreAnsweredWhateverBecomesOfTheAgent(t *testing.T) {
-	asksWhateverBecomesOfTheAgent(t)
+	asksWhateverBecomesOfTheAgent(t, "--dns-fast-path=false")
 }
 
 // The programs answer while the agent's heart beats, and then as little as its responder.
 func TestAPodsQuestionsAreAnsweredInTheKernelWhileTheAgentLives(t *testing.T) {
-	c, n := asksWhateverBecomesOfTheAgent(t, "--dns-fast-path")
+	c, n := asksWhateverBecomesOfTheAgent(t)
 	if got := c.answeredInTheKernel(n); got == 0 {
 		t.Error("the programs answered no question")
 	}
@@ -179,11 +179,11 @@ func asksWhateverBecomesOfTheAgent(t *testing.T, flags ...string) (*cluster, *la
 
 // A name is in force when the tables are: of a Service that comes and goes packets and names know at the same time.
 func TestNamesFollowTheTables(t *testing.T) {
-	followsTheTables(t)
+	followsTheTables(t, "--dns-fast-path=false")
 }
 
 func TestNamesInTheKernelFollowTheTables(t *testing.T) {
-	c, n := followsTheTables(t, "--dns-fast-path")
+	c, n := followsTheTables(t)
 	if got := c.answeredInTheKernel(n); got < 20 { // each name once while it is there, and once after
 		t.Errorf("the programs answered %d questions", got)
 	}

@@ -16,7 +16,6 @@ import (
 
 	wire "github.com/miekg/dns"
 
-	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/dns"
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -184,11 +183,15 @@ func TestEveryResolverFindsNames(t *testing.T) {
 	}
 	slices.Sort(names)
 	programs := resolvers(t)
-	for _, flag := range []string{"--dns-fast-path", "--dns-fast-path=false"} {
+	for _, flag := range []string{"--dns-fast-path=false", "--dns-fast-path"} {
 		a := c.agent(n, "--dns", "--dns-service=default/kube-dns", "--dns-zone=cluster.local", flag)
 		a.serving()
-		a.await("a responder", func(s agent.Status) bool { return s.Listen["dns"] != "" })
 		for _, six := range []bool{false, true} {
+			at := netip.AddrPortFrom(cluster.address(six).Addr(), 53)
+			c.await("the node answers", func() bool {
+				ttl, err := resolve(pod, way{"udp", six}, at, webName)
+				return err == nil && ttl == nodesTTL
+			})
 			kubelet := dns.Kubelet{Zone: "cluster.local", ClusterDNS: []netip.Addr{cluster.address(six).Addr()}}
 			file := filepath.Join(t.TempDir(), "resolv.conf")
 			c.must(os.WriteFile(file, []byte(kubelet.NamesOf(lb.NamedPod{Name: lb.PodName{Namespace: "default", Name: "client"}}).String()), 0o600))

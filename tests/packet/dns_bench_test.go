@@ -3,12 +3,16 @@
 package packet
 
 import (
+	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	miekg "github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/dns"
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
@@ -50,4 +54,56 @@ func BenchmarkAQuestionInTheKernel(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkNamesInTheTable is what it takes to write the names of 10,000 Services with ten endpoints each: all of them, all over those of an
+// agent before, and those of one Service of which one endpoint changes to and fro.
+func BenchmarkNamesInTheTable(b *testing.B) {
+	const services, endpoints = 10_000, 10
+	o := patientNames()
+	o.Sizes = bpf.Sizes{Answers: 1 << 17}
+	r := newRig(b, o)
+	view := dns.NewView(dns.ViewOptions{Node: lb.Node{Name: "n1"}})
+	state := func(s, missing int) *lb.NamedService {
+		n := &lb.NamedService{Name: lb.ServiceName{Namespace: fmt.Sprintf("ns-%d", s%100), Name: fmt.Sprintf("service-%d", s)}}
+		n.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(s >> 8), byte(s)})}
+		n.Ports = []lb.NamedPort{{Name: "http", Protocol: lb.TCP, Number: 80}}
+		var all []lb.NamedEndpoint
+		for e := range endpoints - missing {
+			all = append(all, lb.NamedEndpoint{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(128 + e), byte(s >> 8), byte(s)})}, Is: lb.IsReady})
+		}
+		n.Slices = []*lb.NamedSlice{lb.NewNamedSlice("s", n.Ports, all...)}
+		return n
+	}
+	for s := range services {
+		view.Set(state(s, 0))
+	}
+	view.Synced()
+	responder := dns.NewResponder(view, namesOptions())
+	mirror := func(b *testing.B) {
+		view.Mirror(responder, r.tables.Answers(), func(err error) { b.Fatal(err) })
+	}
+	b.Run("all", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			check(b, r.tables.Answers().Clear())
+			b.StartTimer()
+			mirror(b)
+		}
+	})
+	b.Run("again", func(b *testing.B) {
+		for b.Loop() {
+			mirror(b)
+		}
+	})
+	b.Run("endpoint", func(b *testing.B) {
+		b.ReportAllocs()
+		with, without := state(7, 0), state(7, 1)
+		for b.Loop() {
+			for _, next := range []*lb.NamedService{without, with} {
+				view.Narrow(next)
+				view.Set(next)
+			}
+		}
+	})
 }

@@ -24,18 +24,31 @@ type Client struct {
 	Address netip.Addr // its own; it has a share of the questions that wait for the upstream
 	TCP     bool
 	IP6     bool
+
+	asks *bool // not nil: the upstream is not asked, and this is set where it would be
 }
 
 // Serve answers any query that could be parsed, in the form that its client can take: EDNS (RFC 6891), truncation in whole records.
 func (r *Responder) Serve(ctx context.Context, query *wire.Msg, from Client) *wire.Msg {
 	began := time.Now()
 	out, way := r.checked(ctx, query, from)
+	if from.asks != nil && *from.asks {
+		return nil
+	}
 	r.observe(query, out, way, time.Since(began))
 	if edns := query.IsEdns0(); edns != nil && out.IsEdns0() == nil {
 		out.SetEdns0(edns.UDPSize(), edns.Do())
 	}
 	fit(out, query.IsEdns0(), from)
 	return out
+}
+
+// ServeAlone is Serve where nobody else needs to be asked. False: somebody does.
+func (r *Responder) ServeAlone(query *wire.Msg, from Client) (out *wire.Msg, ok bool) {
+	asks := false
+	from.asks = &asks
+	out = r.Serve(context.Background(), query, from)
+	return out, !asks
 }
 
 // checked refuses what is not asked as Kubernetes' clients ask.

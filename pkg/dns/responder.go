@@ -4,6 +4,7 @@ package dns
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -153,9 +154,15 @@ func (r *Responder) forward(ctx context.Context, query *wire.Msg, from Client) (
 // exchange asks the upstream for a client. What is old is told of names outside of the cluster alone: what becomes of an address in it, of
 // which its reverse name tells, is known there now.
 func (r *Responder) exchange(ctx context.Context, query *wire.Msg, from Client) (*wire.Msg, Way, error) {
+	if from.asks != nil {
+		*from.asks = true
+		return nil, WayForwarded, errAsks
+	}
 	_, _, ours := r.Zone(query.Question[0].Name)
 	return r.options.Forwarder.Exchange(ctx, query, from.Address, !ours)
 }
+
+var errAsks = errors.New("the upstream is to be asked")
 
 // refusal answers a query with a code alone.
 func refusal(query *wire.Msg, rcode int) *wire.Msg {

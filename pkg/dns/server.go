@@ -47,7 +47,12 @@ func (s *Server) Run(ctx context.Context) error {
 	handler := wire.HandlerFunc(func(w wire.ResponseWriter, query *wire.Msg) { s.handle(ctx, w, query) })
 	servers := []*wire.Server{{Listener: &streams{Listener: all.stream, share: &share{most: maxConnections}}}}
 	for _, p := range all.packets {
-		servers = append(servers, &wire.Server{PacketConn: p})
+		if conn, ok := p.(*net.UDPConn); ok && !conn.LocalAddr().(*net.UDPAddr).IP.IsUnspecified() {
+			answers := &datagrams{Server: s, conn: conn}
+			group.Go(func() error { return answers.run(ctx) })
+			continue
+		}
+		servers = append(servers, &wire.Server{PacketConn: p}) // which answers from the address that was asked
 	}
 	for _, server := range servers {
 		server.Handler, server.MsgAcceptFunc, server.MaxTCPQueries = handler, accept, maxPipelined
@@ -86,16 +91,23 @@ func accept(h wire.Header) wire.MsgAcceptAction {
 func (s *Server) handle(ctx context.Context, w wire.ResponseWriter, query *wire.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 	defer cancel()
-	data, err := s.Responder.Serve(ctx, query, clientOf(w.RemoteAddr())).Pack()
-	if err != nil { // an object or an upstream says what no message can
-		s.Log.Debug("answer that is no message", "error", err)
-		if data, err = new(wire.Msg).SetRcode(query, wire.RcodeServerFailure).Pack(); err != nil {
-			return
-		}
+	data, err := s.pack(query, s.Responder.Serve(ctx, query, clientOf(w.RemoteAddr())), nil)
+	if err != nil {
+		return
 	}
 	if _, err := w.Write(data); err != nil {
 		s.Log.Debug("answer a query", "address", w.RemoteAddr().String(), "error", err)
 	}
+}
+
+// pack writes an answer, into room if that is enough. An object or an upstream may say what no message can: that is a failure.
+func (s *Server) pack(query, reply *wire.Msg, room []byte) ([]byte, error) {
+	data, err := reply.PackBuffer(room)
+	if err != nil {
+		s.Log.Debug("answer that is no message", "error", err)
+		data, err = new(wire.Msg).SetRcode(query, wire.RcodeServerFailure).PackBuffer(room)
+	}
+	return data, err
 }
 
 // clientOf takes the other end of a socket.

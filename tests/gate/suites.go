@@ -99,7 +99,7 @@ var suites = []suite{
 		command: test("./pkg/capability", "./pkg/agent", "-run=Loader|Privileges|WhatIsNotKept")},
 	{name: "packets", about: "packets through the real programs", after: []string{"compile"}, env: []string{privileged, "RAPID_CHECKS=25"}, warm: 115,
 		command: test("./tests/packet", "./tests/sockets", "./tests/differential")},
-	{name: "faults", about: "killed agents, full tables, missing features", after: []string{"compile"}, env: []string{privileged}, warm: 50,
+	{name: "faults", about: "killed agents, full tables, missing features", after: []string{"compile"}, env: []string{privileged}, warm: 62,
 		command: test("./tests/faults")},
 	{name: "oracle", about: "decisions beside kube-proxy's own code, 6,000 worlds", after: []string{"compile-modules"}, dir: "tests/oracle", warm: 14,
 		command: test("./...", "-rapid.checks=3000")},

@@ -195,7 +195,7 @@ func makeAll(urls []string) error {
 			made++
 			if _, err := askOnce(url, 0); err != nil {
 				failed++
-				fmt.Println("no answer", time.Now().UTC().Format(time.TimeOnly), url, err)
+				fmt.Println("no answer", time.Now().UTC().Format(time.RFC3339), url, err)
 			}
 		}
 		if round%50 == 0 {

@@ -24,6 +24,7 @@ import (
 type Options struct {
 	MTU       int // of every link unless its node says otherwise; 0 is 1500
 	Network   Network
+	Unrouted  bool // nothing knows the nodes' pods, whatever the network: what runs on the nodes sees to that
 	Netfilter bool // nodes have the nftables rules that CNIs and kube-proxy install
 	XDP       bool // links of hosts give packets complete checksums, which programs at XDP want
 }

@@ -93,6 +93,9 @@ func (n *Node) connect() error {
 	if err := n.lab.plug(n.Namespace, Uplink, n.port(), n.Options.UplinkMTU, n.plugs()...); err != nil {
 		return err
 	}
+	if n.lab.options.Unrouted {
+		return nil
+	}
 	others := n.lab.nodes[:n.number-1]
 	if n.lab.options.Network == Tunneled {
 		return n.addTunnel(others)

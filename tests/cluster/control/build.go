@@ -21,7 +21,11 @@ var program = sync.OnceValues(func() (string, error) { return Build("kubernetes"
 
 // Build gives the file of a program of this module. It is built once and kept in the user's cache directory: Go finds in a second or
 // two that nothing changed.
-func Build(name string) (string, error) {
+func Build(name string) (string, error) { return BuildOf(name, "tests/cluster", "./"+name) }
+
+// BuildOf is Build of a package that another module of this repository, whose directory is given, has or requires. The environment
+// may say how.
+func BuildOf(name, module, pkg string, environment ...string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
@@ -38,20 +42,19 @@ func Build(name string) (string, error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return "", err
 	}
-	return build(dir, name)
-}
-
-// build replaces the file if it is of another version. Who runs the old one goes on with it.
-func build(dir, name string) (string, error) {
 	root, err := repository.Root()
 	if err != nil {
 		return "", err
 	}
-	file := filepath.Join(dir, name)
-	command := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", file, "./"+name)
-	command.Dir = filepath.Join(root, "tests", "cluster")
+	return build(filepath.Join(dir, name), filepath.Join(root, module), pkg, environment)
+}
+
+// build replaces the file if it is of another version. Who runs the old one goes on with it.
+func build(file, dir, pkg string, environment []string) (string, error) {
+	command := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", file, pkg)
+	command.Dir, command.Env = dir, append(os.Environ(), environment...)
 	if out, err := command.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w: %s", name, err, out)
+		return "", fmt.Errorf("build %s: %w: %s", filepath.Base(file), err, out)
 	}
 	return file, nil
 }

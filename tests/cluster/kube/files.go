@@ -15,6 +15,7 @@ const (
 	kubernetesFile   = "/opt/kubernetes" // the program
 	containerdSocket = "/run/containerd/containerd.sock"
 	pluginDir        = "/usr/lib/cni"
+	networkFile      = "/etc/cni/net.d/10-pods.conflist"
 )
 
 // containerdConfig: this machine may be one that lets nobody make a process's OOM score less.
@@ -69,26 +70,26 @@ evictionHard: {nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.availabl
 
 // files are a node's own: who it is, how it logs in, and what its services are told.
 func (c *Cluster) files(n *lab.Node) (map[string]string, error) {
-	network, err := c.network.config(n.PodSubnets())
-	if err != nil {
-		return nil, err
-	}
 	user := "system:node:" + n.Name
 	kubeconfig, err := c.Plane.Certify(user, "system:nodes")
 	if err != nil {
 		return nil, err
 	}
 	files := map[string]string{
-		"/etc/hostname":                   n.Name + "\n",
-		"/etc/hosts":                      fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n%s %s\n", n.V4, n.Name, n.V6, n.Name),
-		"/etc/resolv.conf":                "",
-		"/etc/passwd":                     "root:x:0:0:root:/root:/bin/sh\n",
-		"/etc/group":                      "root:x:0:\n",
-		"/etc/os-release":                 "ID=nearlb\nPRETTY_NAME=\"A node of nearlb's test cluster\"\n",
-		"/etc/machine-id":                 fmt.Sprintf("%032x\n", n.V4.As4()),
-		"/etc/containerd/config.toml":     containerdConfig,
-		"/etc/cni/net.d/10-pods.conflist": network,
-		"/etc/kubernetes/kubelet.yaml":    kubeletConfig,
+		"/etc/hostname":                n.Name + "\n",
+		"/etc/hosts":                   fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n%s %s\n", n.V4, n.Name, n.V6, n.Name),
+		"/etc/resolv.conf":             "",
+		"/etc/passwd":                  "root:x:0:0:root:/root:/bin/sh\n",
+		"/etc/group":                   "root:x:0:\n",
+		"/etc/os-release":              "ID=nearlb\nPRETTY_NAME=\"A node of nearlb's test cluster\"\n",
+		"/etc/machine-id":              fmt.Sprintf("%032x\n", n.V4.As4()),
+		"/etc/containerd/config.toml":  containerdConfig,
+		"/etc/kubernetes/kubelet.yaml": kubeletConfig,
+	}
+	if c.network.Flannel == nil { // which says itself what pods get
+		if files[networkFile], err = c.network.config(n.PodSubnets()); err != nil {
+			return nil, err
+		}
 	}
 	for path, source := range map[string]string{
 		"/etc/kubernetes/ca.crt":             c.Plane.File("ca.crt"),

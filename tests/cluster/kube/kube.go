@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kube runs a whole Kubernetes cluster on this machine: the control plane of package control with a scheduler, and nodes with a
-// kubelet and a containerd each, which run real pods, connected by the reference CNI plugins.
+// kubelet and a containerd each, which run real pods, connected by the reference CNI plugins, or by flannel.
 //
 // A node is a set of namespaces (network, mounts, processes, cgroups) with a file system in memory: its containers, images, pins and
 // processes are the node's own. Nothing of this machine is changed but directories of the cluster's own: one in the directory of
@@ -101,6 +101,11 @@ func (c *Cluster) start(ctx context.Context, o Options) error {
 	c.say("starting containerd and kubelet on %s", names(o.Nodes))
 	if err := c.startNodes(ctx, o.Nodes); err != nil {
 		return err
+	}
+	if c.network.Flannel != nil {
+		if err := c.installFlannel(ctx); err != nil {
+			return err
+		}
 	}
 	c.say("waiting for the nodes to be ready")
 	return c.awaitReady(ctx)

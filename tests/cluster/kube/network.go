@@ -11,11 +11,12 @@ import (
 )
 
 // Network is how pods are connected: by one of the reference CNI plugins, with addresses of host-local and with portmap, and from node
-// to node by plain routes or through VXLAN devices.
+// to node by plain routes, through VXLAN devices, or by flannel.
 type Network struct {
 	Name     string
 	Tunneled bool
 	Plugin   Plugin
+	Flannel  *Flannel
 }
 
 // Plugin is the type of the first plugin, and what it is told but for addresses and routes.
@@ -33,14 +34,20 @@ var Networks = []Network{
 	{Name: "bridge, hairpinMode", Plugin: Plugin{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true}},
 	{Name: "bridge, promiscMode, ipMasq", Plugin: Plugin{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "promiscMode": true}},
 	{Name: "bridge over VXLAN, ipMasq", Tunneled: true, Plugin: Plugin{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "mtu": 1450}},
+	{Name: "flannel, host-gw, iptables", Flannel: &Flannel{Backend: "host-gw"}},
+	{Name: "flannel, VXLAN, nftables", Flannel: &Flannel{Backend: "vxlan", NFTables: true}},
 }
 
 // options are those of the lab that the nodes are in.
 func (n Network) options() lab.Options {
-	if n.Tunneled {
+	switch {
+	case n.Flannel != nil:
+		return n.Flannel.options()
+	case n.Tunneled:
 		return lab.Options{Network: lab.Tunneled}
+	default:
+		return lab.Options{}
 	}
-	return lab.Options{}
 }
 
 // config is the CNI configuration of a node whose pods have addresses of these subnets.

@@ -119,8 +119,15 @@ func (n *Node) Import(ctx context.Context, tarball string) error {
 }
 
 // RestartKubelet and RestartContainerd end a service, and wait until it runs again. What it looks after goes on meanwhile.
-func (n *Node) RestartKubelet() error    { return n.restart(1, "kubelet") }
-func (n *Node) RestartContainerd() error { return n.restart(0, "containerd") }
+func (n *Node) RestartKubelet() error { return n.restart(1, "kubelet") }
+
+// RestartContainerd: one that ends while it looks for the containers which it had takes them for dead.
+func (n *Node) RestartContainerd() error {
+	if err := n.restart(0, "containerd"); err != nil {
+		return err
+	}
+	return n.awaitContainerd(context.Background())
+}
 
 func (n *Node) restart(number int, name string) error {
 	before := n.pid(name)

@@ -128,14 +128,14 @@ func (t *table) String() string {
 # Kubernetes' own network tests
 
 %s's test program, unmodified, on three nodes with kubelet and containerd, each in a zone of its own, dual stack, pods connected by the CNI plugins ptp and
-host-local: first with kube-proxy (mode nftables), then with nearlb in its place, installed as docs/install.md says. %s, nearlb %s.
+host-local: %swith nearlb in kube-proxy's place, installed as docs/install.md says. %s, nearlb %s.
 
 Of the %d tests of sig-network, %s. Images are made from Kubernetes' sources; in the place of nginx, which nobody
 asks there, is a server of agnhost.
 
 | | kube-proxy | nearlb |
 |---|---:|---:|
-`, kubernetes(), t.Date, t.Version, t.all, t.choice())
+`, kubernetes(), t.reference(), t.Date, t.Version, t.all, t.choice())
 	for _, what := range []struct {
 		name string
 		is   func(outcome) bool
@@ -159,6 +159,14 @@ asks there, is a server of agnhost.
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", strings.ReplaceAll(name, "|", "/"), r.of["kube-proxy"], r.of["nearlb"], r.why)
 	}
 	return b.String()
+}
+
+// reference says what nearlb is compared with.
+func (t *table) reference() string {
+	if t.countOf("kube-proxy", func(o outcome) bool { return o != outcome{} }) == 0 {
+		return "not yet with kube-proxy, "
+	}
+	return "first with kube-proxy (mode nftables), then "
 }
 
 // choice says which tests the table has.

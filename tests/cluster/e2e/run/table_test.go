@@ -47,6 +47,14 @@ func TestTheTableTellsWhatPassesWithWhomAndWhyNot(t *testing.T) {
 	}
 }
 
+func TestTheTableSaysThatKubeProxyDidNotRun(t *testing.T) {
+	of := table{}
+	of.add("nearlb", []types.SpecReport{spec("serve", types.SpecStatePassed, "")})
+	if text := of.String(); !strings.Contains(text, "not yet with kube-proxy, with nearlb in kube-proxy's place") {
+		t.Error(text)
+	}
+}
+
 func TestNothingIsWorseBeforeItRuns(t *testing.T) {
 	kubeProxy := []types.SpecReport{spec("serve", types.SpecStatePassed, ""), spec("follow", types.SpecStatePassed, "")}
 	var of table

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -100,37 +101,93 @@ func backendsCommand() *cobra.Command {
 			return f.keepsService(r.Service, r.Port) && f.keepsNode(r.Node) && f.backend.keeps(r.Address, r.BackendPort)
 		},
 		empty:    "No backends: the agent has published none.",
+		ready:    markLess,
 		identity: func(r *maps.BackendRow) any { return [...]uint32{r.ID, uint32(r.Generation)} },
 		rates: func(before, now *maps.BackendRow, seconds float64) {
 			now.NewPerSecond = gained(before.Connections, now.Connections, seconds)
 			now.BytesToPerSecond = gained(before.BytesTo, now.BytesTo, seconds)
 			now.BytesFromPerSecond = gained(before.BytesFrom, now.BytesFrom, seconds)
+			now.TellSYN(now.SYN.Since(before.SYN))
 		},
-		columns: []column[maps.BackendRow]{
-			{heading: "SERVICE", cell: func(r maps.BackendRow) string { return withPort(r.Service, r.Port) }},
-			{heading: "BACKEND", cell: func(r maps.BackendRow) string { return hostPort(r.Address, r.BackendPort) + "/" + r.Protocol }},
-			{heading: "NODE", cell: func(r maps.BackendRow) string { return r.Node }},
-			{heading: "ZONE", cell: func(r maps.BackendRow) string { return r.Zone }},
-			{heading: "TIER", cell: func(r maps.BackendRow) string { return r.Tier }},
-			{heading: "STATE", cell: backendState},
-			{heading: "OPEN", right: true, cell: func(r maps.BackendRow) string { return count(r.Open) }},
-			{heading: "TOTAL", when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.Connections) }},
-			{heading: "NEW/S", when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.NewPerSecond, rate) }},
-			{heading: "IN/S", wide: true, when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.BytesToPerSecond, sizeRate) }},
-			{heading: "OUT/S", wide: true, when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.BytesFromPerSecond, sizeRate) }},
-			{heading: "REFUSED", wide: true, right: true, cell: func(r maps.BackendRow) string { return count(r.Refused) }},
-			{heading: "UNANSWERED", wide: true, right: true, cell: func(r maps.BackendRow) string { return count(r.Unanswered) }},
-			{heading: "LEFT OUT UNTIL", wide: true, cell: func(r maps.BackendRow) string { return r.EjectedUntil }},
-			{heading: "BECAUSE", wide: true, cell: func(r maps.BackendRow) string { return r.EjectedBecause }},
-			{heading: "LISTS", wide: true, cell: func(r maps.BackendRow) string { return strings.Join(r.Lists, ",") }},
-			{heading: "PACKETS TO", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsTo) }},
-			{heading: "BYTES TO", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesTo) }},
-			{heading: "PACKETS FROM", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsFrom) }},
-			{heading: "BYTES FROM", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesFrom) }},
-		},
+		columns: backendColumns(),
 	}.command()
 	cmd.AddCommand(readmitCommand())
 	return cmd
+}
+
+func backendColumns() []column[maps.BackendRow] {
+	return slices.Concat([]column[maps.BackendRow]{
+		{heading: "SERVICE", cell: func(r maps.BackendRow) string { return withPort(r.Service, r.Port) }},
+		{heading: "BACKEND", cell: func(r maps.BackendRow) string { return hostPort(r.Address, r.BackendPort) + "/" + r.Protocol }},
+		{heading: "NODE", cell: func(r maps.BackendRow) string { return r.Node }},
+		{heading: "ZONE", cell: func(r maps.BackendRow) string { return r.Zone }},
+		{heading: "TIER", cell: func(r maps.BackendRow) string { return r.Tier }},
+		{heading: "STATE", cell: backendState},
+		{heading: "OPEN", right: true, cell: func(r maps.BackendRow) string { return count(r.Open) }},
+		{heading: "TOTAL", when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.Connections) }},
+		{heading: "NEW/S", when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.NewPerSecond, rate) }},
+		{heading: "IN/S", wide: true, when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.BytesToPerSecond, sizeRate) }},
+		{heading: "OUT/S", wide: true, when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.BytesFromPerSecond, sizeRate) }},
+	}, troubleColumns(), []column[maps.BackendRow]{
+		{heading: "LISTS", wide: true, cell: func(r maps.BackendRow) string { return strings.Join(r.Lists, ",") }},
+		{heading: "PACKETS TO", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsTo) }},
+		{heading: "BYTES TO", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesTo) }},
+		{heading: "PACKETS FROM", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsFrom) }},
+		{heading: "BYTES FROM", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesFrom) }},
+	})
+}
+
+// troubleColumns are those by which a slow or dead backend is told.
+func troubleColumns() []column[maps.BackendRow] {
+	return []column[maps.BackendRow]{
+		{heading: "SHARE", wide: true, right: true, needed: func(r maps.BackendRow) bool { return r.Less }, cell: tierShare},
+		{heading: "REFUSED", wide: true, right: true, needed: func(r maps.BackendRow) bool { return r.Refused > 0 },
+			cell: func(r maps.BackendRow) string { return count(r.Refused) }},
+		{heading: "UNANSWERED", wide: true, right: true, needed: func(r maps.BackendRow) bool { return r.Unanswered > 0 },
+			cell: func(r maps.BackendRow) string { return count(r.Unanswered) }},
+		{heading: "SYN P50", wide: true, right: true, cell: func(r maps.BackendRow) string { return microseconds(r.SYN50) }},
+		{heading: "SYN P99", wide: true, right: true, needed: func(r maps.BackendRow) bool { return r.SYN99 != nil && *r.SYN99 >= slowAnswer },
+			cell: func(r maps.BackendRow) string { return microseconds(r.SYN99) }},
+		{heading: "LAST REPLY", wide: true, right: true, needed: func(r maps.BackendRow) bool { return r.Refused+r.Unanswered > 0 || r.EjectedUntil != "" }, cell: lastReply},
+		{heading: "LEFT OUT UNTIL", wide: true, cell: func(r maps.BackendRow) string { return r.EjectedUntil }},
+		{heading: "BECAUSE", wide: true, cell: func(r maps.BackendRow) string { return r.EjectedBecause }},
+	}
+}
+
+// slowAnswer is a time to answer a SYN, in microseconds, that tables show without being asked: no network of a cluster takes so long.
+const slowAnswer = 100_000
+
+// muchLess is the part of another's share below which a backend gets less than others: tables of slots differ by one.
+const muchLess = 0.8
+
+// markLess marks backends that get fewer new connections than others of their tier: those of less weight, or that start slowly.
+func markLess(rows []maps.BackendRow) {
+	type tier struct {
+		service, port, protocol, tier string
+		four                          bool
+	}
+	of := func(r *maps.BackendRow) tier { return tier{r.Service, r.Port, r.Protocol, r.Tier, r.Address.Is4()} }
+	most := map[tier]float64{}
+	for i := range rows {
+		most[of(&rows[i])] = max(most[of(&rows[i])], value(rows[i].Share))
+	}
+	for i := range rows {
+		rows[i].Less = rows[i].Share != nil && *rows[i].Share < muchLess*most[of(&rows[i])]
+	}
+}
+
+func tierShare(r maps.BackendRow) string {
+	if r.Share == nil {
+		return ""
+	}
+	return shareText(*r.Share)
+}
+
+func lastReply(r maps.BackendRow) string {
+	if r.LastReplySeconds == nil {
+		return "never"
+	}
+	return idle(*r.LastReplySeconds) + " ago"
 }
 
 // stateEjected stands in tables for the state of a backend that new connections leave out. JSON has the state, and ejectedUntil.

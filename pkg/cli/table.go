@@ -18,8 +18,8 @@ const columnGap = 2
 // column is one column of a table of rows R.
 type column[R any] struct {
 	heading string
-	wide    bool         // shown with -o wide only
-	needed  func(R) bool // shown without -o wide only, and where a row needs it; nil: always
+	wide    bool         // shown with -o wide
+	needed  func(R) bool // shown without -o wide, where a row needs it; nil: always, unless wide
 	when    columnTime
 	right   bool // numbers: aligned at their ends
 	cell    func(R) string
@@ -40,7 +40,7 @@ const (
 func writeTable[R any](w io.Writer, width int, wide bool, columns []column[R], rows []R) error {
 	var shown []column[R]
 	for _, c := range columns {
-		if c.needed == nil && (wide || !c.wide) || c.needed != nil && !wide && slices.ContainsFunc(rows, c.needed) {
+		if wide && (c.wide || c.needed == nil) || !wide && (c.needed == nil && !c.wide || c.needed != nil && slices.ContainsFunc(rows, c.needed)) {
 			shown = append(shown, c)
 		}
 	}

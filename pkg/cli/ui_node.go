@@ -186,14 +186,7 @@ func lookAtWhy(ctx context.Context, live *agentFlags, name lb.ServiceName, clien
 	}
 	doc = uiWhy{whyDocument: diagnose(s), Frontends: list(s.frontends)}
 	doc.Drops = lastDrops(doc.Drops)
-	keep := func(p lb.PortName) bool { return p.Service == name }
-	err = live.pins.read(func(r *maps.Reader) error {
-		doc.Backends, err = collect(r.BackendsOf(keep), func(maps.BackendRow) bool { return true })
-		return err
-	})
-	if err != nil {
-		return doc, err
-	}
+	doc.Backends = list(s.backends)
 	zones, err := lookAtZones(ctx, live, &filter{service: name.String(), all: true})
 	if err != nil {
 		return doc, err

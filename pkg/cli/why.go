@@ -89,6 +89,7 @@ type seen struct {
 	news      agent.ServiceNews // of an agent that answers
 	answered  bool
 	frontends []maps.FrontendRow // of the Service, all ports
+	backends  []maps.BackendRow  // likewise
 	tries     []try
 	refused   []try          // where no packet was sent: those that the tables would refuse
 	drops     []journal.Drop // of this client towards the Service, of late
@@ -195,6 +196,11 @@ func (s *seen) find(r *maps.Reader, asked string) error {
 	if len(names) == 0 && s.service.UnmarshalText([]byte(asked)) != nil {
 		s.service = lb.ServiceName{Namespace: "default", Name: asked}
 	}
+	for row, err := range r.BackendsOf(func(p lb.PortName) bool { return p.Service == s.service }) {
+		if err == nil { // nearlb backends tells of those that cannot be read
+			s.backends = append(s.backends, row)
+		}
+	}
 	return nil
 }
 
@@ -222,11 +228,19 @@ func (s *seen) try(live *agentFlags, addresses []netip.Addr, from trace.Door) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, tracer.Close()) }()
-	for _, client := range addresses {
-		door := from
-		if door == "" {
-			door = s.doorOf(client, live.pins.pinPath)
+	doors := make([]trace.Door, len(addresses))
+	for i, client := range addresses {
+		if doors[i] = from; from == "" {
+			doors[i] = s.doorOf(client, live.pins.pinPath)
 		}
+	}
+	return s.tryBy(tracer, addresses, doors)
+}
+
+// tryBy is try with the door of each address.
+func (s *seen) tryBy(tracer *trace.Tracer, addresses []netip.Addr, doors []trace.Door) error {
+	for i, client := range addresses {
+		door := doors[i]
 		for _, f := range s.asked(door) {
 			if f.Address.Is4() != client.Is4() || len(s.tries) == mostTries {
 				continue

@@ -23,6 +23,7 @@ type whyDocument struct {
 	Causes    []cause        `json:"causes"`
 	Tries     []try          `json:"tries"`
 	Endpoints []planEndpoint `json:"endpoints"` // none where no agent answers
+	Failing   []failingRow   `json:"failing"`   // backends that take connections, and did not answer, refused or are left out
 	Drops     []journal.Drop `json:"drops"`
 	Problems  []lb.Problem   `json:"problems"`
 	zone      string
@@ -39,7 +40,7 @@ type cause struct {
 // what was ignored of the Service, then what happened before.
 func diagnose(s *seen) whyDocument {
 	doc := whyDocument{Client: s.client, ClientPod: s.news.Pod, Service: s.service.String(), Port: s.port, Causes: []cause{},
-		Tries: list(s.tries), Endpoints: []planEndpoint{}, Drops: list(s.drops), Problems: list(s.news.Problems)}
+		Tries: list(s.tries), Endpoints: []planEndpoint{}, Failing: list(s.failing()), Drops: list(s.drops), Problems: list(s.news.Problems)}
 	if s.status != nil {
 		doc.Node, doc.zone = s.status.Node.Name, s.status.Node.Zone
 	}
@@ -48,7 +49,7 @@ func diagnose(s *seen) whyDocument {
 	}
 	slices.SortFunc(doc.Problems, lb.Problem.Compare)
 	doc.Problems = slices.Compact(doc.Problems)
-	for _, find := range []func() []cause{s.ofAgent, s.ofPublication, s.ofNames, s.ofTries, s.ofProblems, s.ofDrops} {
+	for _, find := range []func() []cause{s.ofAgent, s.ofPublication, s.ofNames, s.ofTries, s.ofBackends, s.ofProblems, s.ofDrops} {
 		for _, c := range find() {
 			if !slices.ContainsFunc(doc.Causes, func(other cause) bool { return other.What == c.What && other.Text == c.Text }) {
 				doc.Causes = append(doc.Causes, c)
@@ -205,6 +206,12 @@ func (s *seen) ofDrops() []cause {
 		return nil
 	}
 	last := s.drops[len(s.drops)-1]
-	return []cause{{"dropped-before", fmt.Sprintf("it was refused before: %d packets in the last 10 minutes, the last one %s (%s: %s)", len(s.drops), ago(last.Time, s.now), last.Verdict, last.Reason),
-		"nearlb changes --since 15m --service " + s.service.String() + " says what changed since"}}
+	next := "nearlb changes --since 15m --service " + s.service.String() + " says what changed since"
+	if !slices.Contains(decided, last.Reason) {
+		next = "nearlb explain " + last.Reason + " says what to do; nearlb drops -f shows whether it goes on"
+	}
+	return []cause{{"dropped-before", fmt.Sprintf("it was refused before: %d packets in the last 10 minutes, the last one %s (%s: %s)", len(s.drops), ago(last.Time, s.now), last.Verdict, last.Reason), next}}
 }
+
+// decided are reasons that only a publication ends or begins.
+var decided = []string{"no-endpoints", "no-local-endpoints", "no-topology-match", "source-range", "no-service"}

@@ -116,7 +116,7 @@ func (c *change) introduce(w *backendChange) error {
 		if err := c.zero(c.t.store.backendCounters.zero, w.id); err != nil {
 			return err
 		}
-		c.t.store.forgetSYN(w.id)
+		c.t.store.forgetAnswers(w.id)
 	}
 	for _, k := range c.t.store.ofBackend(&w.to) {
 		c.needKnown(k)

@@ -80,12 +80,14 @@ func newExpiry(c clock) expiry {
 }
 
 // idle is the number of ticks without a packet. A packet of the last moment may carry a later tick than now: that is no age.
-func (e expiry) idle(f *bpf.NearlbFlow) uint64 {
-	age := e.now - f.Touched
-	if age > -e.perSecond {
-		return 0
+func (e expiry) idle(f *bpf.NearlbFlow) uint64 { return age(e.now, f.Touched, e.perSecond) }
+
+// age is the ticks since then.
+func age(now, then, perSecond uint32) uint64 {
+	if ticks := now - then; ticks <= -perSecond {
+		return uint64(ticks)
 	}
-	return uint64(age)
+	return 0
 }
 
 // seconds is idle in seconds.

@@ -73,6 +73,7 @@ type leftOut struct {
 const (
 	wordUntil      = int(unsafe.Offsetof(healthRow{}.Until) / 4)
 	wordSince      = int(unsafe.Offsetof(healthRow{}.Since) / 4)
+	wordAnswered   = int(unsafe.Offsetof(healthRow{}.Answered) / 4)   // written by programs alone, but for a fresh id
 	wordUnanswered = int(unsafe.Offsetof(healthRow{}.Unanswered) / 4) // unanswered, generation
 	wordTimes      = int(unsafe.Offsetof(healthRow{}.Times) / 4)
 )

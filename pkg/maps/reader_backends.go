@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"math"
 	"net/netip"
 	"strings"
 	"time"
@@ -30,7 +31,7 @@ func (r *Reader) BackendsOf(keep func(lb.PortName) bool) iter.Seq2[BackendRow, e
 }
 
 func collectBackends(v *view, keep func(uint32) bool) (all []BackendRow, failed []error) {
-	tallies := v.backendTallies()
+	tallies, shares := v.backendTallies(), v.shares(keep)
 	for id := uint32(1); id < v.backends.size; id++ {
 		b, ok := v.backend(id)
 		if !ok || !keep(b.Service) {
@@ -42,6 +43,10 @@ func collectBackends(v *view, keep func(uint32) bool) (all []BackendRow, failed 
 		}
 		row := v.backendRow(id, &b, &counter)
 		v.noteEjection(&row, &b)
+		v.noteAnswers(&row)
+		if share, listed := shares[id]; listed {
+			row.Share = &share
+		}
 		row.Open, row.Refused, row.Unanswered = tallies[id].open, tallies[id].refused, tallies[id].unanswered
 		all = append(all, row)
 	}
@@ -73,6 +78,56 @@ func (v *view) noteEjection(row *BackendRow, b *backendRow) {
 	}
 	row.EjectedSince, row.EjectedUntil = at(h.Since), at(h.Until)
 	row.EjectedBecause = Evidence{Unanswered: int(h.Unanswered), Clients: int(h.Clients)}.Text()
+}
+
+// noteAnswers says how long the backend took to answer SYNs, and when it answered a connection last.
+func (v *view) noteAnswers(row *BackendRow) {
+	row.TellSYN(v.synTimes(row.ID).since(nil))
+	if !v.health.in(row.ID, 1) {
+		return
+	}
+	if answered := v.health.load(row.ID, wordAnswered); answered != 0 {
+		seconds := int64(age(v.clock.jiffies(), answered, v.clock.perSecond()) / uint64(v.clock.perSecond()))
+		row.LastReplySeconds = &seconds
+	}
+}
+
+// TellSYN has the row tell of these answers to SYNs.
+func (r *BackendRow) TellSYN(times *SYNTimes) {
+	r.SYN = times
+	r.SYN50, r.SYN99 = wholeMicroseconds(times.Microseconds(0.5)), wholeMicroseconds(times.Microseconds(0.99))
+}
+
+func wholeMicroseconds(p *float64) *float64 {
+	if p == nil {
+		return nil
+	}
+	whole := math.Round(*p)
+	return &whole
+}
+
+// shares gives the part of its tier's slots that each backend of the service ports that keep takes has, by id, for clients on this node.
+// Frontends of one service port have the same tiers.
+func (v *view) shares(keep func(uint32) bool) map[uint32]float64 {
+	all, told := map[uint32]float64{}, map[span]bool{}
+	for key, number := range v.frontends.all() {
+		if isAddressKey(key) {
+			continue
+		}
+		record, err := v.record(key, number)
+		if err != nil || !keep(record.Service) {
+			continue // who lists frontends tells of it
+		}
+		for _, tier := range record.Sides[bpf.NearlbSideIndexSIDE_INTERNAL].Tiers {
+			if run := (span{tier.First, tier.Count}); tier.Count > 0 && !told[run] && v.slots.in(tier.First, tier.Count) {
+				told[run] = true
+				for i := range tier.Count {
+					all[v.slots.load(tier.First+i, 0)] += 1 / float64(tier.Count)
+				}
+			}
+		}
+	}
+	return all
 }
 
 // stale is the state of a backend whose id serves another endpoint now.

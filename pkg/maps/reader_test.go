@@ -65,6 +65,8 @@ func TestBackendRowsSayWhereAndHowTheyAre(t *testing.T) {
 	one.Address, one.Node, one.Zone, one.Tier, one.State, one.Lists, one.ID = hostAddress(1).Addr(), "n1", "z1", "node", "active", []string{"cluster"}, 1
 	one.Connections, one.BytesTo = 5, 7
 	two.Address, two.Node, two.Zone, two.Tier, two.State, two.Lists, two.ID = hostAddress(2).Addr(), "n2", "z0", "zone", "draining", []string{"cluster"}, 2
+	whole := 1.0 // each is alone in its tier
+	one.Share, two.Share = &whole, &whole
 	three.Address, three.Node, three.Zone, three.Tier, three.State, three.Lists, three.ID = hostAddress(3).Addr(), "n3", "z1", "cluster", "quiet", []string{}, 3
 	compare(t, collect(t, b.Reader().Backends()), []BackendRow{one, two, three})
 }

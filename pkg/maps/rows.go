@@ -102,6 +102,13 @@ type BackendRow struct {
 	Open        uint64 `json:"open"`       // connections that have not ended
 	Refused     uint64 `json:"refused"`    // TCP connections of late that it refused: those that the flow table remembers
 	Unanswered  uint64 `json:"unanswered"` // likewise, that had no answer for ten seconds
+
+	SYN              *SYNTimes `json:"-"`                          // nil: none
+	SYN50            *float64  `json:"synP50Us,omitempty"`         // microseconds that half of its answered SYNs took at the most, since it came
+	SYN99            *float64  `json:"synP99Us,omitempty"`         // likewise 99 of 100
+	LastReplySeconds *int64    `json:"lastReplySeconds,omitempty"` // since it first answered a connection of anybody here; left out: never
+	Share            *float64  `json:"share,omitempty"`            // of the new connections of this node's clients that come to its tier; left out: no tier has it
+	Less             bool      `json:"-"`                          // than others of its tier: tables show shares
 	BackendRates
 }
 

@@ -70,14 +70,25 @@ func (s *store) synTimes(id uint32) (t SYNTimes) {
 	return t
 }
 
-// forgetSYN begins anew with an id: another endpoint has it.
-func (s *store) forgetSYN(id uint32) {
+// forgetAnswers begins anew with an id: another endpoint has it.
+func (s *store) forgetAnswers(id uint32) {
+	if s.health.in(id, 1) {
+		s.health.store(id, wordAnswered, 0)
+	}
 	if id >= s.syn.size {
 		return
 	}
 	for i := range (SYNTimes{}).buckets {
 		atomic.StoreUint32(s.syn.word(id, i), 0)
 	}
+}
+
+// Since is what came after an earlier reading; nil: nothing.
+func (t *SYNTimes) Since(before *SYNTimes) *SYNTimes {
+	if t == nil {
+		return nil
+	}
+	return t.since(before)
 }
 
 // since is what came after an earlier reading; the counters wrap.

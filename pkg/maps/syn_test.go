@@ -80,7 +80,7 @@ func TestAMeterTellsSYNTimes(t *testing.T) {
 	if g := c.look(); g.Ports[0].SYN != nil {
 		t.Errorf("nothing came, and %d are told", g.Ports[0].SYN.count())
 	}
-	c.store.forgetSYN(2)
+	c.store.forgetAnswers(2)
 	if times := c.store.synTimes(2); times.count() != 0 {
 		t.Errorf("%d are left", times.count())
 	}

@@ -100,6 +100,9 @@ func (t *Tracer) Publish(decisions []lb.Decision, config maps.Config) ([]lb.Prob
 	return t.private.Problems(), nil
 }
 
+// Reader reads private tables, as long as the tracer is open.
+func (t *Tracer) Reader() *maps.Reader { return t.private.Reader() }
+
 // clear empties private tables. Between two packets nobody reads them: what is taken out can be used again at once.
 func (t *Tracer) clear() error {
 	for _, name := range t.private.Published() {

@@ -16,7 +16,11 @@ import (
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/journal"
+	"github.com/nearlb/nearlb/pkg/ui"
 )
+
+// toAsk is of servers, and of those who ask them.
+const toAsk = 10 * time.Second
 
 // listening is a socket in a directory of its own.
 func listening(t *testing.T) (*net.UnixListener, string) {
@@ -82,7 +86,7 @@ func TestWhoFollowsIsToldWhatComesAfterALongQuiet(t *testing.T) {
 		listener <- there
 		ctx, end := context.WithCancel(t.Context())
 		served := make(chan struct{})
-		go func() { _ = answerOn(ctx, listener, http.HandlerFunc(told.answer)); close(served) }()
+		go func() { _ = ui.Serve(ctx, listener, http.HandlerFunc(told.answer), askTime); close(served) }()
 		dial := func(context.Context, string, string) (net.Conn, error) { return here, nil }
 		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 		answer, err := client.Get("http://agent/changes?follow=1")
@@ -121,7 +125,7 @@ func TestAListThatWasCutOffIsNoWholeOne(t *testing.T) {
 		"half a line": {write: line[:4], failed: true}, "no list": {write: "]", failed: true}, "followed": {write: line, follow: true, failed: true},
 	} {
 		l, path := listening(t)
-		server := &http.Server{ReadHeaderTimeout: readTimeout, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		server := &http.Server{ReadHeaderTimeout: toAsk, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte(row.write))
 			if _ = http.NewResponseController(w).Flush(); row.cut {
 				panic(http.ErrAbortHandler) // closes the connection
@@ -129,7 +133,7 @@ func TestAListThatWasCutOffIsNoWholeOne(t *testing.T) {
 		})}
 		ended := make(chan error, 1)
 		go func() { ended <- server.Serve(l) }()
-		err := askAgent(t.Context(), path, "/drops", readTimeout, func(d *json.Decoder) error {
+		err := askAgent(t.Context(), path, "/drops", toAsk, func(d *json.Decoder) error {
 			return eachNews(d, row.follow, func(News) error { return nil })
 		})
 		if (err != nil) != row.failed || errors.Is(err, ErrAgentEnded) != row.follow {
@@ -150,11 +154,11 @@ func TestOnlyUsersThatMayAskAreAnswered(t *testing.T) {
 		answered bool
 	}{{me, true}, {me + 1, false}} {
 		l, path := listening(t)
-		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("7")) }), ReadHeaderTimeout: readTimeout}
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("7")) }), ReadHeaderTimeout: toAsk}
 		ended := make(chan error, 1)
 		go func() { ended <- server.Serve(from{l, path, []uint32{row.user}}) }()
 		var got int
-		err := askAgent(t.Context(), path, "/names", readTimeout, func(d *json.Decoder) error { return d.Decode(&got) })
+		err := askAgent(t.Context(), path, "/names", toAsk, func(d *json.Decoder) error { return d.Decode(&got) })
 		if answered := err == nil && got == 7; answered != row.answered {
 			t.Errorf("user %d of %d: %v, %d", row.user, me, err, got)
 		}

@@ -66,6 +66,8 @@ type daemon struct {
 	attached     chan struct{} // closed: programs serve
 	attachedOnce sync.Once
 
+	outdated atomic.Bool // the configuration changed: a restart is needed
+
 	mu     sync.Mutex
 	listen map[string]string // server -> address
 	growth Growth
@@ -137,6 +139,7 @@ func (d *daemon) serve(ctx context.Context, group *errgroup.Group) {
 	}
 	group.Go(func() error { return d.forPeople().run(ctx) })
 	group.Go(func() error { d.changes.keep(ctx); return nil })
+	group.Go(func() error { return d.followSettings(ctx) })
 }
 
 // work goes from one set of tables to the next as they have to grow.

@@ -23,6 +23,7 @@ type facts struct {
 	checks   []health.Row       // health check node ports
 	source   watch.Health
 	growth   Growth
+	outdated bool // the configuration changed since the start
 }
 
 // facts asks whether the programs serve before it reads their rows: a status that says so has them all.
@@ -36,6 +37,7 @@ func (r *running) facts() facts {
 		checks:   r.checks.Rows(),
 		source:   r.source.Health(),
 		growth:   r.daemon.grown(),
+		outdated: r.daemon.outdated.Load(),
 	}
 }
 
@@ -82,5 +84,6 @@ func (f facts) count(s *metrics.State) {
 	}
 	s.Unreadable = f.source.Error != ""
 	s.Held = map[string]int{"Service": f.source.Held.Services, "EndpointSlice": f.source.Held.Endpoints, "Node": f.source.Held.Nodes}
+	s.Outdated = f.outdated
 	s.Growths, s.Cramped = f.growth.Times, f.growth.Error != ""
 }

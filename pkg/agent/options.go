@@ -35,6 +35,8 @@ type Options struct {
 	APIServers []string // --api-server: addresses instead of the one that the kubeconfig or the environment has
 	Manifests  string   // --manifests: directory of objects, instead of an API server
 
+	Settings Settings // --config-dir: values of flags that neither the command line nor the environment has
+
 	PinPath string // --pin-path, on a bpffs
 	LockDir string // --lock-dir: lock and status file
 

@@ -74,6 +74,9 @@ func (r *running) status() Status {
 		Trouble:  r.kept(),
 		Names:    r.daemon.names.status(),
 	}
+	if r.options.tunnelPort() != 0 {
+		s.Tunnel = r.daemon.peers.status(r.options.OffNode, r.source.Nodes(), r.options.NodeName)
+	}
 	if r.options.Shortcut != ShortcutOff {
 		passing := r.passing.last()
 		s.Shortcut = &passing

@@ -4,19 +4,17 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/nearlb/nearlb/pkg/ui"
 )
 
 const (
 	listenAgain = 5 * time.Second
-	readTimeout = 10 * time.Second // of a request's header
-	askTime     = 3 * readTimeout  // of a request and its answer
+	askTime     = 30 * time.Second // of a request and its answer
 )
 
 // server is one HTTP server of the agent. While its address is taken, perhaps by kube-proxy, it tries again, and the status says
@@ -58,19 +56,5 @@ func (s server) serve(ctx context.Context) error {
 		return err
 	}
 	s.agent.diary.trouble("serve "+s.name, nil)
-	return answerOn(ctx, listener, s.handler)
-}
-
-// answerOn answers requests until ctx ends, and closes the listener.
-func answerOn(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: readTimeout, WriteTimeout: askTime}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { <-ctx.Done(); return server.Close() })
-	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	return group.Wait()
+	return ui.Serve(ctx, listener, s.handler, askTime)
 }

@@ -52,6 +52,7 @@ type Status struct {
 
 	Names    *NamesStatus       `json:"names,omitempty"`    // left out: it is not to answer any
 	Shortcut *ShortcutStatus    `json:"shortcut,omitempty"` // left out: it is never taken
+	Tunnel   *TunnelStatus      `json:"tunnel,omitempty"`   // left out: there is none
 	Growth   Growth             `json:"growth"`             // of the tables
 	Devices  []attach.DeviceRow `json:"devices"`
 	Checks   []health.Row       `json:"healthChecks"` // health check node ports

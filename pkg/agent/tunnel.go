@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/lb"
 	tables "github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -52,6 +53,29 @@ func newTunnelPeers(port uint16) *tunnelPeers {
 	rand.Read(mark[:])
 	return &tunnelPeers{port: port, mark: binary.BigEndian.Uint64(mark[:]), sockets: map[netip.Addr]*net.UDPConn{},
 		answered: map[netip.AddrPort]time.Time{}, carries: map[string]bool{}}
+}
+
+// TunnelStatus says which nodes packets of clients off the node can be carried to.
+type TunnelStatus struct {
+	OffNode lb.OffNode `json:"offNode"` // of Services that say nothing
+	Port    uint16     `json:"port"`    // UDP
+	Answer  int        `json:"answer"`  // other nodes that take packets
+	Silent  []string   `json:"silent"`  // names of those that do not: their connections go by SNAT
+}
+
+// status is of the nodes that there are.
+func (p *tunnelPeers) status(offNode lb.OffNode, nodes map[string][]netip.Addr, self string) *TunnelStatus {
+	s := &TunnelStatus{OffNode: offNode, Port: p.port, Silent: []string{}}
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		switch {
+		case name == self:
+		case p.takes(name):
+			s.Answer++
+		default:
+			s.Silent = append(s.Silent, name)
+		}
+	}
+	return s
 }
 
 // takes says whether a node answered of late.

@@ -22,6 +22,7 @@ func agentCommand(start func(context.Context, agent.Options) error) *cobra.Comma
 	var node nodeFlags
 	var logs logFlags
 	var page bool
+	var configDir string
 	cmd := &cobra.Command{
 		Use:   "agent --node-name NAME [--manifests DIR | --kubeconfig FILE]",
 		Short: "Run the daemon of a node",
@@ -30,13 +31,15 @@ publishes what this node does with them into the kernel. When it ends, for
 whatever reason, traffic goes on.
 
 Each flag is also read from the environment: --node-name from
-NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
+NEARLB_NODE_NAME, and so on, and from a file of its name in --config-dir. A flag
+on the command line wins, then the environment.`,
 		Example: `  nearlb agent --node-name n1                          in a cluster
   nearlb agent --node-name n1 --manifests /etc/nearlb  without one`,
 		Args: noArguments,
 	}
 	flags := cmd.Flags()
 	addAgentFlags(flags, &options)
+	flags.StringVar(&configDir, configDirFlag, "", "`directory` with values of flags in files of their names, as a ConfigMap is mounted; what changes there wants a restart, which the status says")
 	flags.BoolVar(&page, "ui", false, "serve nearlb ui's page below /ui/ of --metrics-address, which must be a loopback address")
 	names := addNameFlags(cmd, &options.Names)
 	addSizeFlags(flags, &options)
@@ -64,7 +67,13 @@ NEARLB_NODE_NAME, and so on. A flag on the command line wins.`,
 	complete(cmd, "ejection", ejection.words)
 	complete(cmd, "log-format", func() []string { return []string{"text", "json"} })
 	complete(cmd, "log-level", func() []string { return []string{"debug", "info", "warn", "error"} })
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) }
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if err := fromEnvironment(cmd.Flags()); err != nil || configDir == "" {
+			return err
+		}
+		options.Settings, err = fromDirectory(cmd.Flags(), configDir, warnTo(cmd.ErrOrStderr()))
+		return err
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := node.config(options.NodeName)
 		if err != nil {

@@ -35,20 +35,21 @@ type dump[R any] struct {
 }
 
 func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
-	var pins pinFlags
+	var live agentFlags
 	var only filter
 	var again watchFlags
 	var bare bool
+	pins := &live.pins
 	cmd := &cobra.Command{Use: d.use, Short: d.short, Example: d.example, Args: noArguments}
-	pins.add(cmd.Flags())
-	only.add(cmd, d.filters, &pins)
+	live.add(cmd.Flags())
+	only.add(cmd, d.filters, pins)
 	for _, add := range more {
 		add(cmd, &only)
 	}
 	formats := []string{formatTable, formatWide, formatJSON, formatJSONL, formatYAML}
 	if d.service != nil {
 		formats = append(formats, formatName)
-		takesName(cmd, &pins)
+		takesName(cmd, pins)
 	}
 	output := addOutputFlag(cmd, append(formats, formatJSONPath)...)
 	var order sortFlag
@@ -68,6 +69,7 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 		if only.narrows() {
 			show.empty = "Nothing matches the filters."
 		}
+		live.sayWhoseTables(cmd.ErrOrStderr())
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
 			return pins.read(func(reader *maps.Reader) error {
 				kept := func(row R) bool { return d.keep(row, &only) }

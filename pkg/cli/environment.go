@@ -3,11 +3,15 @@
 package cli
 
 import (
+	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/nearlb/nearlb/pkg/agent"
 )
 
 // readFlags are those that commands which read take from the environment: where the agent is, and how rows look. Which rows there are
@@ -37,6 +41,33 @@ func fromEnvironment(flags *pflag.FlagSet, only ...string) error {
 	})
 	return bad
 }
+
+// fromDirectory sets flags that neither the command line nor the environment sets from files of their names, and says what it read. A file
+// that is no flag is told of: the agent starts without it.
+func fromDirectory(flags *pflag.FlagSet, dir string, warn func(string)) (agent.Settings, error) {
+	settings, err := agent.ReadSettings(dir)
+	if err != nil {
+		return settings, usageError{err}
+	}
+	var names []string
+	flags.VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })
+	for _, name := range slices.Sorted(maps.Keys(settings.Values)) {
+		flag := flags.Lookup(name)
+		switch {
+		case flag == nil || name == "help" || name == configDirFlag:
+			warn(filepath.Join(dir, name) + ": " + unknownWord("flag", name, names).Error())
+		case flag.Changed:
+		default:
+			if err := flags.Set(name, settings.Values[name]); err != nil {
+				return settings, usagef("%s: %q: %w", filepath.Join(dir, name), settings.Values[name], err)
+			}
+		}
+	}
+	return settings, nil
+}
+
+// configDirFlag names the directory itself.
+const configDirFlag = "config-dir"
 
 // variable is the environment variable of a flag: NEARLB_NODE_NAME of --node-name.
 func variable(flag string) string {

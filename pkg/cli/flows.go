@@ -15,7 +15,7 @@ import (
 )
 
 func flowsCommand() *cobra.Command {
-	var pins pinFlags
+	var live agentFlags
 	var only filter
 	var again watchFlags
 	var bare bool
@@ -38,8 +38,9 @@ it is read, in no order, unless --sort-by asks for one.`,
 		Args: noArguments,
 	}
 	flags := cmd.Flags()
-	pins.add(flags)
-	only.add(cmd, byService|byNode|byBackend|byClient|byFrontend, &pins)
+	pins := &live.pins
+	live.add(flags)
+	only.add(cmd, byService|byNode|byBackend|byClient|byFrontend, pins)
 	flags.BoolVar(&only.all, "all", false, "those that have ended, too")
 	flags.Var(&states, "state", "only flows in these `states`: "+strings.Join(maps.FlowStates(), ", "))
 	complete(cmd, "state", maps.FlowStates)
@@ -56,6 +57,7 @@ it is read, in no order, unless --sort-by asks for one.`,
 		}
 		keep := func(r *maps.FlowRow) bool { return states.keeps(r.State, only.all) && keepFlow(r, &only) }
 		list := func(reader *maps.Reader) iter.Seq2[maps.FlowRow, error] { return sieve(reader.Flows(), keep) }
+		live.sayWhoseTables(cmd.ErrOrStderr())
 		narrowed := only.narrows() || len(states.only) > 0
 		if group != "" {
 			by, err := groupBy(group)

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/pflag"
+
+	"github.com/nearlb/nearlb/pkg/agent"
 )
 
 // agentFlags say which agent is asked.
@@ -23,6 +25,14 @@ type agentFlags struct {
 func (f *agentFlags) add(flags *pflag.FlagSet) {
 	f.pins.add(flags)
 	addLockDir(flags, &f.lockDir)
+}
+
+// sayWhoseTables says on standard error that no agent follows changes, and since when, where one has left tables. Where no agent's status is
+// to be found nobody knows: it may be elsewhere.
+func (f *agentFlags) sayWhoseTables(errs io.Writer) {
+	if status, err := agent.ReadStatus(f.lockDir, f.pins.pinPath); err == nil && !works(status) {
+		fmt.Fprintf(errs, "nearlb: the agent is %s\n", oneLine(agentText(status, time.Now())))
+	}
 }
 
 // stream writes rows of a table as they come: under headings that are written once, in columns that do not become narrower.

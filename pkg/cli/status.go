@@ -141,6 +141,9 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 			fmt.Fprintf(w, "          %s\n", oneLine(printable(what)))
 		}
 	}
+	if a.Tunnel != nil {
+		fmt.Fprintf(w, "tunnel    %s\n", tunnelText(*a.Tunnel))
+	}
 	for _, row := range a.Devices {
 		if row.Hook == "xdp" {
 			fmt.Fprintf(w, "xdp       %s: %s\n", printable(row.Device), oneLine(printable(xdpText(row))))
@@ -165,6 +168,22 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 		fmt.Fprintf(w, "health    %s port %d: ready endpoints here: IPv4 %d, IPv6 %d; answered on %s\n", c.Service, c.Port, c.Endpoints4, c.Endpoints6, orDash(joined(c.Listen)))
 	}
 }
+
+// tunnelText says which nodes take packets of clients off the node as they came.
+func tunnelText(t agent.TunnelStatus) string {
+	text := fmt.Sprintf("UDP port %d, %s where a Service says nothing; %d other nodes take packets", t.Port, t.OffNode, t.Answer)
+	if len(t.Silent) == 0 {
+		return text
+	}
+	names := strings.Join(t.Silent[:min(len(t.Silent), silentShown)], ", ")
+	if more := len(t.Silent) - silentShown; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return text + ", to others connections go by SNAT: " + printable(names)
+}
+
+// silentShown is how many nodes are named that do not answer in the tunnel.
+const silentShown = 3
 
 // xdpText says what the program at XDP does on a device.
 func xdpText(row attach.DeviceRow) string {

@@ -17,6 +17,7 @@ type State struct {
 	External  int            // of those, external IPs that are refused, or served although they are somebody else's
 	Draining  bool           // new connections are left to kube-proxy
 	Growths   int            // times that larger tables took the place of others
+	Outdated  bool           // the configuration changed since the start
 	Cramped   bool           // tables could not grow, and are tried again
 	Eligible  bool           // load balancers off the cluster may send traffic here
 	Checks    map[string]int // health check node ports: answered, failed
@@ -61,6 +62,7 @@ func (c stateCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	out <- prometheus.MustNewConstMetric(describe("nearlb_table_growths_total", "Times that larger tables took the place of others."), prometheus.CounterValue, float64(s.Growths))
 	one("nearlb_table_growth_failing", "1 if tables could not grow; it is tried again.", truth(s.Cramped))
+	one("nearlb_restart_needed", "1 if what --config-dir has changed since the agent started.", truth(s.Outdated))
 	one("nearlb_draining", "1 if new connections are left to kube-proxy (nearlb handover).", truth(s.Draining))
 	one("nearlb_node_eligible", "1 if load balancers off the cluster may send traffic to this node.", truth(s.Eligible))
 	by("nearlb_health_check_node_ports", "Services with a health check node port, by whether it is answered.", "state", s.Checks)

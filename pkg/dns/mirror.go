@@ -5,6 +5,7 @@ package dns
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"reflect"
@@ -32,6 +33,23 @@ type Answers interface {
 // the method that changes it returns. It answers as r would. What cannot be written is answered by nobody but r from then on, as failed is
 // told; so it is until the view is mirrored anew.
 func (v *View) Mirror(r *Responder, to Answers, failed func(error)) {
+	m := v.beginMirror(r, to, failed)
+	for part := range slices.Chunk(v.unwritten(), mirroredAtOnce) {
+		v.mirrorPart(m, part)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.mirror == m {
+		m.complete = true
+		m.configure()
+	}
+}
+
+// mirroredAtOnce is how many Services are written while nobody reads the view: all of them may take a second, for which clients would wait.
+const mirroredAtOnce = 32
+
+// beginMirror writes what names of Services are below.
+func (v *View) beginMirror(r *Responder, to Answers, failed func(error)) *mirror {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	m := &mirror{view: v, responder: r, to: to, failed: failed, next: firstNumber, namespaces: map[string]uint32{}, services: map[lb.ServiceName]mirrored{}}
@@ -42,14 +60,25 @@ func (v *View) Mirror(r *Responder, to Answers, failed func(error)) {
 	for name := range v.namespaces {
 		m.namespace(name)
 	}
-	for name, e := range v.services {
-		m.service(name, nil, e, false)
+	return m
+}
+
+// unwritten are the Services that a new mirror has to write. One that changes from now on writes itself.
+func (v *View) unwritten() []lb.ServiceName {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return slices.AppendSeq(slices.Collect(maps.Keys(v.services)), maps.Keys(v.doubtful))
+}
+
+// mirrorPart writes some Services that no change has written yet.
+func (v *View) mirrorPart(m *mirror, part []lb.ServiceName) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, name := range part {
+		if _, written := m.services[name]; !written && v.mirror == m {
+			m.service(name, nil, v.services[name], false)
+		}
 	}
-	for name := range v.doubtful {
-		m.service(name, nil, nil, false)
-	}
-	m.complete = true
-	m.configure()
 }
 
 // Mirrored is what is in the table that a View writes its names to.
@@ -255,7 +284,7 @@ func (m *mirror) service(name lb.ServiceName, old, now *entry, all bool) {
 	}
 	at, known := m.services[name]
 	if !known {
-		at = mirrored{m.namespaces[name.Namespace], m.newNumber()}
+		at, old = mirrored{m.namespaces[name.Namespace], m.newNumber()}, nil // whatever it had is not written
 		m.services[name] = at
 	}
 	m.endpoints(at.number, old, now, all)

@@ -5,7 +5,13 @@ package dns_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/nearlb/nearlb/pkg/dns"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -15,17 +21,22 @@ import (
 type paper struct {
 	room  int
 	zones lb.NameZones
-	names map[string]lb.NameAnswer
+	names map[paperKey]lb.NameAnswer
+}
+
+type paperKey struct {
+	parent uint32
+	label  string
 }
 
 var errFull = errors.New("no room")
 
 func (p *paper) Configure(z lb.NameZones) error { p.zones = z; return nil }
-func (p *paper) Clear() error                   { p.names = map[string]lb.NameAnswer{}; return nil }
+func (p *paper) Clear() error                   { p.names = map[paperKey]lb.NameAnswer{}; return nil }
 func (p *paper) Room() int                      { return p.room }
 
 func (p *paper) Put(parent uint32, label string, n lb.NameAnswer) (bool, error) {
-	key := fmt.Sprint(parent, label)
+	key := paperKey{parent, label}
 	if _, there := p.names[key]; !there && len(p.names) >= p.room {
 		return false, errFull
 	}
@@ -36,8 +47,77 @@ func (p *paper) Put(parent uint32, label string, n lb.NameAnswer) (bool, error) 
 
 func (p *paper) Remove(parent uint32, label string) (bool, error) {
 	before := len(p.names)
-	delete(p.names, fmt.Sprint(parent, label))
+	delete(p.names, paperKey{parent, label})
 	return len(p.names) < before, nil
+}
+
+// tree is what can be found by a table, without the numbers.
+func (p *paper) tree(parent uint32, below string) map[string]lb.NameAnswer {
+	all := map[string]lb.NameAnswer{}
+	for key, n := range p.names {
+		if key.parent == parent {
+			name, number := key.label+"."+below, n.Number
+			n.Number = 0
+			all[name] = n
+			maps.Copy(all, p.tree(number, name))
+		}
+	}
+	return all
+}
+
+// Services that change while all are written are written as they are at the end.
+func TestWhatChangesWhileATableIsWrittenIsInIt(t *testing.T) {
+	view := dns.NewView(dns.ViewOptions{})
+	state := func(i, version int) *lb.NamedService {
+		s := named(fmt.Sprintf("ns-%d", i%7), fmt.Sprintf("s-%d", i))
+		s.Headless = true
+		for e := range 1 + (i+version)%4 {
+			s.Slices = append(s.Slices, slice(fmt.Sprint(e), tcp("http", 80), ready(fmt.Sprintf("10.%d.%d.%d", version, i, e+1), "")))
+		}
+		return s
+	}
+	const services, versions = 200, 5
+	change := func(version int) {
+		for i := range services {
+			switch next := state(i, version); (i + version) % 5 {
+			case 0:
+				view.Remove(next.Name)
+			case 1:
+				view.Narrow(next)
+				view.Set(next)
+			case 2:
+				view.Doubt(next.Name)
+			default:
+				view.Set(next)
+			}
+		}
+	}
+	change(0)
+	view.Synced()
+	r := dns.NewResponder(view, dns.Options{Zones: []string{"cluster.local"}, Pods: dns.PodsInsecure})
+	meanwhile, after := &paper{room: 10_000}, &paper{room: 10_000}
+	var group errgroup.Group
+	group.Go(func() error {
+		for version := range versions {
+			change(version)
+		}
+		return nil
+	})
+	fail := func(err error) { t.Error(err) }
+	for range versions {
+		view.Mirror(r, meanwhile, fail)
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	told := view.Mirrored()
+	view.Mirror(r, after, fail)
+	if !meanwhile.zones.On || told != view.Mirrored() {
+		t.Errorf("on: %v; %+v, want %+v", meanwhile.zones.On, told, view.Mirrored())
+	}
+	if diff := cmp.Diff(after.tree(0, ""), meanwhile.tree(0, ""), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("what was written while it changed (-after +meanwhile)\n%s", diff)
+	}
 }
 
 // What the table does not have is not denied by it.

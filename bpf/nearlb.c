@@ -125,7 +125,7 @@ int from_net_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_ICMP);
 	if (step.next == NEXT_REPLY)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_REPLY);
-	if (step.next == NEXT_FINISH && tunnel_is_here(skb, &work.packet, step.verdict)) {
+	if ((step.next == NEXT_FINISH || step.next == NEXT_FORMER) && tunnel_is_here(skb, &work.packet, step.verdict)) {
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_IN);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
@@ -135,7 +135,7 @@ int from_net_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	if (step.verdict == VERDICT_PASS_UNKNOWN_REPLY)
+	if (step.next == NEXT_FORMER)
 		bpf_tail_call(skb, &programs, PROGRAM_FORMER);
 	if (step.next == NEXT_ROUTE) {
 		tail_route(skb, step.verdict, skb->len, work.in.flow.service, WAY_FORWARD);
@@ -164,11 +164,10 @@ int to_net_slow(struct __sk_buff *skb)
 	if (step.next == NEXT_ICMP)
 		bpf_tail_call(skb, &programs, PROGRAM_TO_NET_ICMP);
 	if (step.next == NEXT_TUNNEL) {
-		handed(skb)->tunnel.verdict = step.verdict;
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	if (step.verdict == VERDICT_REJECT_LATE_ANSWER) {
+	if (step.next == NEXT_REJECT) {
 		tail_reject(skb, HOOK_TO_NET, step.verdict);
 		bpf_tail_call(skb, &programs, PROGRAM_REJECT);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
@@ -179,7 +178,7 @@ int to_net_slow(struct __sk_buff *skb)
 SEC("tc")
 int from_pod_hairpin(struct __sk_buff *skb)
 {
-	return finish(skb, HOOK_FROM_POD, slow_hairpin(skb));
+	return finish(skb, HOOK_FROM_POD, slow_hairpin(skb).verdict);
 }
 
 SEC("tc")
@@ -245,17 +244,17 @@ int from_net_reply(struct __sk_buff *skb)
 {
 	struct packet packet = { .hook = HOOK_FROM_NET };
 	struct reply reply = {};
-	enum verdict verdict = snat_reply(skb, &packet, &reply);
+	struct step step = snat_reply(skb, &packet, &reply);
 
-	if (verdict_is_translate(verdict)) {
-		tail_route(skb, verdict, skb->len, reply.flow.service, WAY_BACK);
+	if (step.next == NEXT_ROUTE) {
+		tail_route(skb, step.verdict, skb->len, reply.flow.service, WAY_BACK);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
-		verdict = VERDICT_DROP_NO_PROGRAM;
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	if (verdict == VERDICT_PASS_UNKNOWN_REPLY)
+	if (step.next == NEXT_FORMER)
 		bpf_tail_call(skb, &programs, PROGRAM_FORMER);
-	event_refused(skb, &packet, verdict);
-	return finish(skb, HOOK_FROM_NET, verdict);
+	event_refused(skb, &packet, step.verdict);
+	return finish(skb, HOOK_FROM_NET, step.verdict);
 }
 
 SEC("tc")
@@ -358,7 +357,7 @@ int tunnel_forward(struct __sk_buff *skb)
 
 	if (tail_again(skb, &work, step.next))
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_FORWARD);
-	if (verdict_is_translate(step.verdict) && work.in.flow.seen & CARRIED_NEAR) {
+	if (step.next == NEXT_ROUTE) {
 		tail_route(skb, step.verdict, in ? in->length : 0, work.service, WAY_FORWARD);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;

@@ -97,7 +97,7 @@ static __always_inline struct step slow_ports(struct __sk_buff *skb, struct work
 	if (!known_destination(&packet->destination, packet->destination_port, work->settings->seed) && !hairpin &&
 	    !service_cidr_has(&packet->destination)) {
 		if (reply)
-			return step_finish(VERDICT_PASS_UNKNOWN_REPLY);
+			return step_unknown_reply();
 		return step_finish(packet->fragment == FRAGMENT_LATER ? VERDICT_PASS_FRAGMENT
 								      : VERDICT_PASS_NOT_SERVICE);
 	}
@@ -138,19 +138,19 @@ static __always_inline struct step slow_forward(struct __sk_buff *skb, struct wo
 }
 
 /* Packets to the hairpin address; the packet is no fragment without ports any more. */
-static __always_inline enum verdict slow_hairpin(struct __sk_buff *skb)
+static __always_inline struct step slow_hairpin(struct __sk_buff *skb)
 {
 	const struct settings *settings = settings_get();
 	struct packet packet = { .hook = HOOK_FROM_POD };
 	enum verdict verdict;
 
 	if (!settings)
-		return VERDICT_PASS_DISABLED;
+		return step_finish(VERDICT_PASS_DISABLED);
 	verdict = parse_full(skb, &packet);
 	if (verdict != VERDICT_CONTINUE)
-		return verdict;
+		return step_finish(verdict);
 	if (packet.fragment == FRAGMENT_LATER && !fragment_recall(&packet))
-		return VERDICT_PASS_FRAGMENT;
+		return step_finish(VERDICT_PASS_FRAGMENT);
 	return reply_hairpin(skb, settings, &packet);
 }
 
@@ -167,11 +167,7 @@ static __always_inline struct step slow_reply(struct __sk_buff *skb, enum hook h
 		return step_finish(verdict);
 	if (is_icmp(packet.protocol, packet.family))
 		return step_to(NEXT_ICMP);
-	handed(skb)->tunnel.node = 0;
-	verdict = reply_slow(skb, settings, &packet);
-	return tunnel_there && handed(skb)->tunnel.node && verdict_is_translate(verdict)
-		       ? (struct step){ NEXT_TUNNEL, verdict }
-		       : step_finish(verdict);
+	return reply_slow(skb, settings, &packet);
 }
 
 /* ICMP and ICMPv6 of both directions. */

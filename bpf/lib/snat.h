@@ -506,32 +506,34 @@ static __always_inline void snat_give(const struct reply *reply)
 	flow_free(reply->at, reply->entry, reply->flow.word);
 }
 
-static __always_inline enum verdict snat_translate(struct __sk_buff *skb, const struct settings *settings,
-						   const struct packet *packet, struct reply *reply)
+static __always_inline struct step snat_translate(struct __sk_buff *skb, const struct settings *settings,
+						  const struct packet *packet, struct reply *reply)
 {
 	__u32 add = seen_from_server(packet, reply->flow.seen);
+	enum verdict verdict;
 
 	flow_note(reply->at, flow_now(), add);
 	flow_note_twin(&reply->flow, add, false);
 	trace_flow(&reply->flow);
-	return reply_rewrite(skb, packet, &reply->flow);
+	verdict = reply_rewrite(skb, packet, &reply->flow);
+	return verdict_is_translate(verdict) ? (struct step){ NEXT_ROUTE, verdict } : step_finish(verdict);
 }
 
 /* A flow has what is here, or had it a moment ago: reply and packet are told of. What has none is of the host's own connections or of a
  * masquerade's, as far as anybody can say: it passes. Of a flow that was lost, the host answers it with a reset. */
-static __always_inline enum verdict snat_reply(struct __sk_buff *skb, struct packet *packet, struct reply *reply)
+static __always_inline struct step snat_reply(struct __sk_buff *skb, struct packet *packet, struct reply *reply)
 {
 	const struct settings *settings = settings_get();
 
 	if (!settings)
-		return VERDICT_PASS_DISABLED;
+		return step_finish(VERDICT_PASS_DISABLED);
 	if (parse_full(skb, packet) != VERDICT_CONTINUE ||
 	    (packet->fragment == FRAGMENT_LATER && !fragment_recall(packet)))
-		return VERDICT_PASS_UNKNOWN_REPLY;
+		return step_unknown_reply();
 	if (!snat_find(settings, packet, reply))
-		return VERDICT_PASS_UNKNOWN_REPLY;
+		return step_unknown_reply();
 	if (!snat_is_over(skb, &reply->flow, packet))
 		return snat_translate(skb, settings, packet, reply);
 	snat_give(reply);
-	return VERDICT_PASS_UNKNOWN_REPLY;
+	return step_unknown_reply();
 }

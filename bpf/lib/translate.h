@@ -301,45 +301,54 @@ __noinline int reply_is_late(const struct packet *packet)
 	return flow_search(&query) >= 0;
 }
 
-/* client: where the client is to be looked for; the packet's destination but for hairpin flows. */
-static __always_inline enum verdict reply_translate(struct __sk_buff *skb, const struct settings *settings,
-						    const struct packet *packet, const struct packet *seen)
+/* What comes after a reply was translated: answers of carried connections go to the node that the client came by. */
+static __always_inline struct step reply_translated(struct __sk_buff *skb, const struct packet *packet,
+						    const struct flow *flow, enum verdict verdict)
+{
+	if (!tunnel_there || packet->hook != HOOK_TO_NET || !(flow->flags & FLOW_CARRIED) ||
+	    !verdict_is_translate(verdict))
+		return step_finish(verdict);
+	tail_tunnel(skb, flow, verdict, flow_carried_by(flow), TUNNEL_REPLY, HOOK_TO_NET);
+	return (struct step){ NEXT_TUNNEL, verdict };
+}
+
+/* seen: the packet with its client as the destination, which it is but for hairpin flows. */
+static __always_inline struct step reply_translate(struct __sk_buff *skb, const struct settings *settings,
+						   const struct packet *packet, const struct packet *seen)
 {
 	struct reply reply = {};
 	__u32 add;
 
 	reply_find(&reply, settings, seen, QUERY_REPLY);
 	if (!reply.at)
-		return reply_is_late(packet) ? VERDICT_REJECT_LATE_ANSWER : VERDICT_PASS_NOT_SERVICE;
+		return reply_is_late(packet) ? (struct step){ NEXT_REJECT, VERDICT_REJECT_LATE_ANSWER }
+					     : step_finish(VERDICT_PASS_NOT_SERVICE);
 	add = seen_from_server(packet, reply.flow.seen);
 	flow_note(reply.at, flow_now(), add);
 	flow_note_twin(&reply.flow, add, false);
 	trace_flow(&reply.flow);
 	if (reply.flow.flags == FLOW_DIRECT)
-		return VERDICT_PASS_DIRECT;
-	if (tunnel_there && packet->hook == HOOK_TO_NET && reply.flow.flags & FLOW_CARRIED)
-		tail_tunnel(skb, &reply.flow, VERDICT_TRANSLATE_REPLY, flow_carried_by(&reply.flow), TUNNEL_REPLY,
-			    HOOK_TO_NET);
-	return reply_rewrite(skb, packet, &reply.flow);
+		return step_finish(VERDICT_PASS_DIRECT);
+	return reply_translated(skb, packet, &reply.flow, reply_rewrite(skb, packet, &reply.flow));
 }
 
-static __always_inline enum verdict reply_slow(struct __sk_buff *skb, const struct settings *settings,
-					       struct packet *packet)
+static __always_inline struct step reply_slow(struct __sk_buff *skb, const struct settings *settings,
+					      struct packet *packet)
 {
 	if (packet->malformed)
-		return VERDICT_PASS_MALFORMED;
+		return step_finish(VERDICT_PASS_MALFORMED);
 	if (packet->fragment == FRAGMENT_LATER && !fragment_recall(packet))
-		return VERDICT_PASS_FRAGMENT;
+		return step_finish(VERDICT_PASS_FRAGMENT);
 	if (!has_ports(packet->protocol))
-		return VERDICT_PASS_PROTOCOL;
+		return step_finish(VERDICT_PASS_PROTOCOL);
 	if (!known_backend(&packet->source, packet->source_port, settings->seed))
-		return VERDICT_PASS_NOT_SERVICE;
+		return step_finish(VERDICT_PASS_NOT_SERVICE);
 	return reply_translate(skb, settings, packet, packet);
 }
 
 /* The server's side of a hairpin flow: the pod answers the address that stood for it as a client. */
-static __always_inline enum verdict reply_hairpin(struct __sk_buff *skb, const struct settings *settings,
-						  const struct packet *packet)
+static __always_inline struct step reply_hairpin(struct __sk_buff *skb, const struct settings *settings,
+						 const struct packet *packet)
 {
 	struct packet seen = *packet;
 

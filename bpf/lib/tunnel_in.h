@@ -338,6 +338,14 @@ static __always_inline void tunnel_claim_both(const struct settings *settings, s
 	tunnel_claim(flow, node);
 }
 
+/* The client's pod is on this node: its packet is routed, past a reverse path filter. */
+static __always_inline struct step tunnel_translated(const struct work *work, enum verdict verdict)
+{
+	if (work->in.flow.seen & CARRIED_NEAR && verdict_is_translate(verdict))
+		return (struct step){ NEXT_ROUTE, verdict };
+	return step_finish(verdict);
+}
+
 static __always_inline struct step tunnel_established(struct __sk_buff *skb, struct work *work, __u16 node)
 {
 	struct flow *live = found_flow(&work->found);
@@ -346,7 +354,7 @@ static __always_inline struct step tunnel_established(struct __sk_buff *skb, str
 	if (live && !(live->flags & FLOW_CARRIED && flow_carried_by(live) == node))
 		tunnel_claim_both(work->settings, live, node);
 	verdict = forward_established(skb, work->settings, &work->packet, &work->found, &work->in.flow, &work->in.to);
-	return verdict == VERDICT_CONTINUE ? step_again(VERDICT_DROP_FLOW_RACE) : step_finish(verdict);
+	return verdict == VERDICT_CONTINUE ? step_again(VERDICT_DROP_FLOW_RACE) : tunnel_translated(work, verdict);
 }
 
 static __always_inline struct step tunnel_ports(struct __sk_buff *skb, struct work *work,
@@ -369,7 +377,7 @@ static __always_inline struct step tunnel_ports(struct __sk_buff *skb, struct wo
 		return step;
 	if (!forward_target(&made->to, work->settings, &made->flow, packet))
 		return step_finish(VERDICT_DROP_NO_BACKEND);
-	return step_finish(forward_rewrite(skb, packet, &made->flow, &made->to, step.verdict));
+	return tunnel_translated(work, forward_rewrite(skb, packet, &made->flow, &made->to, step.verdict));
 }
 
 /* What the server is told of the client's segments: its answers carry no option. */

@@ -121,7 +121,7 @@ struct work {
 	__u32 service; /* id of the service port, 0 none */
 };
 
-/* What comes after a step of the slow path. */
+/* What comes after a step, beside the verdict: that is what the packet is counted with. */
 enum next {
 	NEXT_FINISH = 0, /* nothing: the verdict is final */
 	NEXT_CREATE,     /* the flow that work->in describes is made; the verdict is the packet's then */
@@ -133,6 +133,8 @@ enum next {
 	NEXT_HAIRPIN,    /* the program for replies to the hairpin address */
 	NEXT_REPLY,      /* the program for replies to SNAT */
 	NEXT_TUNNEL,     /* the packet goes to another node by the program tunnel_out */
+	NEXT_FORMER,     /* the program of the former tables, where there are such; else the verdict is final */
+	NEXT_REJECT,     /* the program reject, which answers */
 };
 
 struct step {
@@ -153,6 +155,12 @@ static __always_inline struct step step_translate(enum verdict verdict)
 static __always_inline struct step step_again(enum verdict otherwise)
 {
 	return (struct step){ NEXT_AGAIN, otherwise };
+}
+
+/* May be a reply to SNAT, and no flow of these tables has it. */
+static __always_inline struct step step_unknown_reply(void)
+{
+	return (struct step){ NEXT_FORMER, VERDICT_PASS_UNKNOWN_REPLY };
 }
 
 /* Another program goes on. */

@@ -25,8 +25,9 @@ import (
 //
 // The order of the start keeps traffic whole. Tables found pinned are restored and verified first. If they hold Services, an
 // earlier agent's programs serve from them: the new programs take their place at once, link by link, and devices are
-// followed from then on, whether or not the objects can be read. If they are empty, programs are attached after the first
-// complete publication, so that no packet meets half of it. Tables of another layout are carried over first, connections and
+// followed from then on, whether or not the objects can be read. If they are empty, or no program is attached (an agent was killed
+// in its first publication), programs are attached after the first complete publication, so that no packet meets half of it. New tables
+// are published to while the loader still loads the programs. Tables of another layout are carried over first, connections and
 // all (see upgrade). Errors of the start are returned; later ones are tried again.
 func Run(ctx context.Context, o Options) (err error) {
 	if err := o.Check(); err != nil {
@@ -60,7 +61,7 @@ func Run(ctx context.Context, o Options) (err error) {
 // source read objects from the moment that the privileges are settled: the first list takes as long as to restore tables.
 func (d *daemon) start(ctx context.Context, p plan) (_ *running, err error) {
 	r := &running{options: d.options, log: d.log, metrics: d.metrics, source: d.source, origin: d.origin, reader: d.reader, checks: d.checks, daemon: d, plan: p,
-		hostNews: make(chan struct{}, 1), shortcutNews: make(chan struct{}, 1)}
+		loaded: make(chan struct{}), hostNews: make(chan struct{}, 1), shortcutNews: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
@@ -91,7 +92,7 @@ func (r *running) settlePrivileges(context.Context) error {
 // openTables reads what the tables hold.
 func (r *running) openTables(context.Context) (err error) {
 	r.boundMemory()
-	r.removeUnattachedPrograms()
+	attached := r.removeUnattachedPrograms()
 	if r.tables, err = tables.Open(&r.objects.NearlbMaps); err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func (r *running) openTables(context.Context) (err error) {
 	}
 	serving := r.tables.Serving()
 	r.daemon.foundServing(serving)
-	if r.warm = len(serving) > 0; r.warm {
+	if r.warm = len(serving) > 0 && (attached || len(r.objects.Former()) > 0); r.warm {
 		r.tables.Note(true)
 		return r.takeOver()
 	}
@@ -112,8 +113,54 @@ func (r *running) openPlaces(ctx context.Context) (err error) {
 	if r.devices, err = attach.New(r.attachOptions(ctx)); err != nil {
 		return err
 	}
-	r.socketHooks, err = attach.NewSocketHooks(r.socketOptions())
-	return err
+	if r.socketHooks, err = attach.NewSocketHooks(r.socketOptions()); err != nil || !r.objects.HasPrograms() {
+		return err
+	}
+	return r.give(ctx, r.objects)
+}
+
+// loadPrograms has the loader load programs over new tables, while the loop publishes to these.
+func (r *running) loadPrograms(ctx context.Context) error {
+	if closed(r.loaded) {
+		return nil
+	}
+	p := r.plan
+	p.fresh = false
+	q := r.options.request(p)
+	loaded, err := r.daemon.loader.load(ctx, q)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	programs, err := bpf.Adopt(q.options(), loaded)
+	if err != nil {
+		return err
+	}
+	return r.give(ctx, programs)
+}
+
+// give gives what attaches programs those that are loaded.
+func (r *running) give(ctx context.Context, loaded *bpf.Objects) error {
+	r.programs = loaded
+	close(r.loaded)
+	devices := attach.Programs{FromPod: loaded.FromPod, ToPod: loaded.ToPod, FromNet: loaded.FromNet, ToNet: loaded.ToNet,
+		Layer3: func() (*ebpf.Program, *ebpf.Program, error) { return r.layer3(ctx) }}
+	if err := r.devices.Give(devices, loaded.FromNetXdp); err != nil {
+		return err
+	}
+	return r.socketHooks.Give(loaded.NearlbPrograms.ByName())
+}
+
+// programmed waits until programs are loaded; false when ctx ended.
+func (r *running) programmed(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-r.loaded:
+		return true
+	}
 }
 
 // openLoop readies what publishes, and has everybody ask this agent from now on.
@@ -199,12 +246,11 @@ func (r *running) attachOptions(ctx context.Context) attach.Options {
 		Peers:         r.options.Shortcut != ShortcutOff,
 		NodeAddresses: func() []netip.Addr { return r.source.Node().Addresses },
 		LinkDir:       bpf.LinkDirectory(r.options.PinPath),
-		Programs:      r.programs(ctx),
 		Former:        r.formerLinks,
 		Carry:         r.carryConnections,
 		QdiscDir:      bpf.QdiscDirectory(r.options.PinPath),
 		Ours:          func() (map[ebpf.ProgramID]bool, error) { return bpf.PinnedPrograms(r.options.PinPath) },
-		XDP:           attach.XDPOptions{Mode: r.options.XDP, Program: r.objects.FromNetXdp, Serve: r.objects.SetXDPDevices},
+		XDP:           attach.XDPOptions{Mode: r.options.XDP, Serve: r.objects.SetXDPDevices},
 		Force:         r.options.AttachMethod,
 		Log:           r.log,
 		Synced:        func() { r.turn(); once.Do(r.removeOldPrograms); r.leaveFormer() },
@@ -220,16 +266,9 @@ func (r *running) boundMemory() {
 	}
 }
 
-// programs are those of devices. Nobody attaches any as long as the first list is waited for.
-func (r *running) programs(ctx context.Context) attach.Programs {
-	if none := new(ebpf.Program); r.plan.waiting {
-		return attach.Programs{FromPod: none, ToPod: none}
-	}
-	return attach.Programs{FromPod: r.objects.FromPod, ToPod: r.objects.ToPod, FromNet: r.objects.FromNet, ToNet: r.objects.ToNet, Layer3: func() (*ebpf.Program, *ebpf.Program, error) { return r.layer3(ctx) }}
-}
-
-// removeUnattachedPrograms keeps agents that end again and again before they attach anything from piling up programs.
-func (r *running) removeUnattachedPrograms() {
+// removeUnattachedPrograms keeps agents that end again and again before they attach anything from piling up programs. It tells whether
+// programs of an earlier agent may be attached.
+func (r *running) removeUnattachedPrograms() bool {
 	rows, err := attach.List(bpf.LinkDirectory(r.options.PinPath))
 	attached := map[ebpf.ProgramID]bool{}
 	for _, row := range rows {
@@ -241,11 +280,12 @@ func (r *running) removeUnattachedPrograms() {
 	if err != nil {
 		r.log.Warn("remove programs that were never attached", "error", err)
 	}
+	return err != nil || len(rows) > 0
 }
 
 // removeOldPrograms runs when every device has the new ones.
 func (r *running) removeOldPrograms() {
-	if err := r.objects.RemoveOldPrograms(); err != nil {
+	if err := r.programs.RemoveOldPrograms(); err != nil {
 		r.trouble("remove old programs", err)
 		r.log.Error("remove old programs", "error", err)
 	}
@@ -259,6 +299,7 @@ func (r *running) run(ctx context.Context) error {
 		return group.Wait()
 	}
 	group.Go(func() error { return r.loop.run(ctx) })
+	group.Go(func() error { return r.loadPrograms(ctx) })
 	group.Go(func() error { return r.attach(ctx) })
 	group.Go(func() error { return r.serveSockets(ctx) })
 	group.Go(func() error { return r.leaveBackends(ctx) })
@@ -303,6 +344,9 @@ func (r *running) published(ctx context.Context) (bool, error) {
 	case <-ctx.Done():
 		return false, nil
 	case <-r.first:
+		if !r.programmed(ctx) {
+			return false, nil
+		}
 		_ = r.configure() // the loop does, too, and tries again
 		err := r.takeOver()
 		return err == nil, err
@@ -326,6 +370,9 @@ func (r *running) close() error {
 	}
 	if r.carrier != nil {
 		errs = append(errs, r.carrier.Close())
+	}
+	if r.programs != nil && r.programs != r.objects {
+		errs = append(errs, r.programs.Close())
 	}
 	if r.objects != nil {
 		errs = append(errs, r.objects.Close())

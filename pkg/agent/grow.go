@@ -19,6 +19,7 @@ import (
 // plan says which tables a start works with.
 type plan struct {
 	waiting bool      // for the first list: nothing is pinned, loaded or published
+	fresh   bool      // there are no tables: what is made may be published to before the programs are loaded
 	sizes   bpf.Sizes // of tables that do not exist yet; zero: those of the object
 	grow    bool      // and of those that do
 
@@ -90,7 +91,7 @@ func (d *daemon) next(ctx context.Context, e *exchange) (*running, error) {
 	if d.loader.gone() == nil || before == nil {
 		return d.start(ctx, plan{})
 	}
-	loaded := before.objects.Loaded()
+	loaded := before.programs.Loaded()
 	return d.start(ctx, plan{loaded: &loaded})
 }
 
@@ -102,7 +103,7 @@ func (r *running) awaitList(ctx context.Context) error {
 		return nil
 	case <-r.listed:
 		r.daemon.noteMade()
-		return &exchange{plan{sizes: r.daemon.room.For(needOf(r.source, r.node()))}}
+		return &exchange{plan{fresh: true, sizes: r.daemon.room.For(needOf(r.source, r.node()))}}
 	}
 }
 
@@ -117,6 +118,9 @@ const (
 // What needs room where the flags leave none is looked at no more often than anything else: Services that do not fit are tried
 // again and again, and each look goes through all that is listed.
 func (r *running) followRoom(ctx context.Context) error {
+	if !r.programmed(ctx) { // who loads them makes no tables meanwhile
+		return nil
+	}
 	ticker := time.NewTicker(roomEvery)
 	defer ticker.Stop()
 	full := ""

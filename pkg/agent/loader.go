@@ -30,6 +30,7 @@ import (
 // loadRequest is what the loader may be asked.
 type loadRequest struct {
 	Layer3   *bpf.Loaded // load the programs for devices without an Ethernet header for these; nil: load everything else
+	Tables   bool        // make tables alone, where there are none (bpf.MakeTables)
 	Sizes    bpf.Sizes
 	Grow     bool // see bpf.Options.Exchange
 	Reload   bool
@@ -43,7 +44,7 @@ type loadRequest struct {
 
 func (q loadRequest) options() bpf.Options {
 	o := Options{SocketLB: q.SocketLB, Shortcut: q.Shortcut, CarryPort: q.Tunnel, Names: NameOptions{On: q.Names, FastPath: q.Names}}
-	return bpf.Options{Sizes: q.Sizes, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSocketHooks: q.SocketLB == attach.NoSockets, XDP: q.XDP}
+	return bpf.Options{Sizes: q.Sizes, Lean: true, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSocketHooks: q.SocketLB == attach.NoSockets, XDP: q.XDP}
 }
 
 // Constants of the programs that follow from flags (bpf/lib/config.h).
@@ -79,7 +80,7 @@ type loadAnswer struct {
 
 // request is what a plan asks for.
 func (o Options) request(p plan) loadRequest {
-	return loadRequest{Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, Tunnel: o.tunnelPort(), XDP: o.XDP.On(),
+	return loadRequest{Tables: p.fresh, Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, Tunnel: o.tunnelPort(), XDP: o.XDP.On(),
 		Names: o.Names.On && o.Names.FastPath}
 }
 
@@ -89,7 +90,11 @@ func (q loadRequest) answer() (a loadAnswer) {
 		a.Error = bpf.Text(bpf.HandLayer3(q.options(), *q.Layer3))
 		return a
 	}
-	objects, err := bpf.Load(q.options())
+	load := bpf.Load
+	if q.Tables {
+		load = bpf.MakeTables
+	}
+	objects, err := load(q.options())
 	if err == nil {
 		a.Loaded = objects.Hand()
 		err = objects.Close()
@@ -170,6 +175,9 @@ func (l *loader) load(ctx context.Context, q loadRequest) (bpf.Loaded, error) {
 	return a.Loaded, nil
 }
 
+// loaderGarbagePercent is the loader's GOGC: what it allocates for a request it hands back after that.
+const loaderGarbagePercent = 400
+
 // ServeLoader is the loader: it answers requests until there are no more. A signal that is to end the agent may reach all of its group or
 // cgroup; the loader ends with the agent, which would tell people otherwise that it is gone.
 func ServeLoader(in io.Reader, out io.Writer) error {
@@ -181,6 +189,9 @@ func ServeLoader(in io.Reader, out io.Writer) error {
 	// SYS_ADMIN, where it is given, is for the types of the module that tracks connections; SYS_RESOURCE for kernels before 5.11.
 	if _, err := capability.Keep(had & capability.Of(unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE)); err != nil {
 		return err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(loaderGarbagePercent)
 	}
 	requests, answers := json.NewDecoder(in), json.NewEncoder(out)
 	for {

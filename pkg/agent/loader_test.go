@@ -3,7 +3,9 @@
 package agent
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -18,12 +21,41 @@ import (
 // loaderArgument makes a loader of the test binary, for an agent that is the test binary, too.
 const loaderArgument = "loader"
 
-func loaderMain() int {
-	if err := ServeLoader(os.Stdin, os.Stdout); err != nil {
+func loaderMain(requests io.Reader) int {
+	if err := ServeLoader(requests, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
+}
+
+// slowLoaderArgument makes a loader that makes tables, and does nothing else until there is a file, whose name follows.
+const slowLoaderArgument = "slow-loader"
+
+// heldBack passes the first request on, and the others once the file is there. It ends with the parent.
+func heldBack(requests io.Reader, file string) io.Reader {
+	parent := os.Getppid()
+	passed, pass := io.Pipe()
+	go func() {
+		defer pass.Close()
+		each := json.NewDecoder(requests)
+		for first := true; ; first = false {
+			var request json.RawMessage
+			if each.Decode(&request) != nil {
+				return
+			}
+			for _, err := os.Stat(file); !first && err != nil; _, err = os.Stat(file) {
+				if os.Getppid() != parent {
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			if _, err := pass.Write(request); err != nil {
+				return
+			}
+		}
+	}()
+	return passed
 }
 
 // unprivileged agents give away what only the start wants, as those of the command line do.
@@ -116,5 +148,60 @@ func TestAnAgentWhoseLoaderEndedSaysSoAndServes(t *testing.T) {
 			m.Errorf("tables of %+v, grown %d times, have %d Services", m.sizes(), s.Growth.Times, s.Services)
 		}
 		m.must(agent.end(syscall.SIGTERM))
+	})
+}
+
+// slowlyLoading is an agent that has published everything, and whose programs are loaded once the file is there.
+func (m *machine) slowlyLoading(file string, services int) *process {
+	m.Helper()
+	agent := m.agent(func(o *Options) {
+		unprivileged(o)
+		o.Loader = []string{"/proc/self/exe", slowLoaderArgument, file}
+	})
+	agent.await("a publication without programs", func(s Status) bool { return s.State == Starting && s.Services == services && s.Dirty == 0 })
+	if rows := m.devices(); len(rows) > 0 {
+		m.Errorf("attached before programs are loaded: %v", rows)
+	}
+	return agent
+}
+
+func TestNewTablesArePublishedToWhileProgramsAreLoaded(t *testing.T) {
+	inMachine(t, func(m *machine) {
+		m.pod("pod1")
+		m.manifest("web.yaml", web)
+		file := filepath.Join(m.TempDir(), "load")
+		agent := m.slowlyLoading(file, 1)
+		m.must(os.WriteFile(file, nil, 0o600))
+		agent.serving(2)
+		m.must(agent.end(syscall.SIGTERM))
+	})
+}
+
+func TestAnAgentThatIsToEndDoesNotWaitForItsPrograms(t *testing.T) {
+	inMachine(t, func(m *machine) {
+		m.manifest("web.yaml", web)
+		m.must(m.slowlyLoading(filepath.Join(m.TempDir(), "never"), 1).end(syscall.SIGTERM))
+	})
+}
+
+// Tables with Services to which no program is attached are those of a first publication that did not come to its end.
+func TestAfterAFirstPublicationThatWasKilledProgramsAreAttachedToACompleteOne(t *testing.T) {
+	inMachine(t, func(m *machine) {
+		m.pod("pod1")
+		m.manifest("web.yaml", web)
+		killed := m.slowlyLoading(filepath.Join(m.TempDir(), "never"), 1)
+		_ = killed.end(syscall.SIGKILL)
+		agent := m.agent(unprivileged)
+		agent.serving(2)
+		m.must(agent.end(syscall.SIGTERM))
+		files, err := filepath.Glob(filepath.Join(m.options.LockDir, "*.changes.jsonl"))
+		if err != nil || len(files) != 1 {
+			m.Fatalf("journals: %v (%v)", files, err)
+		}
+		text, err := os.ReadFile(files[0])
+		m.must(err)
+		if told := string(text); strings.Contains(told, "agent-took-over") || !strings.Contains(told, "agent-started") {
+			m.Errorf("the second agent took the first one for one that served:\n%s", told)
+		}
 	})
 }

@@ -36,7 +36,10 @@ const agentOptions = "NEARLB_TEST_AGENT_OPTIONS"
 func TestMain(m *testing.M) {
 	if text := os.Getenv(agentOptions); text != "" {
 		if len(os.Args) == 2 && os.Args[1] == loaderArgument {
-			os.Exit(loaderMain())
+			os.Exit(loaderMain(os.Stdin))
+		}
+		if len(os.Args) == 3 && os.Args[1] == slowLoaderArgument {
+			os.Exit(loaderMain(heldBack(os.Stdin, os.Args[2])))
 		}
 		os.Exit(agentMain(text))
 	}

@@ -36,11 +36,14 @@ type running struct {
 
 	// Set by start, and not changed until close.
 	plan        plan
-	warm        bool // the tables had Services at the start
-	objects     *bpf.Objects
+	warm        bool         // programs serve from the tables since an earlier agent
+	objects     *bpf.Objects // of the tables
 	tables      *tables.Tables
 	devices     *attach.Manager
 	socketHooks *attach.SocketHooks
+
+	programs *bpf.Objects  // what has the programs: objects, or another look at what these have, and programs over it; set when loaded is closed
+	loaded   chan struct{} // closed: programs are loaded
 
 	leaving sync.Mutex      // held by whoever carries or takes over (upgrade.go)
 	carrier *tables.Carrier // nil: nothing is to be carried over

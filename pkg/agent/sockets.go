@@ -73,13 +73,12 @@ func hidesPods(pid int, has capability.Set) error {
 
 func (r *running) socketOptions() attach.SocketOptions {
 	return attach.SocketOptions{
-		Mode:     r.socketMode(),
-		Cgroup:   r.options.Cgroup,
-		LinkDir:  bpf.LinkDirectory(r.options.PinPath),
-		Former:   r.formerLinks,
-		Programs: r.objects.NearlbPrograms.ByName(),
-		Log:      r.log,
-		Synced:   func() { r.turn(); r.leaveFormer() },
+		Mode:    r.socketMode(),
+		Cgroup:  r.options.Cgroup,
+		LinkDir: bpf.LinkDirectory(r.options.PinPath),
+		Former:  r.formerLinks,
+		Log:     r.log,
+		Synced:  func() { r.turn(); r.leaveFormer() },
 	}
 }
 
@@ -98,7 +97,7 @@ const leftAgain = time.Second
 // leaveBackends ends the connected UDP sockets of clients whose backend stopped serving, whenever one did. They would go on
 // sending to it, as no program sees their datagrams. TCP notices by itself.
 func (r *running) leaveBackends(ctx context.Context) error {
-	if r.socketMode() == attach.NoSockets {
+	if r.socketMode() == attach.NoSockets || !r.programmed(ctx) {
 		return nil
 	}
 	for {
@@ -127,7 +126,7 @@ func (r *running) endSockets() {
 }
 
 func (r *running) endAbandoned() (int, error) {
-	peers, err := maps.Peers(r.objects.SockPeers, r.objects.Peers)
+	peers, err := maps.Peers(r.programs.SockPeers, r.objects.Peers)
 	if err != nil || len(peers) == 0 {
 		return 0, err
 	}

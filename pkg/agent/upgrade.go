@@ -82,7 +82,7 @@ func (r *running) open(ctx context.Context) (err error) {
 func (r *running) layer3(ctx context.Context) (fromNet, toNet *ebpf.Program, err error) {
 	if l := r.daemon.loader; l != nil {
 		q := r.options.request(r.plan)
-		err = r.objects.AdoptLayer3(func(loaded bpf.Loaded) error {
+		err = r.programs.AdoptLayer3(func(loaded bpf.Loaded) error {
 			q.Layer3 = &loaded
 			_, err := l.load(ctx, q)
 			return err
@@ -91,7 +91,7 @@ func (r *running) layer3(ctx context.Context) (fromNet, toNet *ebpf.Program, err
 	if err != nil {
 		return nil, nil, err
 	}
-	return r.objects.Layer3()
+	return r.programs.Layer3()
 }
 
 // adopt opens what the loader loaded.

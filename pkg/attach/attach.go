@@ -47,7 +47,18 @@ type Programs struct {
 	Layer3 func() (fromNet, toNet *ebpf.Program, err error)
 }
 
-// Options of a Manager. Programs are required.
+func (p Programs) some() bool {
+	return p.FromPod != nil || p.ToPod != nil || p.FromNet != nil || p.ToNet != nil
+}
+
+func (p Programs) check() error {
+	if p.FromPod == nil || p.ToPod == nil || (p.FromNet == nil) != (p.ToNet == nil) {
+		return errors.New("attach programs: not all are given")
+	}
+	return nil
+}
+
+// Options of a Manager.
 type Options struct {
 	// Pods are shell patterns of pod devices' names (path.Match). Empty: pod devices are found by themselves.
 	Pods []string
@@ -77,7 +88,7 @@ type Options struct {
 	// Ours are the programs that filters of ours may run (bpf.PinnedPrograms): filters that run others are left alone. nil: all
 	// that look like ours are.
 	Ours     func() (map[ebpf.ProgramID]bool, error)
-	Programs Programs
+	Programs Programs // zero: they are given later (Give)
 	XDP      XDPOptions
 	Force    Method // changing it for attached devices leaves them without a program for a moment
 	Log      *slog.Logger
@@ -119,8 +130,8 @@ func New(o Options) (*Manager, error) {
 			}
 		}
 	}
-	if p := o.Programs; p.FromPod == nil || p.ToPod == nil || (p.FromNet == nil) != (p.ToNet == nil) {
-		return nil, errors.New("attach programs: none given")
+	if err := o.Programs.check(); err != nil && o.Programs.some() {
+		return nil, err
 	}
 	if o.Force != "" && o.Force != TCX && o.Force != Clsact {
 		return nil, fmt.Errorf("read attach method %q: want %s or %s", o.Force, TCX, Clsact)
@@ -136,6 +147,17 @@ func New(o Options) (*Manager, error) {
 		attached: map[key]*attachment{},
 		failing:  map[key]string{},
 	}, nil
+}
+
+// Give gives a Manager that was made without programs those that it is to attach, before Run or Sync. xdp may be nil.
+func (m *Manager) Give(p Programs, xdp *ebpf.Program) error {
+	if err := p.check(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.options.Programs, m.options.XDP.Program = p, xdp
+	return nil
 }
 
 // Changed tells a running Manager that NodeAddresses gives something else now.

@@ -359,3 +359,22 @@ func TestListWithoutAnythingIsEmpty(t *testing.T) {
 		}
 	})
 }
+
+func TestNothingIsAttachedBeforeProgramsAreGiven(t *testing.T) {
+	devices, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sockets, err := NewSocketHooks(SocketOptions{Mode: HostSockets})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{
+		"devices": devices.Sync(), "devices, given none": devices.Give(Programs{}, nil),
+		"sockets": sockets.Sync(), "sockets, given none": sockets.Give(nil),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+}

@@ -5,6 +5,8 @@ package attach
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/cilium/ebpf"
 )
 
 func TestPodDevicesAreVethsThatLeadOutAndBelongToNobodyElse(t *testing.T) {
@@ -56,7 +58,7 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 		"a broken pattern": {Pods: []string{"veth["}},
 		"an empty pattern": {Pods: []string{""}},
 		"a broken network": {Networks: []string{"eth["}},
-		"no programs":      {},
+		"some programs":    {Programs: Programs{FromPod: new(ebpf.Program)}},
 	} {
 		if _, err := New(o); err == nil {
 			t.Errorf("%s: no error", name)

@@ -23,7 +23,7 @@ const (
 	NoSockets   SocketMode = "off"
 )
 
-// SocketOptions are of SocketHooks. Programs are required unless Mode is NoSockets.
+// SocketOptions are of SocketHooks.
 type SocketOptions struct {
 	Mode SocketMode
 	// Cgroup is the directory of the cgroup whose sockets are served, with those of the cgroups below it. Empty: that of
@@ -32,7 +32,7 @@ type SocketOptions struct {
 	// LinkDir is where links are pinned (bpf.LinkDirectory). "": nothing is pinned, and Close detaches.
 	LinkDir  string
 	Former   func() []string          // as in Options
-	Programs map[string]*ebpf.Program // by name in bpf/nearlb.c
+	Programs map[string]*ebpf.Program // by name in bpf/nearlb.c; nil: they are given later (Give), unless Mode is NoSockets
 	Log      *slog.Logger
 	Synced   func() // called after every Sync; may be nil
 }
@@ -56,15 +56,31 @@ func NewSocketHooks(o SocketOptions) (*SocketHooks, error) {
 	if !slices.Contains([]SocketMode{HostSockets, AllSockets, NoSockets}, o.Mode) {
 		return nil, fmt.Errorf("read socket mode %q: want %s, %s or %s", o.Mode, HostSockets, AllSockets, NoSockets)
 	}
-	for _, h := range socketHooks() {
-		if o.Mode != NoSockets && o.Programs[h.program()] == nil {
-			return nil, fmt.Errorf("attach programs to a cgroup: %s is not given", h.program())
-		}
+	if err := o.check(); err != nil && o.Programs != nil {
+		return nil, err
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &SocketHooks{options: o, log: o.Log, tried: make(chan struct{}), links: map[string]*attachment{}}, nil
+}
+
+// check tells whether a program is missing.
+func (o SocketOptions) check() error {
+	for _, h := range socketHooks() {
+		if o.Mode != NoSockets && o.Programs[h.program()] == nil {
+			return fmt.Errorf("attach programs to a cgroup: %s is not given", h.program())
+		}
+	}
+	return nil
+}
+
+// Give gives hooks that were made without programs those that they are to attach, before Run or Sync.
+func (s *SocketHooks) Give(programs map[string]*ebpf.Program) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.options.Programs = programs
+	return s.options.check()
 }
 
 // Run keeps Sync's promise until ctx ends, which is no error. What is attached stays.

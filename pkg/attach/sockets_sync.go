@@ -73,6 +73,9 @@ func (s *SocketHooks) place() (place, error) {
 }
 
 func (s *SocketHooks) attach() ([]DeviceRow, error) {
+	if err := s.options.check(); err != nil {
+		return nil, err
+	}
 	where, err := s.place()
 	if err != nil {
 		err = fmt.Errorf("serve the node's own clients: %w", err)

@@ -271,7 +271,7 @@ func TestThreeCapabilitiesAreEnoughToServeSocketsAndToTakeThemOver(t *testing.T)
 func TestSocketOptionsThatCannotWorkAreRefused(t *testing.T) {
 	for want, o := range map[string]SocketOptions{
 		`"pods": want host, all or off`: {Mode: "pods"},
-		"getpeername4 is not given":     {Mode: HostSockets},
+		"getpeername4 is not given":     {Mode: HostSockets, Programs: map[string]*ebpf.Program{}},
 	} {
 		if _, err := NewSocketHooks(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one that says %s", err, want)

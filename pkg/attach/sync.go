@@ -15,6 +15,9 @@ import (
 func (m *Manager) Sync() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.options.Programs.check(); err != nil {
+		return err
+	}
 	h, err := openNetlink()
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 // Loaded is what one process tells another of programs and tables that it loaded and pinned for it: all that Objects know
 // beside what is pinned.
 type Loaded struct {
-	Load        string // name of the directory of programs
+	Load        string // name of the directory of programs; "": there are tables alone (MakeTables)
 	Fresh       bool   // see Objects.Fresh
 	SocketHooks string // why there are no programs of the node's own clients, "" if there are
 	Conntrack   string // why they cannot ask connection tracking, likewise
@@ -87,7 +87,7 @@ func Adopt(options Options, l Loaded) (_ *Objects, err error) {
 	}
 	tables := map[string]*ebpf.Map{}
 	for name, want := range spec.Maps {
-		if internal(name) {
+		if internal(name) || perLoad(want) && l.Load == "" {
 			continue
 		}
 		dir := o.maps()
@@ -102,6 +102,9 @@ func Adopt(options Options, l Loaded) (_ *Objects, err error) {
 		tables[name] = m
 	}
 	setFields(&o.NearlbMaps, tables)
+	if l.Load == "" {
+		return o, nil
+	}
 	programs, err := openPrograms(filepath.Join(o.generation.programs(), l.Load))
 	if err != nil {
 		return nil, err

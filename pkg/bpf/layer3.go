@@ -96,18 +96,7 @@ func keepNetwork(spec *ebpf.CollectionSpec) {
 			delete(spec.Programs, name)
 		}
 	}
-	for _, m := range spec.Maps {
-		if !perLoad(m) {
-			continue
-		}
-		kept := m.Contents[:0:0]
-		for _, entry := range m.Contents {
-			if name, ok := entry.Value.(string); !ok || spec.Programs[name] != nil {
-				kept = append(kept, entry)
-			}
-		}
-		m.Contents = kept
-	}
+	keepCalls(spec)
 }
 
 // pinLayer3 keeps the programs and their tail calls for the time after this process.

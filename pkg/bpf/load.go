@@ -27,6 +27,8 @@ type Options struct {
 	XDPWays       uint32 // how many ways each processor remembers for it, a power of two; 0: by their number
 	NoSocketHooks bool   // leave out the programs of the node's own clients
 	NoReplies     bool   // leave out the programs that nothing but replies to clients meets (nearlb trace sends first packets)
+	// Lean leaves out programs that nothing leads to with these knobs.
+	Lean bool
 	// Reuse has programs that an earlier load pinned used again, where they are what would be loaded.
 	Reuse bool
 }
@@ -54,42 +56,102 @@ type Objects struct {
 // once they are attached. Tables of another layout stay as they are and serve on: see Former and TakeOver. Errors of the kernel say what is
 // missing.
 func Load(o Options) (*Objects, error) {
+	if o.PinPath != "" {
+		objects, spec, pinned, err := find(o)
+		if err != nil {
+			return nil, err
+		}
+		return objects.loadPinned(spec, pinned)
+	}
+	spec, err := loadable(o)
+	if err != nil {
+		return nil, err
+	}
+	objects := &Objects{options: o}
+	if err := objects.settleSpec(spec, o.Replace); err != nil {
+		return nil, err
+	}
+	if err := objects.load(spec, o.Replace); err != nil {
+		return nil, err
+	}
+	return objects, nil
+}
+
+// MakeTables makes and pins tables alone, where none are pinned: Load with the same options loads programs over them, while they are
+// published to. Where some are, it is Load.
+func MakeTables(o Options) (*Objects, error) {
+	objects, spec, pinned, err := find(o)
+	if err != nil {
+		return nil, err
+	}
+	if len(pinned) > 0 || len(objects.former) > 0 {
+		return objects.loadPinned(spec, pinned)
+	}
+	if err := objects.settleSpec(spec, nil); err != nil {
+		return nil, err
+	}
+	if err := objects.makeTables(spec); err != nil {
+		return nil, errors.Join(err, objects.Close())
+	}
+	return objects, nil
+}
+
+// HasPrograms tells whether the programs are loaded: not those of MakeTables.
+func (o *Objects) HasPrograms() bool { return o.FromPod != nil }
+
+// loadable is the object as it is to be loaded, where there are descriptors for it.
+func loadable(o Options) (*ebpf.CollectionSpec, error) {
 	spec, err := configured(o)
 	if err != nil {
 		return nil, err
 	}
-	if err := enoughDescriptors(spec); err != nil {
-		return nil, err
-	}
-	objects := &Objects{options: o, pinPath: o.PinPath}
-	if o.PinPath == "" {
-		if err := objects.settleSpec(spec, o.Replace); err != nil {
-			return nil, err
-		}
-		if err := objects.load(spec, o.Replace); err != nil {
-			return nil, err
-		}
-		return objects, nil
+	return spec, enoughDescriptors(spec)
+}
+
+// find opens what is pinned.
+func find(o Options) (*Objects, *ebpf.CollectionSpec, map[string]*ebpf.Map, error) {
+	spec, err := loadable(o)
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	if err := prepareDirectory(o.PinPath); err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
+	objects := &Objects{options: o, pinPath: o.PinPath}
 	pinned, err := objects.open(spec)
 	if err != nil {
 		closeAll(pinned)
-		return nil, err
 	}
-	reused, err := objects.loadOver(spec, pinned)
+	return objects, spec, pinned, err
+}
+
+// loadPinned loads programs over what find found, and pins them with the tables that are new.
+func (o *Objects) loadPinned(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Map) (*Objects, error) {
+	reused, err := o.loadOver(spec, pinned)
 	if err != nil {
 		return nil, err
 	}
 	if reused {
-		return objects, nil
+		return o, nil
 	}
-	if err := errors.Join(objects.pin(spec), objects.askFormer(objects.NearlbMaps.Programs, "")); err != nil {
-		return nil, errors.Join(err, objects.Close())
+	if err := errors.Join(o.pin(spec), o.askFormer(o.NearlbMaps.Programs, "")); err != nil {
+		return nil, errors.Join(err, o.Close())
 	}
-	return objects, nil
+	return o, nil
+}
+
+// makeTables makes those that outlive a load of the programs, and pins them.
+func (o *Objects) makeTables(spec *ebpf.CollectionSpec) error {
+	tables := *spec
+	tables.Programs, tables.Variables, tables.Maps = nil, nil, maps.Clone(spec.Maps)
+	maps.DeleteFunc(tables.Maps, func(name string, m *ebpf.MapSpec) bool { return perLoad(m) || internal(name) })
+	collection, err := ebpf.NewCollection(&tables)
+	if err != nil {
+		return explain("make tables", err)
+	}
+	setFields(&o.NearlbMaps, collection.Maps)
+	clear(collection.Maps)
+	return errors.Join(initialise(o.Config), o.pinTables(spec))
 }
 
 // loadOver loads over tables that are pinned, or uses programs of an earlier load again, and tells which.
@@ -129,11 +191,7 @@ func (o *Objects) loadOver(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Ma
 
 // Ready finds what would keep Load from working, as far as that shows before anything is made. The pin path is made.
 func Ready(o Options) error {
-	spec, err := configured(o)
-	if err != nil {
-		return err
-	}
-	if err := enoughDescriptors(spec); err != nil {
+	if _, err := loadable(o); err != nil {
 		return err
 	}
 	if err := kernelTypes(); err != nil {
@@ -158,7 +216,11 @@ func configured(o Options) (*ebpf.CollectionSpec, error) {
 	if o.NoReplies {
 		dropReplies(spec)
 	}
-	return spec, errors.Join(chooseXDP(spec, o), setKnobs(spec, o))
+	err = errors.Join(chooseXDP(spec, o), setKnobs(spec, o))
+	if o.Lean {
+		leaveOutUnused(spec)
+	}
+	return spec, err
 }
 
 func (o *Objects) load(spec *ebpf.CollectionSpec, replace map[string]*ebpf.Map) error {

@@ -177,6 +177,13 @@ func sameLayout(name string, want *ebpf.MapSpec, m *ebpf.Map) error {
 // pin pins new tables where they are shared and this load's programs under a directory of their own, which gets its name
 // once it is complete.
 func (o *Objects) pin(spec *ebpf.CollectionSpec) error {
+	if err := o.pinTables(spec); err != nil {
+		return err
+	}
+	return o.pinPrograms(spec)
+}
+
+func (o *Objects) pinTables(spec *ebpf.CollectionSpec) error {
 	for _, dir := range []string{o.maps(), o.generation.programs(), o.links()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make pin directory: %w", err)
@@ -194,7 +201,7 @@ func (o *Objects) pin(spec *ebpf.CollectionSpec) error {
 			return explain("pin table "+name, err)
 		}
 	}
-	return o.pinPrograms(spec)
+	return nil
 }
 
 func (o *Objects) pinPrograms(spec *ebpf.CollectionSpec) error {

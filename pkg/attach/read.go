@@ -5,7 +5,6 @@ package attach
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -17,11 +16,12 @@ import (
 // List reads from the kernel what is attached to the devices of this namespace, without an agent: TCX links pinned under
 // linkDir, and clsact filters; and what is attached to a cgroup. A pinned link whose device is gone is left out.
 func List(linkDir string) ([]DeviceRow, error) {
-	rows, err := listAttached(linkDir)
+	programs := newProgramReader(linkDir)
+	rows, err := listAttached(programs)
 	if err != nil {
 		return nil, err
 	}
-	sockets, err := listSockets(linkDir)
+	sockets, err := listSockets(programs)
 	if err != nil {
 		return nil, err
 	}
@@ -31,13 +31,13 @@ func List(linkDir string) ([]DeviceRow, error) {
 }
 
 // listAttached is List for devices.
-func listAttached(linkDir string) ([]DeviceRow, error) {
+func listAttached(programs *programReader) ([]DeviceRow, error) {
 	h, links, err := openLinks()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
-	pinned, err := pins(linkDir)
+	pinned, err := pins(programs.linkDir)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func listAttached(linkDir string) ([]DeviceRow, error) {
 	}
 	rows := []DeviceRow{}
 	for _, l := range links {
-		found, err := readDevice(h, l.Attrs(), linkDir, linked)
+		found, err := readDevice(h, l.Attrs(), programs, linked)
 		if err != nil {
 			return nil, fmt.Errorf("read device %s: %w", l.Attrs().Name, err)
 		}
@@ -57,13 +57,13 @@ func listAttached(linkDir string) ([]DeviceRow, error) {
 }
 
 // readDevice lists our attachments of one device.
-func readDevice(h *netlink.Handle, l *netlink.LinkAttrs, linkDir string, linked map[key]bool) ([]DeviceRow, error) {
+func readDevice(h *netlink.Handle, l *netlink.LinkAttrs, programs *programReader, linked map[key]bool) ([]DeviceRow, error) {
 	var rows []DeviceRow
 	for _, hook := range places() {
 		row := hook.row(l.Name, l.Index)
 		found, err := false, error(nil)
 		if k := hook.key(l.Index); linked[k] {
-			found, err = readLink(hook, k.pin(linkDir), &row)
+			found, err = readLink(hook, k.pin(programs.linkDir), programs, &row)
 		}
 		if err == nil && !found {
 			found, err = readFilter(h, hook, &row)
@@ -76,7 +76,7 @@ func readDevice(h *netlink.Handle, l *netlink.LinkAttrs, linkDir string, linked 
 		}
 	}
 	if k := (key{l.Index, atXDP}); linked[k] {
-		row, found, err := readXDP(l, k.pin(linkDir))
+		row, found, err := readXDP(l, k.pin(programs.linkDir))
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +88,7 @@ func readDevice(h *netlink.Handle, l *netlink.LinkAttrs, linkDir string, linked 
 }
 
 // readLink fills in the row from a pinned link, if the link is on this device.
-func readLink(hook hook, path string, row *DeviceRow) (bool, error) {
+func readLink(hook hook, path string, programs *programReader, row *DeviceRow) (bool, error) {
 	a, err := openPinned(path)
 	if err != nil || a == nil {
 		return false, err
@@ -103,7 +103,7 @@ func readLink(hook hook, path string, row *DeviceRow) (bool, error) {
 	}
 	row.Method, row.Link, row.Others = TCX, uint32(a.id), before(q, a.id, hook)
 	row.ID = uint32(q.Programs[position(q, a.id)].ID)
-	return true, readProgram(ebpf.ProgramID(row.ID), filepath.Dir(path), row)
+	return true, programs.describe(ebpf.ProgramID(row.ID), row)
 }
 
 // readFilter fills in the row from our clsact filter, if there is one.

@@ -10,12 +10,12 @@ import (
 )
 
 // listSockets reads what is attached to a cgroup, by the links pinned under linkDir.
-func listSockets(linkDir string) ([]DeviceRow, error) {
+func listSockets(programs *programReader) ([]DeviceRow, error) {
 	var rows []DeviceRow
 	for _, h := range socketHooks() {
-		row, found, err := readSocketLink(h, linkDir)
+		row, found, err := readSocketLink(h, programs)
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", h.pin(linkDir), err)
+			return nil, fmt.Errorf("read %s: %w", h.pin(programs.linkDir), err)
 		}
 		if found {
 			rows = append(rows, row)
@@ -24,8 +24,8 @@ func listSockets(linkDir string) ([]DeviceRow, error) {
 	return rows, nil
 }
 
-func readSocketLink(h socketHook, linkDir string) (row DeviceRow, found bool, err error) {
-	a, err := openPinned(h.pin(linkDir))
+func readSocketLink(h socketHook, programs *programReader) (row DeviceRow, found bool, err error) {
+	a, err := openPinned(h.pin(programs.linkDir))
 	if err != nil || a == nil {
 		return row, false, err
 	}
@@ -40,7 +40,7 @@ func readSocketLink(h socketHook, linkDir string) (row DeviceRow, found bool, er
 	}
 	row = h.row(name)
 	row.Method, row.ID, row.Link = CgroupLink, uint32(info.Program), uint32(a.id)
-	err = readProgram(info.Program, linkDir, &row)
+	err = programs.describe(info.Program, &row)
 	row.Program = h.program() // the kernel cuts names short
 	return row, true, err
 }

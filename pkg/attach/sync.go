@@ -112,7 +112,7 @@ func (m *Manager) leftBehind() map[int]string {
 	}
 	m.left = map[int]string{}
 	for _, dir := range append(m.former(), m.options.LinkDir) {
-		rows, err := listAttached(dir)
+		rows, err := listAttached(newProgramReader(dir))
 		if err != nil {
 			m.log.Warn("read what an earlier agent attached", "error", err)
 		}

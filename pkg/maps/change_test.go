@@ -29,6 +29,26 @@ func TestRoomIsNotMadeOfSlotsThatTheChangeItselfNames(t *testing.T) {
 	}
 }
 
+// A table of slots is computed and filled once there is room for it: a decision that does not fit costs none of that, each time it is tried.
+func TestSlotsAreFilledAfterTheirSpaceWasTaken(t *testing.T) {
+	sizes := tinySizes()
+	sizes.Slots = 16
+	b := newTables(t, sizes)
+	b.apply(t, made(1, active(9)...))
+	filled := 0
+	b.store.slots.wrote = func() { filled++ }
+	for range 3 {
+		_, err := b.Apply(made(1, active(1, 2, 3, 4, 5, 6, 7)...))
+		if full, ok := asFull(err); !ok || full.Table != bpf.NearlbMapSlots || filled > 0 {
+			t.Errorf("error %v, and %d writes of slots; want full slots and none", err, filled)
+		}
+	}
+	b.apply(t, made(1, active(1, 2)...))
+	if filled == 0 {
+		t.Error("what fits is not filled")
+	}
+}
+
 // One change after the other of a port whose slots fill half of the table: what the last one replaced is used again as soon as no
 // program holds it, without a clock that goes on.
 func TestARollingUpdateNeedsTwiceItsSlots(t *testing.T) {

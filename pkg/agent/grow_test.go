@@ -107,12 +107,16 @@ func TestTablesGrowWithWhatIsListed(t *testing.T) {
 		agent := m.agent(unbounded)
 		agent.serving(2)
 		before, links := m.sizes(), m.devices()
+		counted := m.count(1)
 		m.manifest("many.yaml", manyServices(2100))
 		status := agent.await("larger tables", func(s Status) bool {
 			return s.State == Serving && s.Services == 2101 && s.Dirty == 0 && s.Growth.Times == 1 && len(m.generations()) == 1 && onDevices(s) == 2
 		})
 		if after := m.sizes(); before.Services != 2048 || after.Services < 4200 || after.Slots < before.Slots || len(status.Failing) > 0 || status.Drift != 0 {
 			m.Errorf("tables of %+v became %+v; failing %v, drift %d", before, after, status.Failing, status.Drift)
+		}
+		if diff := cmp.Diff(counted, m.counters(1)); diff != "" {
+			m.Errorf("counters of the Service and its backend (-before +after):\n%s", diff)
 		}
 		for i, row := range m.devices() {
 			if replaced := row.Hook == "ingress"; replaced && row.Link != links[i].Link || row.ID == links[i].ID {
@@ -128,6 +132,37 @@ func TestTablesGrowWithWhatIsListed(t *testing.T) {
 		}
 		m.must(agent.end(syscall.SIGTERM))
 	})
+}
+
+// counters are those of a service port and of a backend with this number, by processor.
+type counters struct {
+	Service []bpf.NearlbServiceCounter
+	Backend []bpf.NearlbBackendCounter
+}
+
+// count has programs seem to have counted for a service port and a backend with this number.
+func (m *machine) count(id uint32) counters {
+	m.Helper()
+	tables, err := bpf.OpenMaps(m.options.PinPath, false)
+	m.must(err)
+	defer tables.Close()
+	c := m.counters(id)
+	for i := range c.Service {
+		c.Service[i].Connections, c.Backend[i].BytesTo = uint64(100+i), uint64(1000+i)
+	}
+	m.must(tables.ServiceCounters.Put(id, c.Service))
+	m.must(tables.BackendCounters.Put(id, c.Backend))
+	return c
+}
+
+func (m *machine) counters(id uint32) (c counters) {
+	m.Helper()
+	tables, err := bpf.OpenMaps(m.options.PinPath, false)
+	m.must(err)
+	defer tables.Close()
+	m.must(tables.ServiceCounters.Lookup(id, &c.Service))
+	m.must(tables.BackendCounters.Lookup(id, &c.Backend))
+	return c
 }
 
 // generations are the directories of tables under the pin path.

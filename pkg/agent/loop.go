@@ -300,10 +300,11 @@ const piece = 256
 // into the queue again for the rest.
 func (l *loop) enqueueAll() {
 	if l.rest == nil {
-		l.rest = append(l.source.Services(), l.tables.Published()...)
+		var named []lb.ServiceName
 		if l.named != nil {
-			l.rest = append(l.rest, l.named.NamedServices()...)
+			named = l.named.NamedServices()
 		}
+		l.rest = distinct(l.source.Services(), l.tables.Published(), named)
 		if l.begin(l.rest) {
 			l.firstDone()
 		}
@@ -318,6 +319,20 @@ func (l *loop) enqueueAll() {
 	} else {
 		l.rest = nil
 	}
+}
+
+// distinct are the names of several lists, each once.
+func distinct(lists ...[]lb.ServiceName) (all []lb.ServiceName) {
+	seen := make(map[lb.ServiceName]struct{}, len(lists[0]))
+	for _, list := range lists {
+		for _, name := range list {
+			if _, known := seen[name]; !known {
+				seen[name] = struct{}{}
+				all = append(all, name)
+			}
+		}
+	}
+	return all
 }
 
 // firstDone runs when the first publication is complete. Only now may the programs be told which addresses are those of Services:

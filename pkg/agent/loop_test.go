@@ -39,6 +39,22 @@ func TestNothingIsWrittenBeforeEverythingWasListed(t *testing.T) {
 	})
 }
 
+// What an earlier agent published is looked at because it is listed, and because the tables have it: once.
+func TestAfterARestartEachServiceIsPublishedOnce(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		for number := range 3 {
+			b.source.set(number, 1)
+			if _, err := b.tables.Tables.Apply(decide.Serve(input(number, 1), b.source.Node())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.source.remove(serviceName(2))
+		b.Synced()
+		b.settle()
+		b.want("apply s0", "apply s1", "remove s2", "configure", "audit")
+	})
+}
+
 func TestProgramsAreToldOfServiceRangesOnlyWhenAllServicesAreThere(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.source.cidrs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}

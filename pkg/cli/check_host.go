@@ -59,11 +59,15 @@ func checkHandover(ctx context.Context, pins *pinFlags, lockDir string) []checkR
 // checkConntrack says whether programs that this process loads could ask connection tracking, and what follows where they cannot. An
 // agent may lack a capability that this process has: `nearlb status` says what the agent found.
 func checkConntrack(rules kubeproxy.Rules, pins *pinFlags) checkRow {
-	unknown := bpf.ProbeConntrack()
+	ports, _ := snatPorts(pins)
+	return conntrackRow(rules, bpf.ProbeConntrack(), ports)
+}
+
+// conntrackRow is given why connection tracking cannot be asked; nil: it can.
+func conntrackRow(rules kubeproxy.Rules, unknown error, ports maps.PortRange) checkRow {
 	if unknown == nil {
 		return checkRow{"connection tracking", good, "can be asked for connections that the host translates"}
 	}
-	ports, _ := snatPorts(pins)
 	if shared := agent.SharedPorts(rules, unknown, ports); shared != nil {
 		return checkRow{"connection tracking", warning, "cannot be asked: " + shared.Error()}
 	}

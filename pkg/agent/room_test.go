@@ -35,7 +35,9 @@ func (c *counted) Services() []lb.ServiceName {
 func TestServicesThatDoNotFitAtTheBoundAreNoReasonToLookAtAllOfThemEachTime(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		source := &counted{Source: b.source}
-		r := &running{loop: b.loop, log: slog.New(slog.DiscardHandler), tables: b.tables.Tables, source: source, objects: &bpf.Objects{}, daemon: &daemon{}}
+		loaded := make(chan struct{})
+		close(loaded)
+		r := &running{loaded: loaded, loop: b.loop, log: slog.New(slog.DiscardHandler), tables: b.tables.Tables, source: source, objects: &bpf.Objects{}, daemon: &daemon{}}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute-time.Millisecond) // the look at its very end may come or not
 		defer cancel()
 		ended := make(chan error)

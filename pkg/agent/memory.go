@@ -60,8 +60,14 @@ func memoryOf(tables *bpf.NearlbMaps) (sum uint64) {
 // handBackPause is the least time between two times that memory is handed back: each looks at all that is in use.
 const handBackPause = time.Minute
 
-// handBackMemory gives memory back to the kernel after each time of much work: a start, thousands of changes.
+// handBackMemory gives memory back to the kernel after each time of much work: a start, thousands of changes. A start is over once programs
+// serve: until then the processors have other work.
 func (r *running) handBackMemory(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-r.daemon.attached:
+	}
 	for {
 		select {
 		case <-ctx.Done():

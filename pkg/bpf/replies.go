@@ -2,12 +2,7 @@
 
 package bpf
 
-import (
-	"fmt"
-	"slices"
-
-	"github.com/cilium/ebpf"
-)
+import "github.com/cilium/ebpf"
 
 // replies are the programs of the hooks to_pod and to_net: no others call them.
 var replies = []string{NearlbProgToPod, NearlbProgToPodSlow, NearlbProgToPodIcmp, NearlbProgToNet, NearlbProgToNetSlow, NearlbProgToNetIcmp}
@@ -17,9 +12,5 @@ func dropReplies(spec *ebpf.CollectionSpec) {
 	for _, name := range replies {
 		delete(spec.Programs, name)
 	}
-	for _, m := range spec.Maps {
-		if perLoad(m) {
-			m.Contents = slices.DeleteFunc(m.Contents, func(entry ebpf.MapKV) bool { return slices.Contains(replies, fmt.Sprint(entry.Value)) })
-		}
-	}
+	keepCalls(spec)
 }

@@ -19,6 +19,23 @@ func (r *rig) abandon(ago time.Duration) {
 	}, bpf.NearlbFlowPhaseFLOW_LIVE, bpf.NearlbFlowPhaseFLOW_CLAIMED)
 }
 
+// findsClaimed has a packet find its entry claimed just now. A machine that stood still for seconds in between tries again.
+func (r *rig) findsClaimed(in packet) {
+	r.Helper()
+	for {
+		began := time.Now()
+		r.abandon(0)
+		got, err := r.run(fromPod, in.bytes())
+		check(r, err)
+		if got.verdict == "drop_flow_race" {
+			return
+		}
+		if took := time.Since(began); took < time.Second {
+			r.Fatalf("%s %v after the claim", got.verdict, took)
+		}
+	}
+}
+
 // An agent that is killed as it carries flows over leaves an entry that is claimed and will never be published. A connection of its
 // ends finds it in its way for a few seconds, and not for ever.
 func TestAnEntryWhoseWriterWasKilledStopsNobody(t *testing.T) {
@@ -26,8 +43,7 @@ func TestAnEntryWhoseWriterWasKilledStopsNobody(t *testing.T) {
 		r.publish(twins(w)...)
 		in, out := webPackets(w)
 		step{hook: fromPod, in: in, verdict: "translate_balance", out: &out}.play(r, 1)
-		r.abandon(0)
-		r.expect(fromPod, in, "drop_flow_race")
+		r.findsClaimed(in)
 		r.abandon(5 * time.Second)
 		step{hook: fromPod, in: in, verdict: "translate_balance", out: &out}.play(r, 2)
 		talk{in, out}.goOn(r, "translate_established", "translate_reply")

@@ -38,6 +38,7 @@ type rig struct {
 	door    door
 	taken   map[flowKey]uint32 // when the program at XDP last took a packet of each flow, in jiffies
 	noXDP   bool               // frames are not run through the program at XDP as well
+	ran     int                // packets whose counters were looked at
 }
 
 // counter names one verdict counter.
@@ -100,7 +101,7 @@ func (r *rig) in(t testing.TB) *rig {
 // over is the same rig, as it is, reporting to a subtest.
 func (r *rig) over(t testing.TB) *rig {
 	sub := *r
-	sub.TB = t
+	sub.TB, sub.ran = t, 0
 	sub.counted = sub.counters()
 	return &sub
 }
@@ -165,55 +166,6 @@ func (r *rig) run(hook string, frame []byte) (outcome, error) {
 	r.counted = now
 	before.compare(r, frame, o)
 	return o, nil
-}
-
-// countersAfter are the verdict counters after a packet at a hook. Where each frame counts, those of the hooks behind it in the table are
-// taken for what they were: at which hook a packet is counted, no kernel decides.
-func (r *rig) countersAfter(hook string) map[counter]bpf.NearlbVerdictCounter {
-	r.Helper()
-	if !few {
-		return r.counters()
-	}
-	names := bpf.Hooks()
-	read := 1 + slices.Index(names, hook)
-	all := r.countersOf(read)
-	for c, value := range r.counted {
-		if slices.Index(names, c.hook) >= read {
-			all[c] = value
-		}
-	}
-	return all
-}
-
-// counters reads every verdict counter, summed over processors.
-func (r *rig) counters() map[counter]bpf.NearlbVerdictCounter {
-	r.Helper()
-	return r.countersOf(len(bpf.Hooks()))
-}
-
-// countersOf reads those of the first hooks.
-func (r *rig) countersOf(hooks int) map[counter]bpf.NearlbVerdictCounter {
-	r.Helper()
-	table := r.objects.Verdicts
-	n := hooks * int(bpf.NearlbVerdictVERDICT_MAX)
-	keys, values := make([]uint32, n), make([]bpf.NearlbVerdictCounter, n*ebpf.MustPossibleCPU())
-	var cursor ebpf.MapBatchCursor
-	if got, err := table.BatchLookup(&cursor, keys, values, nil); got != n || (err != nil && !errors.Is(err, ebpf.ErrKeyNotExist)) {
-		r.Fatalf("read table verdicts: %d of %d entries: %v", got, n, err)
-	}
-	all := map[counter]bpf.NearlbVerdictCounter{}
-	kinds, names := uint32(bpf.NearlbVerdictVERDICT_MAX), bpf.Hooks()
-	for i, key := range keys {
-		total := bpf.NearlbVerdictCounter{}
-		for _, v := range values[i*ebpf.MustPossibleCPU() : (i+1)*ebpf.MustPossibleCPU()] {
-			total.Packets += v.Packets
-			total.Bytes += v.Bytes
-		}
-		if total.Packets != 0 || total.Bytes != 0 {
-			all[counter{names[key/kinds], bpf.VerdictOf(key % kinds).Name}] = total
-		}
-	}
-	return all
 }
 
 // total is the sum of all verdict counters.

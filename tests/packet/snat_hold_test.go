@@ -5,6 +5,7 @@ package packet
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -79,7 +80,7 @@ func TestAPortIsHeldAsLongAsItsServerKeepsTheConnection(t *testing.T) {
 			kept, forgotten := s.connect(w, 1), s.connect(w, 2)
 			keeps(s, kept)
 			s.clientCloses(forgotten)
-			for n, seconds := range []uint32{12, 25, 12} { // less than a minute: the test itself takes seconds on a slow machine
+			for n, seconds := range []uint32{12, 18, 6} { // little more than half a minute: the test itself takes seconds on a slow machine
 				s.pass(seconds)
 				next := s.connect(w, 3+n)
 				if next.out.src != forgotten.out.src {
@@ -87,7 +88,7 @@ func TestAPortIsHeldAsLongAsItsServerKeepsTheConnection(t *testing.T) {
 				}
 				s.clientCloses(next)
 			}
-			s.pass(14) // the minute is over
+			s.pass(27) // the minute is over
 			if other := s.connect(w, 7); other.out.src != kept.out.src {
 				s.Errorf("%s: %s left from %s, where nobody holds %s any more", name, other.in.src, other.out.src, kept.out.src)
 			}
@@ -176,13 +177,7 @@ func TestAPortOfAResetConnectionServesUnlessThatGoesOn(t *testing.T) {
 		s.seed(1)
 		s.publish(far(w, 2))
 		for name, reset := range resets {
-			s.evict()
-			s.configure(ports(2))
-			alive, ended := s.connect(w, 1), s.connect(w, 2)
-			reset(s, alive)
-			reset(s, ended)
-			s.pass(1)           // an entry's time may be that of a packet a second before the last
-			s.findsNoPort(w, 3) // who is amid talking goes on now
+			alive, ended := s.resetBoth(w, reset)
 			s.goesOn(alive, "translate_established")
 			s.pass(2)
 			if next := s.connect(w, 4); next.out.src != ended.out.src {
@@ -194,13 +189,36 @@ func TestAPortOfAResetConnectionServesUnlessThatGoesOn(t *testing.T) {
 	}, lb.TCP)
 }
 
-// A thousand connections, one after the other, need one port.
+// resetBoth opens two connections through SNAT, which have all ports, and resets both: who is amid talking goes on now, so that a third client
+// gets no port for a second. A machine that stood still for that long begins again.
+func (s site) resetBoth(w world, reset func(site, talk)) (alive, ended talk) {
+	s.Helper()
+	for {
+		s.evict()
+		s.configure(ports(2))
+		alive, ended = s.connect(w, 1), s.connect(w, 2)
+		began := time.Now()
+		reset(s, alive)
+		reset(s, ended)
+		s.pass(1) // an entry's time may be that of a packet a second before the last
+		got, err := s.run(fromNet, w.packet(at(w.outside(3), 41000), at(w.outside(10), 80)).bytes())
+		check(s, err)
+		if got.verdict == "drop_ports_full" {
+			return alive, ended
+		}
+		if took := time.Since(began); took < time.Second*9/10 {
+			s.Fatalf("%s %v after the reset", got.verdict, took)
+		}
+	}
+}
+
+// Hundreds of connections, one after the other, need one port.
 func TestOnePortServesConnectionsThatTheirClientsClose(t *testing.T) {
 	forEachSite(t, withSets(4096), func(s site, w world) {
 		s.publish(far(w, 2))
 		s.evict()
 		s.configure(ports(1))
-		for n := range 1000 {
+		for n := range 200 {
 			c := s.remote(w.packet(at(w.outside(1), uint16(20000+n)), at(w.outside(10), 80)), "translate_balance")
 			s.goesOn(c, "translate_established")
 			s.clientCloses(c)

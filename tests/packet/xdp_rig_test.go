@@ -103,7 +103,7 @@ func (r *rig) atXDP(frame []byte) (outcome, error) {
 // countedAtXDP gives an outcome the verdict that was counted for it.
 func (r *rig) countedAtXDP(o *outcome, frame []byte) {
 	r.Helper()
-	now := r.counters()
+	now := r.countersAfter(xdp)
 	for c, value := range now {
 		before := r.counted[c]
 		if value == before {

@@ -97,7 +97,7 @@ func TestChosenSuitesBringThoseThatTheyComeAfter(t *testing.T) {
 		behaviour bool
 		want      string
 	}{
-		{[]string{"cluster"}, false, "fresh compile-libraries compile compile-modules cluster"},
+		{[]string{"cluster"}, false, "compile-libraries compile compile-modules cluster"},
 		{[]string{"cluster"}, true, "compile-libraries compile compile-modules cluster"},
 		{nil, false, strings.Join(names(suites), " ")},
 		{nil, true, strings.Join(slices.DeleteFunc(names(suites), func(name string) bool { return slices.Contains(beside, name) }), " ")},

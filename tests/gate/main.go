@@ -68,9 +68,6 @@ func choose(all []suite, names []string, behaviour bool) ([]suite, error) {
 		}
 		wanted[name] = true
 		for _, before := range all[i].after {
-			if behaviour && slices.Contains(beside, before) {
-				continue
-			}
 			if err := want(before); err != nil {
 				return err
 			}

@@ -55,7 +55,7 @@ func TestCleanupLeavesTheNodeAsItWas(t *testing.T) {
 
 // killMidway has an agent of one layout followed by one of another, which is killed when it has put its tables in force and
 // the other's are still there. It gives what is pinned then. An agent that has come to its end before it is killed was too fast
-// for us: it is all done again. Beside others' work that happens more often than not, so that time is the limit, not a number.
+// for us: it is all done again, for as long as that takes within a time.
 func (r *rig) killMidway(from, to layout) (pinned ids) {
 	r.t.Helper()
 	var left ids

@@ -41,8 +41,9 @@ func (s *seen) wantsPort(name string) bool {
 	return s.port == "" || s.port == name || slices.ContainsFunc(s.frontends, func(f maps.FrontendRow) bool { return f.Port == name && s.wants(f) })
 }
 
-// recentReply is how many seconds ago a backend that answers others answered at the most.
-const recentReply = 60
+// recentReply is how many seconds ago a backend that answers others answered at the most: less than it takes until a connection counts as
+// not answered, so that a backend that just died is none of these.
+const recentReply = 5
 
 // ofBackends tells which of the backends do not take their connections: first those that new ones still go to.
 func (s *seen) ofBackends() (all []cause) {

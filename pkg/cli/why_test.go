@@ -140,3 +140,14 @@ func TestAWhyHasItsFields(t *testing.T) {
 		"tries[].frontend", "tries[].kind", "tries[].from", "tries[].answer.verdict", "tries[].answer.reason", "tries[].answer.backends[].address",
 		"endpoints[].address", "endpoints[].selected", "endpoints[].reason", "drops[].reason", "problems[].message"})
 }
+
+// A backend that just died answered somebody until then: only one that answers while connections to it wait is told to answer others.
+func TestOnlyABackendThatAnswersMeanwhileIsSaidToAnswerOthers(t *testing.T) {
+	for reply, others := range map[int64]bool{1: true, 29: false} {
+		s := sound()
+		s.backends = []maps.BackendRow{{Service: "prod/web", Port: "http", Protocol: "TCP", Lists: []string{"cluster"}, Unanswered: 1, LastReplySeconds: &reply}}
+		if first := diagnose(s).Causes[0]; first.What != "backends-do-not-answer" || strings.Contains(first.Next, "NetworkPolicy") != others {
+			t.Errorf("its last answer was %d s ago: %+v", reply, first)
+		}
+	}
+}

@@ -25,6 +25,10 @@ volatile const __u32 udp_unanswered_timeout = 30;
  * the other half is for a first SYN that was late. */
 volatile const __u32 retry_milliseconds = 500;
 
+/* How long a backend that is no endpoint any more has not acknowledged a packet when its connection is reset: milliseconds. Linux has sent it
+ * four times by then. */
+volatile const __u32 lost_milliseconds = 1000;
+
 /* A flow with a packet in this time is never evicted for another one: seconds. */
 volatile const __u32 flow_active_seconds = 60;
 

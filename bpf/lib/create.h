@@ -472,7 +472,7 @@ static __always_inline bool create_keep(struct __sk_buff *skb, struct choice *ch
 	const struct backend *backend;
 
 	if (!work->found.port || !flow || flow_word(flow) != work->found.word ||
-	    !forward_backend_usable(skb, flow, &work->packet))
+	    !forward_backend_usable(skb, flow_backend(flow), &work->packet))
 		return false;
 	backend = flow_backend(flow);
 	return backend && backend_choose(choice, flow->backend, backend);

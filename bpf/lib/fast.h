@@ -61,7 +61,7 @@ static __always_inline enum verdict fast_without_flow(const struct settings *set
 static __always_inline enum verdict fast_forward_flow(struct __sk_buff *skb, const struct packet *packet,
 						      const struct headers *headers, struct flow *flow, __u32 word)
 {
-	const struct backend *backend = flow_backend(flow);
+	const struct backend *backend = flow_backend_stays(flow);
 	__u32 id = flow->backend;
 	struct rewrite to;
 

@@ -298,6 +298,16 @@ static __always_inline const struct backend *flow_backend(const struct flow *flo
 	return backend;
 }
 
+/* The same where its packets are just sent on: not one that is gone (lost.h). */
+static __always_inline const struct backend *flow_backend_stays(const struct flow *flow)
+{
+	const struct backend *backend = backend_get(flow->backend);
+
+	if (!backend || backend->generation != flow->generation || !(backend->state & BACKEND_STAYS))
+		return NULL;
+	return backend;
+}
+
 /* The address and port that the flow's packets have at the server's side; false when that is nobody any more. */
 static __always_inline bool flow_leads_to(const struct flow *flow, const struct address *address, __be16 port)
 {

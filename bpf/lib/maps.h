@@ -184,6 +184,13 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
+	__type(value, struct lost_packet);
+	__uint(max_entries, LOST_SLOTS);
+} lost_packets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
 	__type(value, struct tunnel_end);
 	__uint(max_entries, 1);
 } tunnel SEC(".maps");

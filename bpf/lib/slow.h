@@ -5,6 +5,7 @@
 #include "answer.h"
 #include "create.h"
 #include "icmp.h"
+#include "lost.h"
 #include "packet.h"
 #include "policy.h"
 #include "settings.h"
@@ -67,6 +68,10 @@ static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work 
 		return step_finish(VERDICT_PASS_NOT_SERVICE);
 	if (work->found.retry && retry_choose(skb, packet, &work->found))
 		work->found.usable = 0;
+	if (work->found.gone && lost_find(skb, packet, &work->found)) {
+		work->service = lost_end(&work->found);
+		return step_finish(VERDICT_REJECT_LOST);
+	}
 	if (work->found.usable) {
 		verdict = forward_established(skb, work->settings, packet, &work->found, &work->in.flow, &work->in.to);
 		return verdict == VERDICT_CONTINUE ? step_again(VERDICT_DROP_FLOW_RACE)

@@ -30,11 +30,9 @@ static __always_inline bool backend_takes_new(const struct backend *backend, con
 }
 
 /* TCP stays with its backend whatever becomes of it; a new connection and UDP do not. */
-static __always_inline bool forward_backend_usable(struct __sk_buff *skb, const struct flow *flow,
+static __always_inline bool forward_backend_usable(struct __sk_buff *skb, const struct backend *backend,
 						   const struct packet *packet)
 {
-	const struct backend *backend = flow_backend(flow);
-
 	if (!backend)
 		return false;
 	if (!opens_connection(packet))
@@ -73,6 +71,8 @@ static __always_inline bool forward_refused(__u32 seen)
 static __always_inline void forward_judge(struct __sk_buff *skb, struct found *found, const struct settings *settings,
 					  const struct flow *flow, const struct packet *packet)
 {
+	const struct backend *backend;
+
 	if (flow_expired(flow, flow_now()))
 		return;
 	if (opens_connection(packet) && seen_closed(flow->seen)) {
@@ -83,10 +83,14 @@ static __always_inline void forward_judge(struct __sk_buff *skb, struct found *f
 		found->port = flow->twin_port;
 		return;
 	}
-	if (flow->flags & FLOW_DIRECT || forward_backend_usable(skb, flow, packet))
+	if (flow->flags & FLOW_DIRECT) {
 		found->usable = 1;
-	else
-		found->lost = 1;
+		return;
+	}
+	backend = flow_backend(flow);
+	found->usable = forward_backend_usable(skb, backend, packet);
+	found->lost = !found->usable;
+	found->gone = found->usable && packet->protocol == IPPROTO_TCP && backend->state == BACKEND_GONE;
 	found->retry = forward_unanswered(flow, packet) &&
 		       (found->lost ? tried_count(flow->seen >> TRIED_SHIFT) > 0 : forward_has_waited(flow));
 }
@@ -111,6 +115,7 @@ __noinline int forward_find(struct __sk_buff *skb, struct found *found, const st
 	found->lost = 0;
 	found->spilled = 0;
 	found->retry = 0;
+	found->gone = 0;
 	found->port = 0;
 	at = flow_search(query);
 	if (at < 0 && flow_any_spilled()) {

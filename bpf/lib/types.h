@@ -41,9 +41,10 @@ enum verdict {
 	VERDICT_REJECT_NO_ENDPOINTS, /* service without any usable endpoint */
 	VERDICT_REJECT_UNKNOWN_PORT, /* known service address, no such port */
 	VERDICT_REJECT_NO_TOPOLOGY_MATCH,
-	VERDICT_REJECT_ECHO,          /* echo request to a service address: answered */
-	VERDICT_REJECT_NAME,          /* question for a name: answered in the place of this node's responder */
-	VERDICT_REJECT_TOO_BIG,       /* does not fit the device it would leave by; the sender is told the MTU */
+	VERDICT_REJECT_LOST,    /* its connection's backend is no endpoint any more, and has not answered for a while */
+	VERDICT_REJECT_ECHO,    /* echo request to a service address: answered */
+	VERDICT_REJECT_NAME,    /* question for a name: answered in the place of this node's responder */
+	VERDICT_REJECT_TOO_BIG, /* does not fit the device it would leave by; the sender is told the MTU */
 	VERDICT_REJECT_TIME_EXCEEDED, /* its TTL or hop limit ends here; the sender is told */
 	VERDICT_REJECT_HELLO,         /* another node asks whether this one takes packets out of the tunnel: it does */
 	VERDICT_REJECT_LATE_ANSWER,   /* to a SYN that went to another backend since: the sender is told to forget it */
@@ -161,9 +162,17 @@ enum backend_state {
 	BACKEND_ACTIVE,   /* new flows and old ones */
 	BACKEND_DRAINING, /* terminating, still serving: old flows; new ones only where a tier lists it */
 	BACKEND_QUIET,    /* an endpoint that is not serving: established TCP stays, UDP and SYN go elsewhere */
-	BACKEND_GONE,     /* no endpoint any more; kept while flows name it. Treated as BACKEND_QUIET */
+	BACKEND_GONE,     /* no endpoint any more; kept while flows name it. Treated as BACKEND_QUIET, but for lost.h */
 	BACKEND_RESPONDER, /* this node's answers to names: BACKEND_ACTIVE while its heart beats and it listens, else BACKEND_QUIET */
+	BACKEND_GONE_KEPT, /* BACKEND_GONE, and no connection is reset if it is silent (annotation nearlb.io/reset-lost) */
 };
+
+/* A bit of these is in the number of each state but BACKEND_FREE and BACKEND_GONE: those two leave the fast path by one question. */
+#define BACKEND_STAYS 3
+_Static_assert(((BACKEND_FREE | BACKEND_GONE) & BACKEND_STAYS) == 0, "one question");
+_Static_assert((BACKEND_ACTIVE & BACKEND_STAYS) != 0 && (BACKEND_DRAINING & BACKEND_STAYS) != 0, "one question");
+_Static_assert((BACKEND_QUIET & BACKEND_STAYS) != 0 && (BACKEND_RESPONDER & BACKEND_STAYS) != 0, "one question");
+_Static_assert((BACKEND_GONE_KEPT & BACKEND_STAYS) != 0, "one question");
 
 enum tier_name {
 	TIER_NODE = 0,
@@ -391,6 +400,17 @@ struct syn_times {
 	__u32 buckets[SYN_BUCKETS];
 };
 _Static_assert(sizeof(struct syn_times) == 256, "layout is shared");
+
+#define LOST_SLOTS 4096 /* connections to backends that are gone whose last packet is remembered; a power of two */
+
+/* A packet that a backend which is no endpoint any more has to acknowledge. */
+struct lost_packet {
+	__u32 flow;     /* syn_flow; 0: nothing */
+	__u32 sequence; /* of TCP */
+	__u32 time;     /* jiffies (low 32 bits) when it came first */
+	__u32 heard;    /* packets that the backend had sent by then, low 32 bits */
+};
+_Static_assert(sizeof(struct lost_packet) == 16, "layout is shared");
 
 struct affinity_key {
 	struct address client;

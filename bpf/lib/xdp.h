@@ -229,7 +229,7 @@ static __always_inline int xdp_forward(const struct xdp_frame *frame, const stru
 				       const struct headers *headers, const struct settings *settings,
 				       struct flow *flow, struct xdp_step *step)
 {
-	const struct backend *backend = flow_backend(flow);
+	const struct backend *backend = flow_backend_stays(flow);
 
 	step->add = seen_from_client(packet, flow->seen);
 	if (flow->flags != FLOW_SNAT || flow_expired(flow, flow_now()) || !xdp_is_known(flow, step->add) || !backend ||

@@ -166,7 +166,12 @@ func ActionName(value uint8) string { return dashed("action", value) }
 func TierName(value uint8) string { return dashed("tier_name", value) }
 
 // StateName is the contract's spelling of enum backend_state: "active", "draining", "quiet", "gone", "free".
-func StateName(value uint8) string { return dashed("backend_state", value) }
+func StateName(value uint8) string {
+	if value == uint8(NearlbBackendStateBACKEND_GONE_KEPT) {
+		value = uint8(NearlbBackendStateBACKEND_GONE)
+	}
+	return dashed("backend_state", value)
+}
 
 // SeenNames spells the bits of enum flow_seen that are set, in their order.
 func SeenNames(bits uint32) []string {

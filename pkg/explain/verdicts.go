@@ -31,6 +31,7 @@ var verdicts = []Word{
 	{"reject-no-endpoints", Verdict, "refused at once: the Service has no usable endpoint", "kubectl get endpointslices: is there any endpoint, and is it ready? nearlb why CLIENT SERVICE says which"},
 	{"reject-unknown-port", Verdict, "refused at once: the address is a Service's, the port is none of its ports", "ask for a port that spec.ports has, or add it there"},
 	{"reject-no-topology-match", Verdict, "refused at once: no endpoint is near enough", "end the Service's nearlb.io/topology-keys with *, or run an endpoint that is near"},
+	{"reject-lost", Verdict, "reset: the connection's backend is no endpoint any more, and has not answered for a second (nearlb.io/reset-lost)", "nearlb changes says when and why the backend went"},
 	{"reject-echo", Verdict, "answered: an echo request to a Service's address", ""},
 	{"reject-name", Verdict, "answered: a pod's question for a name, from the table `answers`", ""},
 	{"reject-too-big", Verdict, "larger than the device it would leave by can take: the sender is told the MTU (ICMP)", "many of them: let ICMP reach the clients, so that they learn the MTU"},

@@ -15,6 +15,7 @@ type Decision struct {
 	Held      bool     // as of Input
 	Ejection  Ejection // as of the Service
 	OffNode   OffNode  // as of the Service, or the agent's flag where that says nothing
+	KeepLost  bool     // as of the Service
 	Frontends []Frontend
 	Backends  []Backend // every endpoint that a frontend leads to, in a tier or not: their states are published too
 	Endpoints []EndpointReason

@@ -27,6 +27,7 @@ type Service struct {
 	OffNode         OffNode        // annotation nearlb.io/off-node; "": as the agent's flag says
 	Overflow        Overflow       // annotation nearlb.io/overflow
 	SlowStart       time.Duration  // annotation nearlb.io/slow-start; 0: an endpoint that becomes ready gets its whole share at once
+	KeepLost        bool           // annotation nearlb.io/reset-lost is false: connections whose backend is gone and silent get no reset
 	WantsHints      bool           // spec.trafficDistribution or annotation topology-mode: slices should have hints
 }
 

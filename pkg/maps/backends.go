@@ -81,7 +81,7 @@ func (t *Tables) register(p *port, id uint32, written backendRow) {
 		p.backends = slices.Insert(p.backends, at, backend{id, t.round, written})
 	}
 	delete(t.gone, id)
-	if written.State == stateGone {
+	if gone(written.State) {
 		t.gone[id] = &goneBackend{port: p, row: written, since: t.now()}
 	}
 }

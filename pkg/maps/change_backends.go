@@ -60,7 +60,7 @@ func (c *change) prepareBackends() error {
 	}
 	for _, p := range c.service.ports {
 		for i := range p.backends {
-			if b := &p.backends[i]; b.round != c.t.round && b.row.State != stateGone {
+			if b := &p.backends[i]; b.round != c.t.round && !gone(b.row.State) {
 				c.prepareGone(p, b)
 			}
 		}
@@ -158,6 +158,9 @@ func (c *change) takeBackend(p *port, to *backendRow) (uint32, error) {
 func (c *change) prepareGone(p *port, b *backend) {
 	to := b.row
 	to.State, to.Member = stateGone, 0
+	if c.service.keepLost {
+		to.State = stateGoneKept
+	}
 	c.backends = append(c.backends, backendChange{port: p, id: b.id, from: b.row, to: to})
 }
 

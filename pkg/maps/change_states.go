@@ -37,7 +37,7 @@ func (t *Tables) settlePort(p *port, states map[endpoint]uint8) (written int) {
 		if !found {
 			state = stateQuiet
 		}
-		if b.row.State == stateGone || b.row.State == state {
+		if gone(b.row.State) || b.row.State == state {
 			continue
 		}
 		b.row.State = state

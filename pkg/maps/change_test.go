@@ -135,3 +135,33 @@ func TestAnAddressEntryComesAfterItsPortsAndGoesBeforeThem(t *testing.T) {
 		}
 	}
 }
+
+// A Service may ask that connections to its endpoints which are gone are left alone: the programs go by the state.
+func TestEndpointsThatGoAreKeptWhereTheServiceAsksForIt(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		for name, leave := range map[string]func(*bench) error{
+			"an endpoint goes": func(b *bench) error {
+				d := made(1, weighted(1, 1)[1:]...)
+				d.KeepLost = keep
+				_, err := b.Apply(d)
+				return err
+			},
+			"the Service goes": func(b *bench) error { _, err := b.Remove(serviceNumber(1)); return err },
+		} {
+			b := newBench(t, memoryStore(tinySizes()))
+			d := made(1, weighted(1, 1)...)
+			d.KeepLost = keep
+			if _, err := b.Apply(d); err != nil {
+				t.Fatal(err)
+			}
+			id := b.suspectOf(t, 0).ID
+			if err := leave(b); err != nil {
+				t.Fatal(err)
+			}
+			want := map[bool]uint8{false: stateGone, true: stateGoneKept}[keep]
+			if got := read[backendRow](b.store.backends, id).State; got != want {
+				t.Errorf("%s, keep %v: state %d, want %d", name, keep, got, want)
+			}
+		}
+	}
+}

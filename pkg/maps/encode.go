@@ -16,6 +16,7 @@ const (
 	stateDraining  = uint8(bpf.NearlbBackendStateBACKEND_DRAINING)
 	stateQuiet     = uint8(bpf.NearlbBackendStateBACKEND_QUIET)
 	stateGone      = uint8(bpf.NearlbBackendStateBACKEND_GONE)
+	stateGoneKept  = uint8(bpf.NearlbBackendStateBACKEND_GONE_KEPT)
 	stateResponder = uint8(bpf.NearlbBackendStateBACKEND_RESPONDER)
 )
 
@@ -30,6 +31,9 @@ func stateOf(s lb.State) uint8 {
 	}
 	return stateQuiet
 }
+
+// gone says whether the backend of this state is no endpoint any more.
+func gone(state uint8) bool { return state == stateGone || state == stateGoneKept }
 
 // usable says whether new connections may go to a backend of this state.
 func usable(state uint8) bool {

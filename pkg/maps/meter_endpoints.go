@@ -22,7 +22,7 @@ func (m *Meter) Endpoints() map[lb.PortName]EndpointCount {
 	counts := make([]EndpointCount, len(m.ports))
 	for id := uint32(1); id < m.of.backends.size; id++ {
 		state := uint8(m.of.backends.load(id, wordState) >> 16)
-		if state == stateFree || state == stateGone {
+		if state == stateFree || gone(state) {
 			continue
 		}
 		if port := m.of.backends.load(id, wordService); int(port) < len(counts) {

@@ -31,7 +31,7 @@ func (t *Tables) Remove(name lb.ServiceName) (Stats, error) {
 	if s == nil {
 		return Stats{}, nil
 	}
-	stats, err := t.apply(&lb.Decision{Service: name})
+	stats, err := t.apply(&lb.Decision{Service: name, KeepLost: s.keepLost})
 	if err == nil {
 		s.applied, s.decision = false, nil
 		t.forgetEmpty(s)
@@ -76,7 +76,7 @@ func (t *Tables) tellAgain(stats *Stats) {
 
 func (t *Tables) apply(d *lb.Decision) (Stats, error) {
 	s := t.service(d.Service)
-	s.ejection = d.Ejection
+	s.ejection, s.keepLost = d.Ejection, d.KeepLost
 	t.applying = s
 	defer func() { t.applying = nil }()
 	wanted := wishes(d)
@@ -215,7 +215,7 @@ func (s *service) published() bool {
 			}
 		}
 	}
-	return s.any(func(b *backend) bool { return b.row.State != stateGone })
+	return s.any(func(b *backend) bool { return !gone(b.row.State) })
 }
 
 // any says whether the Service has such a backend.

@@ -176,7 +176,7 @@ func (r *restorer) backend(p *port, b *backend) {
 	places := t.names.of(&b.row)
 	b.row.Node, b.row.Zone = places[0].number(), places[1].number()
 	t.names.ref(&b.row)
-	if b.row.State == stateGone {
+	if gone(b.row.State) {
 		t.gone[b.id] = &goneBackend{port: p, row: b.row, since: t.now()}
 	}
 }

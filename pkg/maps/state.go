@@ -81,6 +81,7 @@ type service struct {
 	keys     []frontendKey // that it claims, in order
 	waits    int           // how many of these another Service has
 	ejection lb.Ejection   // of the decision published last
+	keepLost bool          // the same
 	decision *lb.Decision  // the last one published, kept as long as it waits for a key
 }
 

@@ -26,6 +26,7 @@ const (
 	annotationEjection     = "nearlb.io/ejection"
 	annotationOffNode      = "nearlb.io/off-node"
 	annotationOverflow     = "nearlb.io/overflow"
+	annotationResetLost    = "nearlb.io/reset-lost"
 	annotationSlowStart    = "nearlb.io/slow-start"
 	annotationWeight       = "nearlb.io/weight" // of an EndpointSlice
 )
@@ -49,6 +50,8 @@ func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorLis
 	out.Distribution, errs = distribution, append(errs, wrong...)
 	overflow, wrong := overflow(svc, out)
 	out.Overflow, errs = overflow, append(errs, wrong...)
+	keepLost, wrong := keepLost(svc)
+	out.KeepLost, errs = keepLost, append(errs, wrong...)
 	slowStart, wrong := slowStart(svc)
 	out.SlowStart, errs = slowStart, append(errs, wrong...)
 	return append(errs, unknownAnnotations(svc.Annotations, ofServices, "a Service")...)
@@ -68,6 +71,15 @@ func localFallback(svc *corev1.Service) (bool, field.ErrorList) {
 		return false, nil
 	}
 	return value == "true", oneOf(path, value, "true", "false")
+}
+
+// keepLost tells that connections whose backend is gone are left alone: annotation nearlb.io/reset-lost, which is true unless set.
+func keepLost(svc *corev1.Service) (bool, field.ErrorList) {
+	value, path := annotation(svc, annotationResetLost)
+	if value == "" {
+		return false, nil
+	}
+	return value == "false", oneOf(path, value, "true", "false")
 }
 
 func ejection(svc *corev1.Service) (lb.Ejection, field.ErrorList) {

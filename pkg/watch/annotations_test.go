@@ -66,6 +66,9 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 		{"slow start of hours", "nearlb.io/slow-start: 2h", "", "[]  false", []string{`nearlb.io/slow-start: "2h": must be a time from 1s to 1h0m0s`}},
 		{"slow start at once", "nearlb.io/slow-start: 10ms", "", "[]  false", []string{`nearlb.io/slow-start: "10ms": must be`}},
 		{"slow start of no unit", "nearlb.io/slow-start: '30'", "", "[]  false", []string{`nearlb.io/slow-start: "30": must be`}},
+		{"lost connections are kept", "nearlb.io/reset-lost: 'false'", "", "[]  false keep", nil},
+		{"lost connections are reset", "nearlb.io/reset-lost: 'true'", "", "[]  false", nil},
+		{"no such thing", "nearlb.io/reset-lost: 'no'", "", "[]  false", []string{`nearlb.io/reset-lost: "no": unsupported value`}},
 		{"names", "nearlb.io/dns: prefer", "", "[]  false", nil},
 		{"no such names", "nearlb.io/dns: nearest", "", "[]  false", []string{`nearlb.io/dns: "nearest": unsupported value`}},
 		{"fallback", "nearlb.io/local-fallback: 'true'", local, "[]  true", nil},
@@ -78,6 +81,9 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 			asked := fmt.Sprintf("%v %s %t", svc.TopologyKeys, svc.Distribution, svc.LocalFallback)
 			if svc.Overflow.Given {
 				asked += fmt.Sprintf(" %d", svc.Overflow.Percent)
+			}
+			if svc.KeepLost {
+				asked += " keep"
 			}
 			if svc.SlowStart > 0 {
 				asked += fmt.Sprintf(" %v", svc.SlowStart)

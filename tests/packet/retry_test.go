@@ -25,6 +25,7 @@ func unhastily(o bpf.Options) bpf.Options {
 		o.Knobs = map[string]any{}
 	}
 	o.Knobs["retry_milliseconds"] = uint32(retryAfter.Milliseconds())
+	o.Knobs["lost_milliseconds"] = uint32(retryAfter.Milliseconds())
 	return o
 }
 

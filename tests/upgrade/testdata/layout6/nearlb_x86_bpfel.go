@@ -144,6 +144,7 @@ const (
 	NearlbBackendStateBACKEND_QUIET     NearlbBackendState = 3
 	NearlbBackendStateBACKEND_GONE      NearlbBackendState = 4
 	NearlbBackendStateBACKEND_RESPONDER NearlbBackendState = 5
+	NearlbBackendStateBACKEND_GONE_KEPT NearlbBackendState = 6
 )
 
 type NearlbDevice struct {
@@ -338,6 +339,14 @@ type NearlbLocalKey struct {
 	Port    uint16
 	Pad     uint16
 	Service uint32
+}
+
+type NearlbLostPacket struct {
+	_        structs.HostLayout
+	Flow     uint32
+	Sequence uint32
+	Time     uint32
+	Heard    uint32
 }
 
 type NearlbMember uint32
@@ -685,32 +694,33 @@ const (
 	NearlbVerdictVERDICT_REJECT_NO_ENDPOINTS      NearlbVerdict = 23
 	NearlbVerdictVERDICT_REJECT_UNKNOWN_PORT      NearlbVerdict = 24
 	NearlbVerdictVERDICT_REJECT_NO_TOPOLOGY_MATCH NearlbVerdict = 25
-	NearlbVerdictVERDICT_REJECT_ECHO              NearlbVerdict = 26
-	NearlbVerdictVERDICT_REJECT_NAME              NearlbVerdict = 27
-	NearlbVerdictVERDICT_REJECT_TOO_BIG           NearlbVerdict = 28
-	NearlbVerdictVERDICT_REJECT_TIME_EXCEEDED     NearlbVerdict = 29
-	NearlbVerdictVERDICT_REJECT_HELLO             NearlbVerdict = 30
-	NearlbVerdictVERDICT_REJECT_LATE_ANSWER       NearlbVerdict = 31
-	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 32
-	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 33
-	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 34
-	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 35
-	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 36
-	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 37
-	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 38
-	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 39
-	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 40
-	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 41
-	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 42
-	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 43
-	NearlbVerdictVERDICT_DROP_NO_ROUTE            NearlbVerdict = 44
-	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 45
-	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 46
-	NearlbVerdictVERDICT_DROP_ICMP_LIMIT          NearlbVerdict = 47
-	NearlbVerdictVERDICT_DROP_TUNNEL_SOURCE       NearlbVerdict = 48
-	NearlbVerdictVERDICT_DROP_TUNNEL_MALFORMED    NearlbVerdict = 49
-	NearlbVerdictVERDICT_DROP_TUNNEL_STRAY        NearlbVerdict = 50
-	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 51
+	NearlbVerdictVERDICT_REJECT_LOST              NearlbVerdict = 26
+	NearlbVerdictVERDICT_REJECT_ECHO              NearlbVerdict = 27
+	NearlbVerdictVERDICT_REJECT_NAME              NearlbVerdict = 28
+	NearlbVerdictVERDICT_REJECT_TOO_BIG           NearlbVerdict = 29
+	NearlbVerdictVERDICT_REJECT_TIME_EXCEEDED     NearlbVerdict = 30
+	NearlbVerdictVERDICT_REJECT_HELLO             NearlbVerdict = 31
+	NearlbVerdictVERDICT_REJECT_LATE_ANSWER       NearlbVerdict = 32
+	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 33
+	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 34
+	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 35
+	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 36
+	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 37
+	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 38
+	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 39
+	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 40
+	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 41
+	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 42
+	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 43
+	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 44
+	NearlbVerdictVERDICT_DROP_NO_ROUTE            NearlbVerdict = 45
+	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 46
+	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 47
+	NearlbVerdictVERDICT_DROP_ICMP_LIMIT          NearlbVerdict = 48
+	NearlbVerdictVERDICT_DROP_TUNNEL_SOURCE       NearlbVerdict = 49
+	NearlbVerdictVERDICT_DROP_TUNNEL_MALFORMED    NearlbVerdict = 50
+	NearlbVerdictVERDICT_DROP_TUNNEL_STRAY        NearlbVerdict = 51
+	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 52
 )
 
 type NearlbVerdictCounter struct {
@@ -773,6 +783,7 @@ const (
 	NearlbMapIcmpBudgets           = "icmp_budgets"
 	NearlbMapKnownAddresses        = "known_addresses"
 	NearlbMapLocalBackends         = "local_backends"
+	NearlbMapLostPackets           = "lost_packets"
 	NearlbMapNames                 = "names"
 	NearlbMapPeers                 = "peers"
 	NearlbMapPrograms              = "programs"
@@ -864,6 +875,7 @@ const (
 	NearlbVarIcmpErrorsPerSecond   = "icmp_errors_per_second"
 	NearlbVarJiffiesPerSecond      = "jiffies_per_second"
 	NearlbVarLinkHeader            = "link_header"
+	NearlbVarLostMilliseconds      = "lost_milliseconds"
 	NearlbVarResponderSilence      = "responder_silence"
 	NearlbVarRetryMilliseconds     = "retry_milliseconds"
 	NearlbVarRouteLookup           = "route_lookup"
@@ -984,6 +996,7 @@ type NearlbMapSpecs struct {
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	KnownAddresses  *ebpf.MapSpec `ebpf:"known_addresses"`
 	LocalBackends   *ebpf.MapSpec `ebpf:"local_backends"`
+	LostPackets     *ebpf.MapSpec `ebpf:"lost_packets"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	Programs        *ebpf.MapSpec `ebpf:"programs"`
@@ -1046,6 +1059,7 @@ type NearlbVariableSpecs struct {
 	IcmpErrorsPerSecond   *ebpf.VariableSpec `ebpf:"icmp_errors_per_second"`
 	JiffiesPerSecond      *ebpf.VariableSpec `ebpf:"jiffies_per_second"`
 	LinkHeader            *ebpf.VariableSpec `ebpf:"link_header"`
+	LostMilliseconds      *ebpf.VariableSpec `ebpf:"lost_milliseconds"`
 	ResponderSilence      *ebpf.VariableSpec `ebpf:"responder_silence"`
 	RetryMilliseconds     *ebpf.VariableSpec `ebpf:"retry_milliseconds"`
 	RouteLookup           *ebpf.VariableSpec `ebpf:"route_lookup"`
@@ -1103,6 +1117,7 @@ type NearlbMaps struct {
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	KnownAddresses  *ebpf.Map `ebpf:"known_addresses"`
 	LocalBackends   *ebpf.Map `ebpf:"local_backends"`
+	LostPackets     *ebpf.Map `ebpf:"lost_packets"`
 	Names           *ebpf.Map `ebpf:"names"`
 	Peers           *ebpf.Map `ebpf:"peers"`
 	Programs        *ebpf.Map `ebpf:"programs"`
@@ -1146,6 +1161,7 @@ func (m *NearlbMaps) Close() error {
 		m.IcmpBudgets,
 		m.KnownAddresses,
 		m.LocalBackends,
+		m.LostPackets,
 		m.Names,
 		m.Peers,
 		m.Programs,
@@ -1209,6 +1225,7 @@ type NearlbVariables struct {
 	IcmpErrorsPerSecond   *ebpf.Variable `ebpf:"icmp_errors_per_second"`
 	JiffiesPerSecond      *ebpf.Variable `ebpf:"jiffies_per_second"`
 	LinkHeader            *ebpf.Variable `ebpf:"link_header"`
+	LostMilliseconds      *ebpf.Variable `ebpf:"lost_milliseconds"`
 	ResponderSilence      *ebpf.Variable `ebpf:"responder_silence"`
 	RetryMilliseconds     *ebpf.Variable `ebpf:"retry_milliseconds"`
 	RouteLookup           *ebpf.Variable `ebpf:"route_lookup"`

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"syscall"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 // ejectable are tables whose backends can be left out: *maps.Tables.
 type ejectable interface {
 	Evidence(maps.Suspect) (maps.Evidence, bool)
+	Doubtful(maps.Suspect) (node string, others []maps.Evidence)
 	Eject(s maps.Suspect, until uint64, times int) (refused string, err error)
 	Readmit(maps.Suspect) bool
 	Ejected() []maps.Evidence
@@ -49,12 +51,20 @@ type ejector struct {
 	asked  pace
 	ends   map[maps.Suspect]end    // of those that are left out
 	rests  map[maps.Suspect]uint64 // those that stay in though they do not answer: not asked until then
+	line   []doubt                 // to be asked next
+}
+
+// doubt is a backend that has done nothing wrong: of a node that has others of several Services that do not answer.
+type doubt struct {
+	maps.Suspect
+	node string
 }
 
 // heard is what a backend answered to the node's own question.
 type heard struct {
 	before maps.Evidence // when it was asked
 	reply  reply
+	node   string // not "": it was asked because of its node
 }
 
 // reply is what comes of the node's own question.
@@ -86,6 +96,11 @@ func (p *pace) take(now uint64, most int) bool {
 	}
 	p.done++
 	return p.done <= most
+}
+
+// left says whether take would be true.
+func (p *pace) left(now uint64, most int) bool {
+	return now/uint64(time.Second) != p.second || p.done < most
 }
 
 // end is when a backend's time is over, and when it was asked last since then.
@@ -167,6 +182,7 @@ func (e *ejector) run(ctx context.Context, told <-chan maps.Suspect) {
 			e.suspect(ctx, s)
 		case a := <-e.heard:
 			e.judge(a)
+			e.askNext(ctx)
 		case <-due:
 		}
 	}
@@ -185,23 +201,47 @@ func (e *ejector) suspect(ctx context.Context, s maps.Suspect) {
 	if v, known := e.tables.Evidence(s); !known || v.Until != 0 || e.modeOf(v) == lb.EjectionOff || e.rests[s] > e.now() {
 		return
 	}
-	e.ask(ctx, s)
+	e.ask(ctx, doubt{Suspect: s})
 }
 
 // ask has the node itself connect to a backend, if it does not ask too many; the answer comes to judge.
-func (e *ejector) ask(ctx context.Context, s maps.Suspect) {
+func (e *ejector) ask(ctx context.Context, d doubt) {
+	s := d.Suspect
 	v, known := e.tables.Evidence(s)
 	if !known || e.asking[s] || len(e.asking) >= askAtOnce || !e.asked.take(e.now(), askInSecond) {
 		return
 	}
 	e.asking[s] = true
 	go func() {
-		a := heard{v, e.hear(ctx, v.Address)}
+		a := heard{v, e.hear(ctx, v.Address), d.node}
 		select {
 		case e.heard <- a:
 		case <-ctx.Done():
 		}
 	}()
+}
+
+// askNext asks those in line, as far as not too many are asked.
+func (e *ejector) askNext(ctx context.Context) {
+	for len(e.line) > 0 && len(e.asking) < askAtOnce && e.asked.left(e.now(), askInSecond) {
+		d := e.line[0]
+		e.line = e.line[1:]
+		if v, known := e.tables.Evidence(d.Suspect); known && v.Until == 0 { // nobody else has found out meanwhile
+			e.ask(ctx, d)
+		}
+	}
+}
+
+// doubtNode puts the other backends of a node in line, where backends of several Services there are left out: nobody has to lose connections to
+// each of them until it is found that the node has no power. Who answers stays.
+func (e *ejector) doubtNode(s maps.Suspect) {
+	node, others := e.tables.Doubtful(s)
+	for _, o := range others {
+		waits := e.asking[o.Suspect] || slices.ContainsFunc(e.line, func(d doubt) bool { return d.Suspect == o.Suspect })
+		if !waits && e.modeOf(o) == lb.EjectionOn && e.rests[o.Suspect] <= e.now() {
+			e.line = append(e.line, doubt{o.Suspect, node})
+		}
+	}
 }
 
 // judge leaves a backend out that has not answered the node either, nor anybody meanwhile, and takes one back that has answered the node.
@@ -213,6 +253,9 @@ func (e *ejector) judge(a heard) {
 	switch {
 	case !known || mode == lb.EjectionOff:
 	case a.reply == replyAnswered:
+		if a.node != "" {
+			e.rests[suspect] = e.now() + askAgain
+		}
 		if e.tables.Readmit(suspect) {
 			e.readmitted(v, "it answers this node")
 		}
@@ -223,14 +266,22 @@ func (e *ejector) judge(a heard) {
 	case mode == lb.EjectionObserve:
 		e.observe(v)
 	case v.Until == 0 || e.ends[suspect].failed(v.Until, e.now()):
-		e.eject(v)
+		e.eject(v, a.because(v))
 	}
+}
+
+// because is why a backend is left out.
+func (a heard) because(v maps.Evidence) string {
+	if a.node == "" || v.Unanswered > 0 {
+		return v.Text()
+	}
+	return "no answer to this node, nor from other backends of node " + a.node
 }
 
 // failed says whether a connection has tried the backend since, and was not answered in its time.
 func (t end) failed(until, now uint64) bool { return until != t.until && now >= until }
 
-func (e *ejector) eject(v maps.Evidence) {
+func (e *ejector) eject(v maps.Evidence, because string) {
 	now := e.now()
 	times := v.NextTime(now)
 	length := maps.EjectionTime(times)
@@ -245,8 +296,9 @@ func (e *ejector) eject(v maps.Evidence) {
 	default:
 		e.ends[v.Suspect] = end{until: until}
 		e.metrics.Ejection()
-		e.log.Warn("backend left out", "service", v.Port.String(), "backend", v.Address.String(), "until", time.Now().Add(length).UTC().Format(time.RFC3339), "problem", v.Text())
-		e.tell(v, "backend-ejected", "for "+length.String(), v.Text())
+		e.log.Warn("backend left out", "service", v.Port.String(), "backend", v.Address.String(), "until", time.Now().Add(length).UTC().Format(time.RFC3339), "problem", because)
+		e.tell(v, "backend-ejected", "for "+length.String(), because)
+		e.doubtNode(v.Suspect)
 	}
 }
 
@@ -307,7 +359,7 @@ func (e *ejector) look(ctx context.Context) bool {
 		tried := t.failed(v.Until, now)
 		if tried || now >= t.until && v.Until == t.until && now-t.asked >= askAgain {
 			t.asked = now
-			e.ask(ctx, v.Suspect)
+			e.ask(ctx, doubt{Suspect: v.Suspect})
 		}
 		e.ends[v.Suspect] = t
 	}
@@ -316,7 +368,8 @@ func (e *ejector) look(ctx context.Context) bool {
 			delete(e.rests, s)
 		}
 	}
-	return len(out)+len(e.rests) > 0
+	e.askNext(ctx)
+	return len(out)+len(e.rests)+len(e.line) > 0
 }
 
 // The node's own question: so many connections, so long one after the other, and how long it waits for an answer to any. With a twentieth

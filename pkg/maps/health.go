@@ -158,9 +158,7 @@ func (t *Tables) Eject(s Suspect, until uint64, times int) (refused string, err 
 	if p == nil {
 		return "", fmt.Errorf("leave backend %d out: it takes no connections any more", s.ID)
 	}
-	if read[healthRow](t.store.health, s.ID).Generation != s.Generation {
-		return "", fmt.Errorf("leave backend %s out: nothing is known of it", AddrPortOf(b))
-	}
+	t.beginHealth(s)
 	listed := false
 	for _, r := range p.runs {
 		if r.refs == 0 || !slices.Contains(r.ids, s.ID) {
@@ -183,6 +181,58 @@ func (t *Tables) Eject(s Suspect, until uint64, times int) (refused string, err 
 	t.out[s.ID] = &leftOut{p, s.Generation, AddrPortOf(b)}
 	t.store.setUntil(s.ID, until)
 	return "", nil
+}
+
+// beginHealth makes the row a backend's of which the programs know nothing yet. They do the same, with the first connection that it does not
+// answer.
+func (t *Tables) beginHealth(s Suspect) {
+	if read[healthRow](t.store.health, s.ID).Generation == s.Generation {
+		return
+	}
+	t.store.setUntil(s.ID, 0)
+	t.store.health.store(s.ID, wordTimes, 0)
+	h := healthRow{Generation: s.Generation}
+	t.store.health.store(s.ID, wordUnanswered, wordsOf(&h)[wordUnanswered])
+}
+
+// Doubtful finds the other TCP backends of a backend's node that take connections and are not left out, where backends of several Services there
+// are. This node is no such node: its connections to its own pods go over no network.
+func (t *Tables) Doubtful(s Suspect) (node string, others []Evidence) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p, b := t.suspected(s)
+	if p == nil || b.Node == 0 || b.Tier == tierOf(lb.TierNode) || !t.severalOut(b.Node) {
+		return "", nil
+	}
+	text, _, err := t.store.names.get(nameKey{Kind: nodeName, Id: uint32(b.Node)})
+	if err != nil {
+		return "", nil
+	}
+	for _, service := range t.services {
+		for _, p := range service.ports {
+			if p.key.Value().Protocol != lb.TCP {
+				continue
+			}
+			for i := range p.backends {
+				if o := &p.backends[i]; o.row.Node == b.Node && takes(&o.row) && !t.isOut(o.id) {
+					others = append(others, t.evidence(Suspect{o.id, o.row.Generation}, p, AddrPortOf(o.row)))
+				}
+			}
+		}
+	}
+	slices.SortFunc(others, func(a, b Evidence) int { return int(a.ID) - int(b.ID) })
+	return text, others
+}
+
+// severalOut says whether backends of several Services of a node are left out.
+func (t *Tables) severalOut(node uint16) bool {
+	services := map[lb.ServiceName]bool{}
+	for id, o := range t.out {
+		if t.isOut(id) && read[backendRow](t.store.backends, id).Node == node {
+			services[o.port.service.name] = true
+		}
+	}
+	return len(services) > 1
 }
 
 // tally counts the backends of a run that take connections, and those of them that are left out, without one of them.

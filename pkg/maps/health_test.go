@@ -185,3 +185,35 @@ func TestTimesDoubleAndEnd(t *testing.T) {
 		}
 	}
 }
+
+// The node with number 1 has a backend of each Service; those of two of them are left out.
+func TestTheOtherBackendsOfANodeAreInDoubtOnceThoseOfSeveralServicesAreLeftOut(t *testing.T) {
+	b := newBench(t, memoryStore(tinySizes()))
+	for n := 1; n <= 3; n++ {
+		if _, err := b.Apply(made(n, weighted(1, 1, 1, 1)...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of := map[lb.ServiceName]Suspect{}
+	for id := range b.store.backends.size {
+		if row := read[backendRow](b.store.backends, id); row.State != stateFree && AddrPortOf(row).Addr().As4()[3] == 1 {
+			suspect := Suspect{id, row.Generation}
+			e, _ := b.Evidence(suspect)
+			of[e.Port.Service] = suspect
+		}
+	}
+	for n, want := range []int{0, 1} {
+		suspect := of[serviceNumber(n+1)]
+		if refused, err := b.Eject(suspect, 1, 1); refused != "" || err != nil {
+			t.Fatal(refused, err)
+		}
+		node, others := b.Doubtful(suspect)
+		if len(others) != want || want > 0 && (node != "n1" || others[0].Suspect != of[serviceNumber(3)]) {
+			t.Errorf("after %d Services: %q, %+v are in doubt", n+1, node, others)
+		}
+	}
+	b.Readmit(of[serviceNumber(1)])
+	if _, others := b.Doubtful(of[serviceNumber(2)]); others != nil {
+		t.Errorf("after one was readmitted, %+v are in doubt", others)
+	}
+}

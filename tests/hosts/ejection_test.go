@@ -139,3 +139,37 @@ func (s *stage) leavesOut(of *service, dead, other *lab.Pod, six bool) {
 		return
 	}
 }
+
+// A node has lost its power. Connections to two Services find that out; nobody goes to the third one's server there, and it is left out as well.
+func TestANodeThatIsSilentIsLeftOutForServicesThatNobodyAskedYet(t *testing.T) {
+	s := newStage(t, options{})
+	other := s.cluster.pod(0, "other")
+	var all []*service
+	var dead []*lab.Pod
+	for _, name := range []string{"web-a", "web-b", "web-c"} {
+		server := s.server(1, name)
+		of := s.next()
+		of.publish(ready(s.near, server)...)
+		of.awaitFrontends()
+		all, dead = append(all, of), append(dead, server)
+	}
+	for _, server := range dead {
+		deaf(t, server)
+	}
+	for i := range 2 {
+		for state := ""; state != "ejected"; state, _ = s.state(all[i], dead[i], false) {
+			s.crowd(all[i], dead[i], false, s.pod, other)
+		}
+	}
+	for _, six := range []bool{false, true} {
+		if lab.Await(time.Minute, func() bool { state, _ := s.state(all[2], dead[2], six); return state == "ejected" }) != nil {
+			t.Errorf("six %v: %s gets connections", six, dead[2])
+		}
+		if again := s.crowd(all[2], dead[2], six, s.pod, other); again > 0 {
+			t.Errorf("six %v: %d connections had to wait", six, again)
+		}
+		if state, _ := s.state(all[2], s.near, six); state != "active" {
+			t.Errorf("six %v: %s is %s", six, s.near, state)
+		}
+	}
+}

@@ -145,7 +145,7 @@ __noinline int retry_find(struct __sk_buff *skb, const struct packet *packet, co
 	record = frontend_of(packet);
 	if (!flow || !record)
 		return false;
-	tried = flow->seen >> TRIED_SHIFT;
+	tried = flow_tried(flow);
 	last = flow->backend;
 	id = retry_next(packet, record, tried, last);
 	if (!id)
@@ -433,7 +433,7 @@ static __always_inline __u32 create_tried(struct __sk_buff *skb, const struct wo
 	last = found_flow(&work->found);
 	if (!last || seen_fins(last->seen))
 		return 0;
-	return last->seen & SEEN_ESTABLISHED || last->seen >> TRIED_SHIFT == TRIED_STAYS ? TRIED_STAYS : 0;
+	return last->seen & SEEN_ESTABLISHED || flow_tried(last) == TRIED_STAYS ? TRIED_STAYS : 0;
 }
 
 /* Describes a flow to a backend, and says by which address its packets leave. NEXT_FINISH: it is refused. */
@@ -472,7 +472,7 @@ static __always_inline bool create_keep(struct __sk_buff *skb, struct choice *ch
 	const struct backend *backend;
 
 	if (!work->found.port || !flow || flow_word(flow) != work->found.word ||
-	    !forward_backend_usable(skb, flow_backend(flow), &work->packet))
+	    !forward_backend_usable(skb, flow, flow_backend(flow), &work->packet))
 		return false;
 	backend = flow_backend(flow);
 	return backend && backend_choose(choice, flow->backend, backend);

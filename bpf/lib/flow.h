@@ -381,12 +381,18 @@ static __always_inline __u32 tried_add(__u32 tried, __u32 id)
 /* The value of tried for a connection that went to one backend and must stay there: the highest count, and no ids. */
 #define TRIED_STAYS TRIED_MAX
 
+/* To which backends the connection went before. Of one that came through the tunnel the other node knows. */
+static __always_inline __u32 flow_tried(const struct flow *flow)
+{
+	return flow->flags & FLOW_CARRIED ? 0 : flow->seen >> TRIED_SHIFT;
+}
+
 /* The connection of a client off the node went to another server, as one did not answer in time. It does not tell which. */
 static __always_inline bool flow_matches_late(const struct flow *flow, const struct flow_ends *ends)
 {
 	return flow_is_clients(flow, &ends->client, ends->client_port, ends->protocol) &&
 	       !(flow->flags & (FLOW_ALIAS | FLOW_DIRECT)) && flow->side == SIDE_EXTERNAL &&
-	       flow->seen >> TRIED_SHIFT > TRIED_STAYS;
+	       flow_tried(flow) > TRIED_STAYS;
 }
 
 /* A search for the entry of a packet. */
@@ -553,6 +559,13 @@ static __always_inline void flow_reopen(struct flow *flow)
 static __always_inline __u16 flow_carried_by(const struct flow *flow)
 {
 	return flow->seen >> CARRIED_NODE_SHIFT;
+}
+
+/* The connection comes by this node, and did not try others. */
+static __always_inline void flow_uncarry(struct flow *flow)
+{
+	*(volatile __u8 *)&flow->flags &= (__u8)~FLOW_CARRIED;
+	__sync_fetch_and_and(&flow->seen, SEEN_ALL);
 }
 
 /* The address that the server takes for its client's. */

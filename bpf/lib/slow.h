@@ -59,6 +59,19 @@ static __always_inline struct step slow_new_flow(struct __sk_buff *skb, struct w
 	return slow_translated(work, forward_rewrite(skb, &work->packet, &in->flow, &in->to, step.verdict));
 }
 
+/* The client of a connection that came through the tunnel comes by this node itself: answers leave from here. */
+static __always_inline void slow_take_back(const struct work *work)
+{
+	struct flow *flow = found_flow(&work->found), *twin;
+
+	if (!flow || !(flow->flags & FLOW_CARRIED) || flow_word(flow) != work->found.word)
+		return;
+	twin = flow_twin(work->settings, flow);
+	if (twin)
+		flow_uncarry(twin);
+	flow_uncarry(flow);
+}
+
 static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work *work, enum hook hook)
 {
 	struct packet *packet = &work->packet;
@@ -73,6 +86,8 @@ static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work 
 		return step_finish(VERDICT_REJECT_LOST);
 	}
 	if (work->found.usable) {
+		if (tunnel_there && hook == HOOK_FROM_NET)
+			slow_take_back(work);
 		verdict = forward_established(skb, work->settings, packet, &work->found, &work->in.flow, &work->in.to);
 		return verdict == VERDICT_CONTINUE ? step_again(VERDICT_DROP_FLOW_RACE)
 						   : slow_translated(work, verdict);

@@ -8,6 +8,7 @@
 #include "policy.h"
 #include "rewrite.h"
 #include "settings.h"
+#include "tunnel.h"
 #include "work.h"
 
 /* Way out: packets of clients. */
@@ -29,14 +30,25 @@ static __always_inline bool backend_takes_new(const struct backend *backend, con
 	return record && backend->member & record->sides[packet_side(packet)].member;
 }
 
-/* TCP stays with its backend whatever becomes of it; a new connection and UDP do not. */
-static __always_inline bool forward_backend_usable(struct __sk_buff *skb, const struct backend *backend,
-						   const struct packet *packet)
+/* Of a flow through the tunnel: the tunnel is there, and the backend's node takes packets out of it. */
+static __always_inline bool forward_is_carried(const struct backend *backend)
+{
+	const struct tunnel_node *node = tunnel_there ? tunnel_node_get(backend->node) : NULL;
+	const struct tunnel_end *tunnel = tunnel_there ? tunnel_get() : NULL;
+
+	return node && node->carries && tunnel && tunnel->port;
+}
+
+/* TCP stays with its backend whatever becomes of it, and on its way; a new connection and UDP do not. */
+static __always_inline bool forward_backend_usable(struct __sk_buff *skb, const struct flow *flow,
+						   const struct backend *backend, const struct packet *packet)
 {
 	if (!backend)
 		return false;
 	if (!opens_connection(packet))
 		return true;
+	if (flow->flags & FLOW_CARRY && !forward_is_carried(backend))
+		return false;
 	if (!(packet->protocol == IPPROTO_UDP ? backend_serving(backend) : backend_takes_new(backend, packet)))
 		return false;
 	return backend->state != BACKEND_RESPONDER ||
@@ -58,14 +70,14 @@ static __always_inline bool forward_has_waited(const struct flow *flow)
 static __always_inline bool forward_unanswered(const struct flow *flow, const struct packet *packet)
 {
 	return packet->protocol == IPPROTO_TCP && is_plain_syn(packet) && !(flow->flags & FLOW_DIRECT) &&
-	       !(flow->seen & SEEN_REPLY) && tried_count(flow->seen >> TRIED_SHIFT) < TRIED_MAX;
+	       !(flow->seen & SEEN_REPLY) && tried_count(flow_tried(flow)) < TRIED_MAX;
 }
 
 /* Of a connection that has ended: its server answered the SYN with a reset. */
-static __always_inline bool forward_refused(__u32 seen)
+static __always_inline bool forward_refused(const struct flow *flow)
 {
-	return (seen & (SEEN_REFUSED | SEEN_ESTABLISHED)) == SEEN_REFUSED &&
-	       tried_count(seen >> TRIED_SHIFT) < TRIED_MAX;
+	return (flow->seen & (SEEN_REFUSED | SEEN_ESTABLISHED)) == SEEN_REFUSED &&
+	       tried_count(flow_tried(flow)) < TRIED_MAX;
 }
 
 static __always_inline void forward_judge(struct __sk_buff *skb, struct found *found, const struct settings *settings,
@@ -76,7 +88,7 @@ static __always_inline void forward_judge(struct __sk_buff *skb, struct found *f
 	if (flow_expired(flow, flow_now()))
 		return;
 	if (opens_connection(packet) && seen_closed(flow->seen)) {
-		found->retry = is_plain_syn(packet) && forward_refused(flow->seen);
+		found->retry = is_plain_syn(packet) && forward_refused(flow);
 		return;
 	}
 	if (!forward_complete(settings, flow)) {
@@ -88,11 +100,11 @@ static __always_inline void forward_judge(struct __sk_buff *skb, struct found *f
 		return;
 	}
 	backend = flow_backend(flow);
-	found->usable = forward_backend_usable(skb, backend, packet);
+	found->usable = forward_backend_usable(skb, flow, backend, packet);
 	found->lost = !found->usable;
 	found->gone = found->usable && packet->protocol == IPPROTO_TCP && backend->state == BACKEND_GONE;
 	found->retry = forward_unanswered(flow, packet) &&
-		       (found->lost ? tried_count(flow->seen >> TRIED_SHIFT) > 0 : forward_has_waited(flow));
+		       (found->lost ? tried_count(flow_tried(flow)) > 0 : forward_has_waited(flow));
 }
 
 /* Not 0: found tells. query is room for the search, that of the caller for the sake of the stack. A function of its own so that the

@@ -75,17 +75,14 @@ __noinline int tunnel_node_at(const struct address *address)
 	return number ? *number : 0;
 }
 
-/* Family of the outer headers of a packet to a node: that of the packet where both nodes have one, else the other one. 0: there is no way. */
+/* Family of the outer headers of a packet to a node: that of the packet, as kernels before 6.3 cannot take one of the other family out.
+ * 0: the nodes do not both have an address of it. */
 static __always_inline __u8 tunnel_family(const struct tunnel_end *tunnel, const struct tunnel_node *node, __u8 family)
 {
 	bool four = !address_zero(&tunnel->own4) && !address_zero(&node->address4);
 	bool six = !address_zero(&tunnel->own6) && !address_zero(&node->address6);
 
-	if (family == 4 ? four : six)
-		return family;
-	if (four)
-		return 4;
-	return six ? 6 : 0;
+	return (family == 4 ? four : six) ? family : 0;
 }
 
 static __always_inline const struct address *tunnel_from(const struct tunnel_end *tunnel, __u8 family)

@@ -317,6 +317,12 @@ static __always_inline bool tunnel_agrees(const struct flow *flow, const struct 
 	       (backend->port == in->port && address_equal(&backend->address, &in->backend));
 }
 
+/* Of seen, what stays when another node becomes the one that the connection came from: a flow that came from none has tried there. */
+static __always_inline __u32 seen_carried(const struct flow *flow, __u32 seen)
+{
+	return flow->flags & FLOW_CARRIED ? seen & ~CARRIED_NODE : seen & SEEN_ALL;
+}
+
 /* Answers go to the node that the last packet came from. */
 static __always_inline void tunnel_claim(struct flow *flow, __u16 node)
 {
@@ -324,7 +330,7 @@ static __always_inline void tunnel_claim(struct flow *flow, __u16 node)
 
 	if (flow->flags & FLOW_CARRIED && flow_carried_by(flow) == node)
 		return;
-	__sync_val_compare_and_swap(&flow->seen, seen, (seen & ~CARRIED_NODE) | (__u32)node << CARRIED_NODE_SHIFT);
+	__sync_val_compare_and_swap(&flow->seen, seen, seen_carried(flow, seen) | (__u32)node << CARRIED_NODE_SHIFT);
 	*(volatile __u8 *)&flow->flags |= FLOW_CARRIED;
 }
 

@@ -325,6 +325,7 @@ enum flow_seen {
 	SEEN_CLIENT_WAITS =
 		64, /* TCP: the client went on after both had closed: a server that closed last has forgotten it */
 	SEEN_REFUSED = 128, /* TCP: the server answered the SYN with a reset */
+	SEEN_ALL = 255,
 };
 
 /* Above them: to how many backends the SYN of this connection went before, and the low bits of the ids of the first two. With the

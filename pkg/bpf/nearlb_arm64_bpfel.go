@@ -258,6 +258,7 @@ const (
 	NearlbFlowSeenSEEN_SERVER_WAITS NearlbFlowSeen = 32
 	NearlbFlowSeenSEEN_CLIENT_WAITS NearlbFlowSeen = 64
 	NearlbFlowSeenSEEN_REFUSED      NearlbFlowSeen = 128
+	NearlbFlowSeenSEEN_ALL          NearlbFlowSeen = 255
 )
 
 type NearlbFlowSet struct {

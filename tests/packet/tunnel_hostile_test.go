@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
 )
 
 // hostile is what nobody's node sends: datagrams to n2's tunnel, and why each is dropped. first is as n1 sends a client's first packet.
@@ -119,17 +120,22 @@ func TestAHelloIsAnsweredByWhoServes(t *testing.T) {
 	}, lb.UDP)
 }
 
-// A connection goes by SNAT to a node that does not carry, and stays on the way that it began with whatever becomes of that.
+// silentNodes are those of the tunnel, where none answers.
+func silentNodes() maps.Tunnel {
+	silent := tunnelNodes()
+	for name, node := range silent.Nodes {
+		node.Carries = false
+		silent.Nodes[name] = node
+	}
+	return silent
+}
+
+// A TCP connection goes by SNAT to a node that does not carry, and stays on the way that it began with whatever becomes of that.
 func TestAConnectionKeepsTheWayThatItBeganWith(t *testing.T) {
 	forEachNodePair(t, func(s nodePair, w world) {
 		s.serve(w, nil, 2)
 		carried := s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
-		silent := tunnelNodes()
-		for name, node := range silent.Nodes {
-			node.Carries = false
-			silent.Nodes[name] = node
-		}
-		s.tell(silent)
+		s.tell(silentNodes())
 		s.answersBack(w, carried, "SA", "")
 		translated := s.connect(w, 2)
 		s.goesOnThrough(w, carried)
@@ -137,6 +143,45 @@ func TestAConnectionKeepsTheWayThatItBeganWith(t *testing.T) {
 		s.goesOn(translated, "translate_established")
 		s.goesOnThrough(w, carried)
 		s.carried(w, w.packet(at(w.outside(3), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+	}, lb.TCP)
+}
+
+// Where a node takes packets no more, or the tunnel is off, datagrams of a client that went through it go by SNAT, as does a connection that
+// begins anew: a client that keeps its port would else send into nothing for as long as it sends.
+func TestWhatIsCarriedNoMoreGoesBySNAT(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		for i, tunnel := range []maps.Tunnel{silentNodes(), {}} {
+			s.serve(w, nil, 2)
+			s.tell(tunnelNodes())
+			c := s.carried(w, w.packet(at(w.outside(1), uint16(41000+i)), at(w.outside(10), 80)), at(w.pod(2), 8080))
+			s.goesOnThrough(w, c)
+			s.tell(tunnel)
+			got, err := s.run(fromNet, c.in.bytes())
+			check(s, err)
+			src, dst := endpoints(s, got.frame)
+			if src.Addr() != w.own() || dst != c.out.dst || got.action != actRedirect {
+				s.Errorf("tunnel %d: %s, action %d, left from %s to %s", i, got.verdict, got.action, src, dst)
+				continue
+			}
+			reply := w.packet(dst, src).with(map[bool]string{true: "SA", false: ""}[w.protocol == lb.TCP], "")
+			s.sends(reply, reply.from(c.in.dst).to(c.in.src), "translate_reply")
+		}
+	}, lb.TCP, lb.UDP)
+}
+
+// A client whose packets come to the backend's own node, as where a load balancer moves it and the node that it came by is gone, is answered
+// from there; and through the tunnel again once it comes through it.
+func TestAClientThatComesByTheBackendsNodeIsAnsweredThere(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		c := s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		s.goesOnThrough(w, c)
+		for range 2 {
+			in, answer := c.in.with("A", "moved"), c.out.reply("PA", "here")
+			s.other.goes(fromPod, in.bytes(), c.out.with("A", "moved").bytes(), "translate_established", actUnspec)
+			s.other.goes(toPod, answer.bytes(), answer.from(c.in.dst).to(c.in.src).bytes(), "translate_reply", actUnspec)
+			s.goesOnThrough(w, c)
+		}
 	}, lb.TCP, lb.UDP)
 }
 

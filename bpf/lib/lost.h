@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Connections that are lost: their backend is no endpoint any more, and is silent. The client sends the same bytes again and again, for a
- * quarter of an hour; here it gets a reset. A backend that sends anything to anybody, though it is gone, loses no connection. */
+ * quarter of an hour; here it gets a reset. A backend that sends anything to a client by this node, though it is gone, loses no connection. */
 #pragma once
 
 #include "health.h"
@@ -34,6 +34,8 @@ static long lost_add(__u32 processor, void *context)
 	return 0;
 }
 
+#define LOST_COPIES 4 /* Linux has sent that many 1.4 seconds after the first one, on a quick way */
+
 #define PROCESSORS_MAX 8192
 
 /* Packets that a backend has sent, low 32 bits. */
@@ -62,11 +64,13 @@ static __always_inline void lost_note(struct lost_packet *slot, __u32 key, __u32
 	slot->sequence = sequence;
 	slot->time = now;
 	slot->heard = heard;
+	slot->copies = 1;
 	flow_barrier();
 	*(volatile __u32 *)&slot->flow = key;
 }
 
-/* The packet was here before, so long ago, and the backend has sent nothing since then, to nobody. */
+/* The packet was here so often, for so long, and the backend has sent nothing since then, to no client that comes by this node. So often, as
+ * on a slow way a client waits for a second before it sends it again, and one that is lost behind this node is no evidence. */
 static __always_inline bool lost_silent(const struct flow *flow, __u32 sequence)
 {
 	__u32 key = syn_flow(flow);
@@ -76,8 +80,14 @@ static __always_inline bool lost_silent(const struct flow *flow, __u32 sequence)
 
 	if (!slot)
 		return false;
-	if (*(volatile __u32 *)&slot->flow == key && slot->sequence == sequence && slot->heard == heard)
-		return health_age(slot->time, now) >= jiffies_per_second * lost_milliseconds / 1000;
+	if (*(volatile __u32 *)&slot->flow == key && slot->sequence == sequence && slot->heard == heard) {
+		__u32 copies = slot->copies + 1;
+
+		if (!trace_on)
+			slot->copies = copies;
+		return copies >= LOST_COPIES &&
+		       health_age(slot->time, now) >= jiffies_per_second * lost_milliseconds / 1000;
+	}
 	lost_note(slot, key, sequence, heard, now);
 	return false;
 }

@@ -30,15 +30,6 @@ static __always_inline bool backend_takes_new(const struct backend *backend, con
 	return record && backend->member & record->sides[packet_side(packet)].member;
 }
 
-/* Of a flow through the tunnel: the tunnel is there, and the backend's node takes packets out of it. */
-static __always_inline bool forward_is_carried(const struct backend *backend)
-{
-	const struct tunnel_node *node = tunnel_there ? tunnel_node_get(backend->node) : NULL;
-	const struct tunnel_end *tunnel = tunnel_there ? tunnel_get() : NULL;
-
-	return node && node->carries && tunnel && tunnel->port;
-}
-
 /* TCP stays with its backend whatever becomes of it, and on its way; a new connection and UDP do not. */
 static __always_inline bool forward_backend_usable(struct __sk_buff *skb, const struct flow *flow,
 						   const struct backend *backend, const struct packet *packet)
@@ -47,7 +38,7 @@ static __always_inline bool forward_backend_usable(struct __sk_buff *skb, const 
 		return false;
 	if (!opens_connection(packet))
 		return true;
-	if (flow->flags & FLOW_CARRY && !forward_is_carried(backend))
+	if (flow->flags & FLOW_CARRY && !(tunnel_there && tunnel_goes_on(backend->node, packet->family)))
 		return false;
 	if (!(packet->protocol == IPPROTO_UDP ? backend_serving(backend) : backend_takes_new(backend, packet)))
 		return false;

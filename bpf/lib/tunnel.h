@@ -133,6 +133,14 @@ static __always_inline __u8 tunnel_outer(__u16 number, __u8 family)
 	return tunnel && node && tunnel->port ? tunnel_family(tunnel, node, family) : 0;
 }
 
+/* Not 0: the node still takes packets of the family out of the tunnel. A function of its own for the sake of the stack. */
+__noinline int tunnel_goes_on(__u32 number, __u32 family)
+{
+	const struct tunnel_node *node = tunnel_node_get(number);
+
+	return node && node->carries && tunnel_outer(number, family);
+}
+
 #define TUNNEL_LENGTH_ANY 0xffff /* longer than any MTU: the answer to such a packet names it */
 
 /* How large a packet of the family may be that goes to the node, 0: not known. A function of its own for the sake of the stack. */

@@ -330,8 +330,9 @@ static __always_inline void tunnel_claim(struct flow *flow, __u16 node)
 
 	if (flow->flags & FLOW_CARRIED && flow_carried_by(flow) == node)
 		return;
-	__sync_val_compare_and_swap(&flow->seen, seen, seen_carried(flow, seen) | (__u32)node << CARRIED_NODE_SHIFT);
-	*(volatile __u8 *)&flow->flags |= FLOW_CARRIED;
+	if (__sync_val_compare_and_swap(&flow->seen, seen,
+					seen_carried(flow, seen) | (__u32)node << CARRIED_NODE_SHIFT) == seen)
+		*(volatile __u8 *)&flow->flags |= FLOW_CARRIED; /* else the next packet does */
 }
 
 /* Of both entries of a flow. */

@@ -410,8 +410,9 @@ struct lost_packet {
 	__u32 sequence; /* of TCP */
 	__u32 time;     /* jiffies (low 32 bits) when it came first */
 	__u32 heard;    /* packets that the backend had sent by then, low 32 bits */
+	__u32 copies;   /* how often it came */
 };
-_Static_assert(sizeof(struct lost_packet) == 16, "layout is shared");
+_Static_assert(sizeof(struct lost_packet) == 20, "layout is shared");
 
 struct affinity_key {
 	struct address client;

@@ -144,7 +144,7 @@ func (r *running) loadPrograms(ctx context.Context) error {
 // give gives what attaches programs those that are loaded.
 func (r *running) give(ctx context.Context, loaded *bpf.Objects) error {
 	r.programs = loaded
-	close(r.loaded)
+	defer close(r.loaded)
 	devices := attach.Programs{FromPod: loaded.FromPod, ToPod: loaded.ToPod, FromNet: loaded.FromNet, ToNet: loaded.ToNet,
 		Layer3: func() (*ebpf.Program, *ebpf.Program, error) { return r.layer3(ctx) }}
 	if err := r.devices.Give(devices, loaded.FromNetXdp); err != nil {

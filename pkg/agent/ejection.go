@@ -52,6 +52,9 @@ type ejector struct {
 	ends   map[maps.Suspect]end    // of those that are left out
 	rests  map[maps.Suspect]uint64 // those that stay in though they do not answer: not asked until then
 	line   []doubt                 // to be asked next
+
+	doubted map[maps.Suspect]string // those that are left out because of their node, by its name
+	powered map[string]uint64       // nodes of which a backend answered though others do not: not in doubt until then
 }
 
 // doubt is a backend that has done nothing wrong: of a node that has others of several Services that do not answer.
@@ -79,7 +82,8 @@ const (
 // Forged packets can name any backend that nobody has answered this node from: so many are asked at once, and so many in a second. The
 // programs tell of the others again.
 const (
-	askAtOnce   = 8
+	askAtOnce   = 12
+	askOfNodes  = 8 // of these, at most so many that have done nothing wrong
 	askInSecond = 64
 )
 
@@ -121,7 +125,8 @@ type suspects interface {
 
 func newEjector(tables ejectable, mode lb.Ejection, log *slog.Logger, changes *changes, m *metrics.Metrics) *ejector {
 	return &ejector{tables: tables, mode: mode, hear: heardFrom, now: bpf.BootNanoseconds, log: log, changes: changes, metrics: m,
-		heard: make(chan heard), asking: map[maps.Suspect]bool{}, ends: map[maps.Suspect]end{}, rests: map[maps.Suspect]uint64{}}
+		heard: make(chan heard), asking: map[maps.Suspect]bool{}, ends: map[maps.Suspect]end{}, rests: map[maps.Suspect]uint64{},
+		doubted: map[maps.Suspect]string{}, powered: map[string]uint64{}}
 }
 
 // followHealth leaves backends out that do not answer, until ctx ends.
@@ -205,11 +210,11 @@ func (e *ejector) suspect(ctx context.Context, s maps.Suspect) {
 }
 
 // ask has the node itself connect to a backend, if it does not ask too many; the answer comes to judge.
-func (e *ejector) ask(ctx context.Context, d doubt) {
+func (e *ejector) ask(ctx context.Context, d doubt) bool {
 	s := d.Suspect
 	v, known := e.tables.Evidence(s)
 	if !known || e.asking[s] || len(e.asking) >= askAtOnce || !e.asked.take(e.now(), askInSecond) {
-		return
+		return false
 	}
 	e.asking[s] = true
 	go func() {
@@ -219,11 +224,12 @@ func (e *ejector) ask(ctx context.Context, d doubt) {
 		case <-ctx.Done():
 		}
 	}()
+	return true
 }
 
 // askNext asks those in line, as far as not too many are asked.
 func (e *ejector) askNext(ctx context.Context) {
-	for len(e.line) > 0 && len(e.asking) < askAtOnce && e.asked.left(e.now(), askInSecond) {
+	for len(e.line) > 0 && len(e.asking) < askOfNodes && e.asked.left(e.now(), askInSecond) {
 		d := e.line[0]
 		e.line = e.line[1:]
 		if v, known := e.tables.Evidence(d.Suspect); known && v.Until == 0 { // nobody else has found out meanwhile
@@ -233,13 +239,35 @@ func (e *ejector) askNext(ctx context.Context) {
 }
 
 // doubtNode puts the other backends of a node in line, where backends of several Services there are left out: nobody has to lose connections to
-// each of them until it is found that the node has no power. Who answers stays.
+// each of them until it is found that the node has no power.
 func (e *ejector) doubtNode(s maps.Suspect) {
 	node, others := e.tables.Doubtful(s)
+	if e.powered[node] > e.now() {
+		return
+	}
 	for _, o := range others {
 		waits := e.asking[o.Suspect] || slices.ContainsFunc(e.line, func(d doubt) bool { return d.Suspect == o.Suspect })
 		if !waits && e.modeOf(o) == lb.EjectionOn && e.rests[o.Suspect] <= e.now() {
 			e.line = append(e.line, doubt{o.Suspect, node})
+		}
+	}
+}
+
+// hasPower ends the doubt in a node's other backends: one of them answered this node, or a client. Where policies keep this node from all of
+// them, that is what tells.
+func (e *ejector) hasPower(node string) {
+	if node == "" {
+		return
+	}
+	e.powered[node] = e.now() + askAgain
+	e.line = slices.DeleteFunc(e.line, func(d doubt) bool { return d.node == node })
+	for s, of := range e.doubted {
+		if of != node {
+			continue
+		}
+		delete(e.doubted, s)
+		if v, known := e.tables.Evidence(s); known && e.tables.Readmit(s) {
+			e.readmitted(v, "another backend of node "+node+" answers")
 		}
 	}
 }
@@ -256,6 +284,7 @@ func (e *ejector) judge(a heard) {
 		if a.node != "" {
 			e.rests[suspect] = e.now() + askAgain
 		}
+		e.hasPower(a.node)
 		if e.tables.Readmit(suspect) {
 			e.readmitted(v, "it answers this node")
 		}
@@ -263,10 +292,15 @@ func (e *ejector) judge(a heard) {
 		e.rests[suspect] = e.now() + askAgain
 		e.log.Warn("ask backend whether it answers", "service", v.Port.String(), "backend", v.Address.String(), "problem", "this node cannot connect to it: it gets connections as before")
 	case v.AnsweredSince(a.before):
+		e.hasPower(a.node)
+	case e.powered[a.node] > e.now():
 	case mode == lb.EjectionObserve:
 		e.observe(v)
 	case v.Until == 0 || e.ends[suspect].failed(v.Until, e.now()):
 		e.eject(v, a.because(v))
+		if a.node != "" {
+			e.doubted[suspect] = a.node
+		}
 	}
 }
 
@@ -311,6 +345,7 @@ func (e *ejector) observe(v maps.Evidence) {
 
 func (e *ejector) readmitted(v maps.Evidence, because string) {
 	delete(e.ends, v.Suspect)
+	delete(e.doubted, v.Suspect)
 	e.log.Info("backend back in", "service", v.Port.String(), "backend", v.Address.String(), "change", because)
 	e.tell(v, "backend-readmitted", "", because)
 }
@@ -358,8 +393,9 @@ func (e *ejector) look(ctx context.Context) bool {
 		}
 		tried := t.failed(v.Until, now)
 		if tried || now >= t.until && v.Until == t.until && now-t.asked >= askAgain {
-			t.asked = now
-			e.ask(ctx, doubt{Suspect: v.Suspect})
+			if e.ask(ctx, doubt{Suspect: v.Suspect}) {
+				t.asked = now
+			}
 		}
 		e.ends[v.Suspect] = t
 	}
@@ -368,8 +404,13 @@ func (e *ejector) look(ctx context.Context) bool {
 			delete(e.rests, s)
 		}
 	}
+	for node, until := range e.powered {
+		if now >= until {
+			delete(e.powered, node)
+		}
+	}
 	e.askNext(ctx)
-	return len(out)+len(e.rests)+len(e.line) > 0
+	return len(out)+len(e.rests)+len(e.line)+len(e.powered) > 0
 }
 
 // The node's own question: so many connections, so long one after the other, and how long it waits for an answer to any. With a twentieth

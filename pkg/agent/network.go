@@ -113,6 +113,10 @@ func (l *loop) config() (maps.Config, error) {
 	if err != nil {
 		return c, err
 	}
+	if l.tunnelPort != 0 && !l.tunnelKnown {
+		l.tunnelKnown = true
+		l.peers.remember(c.Tunnel)
+	}
 	if l.done() {
 		c.ServiceCIDRs = l.source.ServiceCIDRs()
 	}

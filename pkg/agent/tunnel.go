@@ -20,7 +20,7 @@ import (
 )
 
 // Which nodes take packets out of the tunnel is asked in the tunnel itself: the other node's programs answer, as long as they are there, serve
-// and know this node. New connections go by SNAT to a node that does not answer; those that are there stay in the tunnel.
+// and know this node. New connections go by SNAT to a node that does not answer; TCP connections that are there stay in the tunnel.
 // A round of hellos is sent in parts, so that answers are read meanwhile, and lasts longer where there are very many nodes.
 const (
 	helloEvery  = 2 * time.Second
@@ -76,6 +76,22 @@ func (p *tunnelPeers) status(offNode lb.OffNode, nodes map[string][]netip.Addr, 
 		}
 	}
 	return s
+}
+
+// remember takes for answers, until the nodes are asked, what an earlier agent wrote of them: datagrams of those that carry would leave the
+// tunnel.
+func (p *tunnelPeers) remember(t tables.Tunnel) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, node := range t.Nodes {
+		if !node.Carries || t.Port != p.port {
+			continue
+		}
+		p.carries[name] = true
+		for _, a := range ends(node.Addresses) {
+			p.answered[netip.AddrPortFrom(a, p.port)] = time.Now()
+		}
+	}
 }
 
 // takes says whether a node answered of late.

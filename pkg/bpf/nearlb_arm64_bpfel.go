@@ -345,6 +345,7 @@ type NearlbLostPacket struct {
 	Sequence uint32
 	Time     uint32
 	Heard    uint32
+	Copies   uint32
 }
 
 type NearlbMember uint32

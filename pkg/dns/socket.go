@@ -12,6 +12,9 @@ import (
 // adIfindex is where a socket's filter finds the device that a packet came by (SKF_AD_OFF + SKF_AD_IFINDEX).
 const adIfindex = 0xfffff000 + 8
 
+// waitingBytes is room for the questions that wait, of each socket, while names change or an answer has to wait: some 5,000.
+const waitingBytes = 2 << 20
+
 // control prepares a socket before it is bound. A shared port is shared with others of the same user: each processor's sockets, and those
 // of an agent that takes over.
 func (s *Server) control(share bool) func(network, address string, c syscall.RawConn) error {
@@ -19,6 +22,9 @@ func (s *Server) control(share bool) func(network, address string, c syscall.Raw
 		failed := c.Control(func(fd uintptr) {
 			if share {
 				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+				if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, waitingBytes) != nil { // without CAP_NET_ADMIN
+					_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, waitingBytes) // or as much as the kernel gives
+				}
 			}
 			if len(s.NotFrom) > 0 {
 				filter := notFrom(s.NotFrom)

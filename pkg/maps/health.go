@@ -224,15 +224,16 @@ func (t *Tables) Doubtful(s Suspect) (node string, others []Evidence) {
 	return text, others
 }
 
-// severalOut says whether backends of several Services of a node are left out.
+// severalOut says whether backends of several Services and addresses of a node are left out: two Services of one pod are one pod's failure.
 func (t *Tables) severalOut(node uint16) bool {
-	services := map[lb.ServiceName]bool{}
+	services, addresses := map[lb.ServiceName]bool{}, map[netip.Addr]bool{}
 	for id, o := range t.out {
-		if t.isOut(id) && read[backendRow](t.store.backends, id).Node == node {
+		if row := read[backendRow](t.store.backends, id); t.isOut(id) && row.Node == node {
 			services[o.port.service.name] = true
+			addresses[AddrPortOf(row).Addr()] = true
 		}
 	}
-	return len(services) > 1
+	return len(services) > 1 && len(addresses) > 1
 }
 
 // tally counts the backends of a run that take connections, and those of them that are left out, without one of them.

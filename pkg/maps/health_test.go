@@ -3,6 +3,7 @@
 package maps
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -189,14 +190,17 @@ func TestTimesDoubleAndEnd(t *testing.T) {
 // The node with number 1 has a backend of each Service; those of two of them are left out.
 func TestTheOtherBackendsOfANodeAreInDoubtOnceThoseOfSeveralServicesAreLeftOut(t *testing.T) {
 	b := newBench(t, memoryStore(tinySizes()))
+	pods := []int{1, 6, 11} // of the node
 	for n := 1; n <= 3; n++ {
-		if _, err := b.Apply(made(n, weighted(1, 1, 1, 1)...)); err != nil {
+		endpoints := weighted(1, 1, 1, 1)
+		endpoints[1].host = pods[n-1]
+		if _, err := b.Apply(made(n, endpoints...)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	of := map[lb.ServiceName]Suspect{}
 	for id := range b.store.backends.size {
-		if row := read[backendRow](b.store.backends, id); row.State != stateFree && AddrPortOf(row).Addr().As4()[3] == 1 {
+		if row := read[backendRow](b.store.backends, id); row.State != stateFree && slices.Contains(pods, int(AddrPortOf(row).Addr().As4()[3])) {
 			suspect := Suspect{id, row.Generation}
 			e, _ := b.Evidence(suspect)
 			of[e.Port.Service] = suspect
@@ -215,5 +219,28 @@ func TestTheOtherBackendsOfANodeAreInDoubtOnceThoseOfSeveralServicesAreLeftOut(t
 	b.Readmit(of[serviceNumber(1)])
 	if _, others := b.Doubtful(of[serviceNumber(2)]); others != nil {
 		t.Errorf("after one was readmitted, %+v are in doubt", others)
+	}
+}
+
+// Two Services that lead to one pod are one failure.
+func TestTwoServicesOfOnePodSayNothingOfItsNode(t *testing.T) {
+	b := newBench(t, memoryStore(tinySizes()))
+	for n := 1; n <= 3; n++ {
+		if _, err := b.Apply(made(n, weighted(1, 1, 1, 1)...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id := range b.store.backends.size {
+		row := read[backendRow](b.store.backends, id)
+		suspect := Suspect{id, row.Generation}
+		if e, _ := b.Evidence(suspect); row.State == stateFree || AddrPortOf(row).Addr().As4()[3] != 1 || e.Port.Service == serviceNumber(3) {
+			continue
+		}
+		if refused, err := b.Eject(suspect, 1, 1); refused != "" || err != nil {
+			t.Fatal(refused, err)
+		}
+		if _, others := b.Doubtful(suspect); others != nil {
+			t.Errorf("%+v are in doubt", others)
+		}
 	}
 }

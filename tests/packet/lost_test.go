@@ -11,14 +11,20 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// lostFor makes the packets that wait for a backend's acknowledgment so much older.
+// lostFor makes the packets that wait for a backend's acknowledgment so much older, and ones that came so often that one more is enough.
 func (r *rig) lostFor(d time.Duration) {
+	r.Helper()
+	r.lost(d, 3)
+}
+
+func (r *rig) lost(d time.Duration, copies uint32) {
 	r.Helper()
 	for i := range r.objects.LostPackets.MaxEntries() {
 		var p bpf.NearlbLostPacket
 		check(r, r.objects.LostPackets.Lookup(i, &p))
 		if p.Flow != 0 {
 			p.Time -= uint32(d/time.Second) * bpf.JiffiesPerSecond()
+			p.Copies = max(p.Copies, copies)
 			check(r, r.objects.LostPackets.Put(i, &p))
 		}
 	}
@@ -85,6 +91,20 @@ func TestAConnectionWhoseBackendIsGoneAndSilentIsReset(t *testing.T) {
 		r.expect(fromPod, fin, "translate_established")
 		r.lostFor(retryAfter)
 		r.reset(fin)
+	}, lb.TCP)
+}
+
+// A client on a slow way sends a packet again after a second: one that was lost behind this node is no evidence, nor are two.
+func TestThreeCopiesOfAPacketResetNothing(t *testing.T) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		c := r.lasting(w, 41000)
+		c.gone(r, w, false)
+		data := c.asks(1000, "PA", "hello")
+		for range 3 {
+			r.expect(fromPod, data, "translate_established")
+			r.lost(retryAfter, 0)
+		}
+		r.reset(data)
 	}, lb.TCP)
 }
 

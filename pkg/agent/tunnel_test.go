@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	tables "github.com/nearlb/nearlb/pkg/maps"
 )
 
 // A node is one that carries for as long as it answers on each family that both have; what nobody was asked for is no answer.
@@ -64,5 +66,26 @@ func TestANodeCarriesWhileItAnswers(t *testing.T) {
 	}
 	if len(news) > 0 {
 		t.Error("wrong answers count")
+	}
+}
+
+// What an earlier agent wrote counts until nodes had the time to answer this one: datagrams that are carried stay in the tunnel. Of another port
+// it says nothing.
+func TestAnswersToAnEarlierAgentCountUntilNodesAreAsked(t *testing.T) {
+	own := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	nodes := map[string][]netip.Addr{"n1": own, "n2": {netip.MustParseAddr("127.0.0.2")}, "n3": {netip.MustParseAddr("127.0.0.3")}}
+	was := tables.Tunnel{Port: 6091, Nodes: map[string]tables.TunnelNode{"n2": {Addresses: nodes["n2"], Carries: true}, "n3": {Addresses: nodes["n3"]}}}
+	for port, want := range map[uint16]bool{6091: true, 6092: false} {
+		p := newTunnelPeers(port)
+		p.remember(was)
+		if p.takes("n2") != want || p.takes("n3") {
+			t.Errorf("port %d: n2 carries: %v, n3: %v", port, p.takes("n2"), p.takes("n3"))
+		}
+		if p.judge(own, nodes, "n1", time.Now()) || p.takes("n2") != want {
+			t.Errorf("port %d: changed before a node could answer", port)
+		}
+		if p.judge(own, nodes, "n1", time.Now().Add(lostAfter(len(nodes))+time.Second)); p.takes("n2") {
+			t.Errorf("port %d: carries though it never answered this agent", port)
+		}
 	}
 }

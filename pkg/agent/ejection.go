@@ -297,25 +297,23 @@ func (e *ejector) judge(a heard) {
 	case mode == lb.EjectionObserve:
 		e.observe(v)
 	case v.Until == 0 || e.ends[suspect].failed(v.Until, e.now()):
-		e.eject(v, a.because(v))
-		if a.node != "" {
-			e.doubted[suspect] = a.node
-		}
+		e.eject(v, a.node)
 	}
 }
 
-// because is why a backend is left out.
-func (a heard) because(v maps.Evidence) string {
-	if a.node == "" || v.Unanswered > 0 {
+// because is why a backend is left out; node is as in heard.
+func because(v maps.Evidence, node string) string {
+	if node == "" || v.Unanswered > 0 {
 		return v.Text()
 	}
-	return "no answer to this node, nor from other backends of node " + a.node
+	return "no answer to this node, nor from other backends of node " + node
 }
 
 // failed says whether a connection has tried the backend since, and was not answered in its time.
 func (t end) failed(until, now uint64) bool { return until != t.until && now >= until }
 
-func (e *ejector) eject(v maps.Evidence, because string) {
+// eject leaves a backend out; node is as in heard. Where that is for what clients met, the others of its node are in doubt.
+func (e *ejector) eject(v maps.Evidence, node string) {
 	now := e.now()
 	times := v.NextTime(now)
 	length := maps.EjectionTime(times)
@@ -330,8 +328,13 @@ func (e *ejector) eject(v maps.Evidence, because string) {
 	default:
 		e.ends[v.Suspect] = end{until: until}
 		e.metrics.Ejection()
-		e.log.Warn("backend left out", "service", v.Port.String(), "backend", v.Address.String(), "until", time.Now().Add(length).UTC().Format(time.RFC3339), "problem", because)
-		e.tell(v, "backend-ejected", "for "+length.String(), because)
+		e.log.Warn("backend left out", "service", v.Port.String(), "backend", v.Address.String(), "until", time.Now().Add(length).UTC().Format(time.RFC3339), "problem", because(v, node))
+		e.tell(v, "backend-ejected", "for "+length.String(), because(v, node))
+		if node != "" {
+			e.doubted[v.Suspect] = node
+			return
+		}
+		delete(e.doubted, v.Suspect)
 		e.doubtNode(v.Suspect)
 	}
 }

@@ -54,7 +54,6 @@ type loopOptions struct {
 	offNode                            lb.OffNode // of Services that say nothing
 	tunnelPort                         uint16     // 0: there is no tunnel
 	peers                              *tunnelPeers
-	tunnelKnown                        bool // peers remember what tables said of them at first
 	snatPorts                          maps.PortRange
 	snatWide                           bool // ports beyond these serve as well
 	nodeConfig                         watch.NodeConfig

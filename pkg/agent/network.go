@@ -113,8 +113,7 @@ func (l *loop) config() (maps.Config, error) {
 	if err != nil {
 		return c, err
 	}
-	if l.tunnelPort != 0 && !l.tunnelKnown {
-		l.tunnelKnown = true
+	if l.tunnelPort != 0 {
 		l.peers.remember(c.Tunnel)
 	}
 	if l.done() {

@@ -68,7 +68,9 @@ func (s Settings) changed() error {
 		return err
 	}
 	var texts []string
-	for _, flag := range slices.Sorted(maps.Keys(union(s.Values, now.Values))) {
+	flags := maps.Clone(now.Values)
+	maps.Copy(flags, s.Values)
+	for _, flag := range slices.Sorted(maps.Keys(flags)) {
 		if was, is := s.Values[flag], now.Values[flag]; was != is {
 			texts = append(texts, fmt.Sprintf("%s is %q, and this agent started with %q", flag, is, was))
 		}
@@ -77,15 +79,6 @@ func (s Settings) changed() error {
 		return nil
 	}
 	return fmt.Errorf("restart the agent for what changed (kubectl -n kube-system rollout restart daemonset/nearlb; no connection is lost): %s", strings.Join(texts, "; "))
-}
-
-func union(a, b map[string]string) map[string]string {
-	all := maps.Clone(a)
-	if all == nil {
-		all = map[string]string{}
-	}
-	maps.Copy(all, b)
-	return all
 }
 
 // followSettings has the status, the log and the metrics say that a restart is needed, until ctx ends.

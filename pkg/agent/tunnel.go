@@ -46,6 +46,8 @@ type tunnelPeers struct {
 	sockets  map[netip.Addr]*net.UDPConn // by the own address that it asks from
 	answered map[netip.AddrPort]time.Time
 	carries  map[string]bool
+
+	remembers bool // what tables said at first
 }
 
 func newTunnelPeers(port uint16) *tunnelPeers {
@@ -79,10 +81,14 @@ func (p *tunnelPeers) status(offNode lb.OffNode, nodes map[string][]netip.Addr, 
 }
 
 // remember takes for answers, until the nodes are asked, what an earlier agent wrote of them: datagrams of those that carry would leave the
-// tunnel.
+// tunnel. Later tables are this agent's own.
 func (p *tunnelPeers) remember(t tables.Tunnel) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.remembers {
+		return
+	}
+	p.remembers = true
 	for name, node := range t.Nodes {
 		if !node.Carries || t.Port != p.port {
 			continue

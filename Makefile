@@ -30,7 +30,7 @@ KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 # Where Debian has the CNI plugins.
 CNI := /usr/lib/cni
 
-.PHONY: help build plugin release picture reference demo image kube-up kube-down kube-smoke kube-packages cni soak e2e ui-test dashboard-schema gate test test-kernels oracle dns-oracle bench-dns bench-paths cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
+.PHONY: help build plugin release picture reference demo image kube-up kube-down kube-smoke kube-packages cni soak e2e ui-test dashboard-schema gate test test-kernels oracle dns-oracle bench-dns bench-pair bench-paths cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -138,11 +138,7 @@ bench: build root ## measure the datapath in the kernel and write docs/performan
 	NEARLB_UPDATE=1 $(GO) test -count=1 -run READMEsFigures ./tests/structure
 
 bench-pair: build root ## measure the datapath beside OLD's, a commit or a nearlb binary, by turns in one run (ROUNDS=5): what became slower comes first
-	@test -n "$(OLD)" || { echo "bench-pair: want OLD=COMMIT or OLD=BINARY" >&2; exit 2; }
-	@set -e; old=$(OLD); if ! test -x "$$old" || test -d "$$old"; then old=bin/nearlb-$$(git rev-parse --short "$(OLD)^{commit}"); \
-		test -x "$$old" || { tree=$$(mktemp -d); trap 'git worktree remove --force "$$tree"' EXIT; git worktree add -q --detach "$$tree" "$(OLD)"; \
-		(cd "$$tree" && $(GO) build -o "$(CURDIR)/$$old" ./cmd/nearlb); }; fi; \
-	$(GO) run ./tests/benchpair -old "$$old" -new ./$(BIN) -rounds $(or $(ROUNDS),5)
+	@GO=$(GO) tests/bench-pair.sh ./$(BIN) '$(OLD)' $(or $(ROUNDS),5)
 
 bench-paths: root ## connections a second of clients off the node, opened and closed as fast as they can, backend here and on another node (two minutes; LASTS=10s a round); fails on errors alone
 	NEARLB_BENCH_PATHS=$(or $(LASTS),5s) NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) -run TestBenchPaths ./tests/hosts

@@ -471,11 +471,11 @@ static __always_inline bool create_keep(struct __sk_buff *skb, struct choice *ch
 	struct flow *flow = found_flow(&work->found);
 	const struct backend *backend;
 
-	if (!work->found.port || !flow || flow_word(flow) != work->found.word ||
-	    !forward_backend_usable(skb, flow, flow_backend(flow), &work->packet))
+	if (!work->found.port || !flow || flow_word(flow) != work->found.word)
 		return false;
 	backend = flow_backend(flow);
-	return backend && backend_choose(choice, flow->backend, backend);
+	return forward_backend_usable(skb, flow, backend, &work->packet) &&
+	       backend_choose(choice, flow->backend, backend);
 }
 
 /* The choice is no responder, or one that listens. */

@@ -18,11 +18,22 @@ var knobOf = map[string]string{
 // leaveOutUnused takes out of what is to be loaded what nothing leads to, as each program takes the verifier's time: the targets of tail
 // calls that the knobs leave nobody to make, and what only traces run.
 func leaveOutUnused(spec *ebpf.CollectionSpec) {
-	delete(spec.Programs, NearlbProgSockExplain)
+	unused := []string{NearlbProgSockExplain}
 	for program, knob := range knobOf {
 		if v := spec.Variables[knob]; v != nil && isZero(v.Value) {
-			delete(spec.Programs, program)
+			unused = append(unused, program)
 		}
+	}
+	leaveOut(spec, unused)
+}
+
+// replies are the programs of the hooks to_pod and to_net: no others call them.
+var replies = []string{NearlbProgToPod, NearlbProgToPodSlow, NearlbProgToPodIcmp, NearlbProgToNet, NearlbProgToNetSlow, NearlbProgToNetIcmp}
+
+// leaveOut takes programs out of what is to be loaded, and out of the tables of tail calls.
+func leaveOut(spec *ebpf.CollectionSpec, programs []string) {
+	for _, name := range programs {
+		delete(spec.Programs, name)
 	}
 	keepCalls(spec)
 }

@@ -214,7 +214,7 @@ func configured(o Options) (*ebpf.CollectionSpec, error) {
 		return nil, err
 	}
 	if o.NoReplies {
-		dropReplies(spec)
+		leaveOut(spec, replies)
 	}
 	err = errors.Join(chooseXDP(spec, o), setKnobs(spec, o))
 	if o.Lean {

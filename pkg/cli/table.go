@@ -34,13 +34,23 @@ const (
 	eachSecond            // with --watch: differences a second
 )
 
+func (c column[R]) isShown(wide bool, rows []R) bool {
+	switch {
+	case wide:
+		return c.wide || c.needed == nil
+	case c.needed != nil:
+		return slices.ContainsFunc(rows, c.needed)
+	}
+	return !c.wide
+}
+
 // writeTable writes rows under headings. A width above 0 is the terminal's: columns are then narrowed to fit, and a cell
 // longer than its column keeps the rest of its line while the row goes on below, so that one long address moves
 // nothing else. Width 0 gives one line a row.
 func writeTable[R any](w io.Writer, width int, wide bool, columns []column[R], rows []R) error {
 	var shown []column[R]
 	for _, c := range columns {
-		if wide && (c.wide || c.needed == nil) || !wide && (c.needed == nil && !c.wide || c.needed != nil && slices.ContainsFunc(rows, c.needed)) {
+		if c.isShown(wide, rows) {
 			shown = append(shown, c)
 		}
 	}

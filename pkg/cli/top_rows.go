@@ -139,7 +139,7 @@ func (r topRow) of(g *maps.Gain, interval time.Duration, bytes bool) topRow {
 		return round(float64(n)/interval.Seconds(), 2)
 	}
 	r.New, r.Open, r.Failed = rate(g.Connections), g.Open, rate(g.Failed())
-	r.SYN50, r.SYN99 = rounded(g.SYN.Microseconds(0.5)), rounded(g.SYN.Microseconds(0.99))
+	r.SYN50, r.SYN99 = g.SYN.Told()
 	r.Refused, r.Unanswered, r.Rejected, r.Dropped = rate(g.Refused), rate(g.Unanswered), rate(g.Rejected), rate(g.Dropped)
 	if bytes {
 		in, out, cross := rate(g.BytesTo), rate(g.BytesFrom), rate(g.CrossZone)
@@ -151,14 +151,6 @@ func (r topRow) of(g *maps.Gain, interval time.Duration, bytes bool) topRow {
 func round(value float64, digits int) float64 {
 	scale := math.Pow10(digits)
 	return math.Round(value*scale) / scale
-}
-
-func rounded(p *float64) *float64 {
-	if p == nil {
-		return nil
-	}
-	value := round(*p, 0)
-	return &value
 }
 
 // value is 0 where there is none.

@@ -204,10 +204,6 @@ func (t *Tables) Doubtful(s Suspect) (node string, others []Evidence) {
 	if p == nil || b.Node == 0 || b.Tier == tierOf(lb.TierNode) || !t.severalOut(b.Node) {
 		return "", nil
 	}
-	text, _, err := t.store.names.get(nameKey{Kind: nodeName, Id: uint32(b.Node)})
-	if err != nil {
-		return "", nil
-	}
 	for _, service := range t.services {
 		for _, p := range service.ports {
 			if p.key.Value().Protocol != lb.TCP {
@@ -221,7 +217,7 @@ func (t *Tables) Doubtful(s Suspect) (node string, others []Evidence) {
 		}
 	}
 	slices.SortFunc(others, func(a, b Evidence) int { return int(a.ID) - int(b.ID) })
-	return text, others
+	return t.names.places[nodeName].byID[b.Node].name(), others
 }
 
 // severalOut says whether backends of several Services and addresses of a node are left out: two Services of one pod are one pod's failure.
@@ -249,6 +245,11 @@ func (t *Tables) tally(r *run, without uint32) (usableCount, out int) {
 		}
 	}
 	return usableCount, out
+}
+
+// leftOutBy says whether this evidence has programs leave the backend out that has its id.
+func leftOutBy(h *healthRow, b *backendRow) bool {
+	return h.Until != 0 && h.Generation == b.Generation && takes(b)
 }
 
 // isOut says whether programs leave a backend out, or let single connections try it.

@@ -29,7 +29,9 @@ func (m *Meter) Endpoints() map[lb.PortName]EndpointCount {
 			counts[port].All++
 			if state == stateActive || state == uint8(bpf.NearlbBackendStateBACKEND_RESPONDER) {
 				counts[port].Ready++
-				counts[port].Ejected += m.of.ejected(id)
+				if m.of.ejected(id) {
+					counts[port].Ejected++
+				}
 			}
 		}
 	}
@@ -40,16 +42,13 @@ func (m *Meter) Endpoints() map[lb.PortName]EndpointCount {
 	return all
 }
 
-// ejected is 1 of a backend that new connections leave out.
-func (s *store) ejected(id uint32) int {
+// ejected says whether new connections leave a backend out.
+func (s *store) ejected(id uint32) bool {
 	if !s.health.in(id, 1) || s.until(id) == 0 {
-		return 0
+		return false
 	}
-	b := read[backendRow](s.backends, id)
-	if takes(&b) && read[healthRow](s.health, id).Generation == b.Generation {
-		return 1
-	}
-	return 0
+	h, b := read[healthRow](s.health, id), read[backendRow](s.backends, id)
+	return leftOutBy(&h, &b)
 }
 
 // Refusing has the service ports whose ClusterIP, of a family, sends connections from this node to no backend, idle ones too, as of now. It

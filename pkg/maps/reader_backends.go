@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
-	"math"
 	"net/netip"
 	"strings"
 	"time"
@@ -65,11 +64,11 @@ func (v *view) backendRow(id uint32, b *backendRow, c *bpf.NearlbBackendCounter)
 
 // noteEjection says of a backend whether new connections leave it out. Its state stays what its endpoint's is.
 func (v *view) noteEjection(row *BackendRow, b *backendRow) {
-	if !v.health.in(row.ID, 1) || !takes(b) {
+	if !v.health.in(row.ID, 1) {
 		return
 	}
 	h := read[healthRow](v.health, row.ID)
-	if h.Until == 0 || h.Generation != b.Generation {
+	if !leftOutBy(&h, b) {
 		return
 	}
 	now, boot := time.Now(), v.clock.boot()
@@ -95,15 +94,7 @@ func (v *view) noteAnswers(row *BackendRow) {
 // TellSYN has the row tell of these answers to SYNs.
 func (r *BackendRow) TellSYN(times *SYNTimes) {
 	r.SYN = times
-	r.SYN50, r.SYN99 = wholeMicroseconds(times.Microseconds(0.5)), wholeMicroseconds(times.Microseconds(0.99))
-}
-
-func wholeMicroseconds(p *float64) *float64 {
-	if p == nil {
-		return nil
-	}
-	whole := math.Round(*p)
-	return &whole
+	r.SYN50, r.SYN99 = times.Told()
 }
 
 // shares gives the part of its tier's slots that each backend of the service ports that keep takes has, by id, for clients on this node.

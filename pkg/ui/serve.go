@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Serve answers requests for the page until ctx ends, and closes the listener. An answer may take so long from its request on; 0: as long
-// as it does.
-func Serve(ctx context.Context, listener net.Listener, page http.Handler, answer time.Duration) error {
-	server := &http.Server{Handler: page, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: answer}
+// Serve answers HTTP requests until ctx ends, and closes the listener: those for the page, and those to the agent's other servers. An answer
+// may take so long from its request on; 0: as long as it does.
+func Serve(ctx context.Context, listener net.Listener, handler http.Handler, answer time.Duration) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: answer}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { <-ctx.Done(); return server.Close() })
 	group.Go(func() error {

@@ -36,9 +36,9 @@ type rig struct {
 	counted map[counter]bpf.NearlbVerdictCounter
 	served  map[lb.ServiceName]bool
 	door    door
-	taken   map[flowKey]uint32 // when the program at XDP last took a packet of each flow, in jiffies
-	noXDP   bool               // frames are not run through the program at XDP as well
-	ran     int                // packets whose counters were looked at
+	began   uint32 // in jiffies: before its first packet
+	noXDP   bool   // frames are not run through the program at XDP as well
+	ran     int    // packets whose counters were looked at
 }
 
 // counter names one verdict counter.
@@ -80,7 +80,7 @@ func newRig(t testing.TB, o bpf.Options) *rig {
 	}
 	o.XDP, o.XDPWays = !few || strings.Contains(t.Name(), "XDP"), 4096 // a test has few flows, and looks at all ways
 	objects := loaded(t, unhastily(o))
-	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, taken: map[flowKey]uint32{}, noXDP: !o.XDP}
+	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, began: bpf.Jiffies(), noXDP: !o.XDP}
 	r.serveXDP()
 	r.counted = r.counters()
 	return r

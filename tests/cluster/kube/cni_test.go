@@ -18,7 +18,7 @@ import (
 	"github.com/nearlb/nearlb/tests/cluster/workload/server"
 )
 
-// Nine clusters take a quarter of an hour: `make cni` asks for them, and writes docs/cni.md if all were asked for.
+// Nine clusters take five minutes of two processors: `make cni` asks for them, and writes docs/cni.md if all were asked for.
 func TestServicesWorkBesideEveryNetwork(t *testing.T) {
 	wanted(t, "NEARLB_CNI", "make cni")
 	chosen, err := regexp.Compile(os.Getenv("NETWORKS"))

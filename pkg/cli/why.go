@@ -27,7 +27,7 @@ import (
 
 func whyCommand() *cobra.Command {
 	var live agentFlags
-	var from string
+	var from, kubeconfig string
 	cmd := &cobra.Command{
 		Use:   "why POD|IP SERVICE[:PORT]",
 		Short: "Say where a client's connections to a Service go, what is wrong",
@@ -36,7 +36,8 @@ BPF program, over the live tables, and puts beside what it decided the reason of
 each endpoint, what was dropped of this client in the last 10 minutes, and what
 the agent says of the Service. The likely cause comes first, with what to do.
 A pod is named as namespace/name; the agent knows those of this node that
-Services have as endpoints, and an IP address does for all others.`,
+Services have as endpoints, and an IP address does for all others. With
+--kubeconfig it asks the API server, too, and says what differs from it.`,
 		Example: `  nearlb why 10.244.1.7 prod/web
   nearlb why prod/cart-0 prod/web:http -o json
   nearlb why 203.0.113.7 prod/web --from network`,
@@ -56,6 +57,7 @@ Services have as endpoints, and an IP address does for all others.`,
 	live.add(cmd.Flags())
 	cmd.Flags().StringVar(&from, "from", "", "`DOOR` that the client is behind: pod (of this node), host or network (default: by the client's address)")
 	complete(cmd, "from", doors)
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "`FILE` that says where the API server is, to compare with it (default: it is not asked)")
 	output := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if from != "" && !slices.Contains(doors(), from) {
@@ -64,6 +66,11 @@ Services have as endpoints, and an IP address does for all others.`,
 		seen, err := look(cmd.Context(), &live, args[0], args[1], trace.Door(from))
 		if err != nil {
 			return err
+		}
+		if kubeconfig != "" {
+			if err := seen.askAPI(cmd.Context(), &live, kubeconfig); err != nil {
+				return err
+			}
 		}
 		doc := diagnose(seen)
 		switch out := cmd.OutOrStdout(); output.value {
@@ -93,6 +100,11 @@ type seen struct {
 	tries     []try
 	refused   []try          // where no packet was sent: those that the tables would refuse
 	drops     []journal.Drop // of this client towards the Service, of late
+
+	// Of the API server, where it was asked.
+	unasked     error // it could not be
+	unpublished bool  // it has the Service, and nothing of it is in force
+	differences []apiDifference
 }
 
 // try is what became of one packet.

@@ -15,17 +15,18 @@ import (
 
 // whyDocument is `nearlb why -o json`. The first cause is the likely one.
 type whyDocument struct {
-	Node      string         `json:"node"`
-	Client    string         `json:"client"`
-	ClientPod string         `json:"client_pod"`
-	Service   string         `json:"service"`
-	Port      string         `json:"port"`
-	Causes    []cause        `json:"causes"`
-	Tries     []try          `json:"tries"`
-	Endpoints []planEndpoint `json:"endpoints"` // none where no agent answers
-	Failing   []failingRow   `json:"failing"`   // backends that take connections, and did not answer, refused or are left out
-	Drops     []journal.Drop `json:"drops"`
-	Problems  []lb.Problem   `json:"problems"`
+	Node      string          `json:"node"`
+	Client    string          `json:"client"`
+	ClientPod string          `json:"client_pod"`
+	Service   string          `json:"service"`
+	Port      string          `json:"port"`
+	Causes    []cause         `json:"causes"`
+	Tries     []try           `json:"tries"`
+	Endpoints []planEndpoint  `json:"endpoints"` // none where no agent answers
+	Failing   []failingRow    `json:"failing"`   // backends that take connections, and did not answer, refused or are left out
+	Drops     []journal.Drop  `json:"drops"`
+	Problems  []lb.Problem    `json:"problems"`
+	API       []apiDifference `json:"api_differences"` // none where the API server was not asked
 	zone      string
 }
 
@@ -40,7 +41,7 @@ type cause struct {
 // what was ignored of the Service, then what happened before.
 func diagnose(s *seen) whyDocument {
 	doc := whyDocument{Client: s.client, ClientPod: s.news.Pod, Service: s.service.String(), Port: s.port, Causes: []cause{},
-		Tries: list(s.tries), Endpoints: []planEndpoint{}, Failing: list(s.failing()), Drops: list(s.drops), Problems: list(s.news.Problems)}
+		Tries: list(s.tries), Endpoints: []planEndpoint{}, Failing: list(s.failing()), Drops: list(s.drops), Problems: list(s.news.Problems), API: list(s.differences)}
 	if s.status != nil {
 		doc.Node, doc.zone = s.status.Node.Name, s.status.Node.Zone
 	}
@@ -49,7 +50,7 @@ func diagnose(s *seen) whyDocument {
 	}
 	slices.SortFunc(doc.Problems, lb.Problem.Compare)
 	doc.Problems = slices.Compact(doc.Problems)
-	for _, find := range []func() []cause{s.ofAgent, s.ofPublication, s.ofNames, s.ofTries, s.ofBackends, s.ofProblems, s.ofDrops} {
+	for _, find := range []func() []cause{s.ofAgent, s.ofPublication, s.ofAPI, s.ofNames, s.ofTries, s.ofBackends, s.ofProblems, s.ofDrops} {
 		for _, c := range find() {
 			if !slices.ContainsFunc(doc.Causes, func(other cause) bool { return other.What == c.What && other.Text == c.Text }) {
 				doc.Causes = append(doc.Causes, c)

@@ -27,6 +27,8 @@ var events = []Word{
 	{"agent-stopped", Change, "the agent was told to end; what it published stays in force", ""},
 
 	{"agent-dead", Cause, "no agent follows changes on this node: the tables are as one left them", "start it; nearlb changes says what it did last"},
+	{"api-not-asked", Cause, "the API server that --kubeconfig names did not answer, so nothing is compared with it", "is it reachable from here, and may this user read Services, EndpointSlices and Nodes?"},
+	{"differs-from-api", Cause, "an endpoint is in by the API server's objects and out by what is in force, or the other way", "nearlb status says whether the agent follows the API server"},
 	{"agent-starting", Cause, "the agent has not published everything yet", "wait, and look at nearlb status"},
 	{"publication-failed", Cause, "the Service's last change is not in force: a table is full, or the kernel refused it", "nearlb status names the table and the flag"},
 	{"no-such-service", Cause, "no such Service is served here: there is none, or it is headless, an ExternalName, or another proxy's", "kubectl get service"},

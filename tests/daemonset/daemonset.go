@@ -94,14 +94,21 @@ func (s Set) Capabilities() ([]string, error) {
 	return names, nil
 }
 
+// configVolume is in the place of the host's directory of a volume of the ConfigMap nearlb-config.
+const configVolume = "ConfigMap nearlb-config"
+
 // mounts pairs the container's directories with the host's.
 func (s Set) mounts() ([]mount, error) {
 	paths := map[string]string{}
 	for _, v := range s.Spec.Template.Spec.Volumes {
-		if v.HostPath == nil {
-			return nil, fmt.Errorf("volume %s: no directory of the host", v.Name)
+		switch {
+		case v.HostPath != nil:
+			paths[v.Name] = v.HostPath.Path
+		case v.ConfigMap != nil && v.ConfigMap.Name == "nearlb-config":
+			paths[v.Name] = configVolume
+		default:
+			return nil, fmt.Errorf("volume %s: no kubelet here knows its source", v.Name)
 		}
-		paths[v.Name] = v.HostPath.Path
 	}
 	var all []mount
 	for _, m := range s.Agent.VolumeMounts {

@@ -160,6 +160,23 @@ func (n *node) reaches(client *lab.Host, s lab.Service, server string) {
 	}
 }
 
+// Flags come from the ConfigMap that the DaemonSet mounts, behind the command line's; of a change the agent says that it wants a restart.
+func TestTheConfigMapHasFlagsOfTheAgent(t *testing.T) {
+	n := newNode(t)
+	n.pod.Config = map[string]string{"zone": "b\n", "manifests": "/elsewhere"}
+	n.start()
+	n.await("the ConfigMap's zone", func(s agent.Status) bool { return s.Node.Zone == "b" && len(s.Trouble) == 0 })
+	n.pod.Config["zone"] = "c"
+	n.must(n.pod.WriteConfig())
+	n.await("that a restart is needed", func(s agent.Status) bool {
+		return s.Node.Zone == "b" && slices.ContainsFunc(s.Trouble, func(text string) bool { return strings.Contains(text, `zone is "c"`) })
+	})
+	n.must(n.agent.Stop())
+	n.start()
+	n.await("the new zone", func(s agent.Status) bool { return s.Node.Zone == "c" && len(s.Trouble) == 0 })
+	n.must(n.agent.Stop())
+}
+
 // What an agent has without privilege is enough for everything that it does while it runs, and for what kubectl exec asks.
 func TestTheAgentDoesItsWorkWithWhatTheDaemonSetGivesIt(t *testing.T) {
 	n := newNode(t, "--audit-interval=500ms")

@@ -4,6 +4,7 @@ package daemonset
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,6 +24,29 @@ type Pod struct {
 	Calls   []uint32          // numbers of the system calls that the seccomp profile allows; nil: no profile
 	Extra   map[string]string // further directories of the container, by path, to read only
 	Host    map[string]string // directories that stand for the host's, by path; those of the DaemonSet's volumes must be there
+}
+
+// configDir is the ConfigMap's, beside what stands for the host's /run/nearlb.
+func (p Pod) configDir() string { return p.Host["/run/nearlb"] + "-config" }
+
+// WriteConfig brings the files that containers see up to date with Config, as a kubelet does some time after a change.
+func (p Pod) WriteConfig() error {
+	if err := os.MkdirAll(p.configDir(), 0o755); err != nil {
+		return err
+	}
+	files, err := os.ReadDir(p.configDir())
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if _, stays := p.Config[file.Name()]; !stays {
+			err = errors.Join(err, os.Remove(filepath.Join(p.configDir(), file.Name())))
+		}
+	}
+	for key, value := range p.Config {
+		err = errors.Join(err, os.WriteFile(filepath.Join(p.configDir(), key), []byte(value), 0o600))
+	}
+	return err
 }
 
 // PinPath is where agents pin by default, as seen from their container.
@@ -102,7 +126,14 @@ func (s Set) container(node string, pod Pod, args []string) (container, error) {
 	if err != nil {
 		return container{}, err
 	}
+	if err := pod.WriteConfig(); err != nil {
+		return container{}, err
+	}
 	for i := range mounts {
+		if mounts[i].Host == configVolume {
+			mounts[i].Host = pod.configDir()
+			continue
+		}
 		there, found := pod.Host[mounts[i].Host]
 		if !found {
 			return container{}, fmt.Errorf("mount %s: nothing stands for the host's %s", mounts[i].Path, mounts[i].Host)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 // outside is a host that is no part of the cluster, and the connections that it holds.
 type outside struct {
 	host *lab.Outside
+
+	mu   sync.Mutex // of what is held, and of each question
 	held []*connection
 }
 
@@ -76,6 +79,8 @@ func (c *connection) ask(patience time.Duration) error {
 // hold opens a connection to each of the Services' addresses. The agents may serve what came last a moment later than the API does.
 func (o *outside) hold(s *smoke) {
 	s.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for _, network := range []string{"tcp", "udp"} {
 		var all []netip.AddrPort
 		for _, n := range s.Nodes {
@@ -106,9 +111,46 @@ func (o *outside) hold(s *smoke) {
 // goOn asks over each connection that is held.
 func (o *outside) goOn(t *testing.T) {
 	t.Helper()
+	must(t, o.ask())
+}
+
+func (o *outside) ask() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for _, c := range o.held {
 		if err := c.ask(patience); err != nil {
-			t.Fatalf("from outside, lost %v", err)
+			return fmt.Errorf("from outside, lost %w", err)
 		}
 	}
+	return nil
+}
+
+// keepAsking has each connection used once a second until the test ends, or one is lost: netfilter forgets UDP that is silent for 30.
+func (o *outside) keepAsking(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	t.Cleanup(func() { cancel(); done.Wait() })
+	done.Go(func() {
+		for ctx.Err() == nil {
+			if err := o.ask(); err != nil {
+				if ctx.Err() == nil { // else they were closed
+					t.Error(err)
+				}
+				return
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// drop ends all that is held.
+func (o *outside) drop() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var errs []error
+	for _, c := range o.held {
+		errs = append(errs, c.Close())
+	}
+	o.held = nil
+	return errors.Join(errs...)
 }

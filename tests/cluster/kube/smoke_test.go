@@ -119,6 +119,13 @@ func (s *smoke) await(what string, holds func() error) {
 
 // install is README's, in kube-proxy's place.
 func (s *smoke) install() {
+	s.prepare()
+	s.kubectl("apply", "-k", s.overlay("replace-kube-proxy"))
+	s.awaitAgents()
+}
+
+// prepare gives the nodes two images, and names the API servers' own addresses.
+func (s *smoke) prepare() {
 	program, err := daemonset.Program()
 	must(s.T, err)
 	for _, name := range []string{"nearlb:latest", "nearlb:next"} {
@@ -131,12 +138,10 @@ func (s *smoke) install() {
 	servers := s.kubectl("-n", "default", "get", "endpointslice", "kubernetes", "-o", "go-template={{range .endpoints}}{{range .addresses}}https://"+
 		`{{if eq $.addressType "IPv6"}}[{{.}}]{{else}}{{.}}{{end}}:{{(index $.ports 0).port}},{{end}}{{end}}`)
 	s.kubectl("-n", "kube-system", "create", "configmap", "nearlb-config", "--from-literal=api-server="+servers)
-	s.kubectl("apply", "-k", s.overlay())
-	s.awaitAgents()
 }
 
-func (s *smoke) overlay() string {
-	return filepath.Join(s.root, "manifests/overlays/replace-kube-proxy")
+func (s *smoke) overlay(name string) string {
+	return filepath.Join(s.root, "manifests/overlays", name)
 }
 
 // awaitAgents waits until the probes say that all agents are ready, and until they say themselves that they serve, without trouble.
@@ -215,16 +220,20 @@ func (s *smoke) restart() {
 	s.awaitAgents()
 }
 
-// remove is README's, and leaves nothing.
-func (s *smoke) remove() {
-	s.kubectl("delete", "-k", s.overlay())
-	s.kubectl("-n", "kube-system", "wait", "--for=delete", "pods", "-l", "app.kubernetes.io/name=nearlb", limit)
-	s.awaitAnswers() // without agents
+// debugNodes runs a command of an image on each node.
+func (s *smoke) debugNodes(image string, command ...string) {
 	for _, n := range s.Nodes {
-		s.kubectl("debug", "node/"+n.Name, "--profile=sysadmin", "--image=nearlb:latest", "--image-pull-policy=Never", "--",
-			"nearlb", "cleanup", "--pin-path", "/host/sys/fs/bpf/nearlb", "--lock-dir", "/host/run/nearlb")
+		s.kubectl(append([]string{"debug", "node/" + n.Name, "--profile=sysadmin", "--image=" + image, "--image-pull-policy=Never", "--"}, command...)...)
 	}
 	s.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pods", "-l", "app.kubernetes.io/managed-by=kubectl-debug", limit)
+}
+
+// remove is README's, and leaves nothing.
+func (s *smoke) remove() {
+	s.kubectl("delete", "-k", s.overlay("replace-kube-proxy"))
+	s.kubectl("-n", "kube-system", "wait", "--for=delete", "pods", "-l", "app.kubernetes.io/name=nearlb", limit)
+	s.awaitAnswers() // without agents
+	s.debugNodes("nearlb:latest", "nearlb", "cleanup", "--pin-path", "/host/sys/fs/bpf/nearlb", "--lock-dir", "/host/run/nearlb")
 	for _, n := range s.Nodes {
 		left, err := n.Run(s.Context(), nil, "sh", "-c", "ls /run/nearlb; ls /sys/fs/bpf | grep -v debug; tc qdisc show | grep clsact; nft list tables | grep -i nearlb; true")
 		if err != nil || strings.TrimSpace(left) != "" {

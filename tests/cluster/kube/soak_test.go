@@ -355,15 +355,20 @@ func newMakers(s *smoke) *makers {
 
 func (m *makers) one(network, node string, to netip.AddrPort) {
 	m.made++
-	conn, err := m.outside.host.Dial(context.Background(), network, to, lab.DialOptions{Patience: client.Attempt})
-	if err == nil {
-		c := client.New(conn.Conn)
-		_, err = c.Ask(client.Attempt)
-		_ = c.Close()
-	}
-	if err != nil {
+	if err := m.outside.makeOne(network, to); err != nil {
 		m.failed = append(m.failed, failure{node, time.Now(), fmt.Sprintf("from outside, %s %s: %v", network, to, err), network == "udp"})
 	}
+}
+
+// makeOne makes a connection, which any server may answer.
+func (o *outside) makeOne(network string, to netip.AddrPort) error {
+	conn, err := o.host.Dial(context.Background(), network, to, lab.DialOptions{Patience: client.Attempt})
+	if err != nil {
+		return err
+	}
+	c := client.New(conn.Conn)
+	_, err = c.Ask(client.Attempt)
+	return errors.Join(err, c.Close())
 }
 
 func (m *makers) halt() {

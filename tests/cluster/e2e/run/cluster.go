@@ -76,17 +76,11 @@ func (c *cluster) manifest(name string) string {
 	return filepath.Join(c.root, "tests/cluster/e2e/manifests", name)
 }
 
-// installKubeProxy names the API server's own address: nobody serves its ClusterIP yet.
 func (c *cluster) installKubeProxy(ctx context.Context) error {
-	text, err := os.ReadFile(c.manifest("kube-proxy.yaml"))
-	if err != nil {
+	if err := c.InstallKubeProxy(ctx); err != nil {
 		return err
 	}
-	file := filepath.Join(c.dir, "kube-proxy.yaml")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "SERVER", c.Plane.URL())), 0o600); err != nil {
-		return err
-	}
-	return c.kubectl(ctx, []string{"apply", "-f", file}, rollout("daemonset/kube-proxy"))
+	return c.kubectl(ctx, rollout("daemonset/kube-proxy"))
 }
 
 // installNearlb is README's, in kube-proxy's place.

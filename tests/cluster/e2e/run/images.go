@@ -38,7 +38,7 @@ func images(root, dir string) ([]string, error) {
 			return single("regression-issue-74839", imageutils.GetE2EImage(imageutils.RegressionIssue74839))
 		},
 		func() (image.Image, error) { return single("coredns", "coredns:latest") },
-		pause, kubeProxy,
+		pause,
 		func() (image.Image, error) { return nearlb(root) },
 	}
 	var files []string
@@ -59,7 +59,7 @@ func images(root, dir string) ([]string, error) {
 // busybox is a shell and its programs. Some are others: busybox's own shell prefers its own nc, which knows other flags, and a static
 // busybox cannot look up names.
 func busybox() (i image.Image, err error) {
-	if i.Files, err = tools("busybox", "dash", "bash", "curl", "wget", "nc", "dig", "getent", "ip", "ss", "conntrack"); err != nil {
+	if i.Files, err = image.Programs("busybox", "dash", "bash", "curl", "wget", "nc", "dig", "getent", "ip", "ss", "conntrack"); err != nil {
 		return i, err
 	}
 	i.Program, i.Path, i.Links = i.Files["/usr/bin/busybox"], "/bin/busybox", map[string]string{"/bin/sh": "/usr/bin/dash", "/bin/bash": "/usr/bin/bash"}
@@ -107,17 +107,6 @@ func single(name, as string) (image.Image, error) {
 func pause() (image.Image, error) {
 	program, err := control.Build("workload")
 	return image.Image{Name: imageutils.GetPauseImageName(), Program: program, Path: "/workload", Entrypoint: []string{"/workload", "pause"}}, err
-}
-
-// kubeProxy has the programs that kube-proxy writes its rules by.
-func kubeProxy() (i image.Image, err error) {
-	if i.Program, err = control.Program(); err != nil {
-		return i, err
-	}
-	i.Name, i.Path, i.Entrypoint = "kube-proxy:latest", "/kubernetes", []string{"/kubernetes", "kube-proxy"}
-	i.Env = []string{"PATH=/usr/bin"}
-	i.Files, err = tools("nft", "conntrack")
-	return i, err
 }
 
 // nearlb is the product's.

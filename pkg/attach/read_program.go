@@ -103,3 +103,17 @@ func eachPinned(linkDir string, yield func(ebpf.ProgramID, *ebpf.ProgramInfo, *e
 		}
 	}
 }
+
+// ProgramName is a program's name as the kernel has it, cut at 15 bytes; "" where it may not be asked, or there is none.
+func ProgramName(id uint32) string {
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+	if err != nil {
+		return ""
+	}
+	defer program.Close()
+	info, err := program.Info()
+	if err != nil {
+		return ""
+	}
+	return info.Name
+}

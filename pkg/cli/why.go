@@ -101,6 +101,8 @@ type seen struct {
 	refused   []try          // where no packet was sent: those that the tables would refuse
 	drops     []journal.Drop // of this client towards the Service, of late
 
+	others []otherProgram // that see the client's packets before nearlb's
+
 	// Of the API server, where it was asked.
 	unasked     error // it could not be
 	unpublished bool  // it has the Service, and nothing of it is in force
@@ -291,25 +293,35 @@ func (s *seen) wants(f maps.FrontendRow) bool {
 	return s.port == "" || s.port == f.Port || s.port == strconv.Itoa(int(f.FrontendPort))
 }
 
-// doorOf is where packets of an address come in: at a pod's device if the node's route to it leads there.
+// doorOf is where packets of an address come in: at a pod's device if the node's route to it leads there. It notes who else sees them there.
 func (s *seen) doorOf(client netip.Addr, pinPath string) trace.Door {
 	if client.IsLoopback() || s.status != nil && slices.Contains(s.status.Node.Addresses, client.String()) {
 		return trace.FromHost
 	}
-	if s.news.Pod != "" {
+	device, found := podDevice(client, pinPath)
+	if found {
+		s.noteOthers(device)
+	}
+	if found || s.news.Pod != "" {
 		return trace.FromPod
 	}
+	return trace.FromNetwork
+}
+
+// podDevice is the device that the node's route to a pod leads to, with the program that its packets meet.
+func podDevice(client netip.Addr, pinPath string) (attach.DeviceRow, bool) {
 	routes, err := netlink.RouteGet(client.AsSlice())
 	devices, failed := attach.List(bpf.LinkDirectory(pinPath))
 	if err != nil || failed != nil {
-		return trace.FromNetwork
+		return attach.DeviceRow{}, false
 	}
-	for _, device := range devices {
-		if device.Kind == "pod" && slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.LinkIndex == device.Ifindex && r.Gw == nil }) {
-			return trace.FromPod
-		}
+	at := slices.IndexFunc(devices, func(device attach.DeviceRow) bool {
+		return device.Kind == "pod" && device.Hook == "ingress" && slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.LinkIndex == device.Ifindex && r.Gw == nil })
+	})
+	if at < 0 {
+		return attach.DeviceRow{}, false
 	}
-	return trace.FromNetwork
+	return devices[at], true
 }
 
 // lately is how old drops may be to be told.

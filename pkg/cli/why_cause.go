@@ -27,6 +27,7 @@ type whyDocument struct {
 	Drops     []journal.Drop  `json:"drops"`
 	Problems  []lb.Problem    `json:"problems"`
 	API       []apiDifference `json:"api_differences"` // none where the API server was not asked
+	Others    []otherProgram  `json:"others"`          // that see the client's packets before nearlb's
 	zone      string
 }
 
@@ -41,7 +42,7 @@ type cause struct {
 // what was ignored of the Service, then what happened before.
 func diagnose(s *seen) whyDocument {
 	doc := whyDocument{Client: s.client, ClientPod: s.news.Pod, Service: s.service.String(), Port: s.port, Causes: []cause{},
-		Tries: list(s.tries), Endpoints: []planEndpoint{}, Failing: list(s.failing()), Drops: list(s.drops), Problems: list(s.news.Problems), API: list(s.differences)}
+		Tries: list(s.tries), Endpoints: []planEndpoint{}, Failing: list(s.failing()), Drops: list(s.drops), Problems: list(s.news.Problems), API: list(s.differences), Others: list(s.others)}
 	if s.status != nil {
 		doc.Node, doc.zone = s.status.Node.Name, s.status.Node.Zone
 	}
@@ -60,6 +61,9 @@ func diagnose(s *seen) whyDocument {
 	if len(doc.Causes) == 0 {
 		doc.Causes = append(doc.Causes, cause{"nothing-wrong", "nearlb sends these connections on, as below",
 			"look at the backends themselves: nearlb backends --service " + s.service.String() + ", and at NetworkPolicies between the two"})
+		if len(s.others) > 0 {
+			doc.Causes[0].Next += ", and at the programs before nearlb's"
+		}
 	}
 	return doc
 }

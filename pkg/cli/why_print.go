@@ -23,6 +23,7 @@ func writeWhy(w io.Writer, width int, doc whyDocument) error {
 		writeFolded(w, width, fmt.Sprintf("%-6s  ", label), printable(c.What+": "+c.Text))
 		writeFolded(w, width, "        ", "next: "+printable(c.Next))
 	}
+	writeOthers(w, width, doc.Others)
 	if len(doc.Tries) > 0 {
 		fmt.Fprintln(w)
 		if err := writeTable(w, width, width == 0 || width >= rulesFrom, tryColumns(), doc.Tries); err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/journal"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
@@ -138,7 +139,22 @@ func TestAWhyHasItsFields(t *testing.T) {
 	faults[4].plant(s)
 	lacks(t, fields(t, diagnose(s)), []string{"node", "client", "client_pod", "service", "port", "causes[].what", "causes[].text", "causes[].next",
 		"tries[].frontend", "tries[].kind", "tries[].from", "tries[].answer.verdict", "tries[].answer.reason", "tries[].answer.backends[].address",
-		"endpoints[].address", "endpoints[].selected", "endpoints[].reason", "drops[].reason", "problems[].message"})
+		"endpoints[].address", "endpoints[].selected", "endpoints[].reason", "drops[].reason", "problems[].message", "api_differences", "others"})
+}
+
+// Programs that see the client's packets before ours are told of, whatever is wrong.
+func TestOthersProgramsAreNamed(t *testing.T) {
+	s := sound()
+	s.noteOthers(attach.DeviceRow{Device: "veth1", Others: []uint32{4294967295, 4294967295}})
+	var out bytes.Buffer
+	doc := diagnose(s)
+	if err := writeWhy(&out, 80, doc); err != nil {
+		t.Fatal(err)
+	}
+	if len(doc.Others) != 1 || doc.Causes[0].What != "nothing-wrong" || !strings.Contains(doc.Causes[0].Next, "before nearlb's") ||
+		!strings.Contains(out.String(), "before  program 4294967295 sees the client's packets on veth1") {
+		t.Errorf("%+v\n%s", doc, &out)
+	}
 }
 
 // A backend that just died answered somebody until then: only one that answers while connections to it wait is told to answer others.

@@ -11,8 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/journal"
+	"github.com/nearlb/nearlb/tests/privileged"
 )
 
 // What the kernel samples of refused packets is listed with names, whoever was refused, at every door.
@@ -33,6 +39,7 @@ func TestDropsAreListedWithTheirNames(t *testing.T) {
 		s.listed(dropping, s.outside, nodePort, w, journal.Drop{Verdict: "drop", Reason: "no-local-endpoints", Port: port, Hook: "from_net"})
 	}
 	checkWhy(s, refusing)
+	checkWhyNamesOthersPrograms(s, refusing)
 	if said := s.run("drops", "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir(), "--verdict", "no-local-endpoints"); !strings.Contains(said, "drop: no-local-endpoints") ||
 		strings.Contains(said, "reject: ") {
 		t.Errorf("drops by reason:\n%s", said)
@@ -52,6 +59,36 @@ func checkWhy(s *stage, of *service) {
 		if !strings.Contains(said, "\ncause   endpoints-not-ready: ") || !strings.Contains(said, "\n"+want) || !strings.Contains(said, "\nalso    dropped-before: ") {
 			s.t.Errorf("why %s:\n%s", client, said)
 		}
+	}
+}
+
+// A program of somebody else that sees a pod's packets before nearlb's is named to who asks about the pod.
+func checkWhyNamesOthersPrograms(s *stage, of *service) {
+	s.t.Helper()
+	if !privileged.TCX(s.t) {
+		return // filters are in the kernel's order there
+	}
+	next := asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()} // TCX_NEXT
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "foreign_policy", Type: ebpf.SchedCLS, Instructions: next, License: "MIT"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer program.Close()
+	var attached link.Link
+	err = s.here.Do(func() error {
+		device, err := netlink.LinkByName(s.pod.Device)
+		if err != nil {
+			return err
+		}
+		attached, err = link.AttachTCX(link.TCXOptions{Interface: device.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
+		return err
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer attached.Close()
+	if said := s.run("why", "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir(), s.pod.Address(false).String(), of.Name); !strings.Contains(said, "\nbefore  foreign_policy (program ") {
+		s.t.Errorf("why with another program before:\n%s", said)
 	}
 }
 

@@ -105,6 +105,9 @@ func (r *running) openTables(context.Context) (err error) {
 		r.tables.Note(true)
 		return r.takeOver()
 	}
+	if !r.plan.waiting {
+		r.tables.Defer(r.plan.fresh)
+	}
 	return nil
 }
 

@@ -35,6 +35,7 @@ type publisher interface {
 	Again() []lb.ServiceName
 	Waiting() bool
 	Searching() bool
+	Settle()
 	Note(on bool)
 	AuditSteps(repair bool) iter.Seq2[[]maps.Drift, error]
 }
@@ -217,6 +218,7 @@ func (l *loop) every(ctx context.Context, d time.Duration, kind taskKind) {
 
 func (l *loop) work(ctx context.Context) {
 	defer func() {
+		l.tables.Settle()
 		if l.auditing.stop != nil {
 			l.auditing.stop()
 		}
@@ -305,6 +307,9 @@ func (l *loop) enqueueAll() {
 			named = l.named.NamedServices()
 		}
 		l.rest = distinct(l.source.Services(), l.tables.Published(), named)
+		if len(l.rest) == 0 {
+			l.tables.Settle()
+		}
 		if l.begin(l.rest) {
 			l.firstDone()
 		}

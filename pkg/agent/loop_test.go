@@ -577,3 +577,23 @@ func TestServicesThatAReclaimFindsAreDecidedAgain(t *testing.T) {
 		b.want("apply s1")
 	})
 }
+
+// Programs are attached once the first publication is complete, and slots are not.
+func TestSlotsAreFilledBeforeTheFirstPublicationIsComplete(t *testing.T) {
+	for services := range 3 {
+		inBubble(t, func(b *bench) {
+			for number := range services {
+				b.source.set(number, 3)
+			}
+			b.tables.Defer(true)
+			var complete []bool
+			b.tables.settling = func() { complete = append(complete, b.done()) }
+			b.Synced()
+			b.settle()
+			if len(complete) != 1 || complete[0] || !b.done() {
+				t.Errorf("%d Services: settled %d times, after completion: %v", services, len(complete), complete)
+			}
+			b.tables.settling = nil
+		})
+	}
+}

@@ -126,6 +126,14 @@ func (p *progress) completeFirst() bool {
 	return true
 }
 
+// isLast tells whether the first publication is complete with this Service.
+func (p *progress) isLast(name lb.ServiceName) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, waits := p.initial[name]
+	return waits && len(p.initial) == 1
+}
+
 // caughtUp tells whether nothing waits to be published. What was listed at first is marked in pieces, so that for moments nothing of it is.
 func (p *progress) caughtUp() bool { return len(p.dirty) == 0 && len(p.initial) == 0 }
 

@@ -24,6 +24,9 @@ func (l *loop) publish(name lb.ServiceName) error {
 	}
 	began := time.Now()
 	outcome, err := l.serve(name)
+	if l.isLast(name) {
+		l.tables.Settle()
+	}
 	if outcome.stats.Total() > 0 || err != nil {
 		l.reclaimLater()
 	}

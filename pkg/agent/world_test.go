@@ -140,6 +140,15 @@ type witnessed struct {
 	config  []maps.Config
 	again   []lb.ServiceName // that the next Reclaim finds
 	applied map[lb.ServiceName]lb.Decision
+
+	settling func() // called by Settle; may be nil
+}
+
+func (w *witnessed) Settle() {
+	if w.settling != nil {
+		w.settling()
+	}
+	w.Tables.Settle()
 }
 
 // Again is Tables', and what the test wants found.

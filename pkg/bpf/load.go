@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sync/errgroup"
 )
 
 // Options say how to load. The zero value loads private, unpinned programs and tables of default size.
@@ -142,15 +143,26 @@ func (o *Objects) loadPinned(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.
 
 // makeTables makes those that outlive a load of the programs, and pins them.
 func (o *Objects) makeTables(spec *ebpf.CollectionSpec) error {
-	tables := *spec
-	tables.Programs, tables.Variables, tables.Maps = nil, nil, maps.Clone(spec.Maps)
-	maps.DeleteFunc(tables.Maps, func(name string, m *ebpf.MapSpec) bool { return perLoad(m) || internal(name) })
-	collection, err := ebpf.NewCollection(&tables)
-	if err != nil {
-		return explain("make tables", err)
+	var group errgroup.Group
+	for _, perProcessor := range []bool{true, false} { // the kernel takes as long for the former, an element at a time, as for all others
+		group.Go(func() error {
+			tables := *spec
+			tables.Programs, tables.Variables, tables.Maps = nil, nil, maps.Clone(spec.Maps)
+			maps.DeleteFunc(tables.Maps, func(name string, m *ebpf.MapSpec) bool {
+				return perLoad(m) || internal(name) || perProcessor != (m.Type == ebpf.PerCPUArray)
+			})
+			collection, err := ebpf.NewCollection(&tables)
+			if err != nil {
+				return explain("make tables", err)
+			}
+			setFields(&o.NearlbMaps, collection.Maps) // each has fields of its own
+			clear(collection.Maps)
+			return nil
+		})
 	}
-	setFields(&o.NearlbMaps, collection.Maps)
-	clear(collection.Maps)
+	if err := group.Wait(); err != nil {
+		return err
+	}
 	return errors.Join(initialise(o.Config), o.pinTables(spec))
 }
 

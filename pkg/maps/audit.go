@@ -47,6 +47,7 @@ func (t *Tables) AuditSteps(repair bool) iter.Seq2[[]Drift, error] {
 func (a *audit) locked(step func() error) error {
 	a.t.mu.Lock()
 	defer a.t.mu.Unlock()
+	a.t.settle()
 	return step()
 }
 

@@ -54,6 +54,9 @@ func (c *change) writeNames() error {
 			return err
 		}
 		c.service.ports = append(c.service.ports, p)
+		if c.t.unused {
+			continue
+		}
 		if err := c.zero(c.t.store.serviceCounters.zero, p.id); err != nil {
 			c.unname(nil, c.ports[i+1:])
 			return err
@@ -132,11 +135,13 @@ func (c *change) needKnown(k known) {
 
 func (c *change) writeRuns() error {
 	for _, r := range c.runs {
-		slots := c.t.maglev(r.members, r.shares)
-		c.t.store.slots.fill(r.first, slots)
+		if r.verified = true; c.t.filler != nil {
+			c.t.filler.runs <- r
+		} else {
+			r.sum = c.t.fillSlots(r)
+		}
 		c.stats.Slots += int(r.count)
 		c.stats.SlotRuns++
-		r.verified, r.sum = true, checksum(slots)
 		r.port.runs = append(r.port.runs, r.run)
 	}
 	for _, f := range c.frontends {

@@ -86,6 +86,7 @@ func (t *Tables) freeSpace(over func(since time.Time) bool) (freed int) {
 }
 
 func (t *Tables) freeRun(r *run) {
+	t.settle() // or another tier's slots would be filled with this one's
 	t.slots.give(r.span)
 	if r.port != nil {
 		r.port.runs = without(r.port.runs, r)

@@ -63,6 +63,9 @@ type Tables struct {
 	stale  map[filterBit]*staleMark // bits that are set and that nothing needs any more
 	ends   Ends                     // nil: nobody adds up counters
 	noting bool                     // Stats say what changed for clients
+
+	filler *filler // nil: programs may read the tables, and slots are filled before anything names them
+	unused bool    // the same, and nothing was ever counted
 }
 
 type retiredRecord struct {

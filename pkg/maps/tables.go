@@ -43,6 +43,7 @@ func NewFake(sizes bpf.Sizes) *Tables {
 func (t *Tables) Watch(wrote func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.settle()
 	t.store.watch(wrote)
 }
 
@@ -52,6 +53,7 @@ func (t *Tables) Close() error {
 	defer t.mu.Unlock()
 	t.beating.Lock()
 	defer t.beating.Unlock()
+	t.stopFiller()
 	if !t.closed && read[bpf.NearlbSettings](t.store.settings, 0).Responder != 0 {
 		t.store.beat(0)
 	}

@@ -22,7 +22,8 @@ type NamesStatus struct {
 // KernelNames is what the programs answer pods with.
 type KernelNames struct {
 	dns.Mirrored
-	Because string `json:"because,omitempty"` // why nothing
+	Answering bool   `json:"answering"`         // it does, now
+	Because   string `json:"because,omitempty"` // why nothing
 }
 
 // status is nil where nobody is to answer names.
@@ -33,13 +34,15 @@ func (n *names) status() *NamesStatus {
 	s := &NamesStatus{Service: n.options.Service, Upstreams: n.servers.Servers(), Because: n.silence()}
 	s.Answering = s.Because == ""
 	if n.options.FastPath {
-		s.Kernel = n.kernel()
+		s.Kernel = n.kernel(s.Answering)
 	}
 	return s
 }
 
-func (n *names) kernel() *KernelNames {
+// kernel is told whether the responder answers: the programs do no longer than that.
+func (n *names) kernel(responder bool) *KernelNames {
 	k := &KernelNames{Mirrored: n.view.Mirrored()}
+	k.Answering = responder && k.Whole
 	if k.Failure != nil {
 		k.Because = k.Failure.Error()
 	}

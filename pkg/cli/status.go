@@ -216,6 +216,8 @@ func kernelNamesText(k agent.KernelNames) string {
 	switch {
 	case k.Because != "":
 		return "none is answered in the kernel until the agent starts again: " + k.Because
+	case !k.Answering:
+		return "none is answered in the kernel now"
 	case k.NoRoom > 0:
 		return fmt.Sprintf("A and AAAA are answered in the kernel for %d names; %d names of endpoints have no room there (--size-answers)", k.Names, k.NoRoom)
 	}

@@ -12,10 +12,10 @@ import (
 // maxAliases is how many names of ours an ExternalName may lead through (CoreDNS).
 const maxAliases = 10
 
-// chase follows an ExternalName to addresses: through names of ours, then by the upstream. A CNAME is told even where it leads nowhere,
-// which CoreDNS hides. An upstream that does not answer or says that it cannot makes the answer SERVFAIL, so that clients ask again, and so
-// does a Service that is not in force.
-func (r *Responder) chase(ctx context.Context, query *wire.Msg, client Client, from *answer, out *wire.Msg) Way {
+// chase follows an ExternalName to addresses through names of ours, and returns the name that the upstream is to be asked for, if any. A CNAME
+// is told even where it leads nowhere, which CoreDNS hides. An upstream that does not answer or says that it cannot makes the answer SERVFAIL,
+// so that clients ask again, and so does a Service that is not in force.
+func (r *Responder) chase(from *answer, out *wire.Msg) (leads string) {
 	a := *from
 	told := []string{}
 	for a.alias != "" {
@@ -23,30 +23,24 @@ func (r *Responder) chase(ctx context.Context, query *wire.Msg, client Client, f
 		told = append(told, wire.CanonicalName(a.name))
 		zone, reverse, ours := r.Zone(a.alias)
 		if !ours || reverse {
-			return r.chaseOutside(ctx, query, client, a.alias, out)
+			return a.alias
 		}
 		if slices.Contains(told, wire.CanonicalName(a.alias)) || len(told) > maxAliases {
 			break // a loop
 		}
 		a = answer{Responder: r, zone: zone, name: a.alias, qtype: from.qtype}
-		r.view.mu.RLock()
-		a.forward()
-		doubt := a.doubt || !a.exists && !r.view.synced
-		r.view.mu.RUnlock()
-		if doubt {
+		a.look(false)
+		if a.doubt || !a.exists && !a.synced {
 			out.Answer, out.Rcode = nil, wire.RcodeServerFailure
 			break
 		}
 		out.Answer = append(out.Answer, a.records...)
 	}
-	return WayResponder
+	return ""
 }
 
 // chaseOutside asks the upstream for a name that is not ours.
 func (r *Responder) chaseOutside(ctx context.Context, query *wire.Msg, client Client, name string, out *wire.Msg) Way {
-	if r.options.Forwarder == nil {
-		return WayResponder
-	}
 	ask := new(wire.Msg)
 	ask.SetQuestion(name, query.Question[0].Qtype)
 	ask.RecursionDesired = true

@@ -22,7 +22,7 @@ const (
 // weightTotal is what the weights of one SRV answer add up to, rounding apart.
 const weightTotal = 100
 
-// answer is the answer to one question about a name of ours while it is made. The view is locked.
+// answer is the answer to one question about a name of ours while it is made. The view is locked while it is looked up.
 type answer struct {
 	*Responder
 	zone  string // as the question spells it
@@ -34,6 +34,9 @@ type answer struct {
 	records []wire.RR
 	glue    []wire.RR
 	alias   string // to be chased: the name is an ExternalName
+
+	synced    bool // as in View
+	authority wire.RR
 }
 
 // forward answers a name of a cluster zone.

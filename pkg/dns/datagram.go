@@ -12,6 +12,7 @@ import (
 	"time"
 
 	wire "github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 )
 
 // datagrams answers what comes by one UDP socket, which is bound to one address. Questions about names of ours are answered one after the
@@ -20,8 +21,13 @@ import (
 type datagrams struct {
 	*Server
 	conn    *net.UDPConn
+	recent  *recent
 	waiting sync.WaitGroup
-	out     []byte // of answers from the view
+
+	in, out  *batch
+	messages [atOnce][]byte
+	answers  [atOnce][]byte // of the recent ones
+	room     []byte         // for another one
 }
 
 // run answers until ctx ends or the socket is closed, which is no error.
@@ -29,51 +35,96 @@ func (d *datagrams) run(ctx context.Context) error {
 	defer d.waiting.Wait()
 	stop := context.AfterFunc(ctx, func() { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	in := make([]byte, wire.DefaultMsgSize)
+	socket, err := d.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	d.in, d.out = newBatch(socket, unix.SYS_RECVMMSG), newBatch(socket, unix.SYS_SENDMMSG)
+	for i := range d.messages {
+		d.messages[i] = make([]byte, wire.DefaultMsgSize)
+	}
 	for {
-		n, from, err := d.conn.ReadFromUDPAddrPort(in)
+		n, err := d.in.read(&d.messages)
 		switch {
 		case ctx.Err() != nil, errors.Is(err, net.ErrClosed):
 			return nil
 		case err != nil:
 			return err
 		}
-		d.answer(ctx, in[:n], from)
+		d.answer(ctx, n)
 	}
 }
 
-func (d *datagrams) answer(ctx context.Context, message []byte, from netip.AddrPort) {
+// answer answers so many questions that were read. Those that were answered lately do not wait for one that has to be looked up.
+func (d *datagrams) answer(ctx context.Context, n int) {
+	var unknown [atOnce]int
+	rest := unknown[:0]
+	for i := range n {
+		if !d.repeat(i) {
+			rest = append(rest, i)
+		}
+	}
+	if err := d.out.write(); err != nil {
+		d.Log.Debug("answer queries", "error", err)
+	}
+	for _, i := range rest {
+		d.lookUp(ctx, d.message(i), d.in.from(i))
+	}
+}
+
+// message is one that was read.
+func (d *datagrams) message(i int) []byte { return d.messages[i][:d.in.headers[i].length] }
+
+// repeat gives a recent answer; false: there is none.
+func (d *datagrams) repeat(i int) bool {
+	message := d.message(i)
+	s := d.recent.find(message)
+	if s == nil {
+		return false
+	}
+	d.answers[i] = s.appendTo(d.answers[i][:0], message)
+	d.out.add(d.answers[i], d.in, i)
+	d.Responder.repeated(s)
+	return true
+}
+
+func (d *datagrams) lookUp(ctx context.Context, message []byte, from netip.AddrPort) {
 	query, refusal := read(message)
 	switch {
 	case refusal != nil:
-		d.send(refusal, refusal, d.out, from)
+		d.room, _ = d.send(refusal, refusal, d.room, from)
 		return
 	case query == nil:
 		return
 	}
 	client := Client{Address: from.Addr().Unmap()}
 	client.IP6 = client.Address.Is6()
-	if reply, known := d.Responder.ServeAlone(query, client); known {
-		d.out = d.send(query, reply, d.out, from)
+	written := d.recent.view.mu.written.Load()
+	begun := d.Responder.begin(query)
+	if begun.ask == nil {
+		var data []byte
+		reply := d.Responder.end(ctx, begun, query, client)
+		d.room, data = d.send(query, reply, d.room, from)
+		d.recent.keep(written, message, reply, data)
 		return
 	}
 	d.waiting.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 		defer cancel()
-		d.send(query, d.Responder.Serve(ctx, query, client), nil, from)
+		d.send(query, d.Responder.end(ctx, begun, query, client), nil, from)
 	})
 }
 
-// send gives room for the next answer, which may be what it got.
-func (d *datagrams) send(query, reply *wire.Msg, room []byte, to netip.AddrPort) []byte {
+// send returns room for the next answer, which may be what it got, and what it sent, which is in there.
+func (d *datagrams) send(query, reply *wire.Msg, room []byte, to netip.AddrPort) (next, data []byte) {
 	data, err := d.pack(query, reply, room)
 	if err != nil {
-		return room
+		return room, nil
 	}
 	if _, err := d.conn.WriteToUDPAddrPort(data, to); err != nil {
 		d.Log.Debug("answer a query", "address", to.String(), "error", err)
 	}
-	return data[:cap(data)]
+	return data[:cap(data)], data
 }
 
 // headerSize is that of a message's header in bytes (RFC 1035 4.1.1).

@@ -4,6 +4,7 @@ package dns_test
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"net"
 	"slices"
@@ -107,30 +108,46 @@ func TestDatagramsAreTakenAsTheLibraryTakesThem(t *testing.T) {
 	}
 }
 
-// toldOf is what a server says to a datagram, and to a question after it, which it always answers: until that is answered, or so many answers
-// of one that answers in any order. They are sorted.
+// toldOf is what a server says to a datagram and to a question after it, which it always answers: until that is answered, or so many answers
+// of one that answers in any order. Whatever else it says comes before it answers a further question. They are sorted.
 func toldOf(t *testing.T, at string, message []byte, answers int) (all []string) {
 	t.Helper()
 	client := dialUDP(t, at)
-	end := query("plain.prod.svc.cluster.local", "A")
-	end.Id = 0xffff
-	packed, err := end.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range [][]byte{message, packed} {
+	say := func(m []byte) {
 		if _, err := client.Conn.Write(m); err != nil {
 			t.Fatal(err)
 		}
 	}
-	in := make([]byte, wire.DefaultMsgSize)
-	for ended := false; len(all) < answers || answers == 0 && !ended; {
-		n, err := client.Conn.Read(in)
+	hear := func(until func(id uint16) bool) {
+		in := make([]byte, wire.DefaultMsgSize)
+		for ended := false; !ended; {
+			n, err := client.Conn.Read(in)
+			if err != nil || n < 2 {
+				t.Fatalf("%d bytes, %v", n, err)
+			}
+			all = append(all, hex.EncodeToString(in[:n]))
+			ended = until(binary.BigEndian.Uint16(in))
+		}
+	}
+	end := func(id uint16) []byte {
+		q := query("plain.prod.svc.cluster.local", "A")
+		q.Id = id
+		packed, err := q.Pack()
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, ended = append(all, hex.EncodeToString(in[:n])), n > 1 && in[0] == 0xff && in[1] == 0xff
+		return packed
 	}
+	const first, last = 0xffff, 0xfffe
+	say(message)
+	say(end(first))
+	told := false
+	hear(func(id uint16) bool {
+		told = told || id == first
+		return told && len(all)+1 >= answers // and that to the last question
+	})
+	say(end(last))
+	hear(func(id uint16) bool { return id == last })
 	slices.Sort(all)
 	return all
 }

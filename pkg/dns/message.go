@@ -24,48 +24,59 @@ type Client struct {
 	Address netip.Addr // its own; it has a share of the questions that wait for the upstream
 	TCP     bool
 	IP6     bool
-
-	asks *bool // not nil: the upstream is not asked, and this is set where it would be
 }
+
+// begun is a question that is answered as far as the view knows.
+type begun struct {
+	at  time.Time
+	out *wire.Msg
+	way Way
+	ask outside // not nil: the answer is what that says
+}
+
+// outside answers a question by asking the upstream.
+type outside func(ctx context.Context, from Client) (*wire.Msg, Way)
 
 // Serve answers any query that could be parsed, in the form that its client can take: EDNS (RFC 6891), truncation in whole records.
 func (r *Responder) Serve(ctx context.Context, query *wire.Msg, from Client) *wire.Msg {
-	began := time.Now()
-	out, way := r.checked(ctx, query, from)
-	if from.asks != nil && *from.asks {
-		return nil
-	}
-	r.observe(query, out, way, time.Since(began))
-	if edns := query.IsEdns0(); edns != nil && out.IsEdns0() == nil {
-		out.SetEdns0(edns.UDPSize(), edns.Do())
-	}
-	fit(out, query.IsEdns0(), from)
-	return out
+	return r.end(ctx, r.begin(query), query, from)
 }
 
-// ServeAlone is Serve where nobody else needs to be asked. False: somebody does.
-func (r *Responder) ServeAlone(query *wire.Msg, from Client) (out *wire.Msg, ok bool) {
-	asks := false
-	from.asks = &asks
-	out = r.Serve(context.Background(), query, from)
-	return out, !asks
+// begin asks nobody, so it does not wait.
+func (r *Responder) begin(query *wire.Msg) begun {
+	b := begun{at: time.Now(), way: WayResponder}
+	b.out, b.ask = r.checked(query)
+	return b
+}
+
+// end waits for the upstream where that is to be asked.
+func (r *Responder) end(ctx context.Context, b begun, query *wire.Msg, from Client) *wire.Msg {
+	if b.ask != nil {
+		b.out, b.way = b.ask(ctx, from)
+	}
+	r.observe(b.out, b.way, time.Since(b.at))
+	if edns := query.IsEdns0(); edns != nil && b.out.IsEdns0() == nil {
+		b.out.SetEdns0(edns.UDPSize(), edns.Do())
+	}
+	fit(b.out, query.IsEdns0(), from)
+	return b.out
 }
 
 // checked refuses what is not asked as Kubernetes' clients ask.
-func (r *Responder) checked(ctx context.Context, query *wire.Msg, from Client) (*wire.Msg, Way) {
+func (r *Responder) checked(query *wire.Msg) (*wire.Msg, outside) {
 	edns := query.IsEdns0()
 	switch {
 	case len(query.Question) == 0:
-		return refusal(query, wire.RcodeServerFailure), WayResponder
+		return refusal(query, wire.RcodeServerFailure), nil
 	case query.Question[0].Qclass != wire.ClassINET:
-		return refusal(query, wire.RcodeRefused), WayResponder
+		return refusal(query, wire.RcodeRefused), nil
 	case edns != nil && edns.Version() != 0:
 		out := refusal(query, wire.RcodeBadVers)
 		out.SetEdns0(edns.UDPSize(), edns.Do())
 		out.IsEdns0().SetExtendedRcode(wire.RcodeBadVers)
-		return out, WayResponder
+		return out, nil
 	}
-	return r.Answer(ctx, query, from)
+	return r.answer(query)
 }
 
 // fit truncates to what the client takes: 512 bytes without EDNS, never less with it, 64 KiB over TCP. Records are in order of nearness:

@@ -33,7 +33,8 @@ type Answers interface {
 // the method that changes it returns. It answers as r would. What cannot be written is answered by nobody but r from then on, as failed is
 // told; so it is until the view is mirrored anew.
 func (v *View) Mirror(r *Responder, to Answers, failed func(error)) {
-	m := v.beginMirror(r, to, failed)
+	cleared := v.endMirror(r, to)
+	m := v.beginMirror(r, to, failed, cleared)
 	for part := range slices.Chunk(v.unwritten(), mirroredAtOnce) {
 		v.mirrorPart(m, part)
 	}
@@ -48,14 +49,23 @@ func (v *View) Mirror(r *Responder, to Answers, failed func(error)) {
 // mirroredAtOnce is how many Services are written while nobody reads the view: all of them may take a second, for which clients would wait.
 const mirroredAtOnce = 32
 
-// beginMirror writes what names of Services are below.
-func (v *View) beginMirror(r *Responder, to Answers, failed func(error)) *mirror {
+// endMirror has nobody write, and nothing answered by the table that it clears: which takes its time, so the view is not locked for that.
+func (v *View) endMirror(r *Responder, to Answers) error {
+	v.mu.Lock()
+	v.mirror = nil
+	serial := v.serial
+	v.mu.Unlock()
+	return errors.Join(to.Configure(lb.NameZones{Serial: serial, TTL: r.options.TTL}), to.Clear())
+}
+
+// beginMirror writes what names of Services are below. It is told whether the table could be cleared.
+func (v *View) beginMirror(r *Responder, to Answers, failed func(error), cleared error) *mirror {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	m := &mirror{view: v, responder: r, to: to, failed: failed, next: firstNumber, namespaces: map[string]uint32{}, services: map[lb.ServiceName]mirrored{}}
 	v.mirror = m
 	m.configure()
-	m.try(m.to.Clear())
+	m.try(cleared)
 	m.zones()
 	for name := range v.namespaces {
 		m.namespace(name)
@@ -85,6 +95,7 @@ func (v *View) mirrorPart(m *mirror, part []lb.ServiceName) {
 type Mirrored struct {
 	Names   int   `json:"names"`   // of any kind
 	NoRoom  int   `json:"no_room"` // names of endpoints that the table has no room for: who asks for them asks a responder
+	Whole   bool  `json:"whole"`   // all that the view was told of is in the table, which nothing is answered by before
 	Failure error `json:"-"`       // after which nothing is answered by the table
 }
 
@@ -95,7 +106,7 @@ func (v *View) Mirrored() Mirrored {
 	if v.mirror == nil {
 		return Mirrored{}
 	}
-	return Mirrored{Names: v.mirror.written, NoRoom: v.mirror.wanted - v.mirror.leaves, Failure: v.mirror.failure}
+	return Mirrored{Names: v.mirror.written, NoRoom: v.mirror.wanted - v.mirror.leaves, Whole: v.mirror.configured.On, Failure: v.mirror.failure}
 }
 
 // The numbers of names that are in every tree, and of those that have none below.

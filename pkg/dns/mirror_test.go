@@ -120,13 +120,45 @@ func TestWhatChangesWhileATableIsWrittenIsInIt(t *testing.T) {
 	}
 }
 
+// slow is a table that is cleared when it is told to.
+type slow struct {
+	*paper
+	view  *dns.View
+	asked chan int
+}
+
+func (s *slow) Clear() error {
+	go func() {
+		m := s.view.Mirrored()
+		s.asked <- m.Names
+	}()
+	if names := <-s.asked; names != 0 || s.zones.On {
+		return errors.New("names are answered while they are cleared")
+	}
+	return s.paper.Clear()
+}
+
+// Questions do not wait until an old table is cleared.
+func TestAViewIsReadWhileATableIsCleared(t *testing.T) {
+	view := dns.NewView(dns.ViewOptions{})
+	view.Synced()
+	r := dns.NewResponder(view, dns.Options{Zones: []string{"cluster.local"}})
+	table := &slow{&paper{room: 100}, view, make(chan int)}
+	for range 2 {
+		view.Mirror(r, table, func(err error) { t.Error(err) })
+		if !table.zones.On {
+			t.Error("it does not answer")
+		}
+	}
+}
+
 // What the table does not have is not denied by it.
 func TestATableOfNamesThatIsNotWholeAnswersNothing(t *testing.T) {
 	view := dns.NewView(dns.ViewOptions{})
 	r := dns.NewResponder(view, dns.Options{Zones: []string{"cluster.local"}, Pods: dns.PodsInsecure})
 	table, failed := &paper{room: 20}, []error{}
 	view.Mirror(r, table, func(err error) { failed = append(failed, err) })
-	if table.zones.On {
+	if table.zones.On || view.Mirrored().Whole {
 		t.Error("it answers before all names are read")
 	}
 	view.Synced()
@@ -145,7 +177,7 @@ func TestATableOfNamesThatIsNotWholeAnswersNothing(t *testing.T) {
 			t.Errorf("of %d names it is told: %+v", len(table.names), m)
 		}
 	}
-	told(func(m dns.Mirrored) bool { return m.NoRoom != 20 || m.Failure != nil })
+	told(func(m dns.Mirrored) bool { return m.NoRoom != 20 || m.Failure != nil || !m.Whole })
 	view.Remove(many.Name)
 	told(func(m dns.Mirrored) bool { return m.NoRoom != 0 })
 	view.Set(many)
@@ -158,7 +190,7 @@ func TestATableOfNamesThatIsNotWholeAnswersNothing(t *testing.T) {
 	if table.zones.On || len(failed) != 1 || !errors.Is(failed[0], errFull) {
 		t.Errorf("Services without room: on %v, %v", table.zones.On, failed)
 	}
-	told(func(m dns.Mirrored) bool { return !errors.Is(m.Failure, errFull) })
+	told(func(m dns.Mirrored) bool { return !errors.Is(m.Failure, errFull) || m.Whole })
 	larger := &paper{room: 100}
 	view.Mirror(r, larger, func(err error) { t.Error(err) })
 	if !larger.zones.On {

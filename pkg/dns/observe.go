@@ -33,18 +33,30 @@ var usual = map[uint16]bool{
 }
 
 // observe tells the observer of an answer.
-func (r *Responder) observe(query, out *wire.Msg, way Way, took time.Duration) {
-	if r.options.Observer == nil {
-		return
+func (r *Responder) observe(out *wire.Msg, way Way, took time.Duration) {
+	if r.options.Observer != nil {
+		qtype, rcode := wordsOf(out)
+		r.options.Observer.Answered(qtype, rcode, way, took)
 	}
-	qtype, rcode := "other", "other"
-	if len(query.Question) > 0 && usual[query.Question[0].Qtype] {
-		qtype = wire.TypeToString[query.Question[0].Qtype]
+}
+
+// repeated tells the observer of an answer that was made before: it took no time that its clock could tell.
+func (r *Responder) repeated(s *said) {
+	if r.options.Observer != nil {
+		r.options.Observer.Answered(s.qtype, s.rcode, WayResponder, 0)
+	}
+}
+
+// wordsOf are the type and the code of an answer. All have the question, if there was one.
+func wordsOf(out *wire.Msg) (qtype, rcode string) {
+	qtype, rcode = "other", "other"
+	if len(out.Question) > 0 && usual[out.Question[0].Qtype] {
+		qtype = wire.TypeToString[out.Question[0].Qtype]
 	}
 	if out.Rcode <= wire.RcodeRefused {
 		rcode = wire.RcodeToString[out.Rcode]
 	}
-	r.options.Observer.Answered(qtype, rcode, way, took)
+	return qtype, rcode
 }
 
 // resultOf names what an upstream said.

@@ -4,7 +4,6 @@ package dns
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -92,41 +91,62 @@ func (r *Responder) Zone(name string) (zone string, reverse, ok bool) {
 
 // Answer answers a well-formed query of class IN. It never fails: what cannot be known is SERVFAIL.
 func (r *Responder) Answer(ctx context.Context, query *wire.Msg, from Client) (*wire.Msg, Way) {
+	out, ask := r.answer(query)
+	if ask != nil {
+		return ask(ctx, from)
+	}
+	return out, WayResponder
+}
+
+// answer is Answer without whoever else is to be asked.
+func (r *Responder) answer(query *wire.Msg) (*wire.Msg, outside) {
 	q := query.Question[0]
 	zone, reverse, ours := r.Zone(q.Name)
 	if !ours {
-		return r.forward(ctx, query, from)
+		return r.forward(query)
 	}
 	out := new(wire.Msg)
 	out.SetReply(query)
 	out.Authoritative = true
 	if q.Qtype == wire.TypeAXFR || q.Qtype == wire.TypeIXFR {
 		out.Authoritative, out.Rcode = false, wire.RcodeRefused
-		return out, WayResponder
+		return out, nil
 	}
-	r.view.mu.RLock()
 	a := answer{Responder: r, zone: zone, name: q.Name, qtype: q.Qtype}
+	a.look(reverse)
+	if !a.exists && reverse && r.options.Forwarder != nil {
+		return r.forward(query)
+	}
+	if leads := r.chase(&a, out); leads != "" && r.options.Forwarder != nil {
+		return nil, func(ctx context.Context, from Client) (*wire.Msg, Way) {
+			way := r.chaseOutside(ctx, query, from, leads, out)
+			a.say(out)
+			return out, way
+		}
+	}
+	a.say(out)
+	return out, nil
+}
+
+// look reads the view.
+func (a *answer) look(reverse bool) {
+	a.view.mu.RLock()
+	defer a.view.mu.RUnlock()
 	switch {
-	case strings.EqualFold(q.Name, zone):
+	case strings.EqualFold(a.name, a.zone):
 		a.apex()
 	case reverse:
 		a.reverse()
 	default:
 		a.forward()
 	}
-	synced := r.view.synced
-	soa := a.soa()
-	r.view.mu.RUnlock()
-	if !a.exists && reverse && r.options.Forwarder != nil {
-		return r.forward(ctx, query, from)
-	}
-	way := WayResponder
-	if a.alias != "" {
-		way = r.chase(ctx, query, from, &a, out)
-		a.doubt = a.doubt || out.Rcode == wire.RcodeServerFailure
-	}
+	a.synced, a.authority = a.view.synced, a.soa()
+}
+
+// say adds what was found to the message.
+func (a *answer) say(out *wire.Msg) {
 	switch {
-	case a.doubt, !a.exists && !synced:
+	case a.doubt, out.Rcode == wire.RcodeServerFailure, !a.exists && !a.synced:
 		out.Rcode, a.records, a.glue = wire.RcodeServerFailure, nil, nil
 	case !a.exists:
 		out.Rcode = wire.RcodeNameError
@@ -134,35 +154,30 @@ func (r *Responder) Answer(ctx context.Context, query *wire.Msg, from Client) (*
 	out.Answer = append(out.Answer, a.records...)
 	out.Extra = append(out.Extra, a.glue...)
 	if len(out.Answer) == 0 {
-		out.Ns = []wire.RR{soa}
+		out.Ns = []wire.RR{a.authority}
 	}
-	return out, way
 }
 
 // forward asks the upstream; without one, or where it does not answer, the question is refused or fails.
-func (r *Responder) forward(ctx context.Context, query *wire.Msg, from Client) (*wire.Msg, Way) {
+func (r *Responder) forward(query *wire.Msg) (*wire.Msg, outside) {
 	if r.options.Forwarder == nil {
-		return refusal(query, wire.RcodeRefused), WayResponder
+		return refusal(query, wire.RcodeRefused), nil
 	}
-	out, way, err := r.exchange(ctx, query, from)
-	if err != nil {
-		return refusal(query, wire.RcodeServerFailure), way
+	return nil, func(ctx context.Context, from Client) (*wire.Msg, Way) {
+		out, way, err := r.exchange(ctx, query, from)
+		if err != nil {
+			out = refusal(query, wire.RcodeServerFailure)
+		}
+		return out, way
 	}
-	return out, way
 }
 
 // exchange asks the upstream for a client. What is old is told of names outside of the cluster alone: what becomes of an address in it, of
 // which its reverse name tells, is known there now.
 func (r *Responder) exchange(ctx context.Context, query *wire.Msg, from Client) (*wire.Msg, Way, error) {
-	if from.asks != nil {
-		*from.asks = true
-		return nil, WayForwarded, errAsks
-	}
 	_, _, ours := r.Zone(query.Question[0].Name)
 	return r.options.Forwarder.Exchange(ctx, query, from.Address, !ours)
 }
-
-var errAsks = errors.New("the upstream is to be asked")
 
 // refusal answers a query with a code alone.
 func refusal(query *wire.Msg, rcode int) *wire.Msg {

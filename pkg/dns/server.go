@@ -45,10 +45,11 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	handler := wire.HandlerFunc(func(w wire.ResponseWriter, query *wire.Msg) { s.handle(ctx, w, query) })
+	recent := newRecent(s.Responder.view)
 	servers := []*wire.Server{{Listener: &streams{Listener: all.stream, share: &share{most: maxConnections}}}}
 	for _, p := range all.packets {
 		if conn, ok := p.(*net.UDPConn); ok && !conn.LocalAddr().(*net.UDPAddr).IP.IsUnspecified() {
-			answers := &datagrams{Server: s, conn: conn}
+			answers := &datagrams{Server: s, conn: conn, recent: recent}
 			group.Go(func() error { return answers.run(ctx) })
 			continue
 		}

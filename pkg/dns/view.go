@@ -7,7 +7,6 @@ package dns
 import (
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -19,7 +18,7 @@ import (
 type View struct {
 	options ViewOptions
 
-	mu         sync.RWMutex
+	mu         counted
 	zoned      bool // the options named this node's zone
 	synced     bool
 	serial     uint32

@@ -130,8 +130,8 @@ int from_net_slow(struct __sk_buff *skb)
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
 	if (step.next == NEXT_TUNNEL) {
-		tail_tunnel(skb, &work.in.flow, step.verdict, backend_node(work.in.flow.backend), TUNNEL_FORWARD,
-			    HOOK_FROM_NET);
+		tail_tunnel(skb, &work.in.flow, step.verdict, backend_node(work.in.flow.backend),
+			    tail_kind(&work.in.flow), HOOK_FROM_NET);
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
@@ -230,7 +230,8 @@ int to_net_icmp(struct __sk_buff *skb)
 	struct icmp icmp = { .outer.hook = HOOK_TO_NET };
 	enum verdict verdict = icmp_reply(skb, &icmp);
 
-	if (tunnel_there && icmp.match.flow.flags & FLOW_CARRIED && verdict == VERDICT_TRANSLATE_ICMP) {
+	if (tunnel_there && (icmp.match.flow.flags & (FLOW_CARRIED | FLOW_DSR)) == FLOW_CARRIED &&
+	    verdict == VERDICT_TRANSLATE_ICMP) {
 		tail_tunnel(skb, &icmp.match.flow, verdict, flow_carried_by(&icmp.match.flow), TUNNEL_REPLY,
 			    HOOK_TO_NET);
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
@@ -338,10 +339,10 @@ int tunnel_in(struct __sk_buff *skb)
 		tail_begin(skb);
 		if (is_icmp(arrival.packet.protocol, arrival.packet.family))
 			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_ICMP);
-		else if (in->kind == TUNNEL_FORWARD)
-			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_FORWARD);
-		else
+		else if (in->kind == TUNNEL_REPLY)
 			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_BACK);
+		else
+			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_FORWARD);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
 	event_refused(skb, &arrival.packet, verdict);

@@ -74,12 +74,20 @@ static __always_inline bool flow_holds_port(const struct flow *flow, __u32 seen)
 	return (((seen & FLOW_HELD) << 8) | (flow->flags & FLOW_WIRE)) == (FLOW_HELD << 8 | FLOW_WIRE);
 }
 
+/* The client has closed a connection whose server answers it past this node: whether the server has closed, too, is not seen here. */
+static __always_inline bool flow_may_be_closed(const struct flow *flow, __u32 seen)
+{
+	return seen & SEEN_CLIENT_FIN && (flow->flags & (FLOW_CARRY | FLOW_DSR)) == (FLOW_CARRY | FLOW_DSR);
+}
+
 static __always_inline __u32 flow_timeout(const struct flow *flow, __u32 seen)
 {
 	if (flow->protocol == IPPROTO_UDP)
 		return seen & SEEN_REPLY ? udp_answered_timeout : udp_unanswered_timeout;
 	if (seen_closed(seen))
 		return flow_holds_port(flow, seen) ? tcp_held_timeout : tcp_closed_timeout;
+	if (flow_may_be_closed(flow, seen))
+		return udp_answered_timeout;
 	return seen & SEEN_ESTABLISHED ? tcp_established_timeout : tcp_unanswered_timeout;
 }
 
@@ -564,7 +572,7 @@ static __always_inline __u16 flow_carried_by(const struct flow *flow)
 /* The connection comes by this node, and did not try others. */
 static __always_inline void flow_uncarry(struct flow *flow)
 {
-	*(volatile __u8 *)&flow->flags &= (__u8)~FLOW_CARRIED;
+	*(volatile __u8 *)&flow->flags &= (__u8) ~(FLOW_CARRIED | FLOW_DSR);
 	__sync_fetch_and_and(&flow->seen, SEEN_ALL);
 }
 

@@ -121,7 +121,7 @@ static __always_inline __u64 flow_eviction(const struct flow *flow, __u32 word, 
 		return (__u64)EVICT_EXPIRED << 32 | age;
 	if (flow_holds_port(flow, seen))
 		return (__u64)EVICT_HELD << 32 | age;
-	if (seen_closed(seen))
+	if (seen_closed(seen) || flow_may_be_closed(flow, seen))
 		return (__u64)EVICT_CLOSED << 32 | age;
 	if (!seen_answered(flow->protocol, seen))
 		return (__u64)EVICT_UNANSWERED << 32 | age;

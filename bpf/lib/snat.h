@@ -443,10 +443,9 @@ static __always_inline enum verdict create_external(struct __sk_buff *skb, struc
 	struct flow *flow = &work->in.flow;
 	int source;
 
-	if (tunnel_carries(skb, &work->packet, record, choice)) {
-		flow->flags = FLOW_CARRY;
+	flow->flags = tunnel_way(skb, &work->packet, record, choice);
+	if (flow->flags)
 		return VERDICT_CONTINUE;
-	}
 	source = backend_is_local(choice->backend) ? 0 : snat_source(skb, &work->packet, &choice->address);
 	if (source < 0)
 		return -source;

@@ -78,7 +78,7 @@ static __always_inline void forward_judge(struct __sk_buff *skb, struct found *f
 
 	if (flow_expired(flow, flow_now()))
 		return;
-	if (opens_connection(packet) && seen_closed(flow->seen)) {
+	if (opens_connection(packet) && (seen_closed(flow->seen) || flow_may_be_closed(flow, flow->seen))) {
 		found->retry = is_plain_syn(packet) && forward_refused(flow);
 		return;
 	}
@@ -93,7 +93,9 @@ static __always_inline void forward_judge(struct __sk_buff *skb, struct found *f
 	backend = flow_backend(flow);
 	found->usable = forward_backend_usable(skb, flow, backend, packet);
 	found->lost = !found->usable;
-	found->gone = found->usable && packet->protocol == IPPROTO_TCP && backend->state == BACKEND_GONE;
+	/* of one that answers past this node, nobody here can tell whether it is silent */
+	found->gone = found->usable && packet->protocol == IPPROTO_TCP && backend->state == BACKEND_GONE &&
+		      !(flow->flags & FLOW_DSR);
 	found->retry = forward_unanswered(flow, packet) &&
 		       (found->lost ? tried_count(flow_tried(flow)) > 0 : forward_has_waited(flow));
 }
@@ -309,11 +311,18 @@ __noinline int reply_is_late(const struct packet *packet)
 	return flow_search(&query) >= 0;
 }
 
+/* What answers a connection's first packet, or ends it at once, is told to the node that the client came by: it leaves out who does not
+ * answer, and forgets what is over. All else goes to the client itself where FLOW_DSR says so. */
+static __always_inline bool reply_goes_back(const struct packet *packet, const struct flow *flow)
+{
+	return flow->flags & FLOW_CARRIED && !(flow->flags & FLOW_DSR && !(packet->tcp_flags & (TCP_SYN | TCP_RST)));
+}
+
 /* What comes after a reply was translated: answers of carried connections go to the node that the client came by. */
 static __always_inline struct step reply_translated(struct __sk_buff *skb, const struct packet *packet,
 						    const struct flow *flow, enum verdict verdict)
 {
-	if (!tunnel_there || packet->hook != HOOK_TO_NET || !(flow->flags & FLOW_CARRIED) ||
+	if (!tunnel_there || packet->hook != HOOK_TO_NET || !reply_goes_back(packet, flow) ||
 	    !verdict_is_translate(verdict))
 		return step_finish(verdict);
 	tail_tunnel(skb, flow, verdict, flow_carried_by(flow), TUNNEL_REPLY, HOOK_TO_NET);

@@ -224,7 +224,7 @@ static __always_inline bool tunnel_is_plain(const struct packet *packet)
 	       (packet->protocol == IPPROTO_TCP || packet->protocol == IPPROTO_UDP);
 }
 
-/* The node takes packets. A function of its own for the sake of the stack. */
+/* The flags of a flow through the tunnel to the backend's node, 0: it takes no packets. A function of its own for the sake of the stack. */
 __noinline int tunnel_takes(struct __sk_buff *skb, __u32 backend, __u32 family)
 {
 	const struct backend *to = backend_get(backend);
@@ -232,21 +232,27 @@ __noinline int tunnel_takes(struct __sk_buff *skb, __u32 backend, __u32 family)
 	__u32 room;
 
 	if (!to || to->tier == TIER_NODE || !to->node)
-		return false;
+		return 0;
 	node = tunnel_node_get(to->node);
 	if (!node || !node->carries)
-		return false;
+		return 0;
 	room = tunnel_room(skb, to->node, family);
-	return family == 4 ? room > 0 : room >= TUNNEL_MTU_LEAST6 + tunnel_option_size(6);
+	if (family == 4 ? !room : room < TUNNEL_MTU_LEAST6 + tunnel_option_size(6))
+		return 0;
+	return node->direct ? FLOW_CARRY | FLOW_DSR : FLOW_CARRY;
 }
 
-static __always_inline bool tunnel_carries(struct __sk_buff *skb, const struct packet *packet,
-					   const struct record *record, const struct choice *choice)
+/* The flags of a new flow whose packets take the tunnel, 0: they do not. */
+static __always_inline __u8 tunnel_way(struct __sk_buff *skb, const struct packet *packet, const struct record *record,
+				       const struct choice *choice)
 {
-	return tunnel_there && link_header && record->flags & RECORD_CARRY && tunnel_is_plain(packet) &&
-	       !address_equal(&choice->address, &packet->source) && /* a pod that reaches itself by another node */
-	       !tunnel_node_at(&packet->source) &&                  /* its own node would take it for forged */
-	       tunnel_takes(skb, choice->backend, packet->family);
+	__u8 wanted = record->flags & RECORD_DSR ? FLOW_CARRY | FLOW_DSR : FLOW_CARRY;
+
+	if (!tunnel_there || !link_header || !(record->flags & RECORD_CARRY) || !tunnel_is_plain(packet) ||
+	    address_equal(&choice->address, &packet->source) || /* a pod that reaches itself by another node */
+	    tunnel_node_at(&packet->source))                    /* its own node would take it for forged */
+		return 0;
+	return tunnel_takes(skb, choice->backend, packet->family) & wanted;
 }
 
 /* Who may send to a node's tunnel: nodes, and no pod and no Service in their name. */
@@ -488,7 +494,7 @@ static __always_inline enum verdict wrap_route(struct __sk_buff *skb, struct wra
 /* The node where a client's packet comes by is the router that counts; that of the backend has counted an answer as it left the pod. */
 static __always_inline enum verdict wrap_age(struct __sk_buff *skb, const struct wrap *wrap)
 {
-	if (wrap->kind != TUNNEL_FORWARD)
+	if (wrap->kind == TUNNEL_REPLY)
 		return VERDICT_CONTINUE;
 	return (wrap->route.packet.family == 4 ? route_age4(skb) : route_age6(skb)) ? VERDICT_CONTINUE
 										    : VERDICT_DROP_REWRITE;
@@ -520,6 +526,14 @@ static __always_inline void wrap_clamp(struct __sk_buff *skb, const struct wrap 
 		tunnel_clamp(skb, packet, room - tunnel_option_size(packet->family));
 }
 
+/* A node that answers clients no more, as where an older agent came back, answers through the tunnel. */
+static __always_inline __u8 wrap_kind(__u8 kind, __u16 number)
+{
+	const struct tunnel_node *node = tunnel_node_get(number);
+
+	return kind == TUNNEL_DIRECT && !(node && node->direct) ? TUNNEL_FORWARD : kind;
+}
+
 /* VERDICT_CONTINUE: it leaves as wrap->route says. */
 static __always_inline enum verdict wrap_packet(struct __sk_buff *skb, struct wrap *wrap)
 {
@@ -529,14 +543,14 @@ static __always_inline enum verdict wrap_packet(struct __sk_buff *skb, struct wr
 
 	if (parse_full(skb, packet) != VERDICT_CONTINUE || packet->malformed || !wrap_class(skb, wrap))
 		return VERDICT_DROP_REWRITE;
-	wrap->kind = handed(skb)->tunnel.kind & ~TUNNEL_KNOWN;
+	wrap->kind = wrap_kind(handed(skb)->tunnel.kind & ~TUNNEL_KNOWN, node);
 	wrap->length = packet->l4 - link_header + packet->l4_length;
 	wrap->family = tunnel_outer(node, packet->family);
 	if (!wrap->family)
 		return VERDICT_DROP_NO_ROUTE;
-	if (wrap->kind == TUNNEL_FORWARD && handed(skb)->tunnel.backend)
+	if (wrap->kind != TUNNEL_REPLY && handed(skb)->tunnel.backend)
 		wrap->option = tunnel_option_size(packet->family);
-	if (wrap->kind == TUNNEL_FORWARD && !route_lives(skb, packet))
+	if (wrap->kind != TUNNEL_REPLY && !route_lives(skb, packet))
 		return VERDICT_REJECT_TIME_EXCEEDED;
 	wrap_clamp(skb, wrap, node);
 	verdict = wrap_route(skb, wrap);
@@ -553,5 +567,5 @@ static __always_inline enum verdict wrap_packet(struct __sk_buff *skb, struct wr
 /* Who is told that a packet cannot go on: the client, about what it sent; or the server, about its answer before that was translated. */
 static __always_inline enum way wrap_way(const struct wrap *wrap)
 {
-	return wrap->kind == TUNNEL_FORWARD ? WAY_CARRY : WAY_BACK;
+	return wrap->kind != TUNNEL_REPLY ? WAY_CARRY : WAY_BACK;
 }

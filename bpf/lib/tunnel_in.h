@@ -59,7 +59,8 @@ static __always_inline bool arrival_kind(const struct geneve *geneve, struct tun
 	if (kind & 0xff || geneve->flags != (geneve->words ? GENEVE_CRITICAL : 0))
 		return false;
 	in->kind = kind >> 8;
-	return kind == TUNNEL_FORWARD << 8 || (kind == TUNNEL_REPLY << 8 && !geneve->words);
+	return kind == TUNNEL_FORWARD << 8 || kind == TUNNEL_DIRECT << 8 ||
+	       (kind == TUNNEL_REPLY << 8 && !geneve->words);
 }
 
 static __always_inline bool arrival_class(struct __sk_buff *skb, struct arrival *arrival)
@@ -136,7 +137,7 @@ static __always_inline bool hello_is(struct __sk_buff *skb, const struct packet 
  * sake of the stack. */
 __noinline int hello_answer(struct __sk_buff *skb, const struct packet *packet)
 {
-	__be16 asked = bpf_htons(TUNNEL_HELLO << 8), answered = bpf_htons(TUNNEL_ANSWER << 8);
+	__be16 asked = bpf_htons(TUNNEL_HELLO << 8), answered = bpf_htons(TUNNEL_ANSWER << 8 | TUNNEL_ANSWERS_DIRECT);
 	__be16 ports[2];
 
 	if (!packet)
@@ -260,9 +261,15 @@ __noinline int tunnel_is_near(struct __sk_buff *skb, const struct packet *packet
 	return !device || device->pod;
 }
 
+/* Of the flow of a packet that came through the tunnel. */
+static __always_inline __u8 tunnel_flags(const struct tunnel_packet *in)
+{
+	return in->kind == TUNNEL_DIRECT ? FLOW_CARRIED | FLOW_DSR : FLOW_CARRIED;
+}
+
 /* Describes a flow to the backend that the other node has chosen. NEXT_FINISH: it is refused. */
 static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct work *work,
-						   const struct record *record, __u16 node)
+						   const struct record *record, const struct tunnel_packet *from)
 {
 	struct packet *packet = &work->packet;
 	struct insertion *in = &work->in;
@@ -279,8 +286,8 @@ static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct
 	in->flow.generation = choice.generation;
 	in->flow.service = record->service;
 	in->flow.side = SIDE_EXTERNAL;
-	in->flow.flags = FLOW_CARRIED;
-	in->flow.seen |= (__u32)node << CARRIED_NODE_SHIFT | (tunnel_is_near(skb, packet) ? CARRIED_NEAR : 0);
+	in->flow.flags = tunnel_flags(from);
+	in->flow.seen |= (__u32)from->node << CARRIED_NODE_SHIFT | (tunnel_is_near(skb, packet) ? CARRIED_NEAR : 0);
 	in->to.destination = choice.address;
 	in->to.destination_port = choice.port;
 	create_routed(work->settings, record);
@@ -289,15 +296,16 @@ static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct
 }
 
 /* NEXT_TRANSLATE: work->in has the flow. */
-static __always_inline struct step tunnel_create(struct __sk_buff *skb, struct work *work, __u16 node)
+static __always_inline struct step tunnel_create(struct __sk_buff *skb, struct work *work,
+						 const struct tunnel_packet *in)
 {
-	__u32 number = tunnel_record(&work->packet, node);
+	__u32 number = tunnel_record(&work->packet, in->node);
 	const struct record *record = number ? record_get(number) : NULL;
 	struct step step;
 
 	if (!record || record->flags & RECORD_ADDRESS)
 		return step_finish(VERDICT_DROP_TUNNEL_STRAY);
-	step = tunnel_describe(skb, work, record, node);
+	step = tunnel_describe(skb, work, record, in);
 	if (step.next != NEXT_CREATE)
 		return step;
 	handed(skb)->slow.verdict = step.verdict; /* as in forward_create */
@@ -311,7 +319,7 @@ static __always_inline bool tunnel_agrees(const struct flow *flow, const struct 
 {
 	const struct backend *backend = flow_backend(flow);
 
-	if (!backend || flow->flags & ~(FLOW_CARRIED | FLOW_ALIAS))
+	if (!backend || flow->flags & ~(FLOW_CARRIED | FLOW_DSR | FLOW_ALIAS))
 		return false;
 	return !in->port || !opens_connection(packet) ||
 	       (backend->port == in->port && address_equal(&backend->address, &in->backend));
@@ -323,26 +331,33 @@ static __always_inline __u32 seen_carried(const struct flow *flow, __u32 seen)
 	return flow->flags & FLOW_CARRIED ? seen & ~CARRIED_NODE : seen & SEEN_ALL;
 }
 
-/* Answers go to the node that the last packet came from. */
-static __always_inline void tunnel_claim(struct flow *flow, __u16 node)
+/* Answers go where the last packet says. */
+static __always_inline bool tunnel_has_claimed(const struct flow *flow, const struct tunnel_packet *in)
+{
+	return (flow->flags & (FLOW_CARRIED | FLOW_DSR)) == tunnel_flags(in) && flow_carried_by(flow) == in->node;
+}
+
+static __always_inline void tunnel_claim(struct flow *flow, const struct tunnel_packet *in)
 {
 	__u32 seen = flow->seen;
 
-	if (flow->flags & FLOW_CARRIED && flow_carried_by(flow) == node)
+	if (tunnel_has_claimed(flow, in))
 		return;
 	if (__sync_val_compare_and_swap(&flow->seen, seen,
-					seen_carried(flow, seen) | (__u32)node << CARRIED_NODE_SHIFT) == seen)
-		*(volatile __u8 *)&flow->flags |= FLOW_CARRIED; /* else the next packet does */
+					seen_carried(flow, seen) | (__u32)in->node << CARRIED_NODE_SHIFT) == seen)
+		*(volatile __u8 *)&flow->flags =
+			(flow->flags & FLOW_ALIAS) | tunnel_flags(in); /* else the next packet does */
 }
 
 /* Of both entries of a flow. */
-static __always_inline void tunnel_claim_both(const struct settings *settings, struct flow *flow, __u16 node)
+static __always_inline void tunnel_claim_both(const struct settings *settings, struct flow *flow,
+					      const struct tunnel_packet *in)
 {
 	struct flow *twin = flow_twin(settings, flow);
 
 	if (twin)
-		tunnel_claim(twin, node);
-	tunnel_claim(flow, node);
+		tunnel_claim(twin, in);
+	tunnel_claim(flow, in);
 }
 
 /* The client's pod is on this node: its packet is routed, past a reverse path filter. */
@@ -353,13 +368,14 @@ static __always_inline struct step tunnel_translated(const struct work *work, en
 	return step_finish(verdict);
 }
 
-static __always_inline struct step tunnel_established(struct __sk_buff *skb, struct work *work, __u16 node)
+static __always_inline struct step tunnel_established(struct __sk_buff *skb, struct work *work,
+						      const struct tunnel_packet *in)
 {
 	struct flow *live = found_flow(&work->found);
 	enum verdict verdict;
 
-	if (live && !(live->flags & FLOW_CARRIED && flow_carried_by(live) == node))
-		tunnel_claim_both(work->settings, live, node);
+	if (live && !tunnel_has_claimed(live, in))
+		tunnel_claim_both(work->settings, live, in);
 	verdict = forward_established(skb, work->settings, &work->packet, &work->found, &work->in.flow, &work->in.to);
 	return verdict == VERDICT_CONTINUE ? step_again(VERDICT_DROP_FLOW_RACE) : tunnel_translated(work, verdict);
 }
@@ -376,10 +392,10 @@ static __always_inline struct step tunnel_ports(struct __sk_buff *skb, struct wo
 		return step_finish(VERDICT_DROP_TUNNEL_STRAY);
 	flow = found_flow(&work->found);
 	if (work->found.usable && flow && tunnel_agrees(flow, packet, in))
-		return tunnel_established(skb, work, in->node);
+		return tunnel_established(skb, work, in);
 	if (packet->fragment == FRAGMENT_LATER)
 		return step_finish(VERDICT_DROP_FRAGMENT);
-	step = tunnel_create(skb, work, in->node);
+	step = tunnel_create(skb, work, in);
 	if (step.next != NEXT_TRANSLATE)
 		return step;
 	if (!forward_target(&made->to, work->settings, &made->flow, packet))
@@ -387,11 +403,12 @@ static __always_inline struct step tunnel_ports(struct __sk_buff *skb, struct wo
 	return tunnel_translated(work, forward_rewrite(skb, packet, &made->flow, &made->to, step.verdict));
 }
 
-/* What the server is told of the client's segments: its answers carry no option. */
-static __always_inline void tunnel_clamp_syn(struct __sk_buff *skb, const struct packet *packet, __u16 node)
+/* What the server is told of the client's segments: its answers carry no option, or do not take the tunnel at all. */
+static __always_inline void tunnel_clamp_syn(struct __sk_buff *skb, const struct packet *packet,
+					     const struct tunnel_packet *in)
 {
-	if (packet->protocol == IPPROTO_TCP && packet->tcp_flags & TCP_SYN)
-		tunnel_clamp(skb, packet, tunnel_room(skb, node, packet->family));
+	if (in->kind == TUNNEL_FORWARD && packet->protocol == IPPROTO_TCP && packet->tcp_flags & TCP_SYN)
+		tunnel_clamp(skb, packet, tunnel_room(skb, in->node, packet->family));
 }
 
 static __always_inline struct step tunnel_deliver(struct __sk_buff *skb, struct work *work,
@@ -409,7 +426,7 @@ static __always_inline struct step tunnel_deliver(struct __sk_buff *skb, struct 
 		return step_finish(VERDICT_DROP_FRAGMENT);
 	if (packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP)
 		return step_finish(VERDICT_DROP_TUNNEL_MALFORMED);
-	tunnel_clamp_syn(skb, packet, in->node);
+	tunnel_clamp_syn(skb, packet, in);
 	return tunnel_ports(skb, work, in);
 }
 
@@ -477,7 +494,7 @@ static __always_inline enum verdict tunnel_error(struct __sk_buff *skb, struct i
 	if (in->kind == TUNNEL_REPLY)
 		return tunnel_find_back(skb, &found, &icmp->query, &icmp->answer, in->node) ? VERDICT_TRANSLATE_ICMP
 											    : VERDICT_DROP_TUNNEL_STRAY;
-	if (!icmp_find_forward(skb, icmp, settings) || icmp->match.flow.flags & ~(FLOW_CARRIED | FLOW_ALIAS))
+	if (!icmp_find_forward(skb, icmp, settings) || icmp->match.flow.flags & ~(FLOW_CARRIED | FLOW_DSR | FLOW_ALIAS))
 		return VERDICT_DROP_TUNNEL_STRAY;
 	return icmp_translate(skb, icmp);
 }

@@ -216,6 +216,7 @@ enum record_flags {
 	RECORD_SOURCE_RANGES = 2, /* look the source up in source_ranges */
 	RECORD_ON_HOST = 4, /* the node has the address itself: the service has its own ports there, and no other */
 	RECORD_CARRY = 8, /* clients off the node go to backends on other nodes through the tunnel, where that can be */
+	RECORD_DSR = 16,  /* beside RECORD_CARRY: the other node answers such clients itself, where it can */
 };
 
 struct tier {
@@ -311,6 +312,7 @@ enum flow_flags {
 	FLOW_CARRY = 16,  /* packets go through the tunnel as they are, and the backend's node translates them */
 	FLOW_CARRIED =
 		32, /* packets came through the tunnel, and answers go back through it; seen has the other node's number */
+	FLOW_DSR = 64, /* beside FLOW_CARRY or FLOW_CARRIED: answers go from the backend's node to the client itself */
 };
 
 /* What the connection has shown; or-ed in by atomic operations. */
@@ -601,7 +603,8 @@ struct tunnel_node {
 	struct address address4; /* zero: none */
 	struct address address6;
 	__u8 carries; /* not 0: it takes packets of new connections */
-	__u8 pad[7];
+	__u8 direct;  /* not 0: it can answer their clients itself */
+	__u8 pad[6];
 };
 _Static_assert(sizeof(struct tunnel_node) == 40, "layout is shared");
 

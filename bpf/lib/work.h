@@ -65,8 +65,11 @@ enum tunnel_kind {
 	TUNNEL_REPLY = 2,   /* to a client: the inner source is the frontend */
 	TUNNEL_HELLO = 3,   /* of an agent: does the node take packets? */
 	TUNNEL_ANSWER = 4,  /* it does; of the programs */
+	TUNNEL_DIRECT = 7,  /* TUNNEL_FORWARD, and answers go to the client itself (reply_goes_back) */
 	TUNNEL_KNOWN = 128, /* in skb->cb: the other node has the connection, and needs no option */
 };
+
+#define TUNNEL_ANSWERS_DIRECT 1 /* beside TUNNEL_ANSWER: the node takes TUNNEL_DIRECT */
 
 /* To the program tunnel_out. */
 struct handed_tunnel {
@@ -215,6 +218,13 @@ static __always_inline void tail_tunnel_to(struct __sk_buff *skb, enum verdict v
 	handed(skb)->tunnel.node = node;
 	handed(skb)->tunnel.kind = kind;
 	handed(skb)->tunnel.hook = hook;
+}
+
+/* Of a client's packet. Until this node has seen an answer of a UDP server, answers come by this node. */
+static __always_inline enum tunnel_kind tail_kind(const struct flow *flow)
+{
+	return flow->flags & FLOW_DSR && (flow->protocol == IPPROTO_TCP || flow->seen & SEEN_REPLY) ? TUNNEL_DIRECT
+												    : TUNNEL_FORWARD;
 }
 
 /* The packet of a flow does. What is known there of the connection need not be said again. */

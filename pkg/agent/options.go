@@ -51,7 +51,7 @@ type Options struct {
 	SNATAllPorts bool           // --snat-all-ports: the other ones from 1024 on, too, where these are used up and connection tracking can be asked
 
 	OffNode   lb.OffNode // --off-node: how clients off the node get to backends on other nodes, where the Service says nothing
-	CarryPort uint16     // --carry-port: UDP port of the tunnel between nodes, the same on all; 0: DefaultCarryPort where OffNode wants one
+	CarryPort uint16     // --carry-port: UDP port of the tunnel between nodes, the same on all; 0: DefaultCarryPort where OffNode wants it
 
 	Shortcut ShortcutMode // --shortcut: whether translated packets leave past the host's stack
 
@@ -164,7 +164,7 @@ func (o Options) Check() error {
 	case o.SNATPorts.Count() == 0:
 		return fmt.Errorf("--snat-ports %s: want FIRST-LAST, as 61000-65535", o.SNATPorts)
 	case !slices.Contains(lb.OffNodes(), o.OffNode):
-		return fmt.Errorf("--off-node %q: want snat or carry", o.OffNode)
+		return fmt.Errorf("--off-node %q: want snat, carry or dsr", o.OffNode)
 	case o.tunnelPort() != 0 && (o.tunnelPort() < 1024 || o.SNATPorts.Contains(o.tunnelPort())):
 		return fmt.Errorf("--carry-port %d: want a port from 1024 on that is none of --snat-ports %s", o.tunnelPort(), o.SNATPorts)
 	case !slices.Contains(lb.Ejections(), o.Ejection):
@@ -188,7 +188,7 @@ const DefaultCarryPort = 6091
 
 // tunnelPort is the UDP port of the tunnel between nodes; 0: there is none.
 func (o Options) tunnelPort() uint16 {
-	if o.CarryPort == 0 && o.OffNode == lb.OffNodeCarry {
+	if o.CarryPort == 0 && o.OffNode.Tunneled() {
 		return DefaultCarryPort
 	}
 	return o.CarryPort

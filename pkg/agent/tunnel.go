@@ -44,17 +44,26 @@ type tunnelPeers struct {
 
 	mu       sync.Mutex
 	sockets  map[netip.Addr]*net.UDPConn // by the own address that it asks from
-	answered map[netip.AddrPort]time.Time
-	carries  map[string]bool
+	answered map[netip.AddrPort]lastAnswer
+	able     map[string]ability
 
 	remembers bool // what tables said at first
 }
+
+// lastAnswer is of an address.
+type lastAnswer struct {
+	at     time.Time
+	direct bool // it takes packets whose answers go to the client
+}
+
+// ability is what a node does that answers.
+type ability struct{ carries, direct bool }
 
 func newTunnelPeers(port uint16) *tunnelPeers {
 	var mark [8]byte
 	rand.Read(mark[:])
 	return &tunnelPeers{port: port, mark: binary.BigEndian.Uint64(mark[:]), sockets: map[netip.Addr]*net.UDPConn{},
-		answered: map[netip.AddrPort]time.Time{}, carries: map[string]bool{}}
+		answered: map[netip.AddrPort]lastAnswer{}, able: map[string]ability{}}
 }
 
 // TunnelStatus says which nodes packets of clients off the node can be carried to.
@@ -63,18 +72,24 @@ type TunnelStatus struct {
 	Port    uint16     `json:"port"`    // UDP
 	Answer  int        `json:"answer"`  // other nodes that take packets
 	Silent  []string   `json:"silent"`  // names of those that do not: their connections go by SNAT
+	Through []string   `json:"through"` // names of those that take packets and cannot answer clients: answers come through this node
 }
 
 // status is of the nodes that there are.
 func (p *tunnelPeers) status(offNode lb.OffNode, nodes map[string][]netip.Addr, self string) *TunnelStatus {
-	s := &TunnelStatus{OffNode: offNode, Port: p.port, Silent: []string{}}
+	s := &TunnelStatus{OffNode: offNode, Port: p.port, Silent: []string{}, Through: []string{}}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		switch {
-		case name == self:
-		case p.takes(name):
+		if name == self {
+			continue
+		}
+		can := p.takes(name)
+		if can.carries {
 			s.Answer++
-		default:
+		} else {
 			s.Silent = append(s.Silent, name)
+		}
+		if can.carries && !can.direct {
+			s.Through = append(s.Through, name)
 		}
 	}
 	return s
@@ -93,18 +108,18 @@ func (p *tunnelPeers) remember(t tables.Tunnel) {
 		if !node.Carries || t.Port != p.port {
 			continue
 		}
-		p.carries[name] = true
+		p.able[name] = ability{true, node.Direct}
 		for _, a := range ends(node.Addresses) {
-			p.answered[netip.AddrPortFrom(a, p.port)] = time.Now()
+			p.answered[netip.AddrPortFrom(a, p.port)] = lastAnswer{time.Now(), node.Direct}
 		}
 	}
 }
 
-// takes says whether a node answered of late.
-func (p *tunnelPeers) takes(node string) bool {
+// takes says what a node does, by its answers of late.
+func (p *tunnelPeers) takes(node string) ability {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.carries[node]
+	return p.able[node]
 }
 
 // hello is a datagram of the tunnel (bpf/lib/tunnel.h): a Geneve header of an OAM packet without a protocol, and the mark.
@@ -117,6 +132,7 @@ const (
 	helloFlags  = 0x80
 	helloKind   = 3
 	helloAnswer = 4
+	helloDirect = 1 // beside it
 )
 
 // isAnswer says whether a datagram answers a hello of this agent.
@@ -192,7 +208,7 @@ func (p *tunnelPeers) socket(from netip.Addr, hear func(*net.UDPConn)) (*net.UDP
 	return socket, nil
 }
 
-// hear notes answers until the socket is closed. It tells of each node that had not answered of late.
+// hear notes answers until the socket is closed. It tells of each node that had not answered of late, or answers otherwise.
 func (p *tunnelPeers) hear(socket *net.UDPConn, news func()) {
 	buffer := make([]byte, 64)
 	for {
@@ -205,10 +221,10 @@ func (p *tunnelPeers) hear(socket *net.UDPConn, news func()) {
 		}
 		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 		p.mu.Lock()
-		last := p.answered[from]
-		p.answered[from] = time.Now()
+		last, now := p.answered[from], lastAnswer{time.Now(), buffer[7]&helloDirect != 0}
+		p.answered[from] = now
 		p.mu.Unlock()
-		if last.IsZero() {
+		if last.at.IsZero() || last.direct != now.direct {
 			news()
 		}
 	}
@@ -219,26 +235,29 @@ func (p *tunnelPeers) hear(socket *net.UDPConn, news func()) {
 func (p *tunnelPeers) judge(own []netip.Addr, nodes map[string][]netip.Addr, self string, now time.Time) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	carries, lately := map[string]bool{}, make(map[netip.AddrPort]time.Time, len(p.answered))
+	able, lately := map[string]ability{}, make(map[netip.AddrPort]lastAnswer, len(p.answered))
 	for name, addresses := range nodes {
-		asked, answered := 0, 0
+		asked, answered, direct := 0, 0, 0
 		for _, to := range ends(addresses) {
 			if !slices.ContainsFunc(own, func(a netip.Addr) bool { return a.Is4() == to.Is4() }) {
 				continue
 			}
 			asked++
 			to := netip.AddrPortFrom(to, p.port)
-			if last, ever := p.answered[to]; ever && now.Sub(last) <= lostAfter(len(nodes)) {
+			if last, ever := p.answered[to]; ever && now.Sub(last.at) <= lostAfter(len(nodes)) {
 				lately[to] = last
 				answered++
+				if last.direct {
+					direct++
+				}
 			}
 		}
 		if name != self && asked > 0 && asked == answered {
-			carries[name] = true
+			able[name] = ability{true, direct == asked}
 		}
 	}
-	changed = !maps.Equal(carries, p.carries)
-	p.carries, p.answered = carries, lately
+	changed = !maps.Equal(able, p.able)
+	p.able, p.answered = able, lately
 	return changed
 }
 
@@ -317,7 +336,8 @@ func (l *loop) tunnel() tables.Tunnel {
 	}
 	t := tables.Tunnel{Port: l.tunnelPort, Nodes: map[string]tables.TunnelNode{}}
 	for name, addresses := range l.source.Nodes() {
-		t.Nodes[name] = tables.TunnelNode{Addresses: addresses, Carries: l.peers.takes(name)}
+		can := l.peers.takes(name)
+		t.Nodes[name] = tables.TunnelNode{Addresses: addresses, Carries: can.carries, Direct: can.direct}
 	}
 	return t
 }

@@ -23,6 +23,7 @@ func TestANodeCarriesWhileItAnswers(t *testing.T) {
 	own := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	nodes := map[string][]netip.Addr{"n1": own, "n2": {netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("fd00::2")}}
 	news := make(chan struct{}, 9)
+	features := byte(0)
 	ask := func() []byte {
 		t.Helper()
 		questions, err := p.questions(own, nodes, "n1", func(s *net.UDPConn) { go p.hear(s, func() { news <- struct{}{} }) })
@@ -40,25 +41,32 @@ func TestANodeCarriesWhileItAnswers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		buffer[6] = helloAnswer
+		buffer[6], buffer[7] = helloAnswer, features
 		if _, err := node.WriteToUDPAddrPort(buffer[:n], from); err != nil {
 			t.Fatal(err)
 		}
 		return buffer[:n]
 	}
-	if p.judge(own, nodes, "n1", time.Now()) || p.takes("n2") {
+	if p.judge(own, nodes, "n1", time.Now()) || p.takes("n2").carries {
 		t.Error("carries before it was asked")
 	}
+	features = helloDirect
 	ask()
 	<-news
-	if !p.judge(own, nodes, "n1", time.Now()) || !p.takes("n2") || p.takes("n1") {
+	if !p.judge(own, nodes, "n1", time.Now()) || p.takes("n2") != (ability{true, true}) || p.takes("n1").carries {
 		t.Error("does not carry though it answered")
 	}
-	if both := append(own, netip.MustParseAddr("fd00::1")); !p.judge(both, nodes, "n1", time.Now()) || p.takes("n2") {
+	features = 0
+	ask()
+	<-news
+	if !p.judge(own, nodes, "n1", time.Now()) || p.takes("n2") != (ability{carries: true}) {
+		t.Errorf("an older node, which answers clients through this one, is told as %+v", p.takes("n2"))
+	}
+	if both := append(own, netip.MustParseAddr("fd00::1")); !p.judge(both, nodes, "n1", time.Now()) || p.takes("n2").carries {
 		t.Error("carries though it did not answer on both families")
 	}
 	p.judge(own, nodes, "n1", time.Now())
-	if !p.judge(own, nodes, "n1", time.Now().Add(lostAfter(2)+time.Second)) || p.takes("n2") {
+	if !p.judge(own, nodes, "n1", time.Now().Add(lostAfter(2)+time.Second)) || p.takes("n2").carries {
 		t.Error("carries though its answer is old")
 	}
 	if len(p.answered) > 0 {
@@ -78,13 +86,13 @@ func TestAnswersToAnEarlierAgentCountUntilNodesAreAsked(t *testing.T) {
 	for port, want := range map[uint16]bool{6091: true, 6092: false} {
 		p := newTunnelPeers(port)
 		p.remember(was)
-		if p.takes("n2") != want || p.takes("n3") {
-			t.Errorf("port %d: n2 carries: %v, n3: %v", port, p.takes("n2"), p.takes("n3"))
+		if p.takes("n2").carries != want || p.takes("n3").carries {
+			t.Errorf("port %d: n2 carries: %v, n3: %v", port, p.takes("n2").carries, p.takes("n3").carries)
 		}
-		if p.judge(own, nodes, "n1", time.Now()) || p.takes("n2") != want {
+		if p.judge(own, nodes, "n1", time.Now()) || p.takes("n2").carries != want {
 			t.Errorf("port %d: changed before a node could answer", port)
 		}
-		if p.judge(own, nodes, "n1", time.Now().Add(lostAfter(len(nodes))+time.Second)); p.takes("n2") {
+		if p.judge(own, nodes, "n1", time.Now().Add(lostAfter(len(nodes))+time.Second)); p.takes("n2").carries {
 			t.Errorf("port %d: carries though it never answered this agent", port)
 		}
 	}

@@ -52,9 +52,9 @@ on the command line wins, then the environment.`,
 	flags.Var(sockets, "socket-lb", "whose sockets are served as they connect: `host|all|off`")
 	complete(cmd, "socket-lb", sockets.words)
 	offNode := modeFlag[lb.OffNode]{&options.OffNode, lb.OffNodes()}
-	flags.Var(offNode, "off-node", "how clients off the node get to backends on other nodes: `snat|carry`; carry: by their own address, in a tunnel")
+	flags.Var(offNode, "off-node", "how clients off the node get to backends on other nodes: `snat|carry|dsr`; carry: by their own address, in a tunnel; dsr: the same, and that node answers them itself")
 	complete(cmd, "off-node", offNode.words)
-	flags.Uint16Var(&options.CarryPort, "carry-port", 0, "UDP `port` of that tunnel, the same on all nodes (default: 6091 with --off-node=carry, else none)")
+	flags.Uint16Var(&options.CarryPort, "carry-port", 0, "UDP `port` of that tunnel, the same on all nodes (default: 6091 with --off-node=carry or dsr, else none)")
 	shortcut := modeFlag[agent.ShortcutMode]{&options.Shortcut, []agent.ShortcutMode{agent.ShortcutOff, agent.ShortcutAuto, agent.ShortcutOn}}
 	flags.Var(shortcut, "shortcut", "whether translated packets leave past the host's stack: `off|auto|on`; auto: while that passes nothing by")
 	complete(cmd, "shortcut", shortcut.words)

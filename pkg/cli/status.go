@@ -172,18 +172,24 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 // tunnelText says which nodes take packets of clients off the node as they came.
 func tunnelText(t agent.TunnelStatus) string {
 	text := fmt.Sprintf("UDP port %d, %s where a Service says nothing; %d other nodes take packets", t.Port, t.OffNode, t.Answer)
-	if len(t.Silent) == 0 {
-		return text
+	if len(t.Silent) > 0 {
+		text += ", to others connections go by SNAT: " + someNodes(t.Silent)
 	}
-	names := strings.Join(t.Silent[:min(len(t.Silent), silentShown)], ", ")
-	if more := len(t.Silent) - silentShown; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
+	if len(t.Through) > 0 {
+		text += "; no dsr, answers come back through this node: " + someNodes(t.Through)
 	}
-	return text + ", to others connections go by SNAT: " + printable(names)
+	return text
 }
 
-// silentShown is how many nodes are named that do not answer in the tunnel.
-const silentShown = 3
+// someNodes names the first few.
+func someNodes(names []string) string {
+	const shown = 3
+	text := strings.Join(names[:min(len(names), shown)], ", ")
+	if more := len(names) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return printable(text)
+}
 
 // xdpText says what the program at XDP does on a device.
 func xdpText(row attach.DeviceRow) string {

@@ -75,10 +75,14 @@ type OffNode string
 const (
 	OffNodeSNAT  OffNode = "snat"  // by an address and a port of this node
 	OffNodeCarry OffNode = "carry" // by its own address, through a tunnel between the nodes, where that can be
+	OffNodeDSR   OffNode = "dsr"   // the same, and the backend's node answers the client itself, where it can
 )
 
 // OffNodes are the values that a person may give.
-func OffNodes() []OffNode { return []OffNode{OffNodeSNAT, OffNodeCarry} }
+func OffNodes() []OffNode { return []OffNode{OffNodeSNAT, OffNodeCarry, OffNodeDSR} }
+
+// Tunneled says whether packets go through the tunnel, where that can be.
+func (o OffNode) Tunneled() bool { return o == OffNodeCarry || o == OffNodeDSR }
 
 // ServiceType is spec.type. Headless and ExternalName Services never reach lb.
 type ServiceType string

@@ -168,6 +168,17 @@ func asksRanges(r *recordValue) bool {
 	return r.Flags&uint8(bpf.NearlbRecordFlagsRECORD_SOURCE_RANGES) != 0
 }
 
+// wayFlags are those of a record.
+func wayFlags(way lb.OffNode) (flags uint8) {
+	if way.Tunneled() {
+		flags |= uint8(bpf.NearlbRecordFlagsRECORD_CARRY)
+	}
+	if way == lb.OffNodeDSR {
+		flags |= uint8(bpf.NearlbRecordFlagsRECORD_DSR)
+	}
+	return flags
+}
+
 func (c *change) prepareFrontend(w *wish) error {
 	p, err := c.port(w.port)
 	if err != nil {
@@ -178,9 +189,7 @@ func (c *change) prepareFrontend(w *wish) error {
 		f.value = addressRecord(w.key, w.kind, p.id)
 	} else {
 		f.value = frontendRecord(w.frontend, p.id)
-		if c.decision.OffNode == lb.OffNodeCarry {
-			f.value.Flags |= uint8(bpf.NearlbRecordFlagsRECORD_CARRY)
-		}
+		f.value.Flags |= wayFlags(c.decision.OffNode)
 		for i, side := range []*lb.Side{&w.frontend.Internal, &w.frontend.External} {
 			if err := c.prepareSide(f, i, side); err != nil {
 				return err

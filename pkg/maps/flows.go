@@ -116,10 +116,18 @@ func (e expiry) limit(f *bpf.NearlbFlow) uint32 {
 		return e.limits.TCPHeld
 	case closed(f.Seen):
 		return e.limits.TCPClosed
+	case mayBeClosed(f):
+		return e.limits.UDPAnswered
 	case f.Seen&established != 0:
 		return e.limits.TCPEstablished
 	}
 	return e.limits.TCPUnanswered
+}
+
+// mayBeClosed is flow_may_be_closed of bpf/lib/flow.h: the client has closed, and the server answers past this node.
+func mayBeClosed(f *bpf.NearlbFlow) bool {
+	const direct = uint8(bpf.NearlbFlowFlagsFLOW_CARRY | bpf.NearlbFlowFlagsFLOW_DSR)
+	return f.Flags&direct == direct && f.Seen&uint32(bpf.NearlbFlowSeenSEEN_CLIENT_FIN) != 0
 }
 
 func closed(seen uint32) bool {

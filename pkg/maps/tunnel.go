@@ -23,6 +23,7 @@ type Tunnel struct {
 type TunnelNode struct {
 	Addresses []netip.Addr // it sends from any, and gets what is sent to the first of each family
 	Carries   bool         // new connections go to it through the tunnel
+	Direct    bool         // it answers their clients itself where a Service asks for that
 }
 
 // tunnelTables are what the tables of the tunnel should say.
@@ -78,6 +79,9 @@ func (t *Tables) tunnelOf(c *Config) tunnelTables {
 		if node.Carries {
 			row.Carries = 1
 		}
+		if node.Direct {
+			row.Direct = 1
+		}
 		all.nodes[n.id] = row
 		for _, a := range node.Addresses {
 			all.addresses[address16(a)] = n.id
@@ -99,7 +103,7 @@ func (t *Tables) tunnelNow() Tunnel {
 		first := valid([]netip.Addr{optionalAddr(row.Address4), optionalAddr(row.Address6)})
 		rest := slices.DeleteFunc(others[number], func(a netip.Addr) bool { return slices.Contains(first, a) })
 		if name != "" {
-			now.Nodes[name] = TunnelNode{Addresses: append(first, rest...), Carries: row.Carries != 0}
+			now.Nodes[name] = TunnelNode{Addresses: append(first, rest...), Carries: row.Carries != 0, Direct: row.Direct != 0}
 		}
 	}
 	return now

@@ -4,9 +4,11 @@ package hosts
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/pkg/maps"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -29,6 +31,58 @@ func TestTheTunnelOnEveryNetwork(t *testing.T) {
 			s.part("an agent killed under load from off the node loses no connection", checkKilledAgent)
 		})
 	}
+}
+
+// --off-node=dsr: the same, and what the backend's node sends does not come by the first one.
+func TestAnswersLeaveTheBackendsNodeOnEveryNetwork(t *testing.T) {
+	all := networks()
+	delete(all, "routed, as clsact filters")
+	for name, o := range all {
+		o.agent, o.carries, o.direct = append(o.agent, "--off-node", "dsr"), true, true
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, o)
+			s.awaitCarried()
+			s.part("every client and frontend and backend", checkMatrix)
+			s.part("backends on nodes' own addresses answer everybody", checkNodeBackends)
+			s.part("another node's port answers", checkOtherNodesPort)
+			s.part("big transfers from off the node arrive whole", checkTransfersFromOutside)
+			s.part("answers pass the first node by", checkDirectAnswers)
+			s.part("an agent killed under load from off the node loses no connection", checkKilledAgent)
+		})
+	}
+}
+
+// The first node sees what opens a connection, and nothing of what is sent on it.
+func checkDirectAnswers(t *testing.T, s *stage) {
+	of := s.next()
+	s.serve(of, ready(s.far)...)
+	const length = 4 * megabyte
+	for _, six := range []bool{false, true} {
+		if err := s.by(of, loadBalancer).dial(s.outside, way{"tcp", six}).Get(1, length); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, second := s.bytesFrom(0, of), s.bytesFrom(1, of)
+	if first == 0 || first > length/100 || second < 2*length {
+		t.Errorf("the server sent %d bytes by the first node, %d by its own", first, second)
+	}
+}
+
+// bytesFrom is what a node has counted of the Service's answers.
+func (s *stage) bytesFrom(node int, of *service) (bytes uint64) {
+	s.t.Helper()
+	s.read(node, func(r *maps.Reader) error {
+		for row, err := range r.Backends() {
+			if err != nil {
+				return err
+			}
+			if strings.HasSuffix(row.Service, "/"+of.Name) {
+				bytes += row.BytesFrom
+			}
+		}
+		return nil
+	})
+	return bytes
 }
 
 // awaitCarried waits until connections from off the node keep their address: both nodes are known, and carry.

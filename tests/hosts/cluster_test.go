@@ -39,6 +39,7 @@ type options struct {
 	agent  []string // further flags of the agents
 
 	carries bool // those say that clients off the node keep their address towards backends on other nodes
+	direct  bool // those say that the other nodes answer them: the router lets foreign sources pass
 }
 
 // onLinksAndBridge runs a test on a cluster with point-to-point pod links and on one with pods on a bridge.

@@ -41,6 +41,11 @@ func networks() map[string]options {
 func newStage(t *testing.T, o options) *stage {
 	t.Helper()
 	c := newCluster(t, o)
+	if o.direct {
+		if err := c.Router.Sysctl("ipv4/conf/all/rp_filter=0", "ipv4/conf/default/rp_filter=0"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s := &stage{cluster: c, counter: &counter{}, here: c.node(0)}
 	outside, err := c.AddOutside(lab.OutsideOptions{Name: "outside"})
 	if err != nil {

@@ -21,7 +21,7 @@ func (w world) hostile(in packet, server netip.AddrPort) map[string]struct {
 	}
 	return map[string]row{
 		"from no node":               {func(d *datagram) { d.from = at(w.stranger(), d.from.Port()) }, "drop_tunnel_source"},
-		"of an unknown kind":         {func(d *datagram) { d.kind = 7 }, "drop_tunnel_malformed"},
+		"of an unknown kind":         {func(d *datagram) { d.kind = 9 }, "drop_tunnel_malformed"},
 		"an answer with an option":   {func(d *datagram) { d.kind = kindReply }, "drop_tunnel_malformed"},
 		"no packet inside":           {func(d *datagram) { d.inner = d.inner[:1] }, "drop_tunnel_malformed"},
 		"a packet that is cut off":   {func(d *datagram) { d.inner = d.inner[:len(d.inner)-1] }, "drop_tunnel_malformed"},
@@ -102,7 +102,7 @@ func TestAHelloIsAnsweredByWhoServes(t *testing.T) {
 		hello := world{v6: w.v6, protocol: lb.UDP}.packet(at(w.node1(), 40000), at(w.node2(), tunnelPort))
 		hello.payload = []byte{0, 0x80, 0, 0, 0, 0, 3, 0, 1, 2, 3, 4, 5, 6, 7, 8}
 		answer := hello.back().from(hello.dst).to(hello.src)
-		answer.payload = []byte{0, 0x80, 0, 0, 0, 0, 4, 0, 1, 2, 3, 4, 5, 6, 7, 8}
+		answer.payload = []byte{0, 0x80, 0, 0, 0, 0, 4, 1, 1, 2, 3, 4, 5, 6, 7, 8}
 		s.other.goes(fromPod, hello.bytes(), answer.bytes(), "reject_hello", actRedirect)
 		silent := hello
 		silent.noChecksum, answer.noChecksum = true, true
@@ -124,7 +124,7 @@ func TestAHelloIsAnsweredByWhoServes(t *testing.T) {
 func silentNodes() maps.Tunnel {
 	silent := tunnelNodes()
 	for name, node := range silent.Nodes {
-		node.Carries = false
+		node.Carries, node.Direct = false, false
 		silent.Nodes[name] = node
 	}
 	return silent

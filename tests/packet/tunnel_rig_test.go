@@ -27,6 +27,7 @@ const tunnelPort = 6091
 const (
 	kindForward = 1
 	kindReply   = 2
+	kindDirect  = 7
 )
 
 // nodePair is two nodes with tables of their own: clients come by n1, the backends are on n2. Neither's address is on a device, as the
@@ -34,6 +35,7 @@ const (
 type nodePair struct {
 	site       // of n1
 	other site // of n2
+	way   lb.OffNode
 }
 
 // node1 and node2 are the addresses of n1 and n2.
@@ -46,8 +48,8 @@ func (w world) stranger() netip.Addr { return w.addr("172.31.0.", "fd00:31::", 1
 func tunnelNodes() maps.Tunnel {
 	four, six := world{}, world{v6: true}
 	return maps.Tunnel{Port: tunnelPort, Nodes: map[string]maps.TunnelNode{
-		"n1": {Addresses: []netip.Addr{four.node1(), six.node1()}, Carries: true},
-		"n2": {Addresses: []netip.Addr{four.node2(), six.node2()}, Carries: true},
+		"n1": {Addresses: []netip.Addr{four.node1(), six.node1()}, Carries: true, Direct: true},
+		"n2": {Addresses: []netip.Addr{four.node2(), six.node2()}, Carries: true, Direct: true},
 	}}
 }
 
@@ -56,7 +58,7 @@ func forEachNodePair(t *testing.T, test func(nodePair, world), protocols ...lb.P
 	t.Helper()
 	o := bpf.Options{Knobs: map[string]any{"tunnel_there": uint8(1)}}
 	privileged.Namespace(t, func(*os.File) {
-		s := nodePair{site: newSite(t, newRig(t, o))}
+		s := nodePair{site: newSite(t, newRig(t, o)), way: lb.OffNodeCarry}
 		s.other = s.site
 		s.other.rig = newRig(t, o)
 		for _, w := range worlds(lb.TCP) {
@@ -104,7 +106,7 @@ func (s nodePair) serve(w world, change func(*service), pods ...int) {
 			one.address = at(map[bool]netip.Addr{true: w.node1(), false: w.node2()}[of.remote], one.address.Port())
 		}
 		d := w.decide(one)
-		d.OffNode = lb.OffNodeCarry
+		d.OffNode = s.way
 		for i := range d.Backends {
 			d.Backends[i].Node = "n2"
 		}

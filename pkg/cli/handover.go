@@ -33,9 +33,10 @@ func handoverCommand() *cobra.Command {
 and what to do next. An open connection stays with whom it began with.
 
 --to kube-proxy leaves new connections to kube-proxy, whose rules have to be
-here, and goes on with nearlb's own until they end; agents that start meanwhile
-keep to it. --to nearlb takes new connections again. --end-udp ends UDP sockets
-of this node that are connected through kube-proxy: their owners connect anew.`,
+here for each family that is served, and goes on with nearlb's own until they
+end; agents that start meanwhile keep to it. --to nearlb takes new connections
+again. --end-udp ends UDP sockets of this node that are connected through
+kube-proxy: their owners connect anew.`,
 		Args: noArguments,
 		Example: `  nearlb handover --watch
   nearlb handover --to kube-proxy`,
@@ -77,12 +78,8 @@ func turn(pins *pinFlags, to string, force bool) error {
 		return usagef("--to %s: want %s or %s", to, toNearlb, toKubeProxy)
 	}
 	if to == toKubeProxy && !force {
-		rules, err := kubeproxy.Look()
-		if err != nil {
-			return fmt.Errorf("look for kube-proxy's rules: %w (--force goes on without)", err)
-		}
-		if !rules.Any() && len(rules.Hidden) == 0 {
-			return errors.New("--to kube-proxy: its rules are not here, so nobody would take new connections: start kube-proxy first, or add --force")
+		if err := checkKubeProxy(pins); err != nil {
+			return err
 		}
 	}
 	tables, err := bpf.OpenMaps(pins.pinPath, false)
@@ -90,6 +87,36 @@ func turn(pins *pinFlags, to string, force bool) error {
 		return err
 	}
 	return errors.Join(maps.Drain(tables, to == toKubeProxy), tables.Close())
+}
+
+// checkKubeProxy is an error unless kube-proxy has rules for new connections to what nearlb serves.
+func checkKubeProxy(pins *pinFlags) error {
+	rules, err := kubeproxy.Look()
+	if err != nil {
+		return fmt.Errorf("look for kube-proxy's rules: %w (--force goes on without)", err)
+	}
+	frontends := map[frontendName]bool{}
+	if err := pins.read(func(reader *maps.Reader) error { return readFrontends(reader, frontends) }); err != nil {
+		return err
+	}
+	return nobodyTakes(rules, frontends)
+}
+
+// nobodyTakes says which new connections nobody would take. kube-proxy writes the rules of one family after those of the other.
+func nobodyTakes(rules kubeproxy.Rules, frontends map[frontendName]bool) error {
+	if !rules.Any() && len(rules.Hidden) == 0 {
+		return errors.New("--to kube-proxy: its rules are not here, so nobody would take new connections: start kube-proxy first, or add --force")
+	}
+	for f := range frontends {
+		family, name := "ip", "IPv4"
+		if f.address.Addr().Is6() {
+			family, name = "ip6", "IPv6"
+		}
+		if !rules.Of(family) {
+			return fmt.Errorf("--to kube-proxy: it has no rules of %s here, so nobody would take new connections to %s: wait for them, or add --force", name, f.address)
+		}
+	}
+	return nil
 }
 
 func writeHandover(w io.Writer, format string, state handoverState) error {

@@ -92,9 +92,9 @@ func (h *handover) startKubeProxy() {
 		h.must(err)
 		h.proxies = append(h.proxies, p)
 	}
-	h.Await("kube-proxy has rules on every node", func() bool {
+	h.Await("kube-proxy has rules of both families on every node", func() bool {
 		for _, n := range h.nodes {
-			if !h.rules(n).Any() {
+			if rules := h.rules(n); !rules.Of("ip") || !rules.Of("ip6") {
 				return false
 			}
 		}

@@ -119,25 +119,30 @@ func (s *smoke) await(what string, holds func() error) {
 
 // install is README's, in kube-proxy's place.
 func (s *smoke) install() {
-	s.prepare()
+	s.importImages()
+	servers := s.kubectl("-n", "default", "get", "endpointslice", "kubernetes", "-o", "go-template={{range .endpoints}}{{range .addresses}}https://"+
+		`{{if eq $.addressType "IPv6"}}[{{.}}]{{else}}{{.}}{{end}}:{{(index $.ports 0).port}},{{end}}{{end}}`)
+	s.kubectl("-n", "kube-system", "create", "configmap", "nearlb-config", "--from-literal=api-server="+servers)
 	s.kubectl("apply", "-k", s.overlay("replace-kube-proxy"))
 	s.awaitAgents()
 }
 
-// prepare gives the nodes two images, and names the API servers' own addresses.
-func (s *smoke) prepare() {
+// importImages gives the nodes two of nearlb.
+func (s *smoke) importImages() {
+	for _, name := range []string{"nearlb:latest", "nearlb:next"} {
+		must(s.T, s.Import(s.Context(), s.image(name)))
+	}
+}
+
+// image is the product's image by a name, as a tarball.
+func (s *smoke) image(name string) string {
 	program, err := daemonset.Program()
 	must(s.T, err)
-	for _, name := range []string{"nearlb:latest", "nearlb:next"} {
-		made, err := image.FromDockerfile(filepath.Join(s.root, "manifests/Dockerfile"), name, program, name)
-		must(s.T, err)
-		file := filepath.Join(s.TempDir(), "image.tar")
-		must(s.T, made.Write(file))
-		must(s.T, s.Import(s.Context(), file))
-	}
-	servers := s.kubectl("-n", "default", "get", "endpointslice", "kubernetes", "-o", "go-template={{range .endpoints}}{{range .addresses}}https://"+
-		`{{if eq $.addressType "IPv6"}}[{{.}}]{{else}}{{.}}{{end}}:{{(index $.ports 0).port}},{{end}}{{end}}`)
-	s.kubectl("-n", "kube-system", "create", "configmap", "nearlb-config", "--from-literal=api-server="+servers)
+	made, err := image.FromDockerfile(filepath.Join(s.root, "manifests/Dockerfile"), name, program, name)
+	must(s.T, err)
+	file := filepath.Join(s.TempDir(), "image.tar")
+	must(s.T, made.Write(file))
+	return file
 }
 
 func (s *smoke) overlay(name string) string {
@@ -148,11 +153,7 @@ func (s *smoke) overlay(name string) string {
 func (s *smoke) awaitAgents() {
 	s.Helper()
 	s.kubectl("-n", "kube-system", "rollout", "status", "daemonset/nearlb", limit)
-	pods := strings.Fields(s.kubectl("-n", "kube-system", "get", "pods", "-l", "app.kubernetes.io/name=nearlb", "-o", "name"))
-	if len(pods) != len(s.Nodes) {
-		s.Fatalf("agents: %v", pods)
-	}
-	for _, pod := range pods {
+	for _, pod := range s.agents() {
 		s.await(pod, func() error {
 			out, err := s.Kubectl(s.Context(), "-n", "kube-system", "exec", pod, "-c", "agent", "--", "nearlb", "status")
 			if err == nil && (!strings.Contains(out, "agent     serving") || strings.Contains(out, "\ntrouble ")) {
@@ -161,6 +162,16 @@ func (s *smoke) awaitAgents() {
 			return err
 		})
 	}
+}
+
+// agents are the pods of the agents, one on each node.
+func (s *smoke) agents() []string {
+	s.Helper()
+	pods := strings.Fields(s.kubectl("-n", "kube-system", "get", "pods", "-l", "app.kubernetes.io/name=nearlb", "-o", "name"))
+	if len(pods) != len(s.Nodes) {
+		s.Fatalf("agents: %v", pods)
+	}
+	return pods
 }
 
 // clients hold connections from a pod and from a node, as the test itself does from outside.
@@ -220,11 +231,8 @@ func (s *smoke) restart() {
 	s.awaitAgents()
 }
 
-// debugNodes runs a command of an image on each node.
-func (s *smoke) debugNodes(image string, command ...string) {
-	for _, n := range s.Nodes {
-		s.kubectl(append([]string{"debug", "node/" + n.Name, "--profile=sysadmin", "--image=" + image, "--image-pull-policy=Never", "--"}, command...)...)
-	}
+// awaitDebugged waits until what kubectl debug ran on nodes has ended well.
+func (s *smoke) awaitDebugged() {
 	s.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pods", "-l", "app.kubernetes.io/managed-by=kubectl-debug", limit)
 }
 
@@ -233,14 +241,29 @@ func (s *smoke) remove() {
 	s.kubectl("delete", "-k", s.overlay("replace-kube-proxy"))
 	s.kubectl("-n", "kube-system", "wait", "--for=delete", "pods", "-l", "app.kubernetes.io/name=nearlb", limit)
 	s.awaitAnswers() // without agents
-	s.debugNodes("nearlb:latest", "nearlb", "cleanup", "--pin-path", "/host/sys/fs/bpf/nearlb", "--lock-dir", "/host/run/nearlb")
 	for _, n := range s.Nodes {
-		left, err := n.Run(s.Context(), nil, "sh", "-c", "ls /run/nearlb; ls /sys/fs/bpf | grep -v debug; tc qdisc show | grep clsact; nft list tables | grep -i nearlb; true")
-		if err != nil || strings.TrimSpace(left) != "" {
-			s.Errorf("on %s is left: %v %s", n.Name, err, left)
-		}
+		s.kubectl("debug", "node/"+n.Name, "--profile=sysadmin", "--image=nearlb:latest", "--image-pull-policy=IfNotPresent", "--",
+			"nearlb", "cleanup", "--pin-path", "/host/sys/fs/bpf/nearlb", "--lock-dir", "/host/run/nearlb")
 	}
+	s.awaitDebugged()
+	s.checkNothingLeft()
 	if _, err := s.outside.dial("tcp", netip.AddrPortFrom(s.Nodes[0].V4, 30080)); err == nil {
 		s.Error("the NodePort is served still")
+	}
+}
+
+// checkNothingLeft holds the nodes to what cleanup says that it takes away.
+func (s *smoke) checkNothingLeft() {
+	s.Helper()
+	s.checkNothing("of nearlb", "ls /run/nearlb; ls /sys/fs/bpf | grep -v debug; tc qdisc show | grep clsact; nft list tables | grep -i nearlb")
+}
+
+// checkNothing wants a command to find nothing on any node.
+func (s *smoke) checkNothing(what, command string) {
+	s.Helper()
+	for _, n := range s.Nodes {
+		if left, err := n.Run(s.Context(), nil, "sh", "-c", command+"; true"); err != nil || strings.TrimSpace(left) != "" {
+			s.Errorf("%s on %s is left: %v %s", what, n.Name, err, left)
+		}
 	}
 }

@@ -20,6 +20,8 @@ type traceFlags struct {
 	proto    string
 	count    int
 	packets  string
+	question string
+	qtype    string
 }
 
 func traceCommand() *cobra.Command {
@@ -32,10 +34,13 @@ func traceCommand() *cobra.Command {
 		Long: `Sends the first packet of a connection through the BPF program, in the kernel,
 and says what it decided. The tables are the live ones, read only: no flow is
 made, no counter changes. With -f they are private ones, made from objects as
-for nearlb plan.`,
+for nearlb plan. With --question the packet asks for a name: what the programs
+answer is said, or who else is asked and why.`,
 		Example: `  nearlb trace --from pod --src 10.244.1.1 --dst 10.96.0.10:80 --proto tcp
   nearlb trace -f objects.yaml --node n1 --from pod --src 10.244.1.1 \
       --dst 10.96.0.10:80 --proto tcp --count 1000
+  nearlb trace --from pod --src 10.244.1.1 --dst 10.96.0.10:53 --proto udp \
+      --question web.prod.svc.cluster.local
   nearlb trace --packets packets.jsonl -o jsonl`,
 		Args: noArguments,
 	}
@@ -66,6 +71,8 @@ func (f *traceFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.proto, "proto", "", "`tcp`, udp, sctp or icmp (an echo request; --dst then has no port)")
 	flags.IntVar(&f.count, "count", 1, "send `N` first packets, each from another source port")
 	flags.StringVar(&f.packets, "packets", "", "`FILE` of packets, one JSON object a line; - is standard input")
+	flags.StringVar(&f.question, "question", "", "`NAME` that the packet asks for, by UDP; without -f, which makes no table of names")
+	flags.StringVar(&f.qtype, "question-type", "A", "`TYPE` of records that it asks for")
 	complete(cmd, "from", doors)
 	complete(cmd, "proto", func() []string { return []string{"tcp", "udp", "sctp", "icmp"} })
 }

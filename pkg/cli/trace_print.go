@@ -28,6 +28,9 @@ func writeAnswer(w io.Writer, r trace.Request, a trace.Answer) error {
 		protocol, to = "ICMP echo request", r.To.Addr().String()
 	}
 	fmt.Fprintf(&b, "  packet   %s from %s %s to %s\n", protocol, r.From, r.Source.Addr(), to)
+	if q := a.Question; q != nil {
+		fmt.Fprintf(&b, "  question %s %s\n  answer   %s\n", q.Type, printable(q.Name), questionText(q))
+	}
 	if a.Service != "" {
 		port := ""
 		if a.Port != nil {
@@ -50,6 +53,17 @@ func writeAnswer(w io.Writer, r trace.Request, a trace.Answer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// questionText says who answers a question, and what.
+func questionText(q *trace.Asked) string {
+	switch q.Way {
+	case trace.WayKernel:
+		return strings.Join(append([]string{"in the kernel: " + q.Rcode}, q.Answers...), " ")
+	case trace.WayResponder:
+		return "by this node's responder: " + q.Because
+	}
+	return "by the endpoints of the Service: " + q.Because
 }
 
 func share(count, of int) string {

@@ -5,6 +5,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"strings"
 
+	wire "github.com/miekg/dns"
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -46,13 +48,15 @@ func (f *traceFlags) notBoth(cmd *cobra.Command, objects *objectFlags) error {
 				return usagef("--%s goes with --filename: the live tables know their node", flag)
 			}
 		}
+	} else if f.question != "" {
+		return usagef("--question and --filename exclude each other: names are in the live tables")
 	} else if cmd.Flags().Changed("pin-path") {
 		return usagef("--pin-path and --filename exclude each other: live tables or objects")
 	}
 	if f.packets == "" {
 		return nil
 	}
-	for _, flag := range []string{"from", "src", "dst", "proto", "count"} {
+	for _, flag := range []string{"from", "src", "dst", "proto", "count", "question", "question-type"} {
 		if cmd.Flags().Changed(flag) {
 			return usagef("--%s and --packets exclude each other: each line of the file has its own", flag)
 		}
@@ -75,7 +79,7 @@ func (f *traceFlags) single() (requestReader, error) {
 	if f.count < 1 {
 		return nil, usagef("--count %d: want 1 to %d", f.count, trace.MostPackets)
 	}
-	line := packetLine{From: f.from, Src: f.src, Dst: f.dst, Proto: f.proto, Count: f.count}
+	line := packetLine{From: f.from, Src: f.src, Dst: f.dst, Proto: f.proto, Count: f.count, Question: f.question, QuestionType: f.qtype}
 	request, err := line.request()
 	if err != nil {
 		return nil, usagef("--%w", err)
@@ -100,6 +104,9 @@ type packetLine struct {
 	Dport uint16 `json:"dport"`
 	Proto string `json:"proto"`
 	Count int    `json:"count"`
+
+	Question     string `json:"question"`      // a name
+	QuestionType string `json:"question_type"` // "" is A
 }
 
 // request checks a line; errors begin with the field.
@@ -123,6 +130,13 @@ func (p packetLine) request() (trace.Request, error) {
 		if r.Protocol, err = lb.ParseProtocol(p.Proto); err != nil {
 			return r, fmt.Errorf("proto %q: want tcp, udp, sctp or icmp", p.Proto)
 		}
+	}
+	if p.Question != "" {
+		qtype, err := questionOf([]string{p.Question, cmp.Or(p.QuestionType, "A")})
+		if err != nil {
+			return r, fmt.Errorf("question: %w", err)
+		}
+		r.Question = &trace.Question{Name: wire.Fqdn(p.Question), Type: qtype}
 	}
 	return r, r.Check()
 }

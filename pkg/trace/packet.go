@@ -32,9 +32,10 @@ const (
 )
 
 // firstPacket is the frame that opens a connection: TCP SYN, a UDP datagram, SCTP INIT or an echo request, with right
-// checksums. Both addresses are of one family, IPv4 never in its mapped form. device: who receives the frame; nil is all zeros.
-func firstPacket(device net.HardwareAddr, source, to netip.AddrPort, protocol lb.Protocol) []byte {
-	payload := transport(source, to, protocol)
+// checksums. Both addresses are of one family, IPv4 never in its mapped form. device: who receives the frame; nil is all zeros. data: what a
+// UDP datagram carries.
+func firstPacket(device net.HardwareAddr, source, to netip.AddrPort, protocol lb.Protocol, data []byte) []byte {
+	payload := transport(source, to, protocol, data)
 	header := networkHeader(source.Addr(), to.Addr(), protocol, len(payload))
 	frame := make([]byte, etherHeader, 128)
 	copy(frame[:6], device)
@@ -76,7 +77,7 @@ func onWire(protocol lb.Protocol, v6 bool) byte {
 }
 
 // transport is the header behind IP and what it carries.
-func transport(source, to netip.AddrPort, protocol lb.Protocol) []byte {
+func transport(source, to netip.AddrPort, protocol lb.Protocol, data []byte) []byte {
 	ports := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, source.Port()), to.Port())
 	v6 := to.Addr().Is6()
 	switch protocol {
@@ -88,7 +89,7 @@ func transport(source, to netip.AddrPort, protocol lb.Protocol) []byte {
 		binary.BigEndian.PutUint16(p[16:], finish(sum(pseudo(source, to, protocol, len(p)), p)))
 		return p
 	case lb.UDP:
-		p := append(ports, make([]byte, udpHeader-len(ports))...)
+		p := append(append(ports, make([]byte, udpHeader-len(ports))...), data...)
 		binary.BigEndian.PutUint16(p[4:], uint16(len(p)))
 		check := finish(sum(pseudo(source, to, protocol, len(p)), p))
 		if check == 0 {
@@ -117,10 +118,13 @@ func pseudo(source, to netip.AddrPort, protocol lb.Protocol, length int) uint32 
 	return total + uint32(onWire(protocol, to.Addr().Is6())) + uint32(length)
 }
 
-// sum adds 16-bit words of an even number of bytes; finish folds and inverts (RFC 1071).
+// sum adds 16-bit words, the last one as if a zero followed; finish folds and inverts (RFC 1071).
 func sum(total uint32, data []byte) uint32 {
 	for i := 0; i+1 < len(data); i += 2 {
 		total += uint32(binary.BigEndian.Uint16(data[i:]))
+	}
+	if len(data)%2 == 1 {
+		total += uint32(data[len(data)-1]) << 8
 	}
 	return total
 }

@@ -26,7 +26,7 @@ func TestFirstPacketsAreWellFormed(t *testing.T) {
 
 // checkPacket has gopacket read the frame and compute its checksums.
 func checkPacket(t *testing.T, source, to netip.AddrPort, protocol lb.Protocol) {
-	frame := firstPacket(nil, source, to, protocol)
+	frame := firstPacket(nil, source, to, protocol, nil)
 	packet := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default)
 	if failure := packet.ErrorLayer(); failure != nil {
 		t.Fatal(failure.Error())
@@ -65,7 +65,7 @@ func checkPacket(t *testing.T, source, to netip.AddrPort, protocol lb.Protocol) 
 }
 
 func TestNoFrameIsReadPastItsEnd(t *testing.T) {
-	whole := firstPacket(nil, netip.MustParseAddrPort("[fd00::1]:1"), netip.MustParseAddrPort("[fd00::2]:2"), lb.TCP)
+	whole := firstPacket(nil, netip.MustParseAddrPort("[fd00::1]:1"), netip.MustParseAddrPort("[fd00::2]:2"), lb.TCP, nil)
 	for n := range whole {
 		ends(whole[:n])
 	}

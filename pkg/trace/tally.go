@@ -23,6 +23,7 @@ type tally struct {
 	port     *string
 	backends map[netip.AddrPort]*Backend
 	source   netip.Addr // of the packets that went on; invalid: none did
+	asked    *Asked     // the first packet; nil: nothing
 }
 
 func newTally(r Request) *tally {
@@ -35,6 +36,13 @@ func (t *Tracer) tally(to *tally, client netip.AddrPort, result bpf.NearlbTraceR
 	to.verdicts[verdict.Spelled()]++
 	if to.first == nil {
 		to.first = &verdict
+		if to.request.Question != nil {
+			asked, err := t.asked(to.request, verdict, result, out)
+			if err != nil {
+				return err
+			}
+			to.asked = asked
+		}
 	}
 	if result.FrontendFound != 0 && to.service == "" {
 		name, err := t.name(result.Service)
@@ -89,7 +97,7 @@ func (t *Tracer) translated(r Request, client netip.AddrPort, result bpf.NearlbT
 func (to *tally) answer() Answer {
 	a := Answer{
 		ID: to.request.ID, Verdict: string(to.first.Class), Reason: to.first.Reason,
-		Service: to.service, Port: to.port, Backends: []Backend{},
+		Service: to.service, Port: to.port, Backends: []Backend{}, Question: to.asked,
 	}
 	if to.source.IsValid() {
 		a.Source = &to.source

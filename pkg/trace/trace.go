@@ -30,7 +30,8 @@ type Request struct {
 	Source   netip.AddrPort // port 0: any; the packets then come from successive ports
 	To       netip.AddrPort
 	Protocol lb.Protocol
-	Count    int // packets, each from another source port; 0 is 1
+	Count    int       // packets, each from another source port; 0 is 1
+	Question *Question // what the packets ask for; nil: they carry nothing
 }
 
 // Ports that packets of a Request come from: above those that need privilege, starting where Linux takes its own.
@@ -60,6 +61,8 @@ func (r Request) Check() error {
 		return fmt.Errorf("proto %q: want tcp, udp, sctp or icmp", r.Protocol)
 	case r.Protocol != ICMP && r.To.Port() == 0:
 		return fmt.Errorf("dst %q: its port is missing", r.To.Addr())
+	case r.Question != nil && r.Protocol != lb.UDP:
+		return fmt.Errorf("question %q: it is asked by UDP: want proto udp", r.Question.Name)
 	case r.Count < 0 || r.Count > MostPackets:
 		return fmt.Errorf("count %d: want 1 to %d, as each packet has its own source port", r.Count, MostPackets)
 	}
@@ -88,6 +91,7 @@ type Answer struct {
 	Backends []Backend      `json:"backends"`           // by address
 	SNAT     bool           `json:"snat"`               // whether the client's address is replaced
 	Source   *netip.Addr    `json:"source,omitempty"`   // the address that the other end sees; absent when none sees any
+	Question *Asked         `json:"question,omitempty"` // who answers the first packet's
 	Verdicts map[string]int `json:"verdicts,omitempty"` // packets by verdict ("reject-no-endpoints"), when not all have the same one
 }
 

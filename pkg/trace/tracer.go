@@ -22,6 +22,12 @@ type Tracer struct {
 	private *maps.Tables    // nil where live is not
 }
 
+// knobNames has the programs at the pods' devices answer questions for names: where there is no table of them it says so.
+const knobNames = "dns_there"
+
+// longestAnswer is what a program may add to a packet: an ICMP error quotes what it answers, a question for a name is answered.
+const longestAnswer = 1500
+
 // flowSets is the size of the private flow table: it has one connection at a time.
 const flowSets = 16
 
@@ -42,11 +48,11 @@ func Live(pinPath string) (*Tracer, error) {
 	replace := map[string]*ebpf.Map{}
 	tables := live.ByName()
 	for _, name := range []string{"frontends", "records", "slots", "backends", "backend_health", "known_addresses", "source_ranges", "config", "devices", "names",
-		"tunnel", "tunnel_nodes", "tunnel_addresses", "local_backends"} {
+		"tunnel", "tunnel_nodes", "tunnel_addresses", "local_backends", "answers", "answer_config"} {
 		replace[name] = tables[name]
 	}
 	small := bpf.Sizes{FlowSets: flowSets, Affinity: 64, Fragments: 16, Backends: 2, Services: 2}
-	objects, err := bpf.Load(firstPackets(bpf.Options{Sizes: small, Replace: replace}))
+	objects, err := bpf.Load(firstPackets(bpf.Options{Sizes: small, Replace: replace, Knobs: map[string]any{knobNames: uint8(1)}}))
 	if err != nil {
 		return nil, errors.Join(err, live.Close())
 	}
@@ -162,7 +168,7 @@ func (t *Tracer) run(door door, frame []byte) (bpf.NearlbTraceResult, []byte, er
 	if err := t.objects.Trace.Put(uint32(0), &result); err != nil {
 		return result, nil, fmt.Errorf("clear table trace: %w", err)
 	}
-	out := make([]byte, len(frame)+256) // an ICMP error quotes what it answers
+	out := make([]byte, len(frame)+longestAnswer)
 	options := &ebpf.RunOptions{Data: frame, DataOut: out, Repeat: 1}
 	if door.device != 0 {
 		options.Context = arrivedAt(door.device)
@@ -188,10 +194,14 @@ func (t *Tracer) Do(r Request) (Answer, error) {
 		return Answer{}, err
 	}
 	door := t.door(r)
+	question, err := r.Question.message()
+	if err != nil {
+		return Answer{}, err
+	}
 	tally := newTally(r)
 	for i := range max(r.Count, 1) {
 		source := r.source(i)
-		frame := firstPacket(door.address, source, r.To, r.Protocol)
+		frame := firstPacket(door.address, source, r.To, r.Protocol, question)
 		result, out, err := t.run(door, frame)
 		if err == nil && i == 0 && t.remember(t.affinityClient(r), result) {
 			result, out, err = t.run(door, frame)

@@ -4,10 +4,13 @@ package faults
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +20,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/pkg/trace"
 	"github.com/nearlb/nearlb/tests/rig"
 )
 
@@ -137,6 +141,11 @@ func asksWhateverBecomesOfTheAgent(t *testing.T, flags ...string) (*cluster, *la
 	}
 	a := start()
 	answered("the node", nodesTTL)
+	inTheNode := trace.WayKernel
+	if slices.Contains(flags, "--dns-fast-path=false") {
+		inTheNode = trace.WayResponder
+	}
+	c.traces(n, pod, at, webName, inTheNode, web(1).address(false).Addr().String())
 	for _, w := range ways() { // what is not ours is asked of the cluster's DNS
 		if got, err := resolve(pod, w, at(w.six), "web-1.default.svc.example.test."); err != nil || got > clustersTTL { // less: it was kept
 			t.Errorf("%s: a name of another zone: lifetime %d, %v", w, got, err)
@@ -166,6 +175,7 @@ func asksWhateverBecomesOfTheAgent(t *testing.T, flags ...string) (*cluster, *la
 	<-a.Ended()
 	load.more(100)
 	answered("the cluster's DNS", clustersTTL)
+	c.traces(n, pod, at, webName, trace.WayService)
 	a = start()
 	answered("the node", nodesTTL)
 
@@ -175,6 +185,31 @@ func asksWhateverBecomesOfTheAgent(t *testing.T, flags ...string) (*cluster, *la
 	load.more(100)
 	load.end(t)
 	return c, n
+}
+
+// traces has nearlb trace say who answers a pod's question of either family. In the kernel it has these addresses.
+func (c *cluster) traces(n *lab.Node, pod *lab.Pod, at func(six bool) netip.AddrPort, name, way string, addresses ...string) {
+	c.t.Helper()
+	for _, is6 := range []bool{false, true} {
+		p, err := n.Start("trace", []string{"/proc/self/exe", "trace", "--pin-path", n.PinPath(), "--from", "pod", "--src", pod.Address(is6).String(),
+			"--dst", at(is6).String(), "--proto", "udp", "--question", name, "-o", "json"}, runAsCLI+"=1")
+		c.must(err)
+		<-p.Ended()
+		said, err := os.ReadFile(p.Log)
+		c.must(err)
+		c.must(os.Remove(p.Log))
+		var got trace.Answer
+		if err := json.Unmarshal(said, &got); err != nil || got.Question == nil {
+			c.t.Fatalf("trace: %d, %v:\n%s", p.ExitCode(), err, said)
+		}
+		q := got.Question
+		if q.Way != way || (q.Because == "") != (way == trace.WayKernel) {
+			c.t.Errorf("trace by %v: %+v, want %s", at(is6), q, way)
+		}
+		if way == trace.WayKernel && (q.Rcode != "NOERROR" || !slices.Equal(q.Answers, addresses)) {
+			c.t.Errorf("trace by %v: %+v, want %v", at(is6), q, addresses)
+		}
+	}
 }
 
 // A name is in force when the tables are: of a Service that comes and goes packets and names know at the same time.

@@ -16,12 +16,17 @@ import (
 // Limits are upper bounds of tables: what the flags of the agent say. A zero field is the default one.
 type Limits struct{ Sizes }
 
+// These are as in bpf/lib/maps.h: each command has them in its flags, and would read the whole object for two numbers.
+const (
+	defaultAffinity  = 1 << 17
+	defaultFragments = 1 << 14
+)
+
 // DefaultLimits have room for 50,000 Services with several ports and five endpoints each, several times over: they keep what
 // is listed from taking a node's memory, and nothing else. Flows have no bound here: see Room.
 func DefaultLimits() Limits {
-	d := DefaultSizes()
 	return Limits{Sizes{
-		Frontends: 1 << 20, Records: 1<<20 + 1<<17, Slots: 1 << 27, Backends: 1 << 20, Affinity: d.Affinity, Fragments: d.Fragments,
+		Frontends: 1 << 20, Records: 1<<20 + 1<<17, Slots: 1 << 27, Backends: 1 << 20, Affinity: defaultAffinity, Fragments: defaultFragments,
 		SourceRanges: 1 << 20, Services: 1 << 18, Names: 1 << 20, Answers: 1 << 17,
 	}}
 }

@@ -17,3 +17,10 @@ func TestSlotsAreRoundedUpToWholeLines(t *testing.T) {
 		}
 	}
 }
+
+func TestLimitsAreTheSizesOfTheObjectWhereNothingElseIsSaid(t *testing.T) {
+	limits, sizes := bpf.DefaultLimits(), bpf.DefaultSizes()
+	if limits.Affinity != sizes.Affinity || limits.Fragments != sizes.Fragments {
+		t.Errorf("limits are %d and %d, in bpf/lib/maps.h %d and %d", limits.Affinity, limits.Fragments, sizes.Affinity, sizes.Fragments)
+	}
+}

@@ -43,7 +43,7 @@ var suites = []suite{
 			"TestAnAnswerToAnybodyEnds|TestNewConnectionsLeave|TestWhereAllAreLeft|TestOneConnectionTries|TestAnotherEndpointsTime|TestClientsThatNeverGoOn|" +
 			"TestLossIsNoEvidence|TestAnAnswerWhoseSYN|TestClientsOffTheNodeLeave|TestTwoPodsThatFill|TestSNATWithFewPorts|TestSNATFromOnePort|TestAConnectionThatLosesItsSecond|" +
 			"TestHowLongAServer|TestPacketsOfAPodsConnectionsInFormer|TestPortsBeyondTheRangeServeWhere|TestPacketsOfBackendsToPortsBeyond",
-		why: "properties, stress, floods and shares: long", env: "NEARLB_FRAMES=few", oldest: true},
+		why: "properties, stress, floods and shares: long", env: "NEARLB_FRAMES=few", worlds: 5, oldest: true},
 	{pkg: "tests/hosts", only: "TestSCTP|TestEveryStepOfTheDemoComesOutAsItShould/line_by_line", quick: "TestSCTP/routed", oldest: true},
 }
 

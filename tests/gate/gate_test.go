@@ -5,9 +5,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -153,6 +155,23 @@ func TestSuitesRunSideBySideAfterOthersAndWhatFailsIsToldAtTheEnd(t *testing.T) 
 	}
 	if t.Failed() {
 		t.Log(text)
+	}
+}
+
+func TestTheLongestSuiteGetsTheProcessorBeforeOthers(t *testing.T) {
+	ahead := shell("ahead", "nice")
+	ahead.ahead = true
+	var out strings.Builder
+	niceness := map[string]int{}
+	for _, r := range run(t.Context(), &out, []suite{ahead, shell("other", "nice")}, 2) {
+		said := strings.Fields("nothing " + string(r.output)) // first that it may not, where it may not
+		n, err := strconv.Atoi(said[len(said)-1])
+		if niceness[r.name] = n; err != nil || r.err != nil {
+			t.Errorf("%s: %v, %v", r.name, r.err, err)
+		}
+	}
+	if want := niceness["other"] - 5; os.Geteuid() == 0 && niceness["ahead"] != max(want, -20) {
+		t.Errorf("niceness %v", niceness)
 	}
 }
 

@@ -98,7 +98,11 @@ func notRun(ctx context.Context, failed string) error {
 // minute to tidy up.
 func execute(ctx context.Context, s suite) *result {
 	started := time.Now()
-	cmd := exec.CommandContext(ctx, s.command[0], s.command[1:]...)
+	command := s.command
+	if s.ahead {
+		command = append([]string{"nice", "-n", "-5"}, command...) // who may not ask for that runs as all do
+	}
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir, cmd.Env = s.dir, append(os.Environ(), s.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }

@@ -15,7 +15,7 @@ type suite struct {
 	without string // tests left out, of those
 	why     string // they are left out
 	quick   string // tests to run with -quick; "": all of them
-	loads   string // tests that load programs of their own, which takes a minute each: -quick leaves them out
+	loads   string // tests that load programs of their own, or send very many packets, which takes half a minute each: -quick leaves them out
 	env     string // with -quick
 	worlds  int    // of each property, with -quick; 0: as many as elsewhere
 	oldest  bool   // -quick runs it on the oldest kernel alone: it takes long, and newer ones differ less from this machine's
@@ -42,7 +42,7 @@ var suites = []suite{
 			"TestPortsBeyondTheRangeServeNobody|TestAPortOfConnectionTracking|TestAConnectionBeyondTheRange|TestAClientGetsItsOwn|TestASocketOfTheHost|" +
 			"TestAnAnswerToAnybodyEnds|TestNewConnectionsLeave|TestWhereAllAreLeft|TestOneConnectionTries|TestAnotherEndpointsTime|TestClientsThatNeverGoOn|" +
 			"TestLossIsNoEvidence|TestAnAnswerWhoseSYN|TestClientsOffTheNodeLeave|TestTwoPodsThatFill|TestSNATWithFewPorts|TestSNATFromOnePort|TestAConnectionThatLosesItsSecond|" +
-			"TestHowLongAServer|TestPacketsOfAPodsConnectionsInFormer|TestPortsBeyondTheRangeServeWhere|TestPacketsOfBackendsToPortsBeyond",
+			"TestHowLongAServer|TestATraceSays|TestTheFastPathTakesProtocolsWithoutPorts|TestOnceClusterIPsAreRouted|TestErrorsWithoutPorts|TestPacketsOfAPodsConnectionsInFormer|TestPortsBeyondTheRangeServeWhere|TestPacketsOfBackendsToPortsBeyond",
 		why: "properties, stress, floods and shares: long", env: "NEARLB_FRAMES=few", worlds: 5, oldest: true},
 	{pkg: "tests/hosts", only: "TestSCTP|TestEveryStepOfTheDemoComesOutAsItShould/line_by_line", quick: "TestSCTP/routed", oldest: true},
 }

@@ -73,7 +73,7 @@ func buildOther() (string, error) {
 	if err := os.WriteFile(overlay, text, 0o644); err != nil {
 		return "", err
 	}
-	build := exec.Command("go", "build", "-overlay", overlay, "-o", program, "./cmd/nearlb")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-overlay", overlay, "-o", program, "./cmd/nearlb")
 	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build nearlb of the other layout: %w: %s", err, out)

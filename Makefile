@@ -30,7 +30,7 @@ KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 # Where Debian has the CNI plugins.
 CNI := /usr/lib/cni
 
-.PHONY: help build plugin release picture reference demo image kube-up kube-down kube-smoke kube-handover kube-packages cni soak e2e ui-test dashboard-schema gate test test-kernels oracle dns-oracle bench-dns bench-pair bench-paths cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root
+.PHONY: help build plugin release picture reference demo image kube-up kube-down kube-smoke kube-handover kube-packages cni soak e2e ui-test dashboard-schema gate test test-kernels oracle dns-oracle bench-dns bench-pair bench-paths cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root failover
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -146,6 +146,12 @@ bench-pair: build root ## measure the datapath beside OLD's, a commit or a nearl
 
 bench-paths: root ## connections a second of clients off the node, opened and closed as fast as they can, backend here and on another node (two minutes; LASTS=10s a round); fails on errors alone
 	NEARLB_BENCH_PATHS=$(or $(LASTS),5s) NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) -run TestBenchPaths ./tests/hosts
+
+# Multi-call program of tests/cluster, whose first argument is kube-proxy; KUBERNETES= leaves that out.
+KUBERNETES ?= $(wildcard $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nearlb-test/kubernetes)
+
+failover: build root ## kill backends and nodes under streams of connections, beside kube-proxy if make cluster built it, and write docs/failover.md (ten minutes; SCENES=node prints that alone)
+	$(GO) run ./tests/failover -nearlb ./$(BIN) -version $(VERSION) $(if $(KUBERNETES),-kube-proxy '$(KUBERNETES)') $(if $(SCENES),-scenes '$(SCENES)',$(if $(KUBERNETES),-out docs))
 
 scale: build root ## measure what the agent costs at many Services, beside kube-proxy if make cluster built it, and write docs/performance.md's table (SIZES=1000x10,10000x10 ROUNDS=100; KUBERNETES= without it)
 	@GO=$(GO) tests/scale.sh ./$(BIN) docs/performance.md $(if $(SIZES),-sizes $(SIZES)) $(if $(ROUNDS),-rounds $(ROUNDS))

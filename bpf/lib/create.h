@@ -81,54 +81,83 @@ static __always_inline __be16 create_port_again(const struct work *work)
 /* A SYN that nobody answered, or that a closed port refused, comes again: it goes to the next backend in Maglev's order that it has not
  * been to, of the nearest tier that has one. */
 
-/* The slot's backend if it may be tried; below 0: it is left out of new connections; 0: it may not be tried. The node's responder is never
- * tried again: it comes first, so it has refused already. A function of its own so that the verifier goes through it once. */
-__noinline int retry_slot(__u32 slot, __u32 service, __u32 tried, __u32 last)
+/* How good a backend is for a SYN that comes again: above its id, so that a better one is the greater number. */
+#define RETRY_OUT       (1u << 28) /* it is left out of new connections */
+#define RETRY_SAME_NODE (2u << 28) /* it is on the node of the last one, which did not answer: that may have no power */
+#define RETRY_BEST      (3u << 28)
+#define RETRY_ID        (RETRY_OUT - 1)
+
+/* A search. It is memory so that the verifier goes through each slot once. */
+struct retry {
+	__u32 service;
+	__u32 tried;
+	__u32 last;
+	__u32 node;  /* of the last one, 0: it is no matter */
+	__u32 found; /* the first one of the best that were seen, 0: none */
+};
+
+/* What a slot's backend is worth, with its id; 0: it may not be tried. The node's responder is never tried again: it comes first, so it has
+ * refused already. */
+static __always_inline __u32 retry_worth(const struct retry *retry, __u32 id)
 {
-	__u32 id = slot_backend(slot);
 	const struct backend *backend = backend_get(id);
 
-	if (!backend || id == last || tried_has(tried, id) || backend->service != service ||
+	if (!backend || id == retry->last || tried_has(retry->tried, id) || backend->service != retry->service ||
 	    !backend_serves_always(backend))
 		return 0;
-	return health_out(id, backend->generation, false) ? -(int)id : (int)id;
+	if (health_out(id, backend->generation, false))
+		return id | RETRY_OUT;
+	return id | (retry->node && backend->node == retry->node ? RETRY_SAME_NODE : RETRY_BEST);
 }
 
-/* out: gets the first one that is left out. */
-static __always_inline __u32 retry_tier(const struct tier *tier, __u32 service, __u32 hash, __u32 tried, __u32 last,
-					int *out)
+/* Not 0: there is none better than the slot's. A function of its own so that the verifier goes through it once. */
+__noinline int retry_slot(struct retry *retry, __u32 slot)
+{
+	__u32 found;
+
+	if (!retry)
+		return true;
+	found = retry_worth(retry, slot_backend(slot) & RETRY_ID);
+	if (found >> 28 > retry->found >> 28)
+		retry->found = found;
+	return found >= RETRY_BEST;
+}
+
+/* True: the tier has one that is not left out. */
+static __always_inline bool retry_tier(struct retry *retry, const struct tier *tier, __u32 hash)
 {
 	__u32 count = tier->count;
 
 	for (__u32 i = 0; i < NEXT_SLOTS && i < count; i++) {
-		int id = retry_slot(tier->first + (hash + i) % count, service, tried, last);
-
-		if (id > 0)
-			return id;
-		if (id < 0 && !*out)
-			*out = -id;
+		if (retry_slot(retry, tier->first + (hash + i) % count))
+			break;
 	}
-	return 0;
+	return retry->found >= RETRY_SAME_NODE;
+}
+
+/* The node that may have no power, as the last backend is there and did not answer; 0: none, or this one. */
+static __always_inline __u32 retry_node(const struct flow *flow)
+{
+	const struct backend *backend = flow->seen & SEEN_REFUSED ? NULL : backend_get(flow->backend);
+
+	return backend && backend->tier != TIER_NODE ? backend->node : 0;
 }
 
 /* Id of the backend after those that a flow has been to, 0: none is left. */
-static __always_inline __u32 retry_next(const struct packet *packet, const struct record *record, __u32 tried,
-					__u32 last)
+static __always_inline __u32 retry_next(const struct packet *packet, const struct record *record, struct retry *retry)
 {
 	const struct side *side = &record->sides[packet_side(packet)];
-	__u32 hash, id;
-	int out = 0;
+	__u32 hash;
 
 	if (record->flags & RECORD_ADDRESS || side->action != ACTION_BALANCE)
 		return 0;
 	hash = record->affinity ? maglev_hash_client(&packet->source)
 				: maglev_hash(&packet->source, packet->source_port, &record->key);
 	for (int i = 0; i < TIERS_MAX; i++) {
-		id = retry_tier(&side->tiers[i], record->service, hash, tried, last, &out);
-		if (id)
-			return id;
+		if (retry_tier(retry, &side->tiers[i], hash))
+			break;
 	}
-	return out;
+	return retry->found & RETRY_ID;
 }
 
 /* Not 0: the flow's SYN may go to another backend, which is told to the create chain. A function of its own for the sake of the stack. */
@@ -136,8 +165,9 @@ __noinline int retry_find(struct __sk_buff *skb, const struct packet *packet, co
 {
 	const struct settings *settings = settings_get();
 	const struct record *record;
+	struct retry retry = {};
 	struct flow *flow;
-	__u32 tried, last, id;
+	__u32 id;
 
 	if (!settings || settings->draining || !packet || !found)
 		return false;
@@ -145,13 +175,15 @@ __noinline int retry_find(struct __sk_buff *skb, const struct packet *packet, co
 	record = frontend_of(packet);
 	if (!flow || !record)
 		return false;
-	tried = flow_tried(flow);
-	last = flow->backend;
-	id = retry_next(packet, record, tried, last);
+	retry.service = record->service;
+	retry.tried = flow_tried(flow);
+	retry.last = flow->backend;
+	retry.node = retry_node(flow);
+	id = retry_next(packet, record, &retry);
 	if (!id)
 		return false;
 	handed(skb)->slow.backend = id;
-	handed(skb)->slow.tried = tried_add(tried, last);
+	handed(skb)->slow.tried = tried_add(retry.tried, retry.last);
 	return true;
 }
 

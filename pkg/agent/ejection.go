@@ -107,8 +107,18 @@ func (p *pace) left(now uint64, most int) bool {
 	return now/uint64(time.Second) != p.second || p.done < most
 }
 
-// end is when a backend's time is over, and when it was asked last since then.
-type end struct{ until, asked uint64 }
+// end is when a backend's time is over, when it was asked last since then, and whether a connection has tried it in vain: that stays so,
+// as under load the next one tries it as soon as it may.
+type end struct {
+	until, asked uint64
+	tried        bool
+}
+
+// The programs let one connection try in tryTime (HEALTH_TRIAL), and take the SYN of one that had no answer after unansweredTime elsewhere.
+const (
+	tryTime        = uint64(2 * time.Second)
+	unansweredTime = uint64(500 * time.Millisecond)
+)
 
 // askAgain is how often a backend is asked whose time is over and that no connection has tried: nanoseconds.
 const askAgain = uint64(10 * time.Second)
@@ -296,7 +306,7 @@ func (e *ejector) judge(a heard) {
 	case e.powered[a.node] > e.now():
 	case mode == lb.EjectionObserve:
 		e.observe(v)
-	case v.Until == 0 || e.ends[suspect].failed(v.Until, e.now()):
+	case v.Until == 0 || e.ends[suspect].tried:
 		e.eject(v, a.node)
 	}
 }
@@ -310,7 +320,9 @@ func because(v maps.Evidence, node string) string {
 }
 
 // failed says whether a connection has tried the backend since, and was not answered in its time.
-func (t end) failed(until, now uint64) bool { return until != t.until && now >= until }
+func (t end) failed(until, now uint64) bool {
+	return until != t.until && now+tryTime >= until+unansweredTime
+}
 
 // eject leaves a backend out; node is as in heard. Where that is for what clients met, the others of its node are in doubt.
 func (e *ejector) eject(v maps.Evidence, node string) {
@@ -394,8 +406,8 @@ func (e *ejector) look(ctx context.Context) bool {
 		if !known { // of an agent that ran before
 			t.until = v.Until
 		}
-		tried := t.failed(v.Until, now)
-		if tried || now >= t.until && v.Until == t.until && now-t.asked >= askAgain {
+		t.tried = t.tried || t.failed(v.Until, now)
+		if t.tried || now >= t.until && v.Until == t.until && now-t.asked >= askAgain {
 			if e.ask(ctx, doubt{Suspect: v.Suspect}) {
 				t.asked = now
 			}

@@ -174,6 +174,27 @@ func TestASilentBackendIsLeftOutForLongerEachTime(t *testing.T) {
 	})
 }
 
+// Under load, the next connection tries a backend as soon as the last one's time is over. Still one of them is enough.
+func TestABackendThatManyTryIsLeftOutForLongerEachTime(t *testing.T) {
+	underEjection(t, lb.EjectionOn, func(e *ejecting) {
+		tries := 0
+		e.suspect()
+		for range 10 * 60 * 10 {
+			if e.pass(100 * time.Millisecond); e.now() >= e.evidence.Until {
+				e.try()
+				tries++
+			}
+		}
+		want := []time.Duration{10, 20, 40, 80, 160, 300}
+		for i := range want {
+			want[i] *= time.Second
+		}
+		if !slices.Equal(e.lengths, want) || tries != len(want)-1 {
+			t.Errorf("left out for %v, want %v; %d connections tried it", e.lengths, want, tries)
+		}
+	})
+}
+
 // F3: whatever clients do: packets of forged sources, a policy that keeps one of them from the backend.
 func TestABackendThatAnswersThisNodeIsNeverLeftOut(t *testing.T) {
 	underEjection(t, lb.EjectionOn, func(e *ejecting) {

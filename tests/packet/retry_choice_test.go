@@ -210,3 +210,42 @@ func TestAQuestionThatTheResponderDoesNotAnswerGoesToTheClustersDNS(t *testing.T
 		third.again(r, retryAfter, "translate_established")
 	}, lb.TCP)
 }
+
+// A node without power answers for none of its backends: a SYN that one of them did not answer goes to another node of the tier, and only then to the
+// others there. Whose port is closed has power.
+func TestASYNThatNobodyAnswersGoesToAnotherNode(t *testing.T) {
+	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		dead, other, farther := w.tier(8080, 3, 4, 5, 6), at(w.pod(7), 8080), at(w.pod(8), 8080)
+		s := service{name: "web", address: at(w.vip(10), 80), tiers: tiersOf(w.tier(8080, 2), append(dead[:4:4], other), []netip.AddrPort{farther}),
+			states: map[netip.AddrPort]lb.State{at(w.pod(2), 8080): lb.Quiet}, nodes: map[netip.AddrPort]string{other: "n3", farther: "n4"}}
+		for _, a := range dead {
+			s.nodes[a] = "n2"
+		}
+		r.publish(w.decide(s))
+		same := 0
+		for port := range uint16(32) {
+			c := r.open(w, 41000+port)
+			if c.out.dst == other {
+				continue
+			}
+			if port%2 == 0 {
+				c.refused(r)
+				if c = c.again(r, 0, "translate_retry"); c.out.dst != other {
+					same++
+				}
+				continue
+			}
+			for i, want := range [][]netip.AddrPort{{other}, dead, dead} {
+				if c = c.again(r, retryAfter, "translate_retry"); i < 2 && !slices.Contains(want, c.out.dst) {
+					t.Errorf("port %d, SYN %d: to %s, not to one of %v", port, i+2, c.out.dst, want)
+				}
+			}
+			if c.out.dst != farther && !slices.Contains(dead, c.out.dst) {
+				t.Errorf("port %d: to %s at last", port, c.out.dst)
+			}
+		}
+		if same == 0 {
+			t.Error("each refusal led to another node")
+		}
+	}, lb.TCP)
+}

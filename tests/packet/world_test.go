@@ -93,6 +93,7 @@ type service struct {
 	extra    []netip.AddrPort // endpoints that no tier lists
 	remote   bool             // at a network's door: its backends are on other nodes
 	states   map[netip.AddrPort]lb.State
+	nodes    map[netip.AddrPort]string // of its backends; none: n1
 	action   lb.Action
 	reason   lb.Reason
 	affinity time.Duration
@@ -149,7 +150,7 @@ func (w world) backends(s service) []lb.Backend {
 			if own := s.lists[key.Address]; own != nil {
 				lists = own
 			}
-			all = append(all, lb.Backend{Key: key, Node: "n1", Zone: "a", State: or(s.states[key.Address], lb.Active), Near: near, Lists: lists})
+			all = append(all, lb.Backend{Key: key, Node: or(s.nodes[key.Address], "n1"), Zone: "a", State: or(s.states[key.Address], lb.Active), Near: near, Lists: lists})
 		}
 	}
 	names := []lb.TierName{lb.TierNode, lb.TierZone, lb.TierCluster}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rig is what tests with a lab share: how they look at what the agent of a node did.
+// Package rig is what tests with a lab share: how they look at what the agent of a node did, and at the machine that they measure on.
 package rig
 
 import (

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nearlb/nearlb/tests/rig"
 )
 
 // kubeProxyName is how the other proxy is called in the table.
@@ -106,7 +108,7 @@ func thousands(n int) string {
 // markdown writes the table that docs/performance.md shows.
 func markdown(w io.Writer, o options, columns []column) error {
 	var b strings.Builder
-	kernel, cpu := machine()
+	kernel, cpu := rig.Machine()
 	fmt.Fprintf(&b, "Services x endpoints of each, from an API server in memory (protobuf, streamed lists, TLS), %d other nodes. Up to %d changes, %d starts;\n", otherNodes, o.rounds, o.starts)
 	fmt.Fprintf(&b, "Services are created at %d a second. In brackets: kube-proxy's figure divided by nearlb's, of the same run. Linux %s, %s.\n\n", o.rate, kernel, cpu)
 	b.WriteString("| |")

@@ -238,6 +238,7 @@ const (
 	NearlbFlowFlagsFLOW_SNAT    NearlbFlowFlags = 8
 	NearlbFlowFlagsFLOW_CARRY   NearlbFlowFlags = 16
 	NearlbFlowFlagsFLOW_CARRIED NearlbFlowFlags = 32
+	NearlbFlowFlagsFLOW_DSR     NearlbFlowFlags = 64
 )
 
 type NearlbFlowPhase uint32
@@ -473,6 +474,7 @@ const (
 	NearlbRecordFlagsRECORD_SOURCE_RANGES NearlbRecordFlags = 2
 	NearlbRecordFlagsRECORD_ON_HOST       NearlbRecordFlags = 4
 	NearlbRecordFlagsRECORD_CARRY         NearlbRecordFlags = 8
+	NearlbRecordFlagsRECORD_DSR           NearlbRecordFlags = 16
 )
 
 type NearlbSchema uint32
@@ -654,7 +656,8 @@ type NearlbTunnelNode struct {
 	Address4 NearlbAddress
 	Address6 NearlbAddress
 	Carries  uint8
-	Pad      [7]uint8
+	Direct   uint8
+	Pad      [6]uint8
 }
 
 type NearlbTunnelPacket struct {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package rig
 
 import (
 	"os"
@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is what figures are to be read with: the kernel's version and the processor's name.
-func machine() (kernel, cpu string) {
+// Machine is what figures are to be read with: the kernel's version and the processor's name.
+func Machine() (kernel, cpu string) {
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		kernel, _, _ = strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")

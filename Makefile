@@ -86,7 +86,7 @@ soak: root kube-packages ## a day in minutes on such a cluster (TIME=30m): what 
 # Which of Kubernetes' own tests run: E2E is an expression for their names.
 E2E_PACKAGES := curl wget netcat-openbsd bind9-dnsutils iproute2 nftables conntrack
 
-e2e: root kube-packages ## Kubernetes' own network tests, unmodified, with kube-proxy and with nearlb (an hour or two; TIMES=3, PROXIES=nearlb, PROCS=4 tests at once): writes docs/conformance.md; with E2E='Services should serve', bin/e2e/conformance.md or OUT
+e2e: root kube-packages ## Kubernetes' own network tests, unmodified, with kube-proxy and with nearlb (half an hour to an hour and a half; TIMES=3, PROXIES=nearlb, PROCS=6 tests at once): writes docs/conformance.md; with E2E='Services should serve', bin/e2e/conformance.md or OUT
 	@tests/packages.sh $(E2E_PACKAGES); command -v busybox >/dev/null || tests/packages.sh busybox-static
 	cd tests/cluster/e2e && $(GO) run ./run -dir ../../../bin/e2e -out $(abspath $(or $(OUT),$(if $(E2E),bin/e2e,docs)/conformance.md)) -version $(VERSION) \
 		$(if $(E2E),-focus '$(E2E)') $(if $(TIMES),-times $(TIMES)) $(if $(PROXIES),-proxies $(PROXIES)) $(if $(PROCS),-procs $(PROCS))

@@ -35,7 +35,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.focus, "focus", "", "an expression: the tests whose names match")
 	flag.StringVar(&o.skip, "skip", "", "an expression: but for those whose names match")
-	flag.IntVar(&o.procs, "procs", 4, "how many tests run at once")
+	flag.IntVar(&o.procs, "procs", 6, "how many tests run at once")
 	flag.StringVar(&o.proxies, "proxies", "kube-proxy,nearlb", "who serves Services, one after the other; what the others did before is taken from -dir, and so is all with none")
 	flag.IntVar(&o.times, "times", 1, "how often each")
 	flag.StringVar(&o.dir, "dir", "bin/e2e", "a directory for what each run said")

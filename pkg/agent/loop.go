@@ -349,6 +349,7 @@ func (l *loop) firstDone() {
 	l.changes.tell(journal.Change{What: "services-published", To: fmt.Sprint(services), Because: "everything was listed, and is in force"})
 	l.queue.Add(task{kind: configure})
 	l.queue.Add(task{kind: audit})
+	l.worked = 0 // memory is handed back when that is over
 	if l.names != nil {
 		l.names.Synced()
 	}

@@ -42,7 +42,7 @@ var suites = []suite{
 			"TestPortsBeyondTheRangeServeNobody|TestAPortOfConnectionTracking|TestAConnectionBeyondTheRange|TestAClientGetsItsOwn|TestASocketOfTheHost|" +
 			"TestAnAnswerToAnybodyEnds|TestNewConnectionsLeave|TestWhereAllAreLeft|TestOneConnectionTries|TestAnotherEndpointsTime|TestClientsThatNeverGoOn|" +
 			"TestLossIsNoEvidence|TestAnAnswerWhoseSYN|TestClientsOffTheNodeLeave|TestTwoPodsThatFill|TestSNATWithFewPorts|TestSNATFromOnePort|TestAConnectionThatLosesItsSecond|" +
-			"TestHowLongAServer|TestATraceSays|TestTheFastPathTakesProtocolsWithoutPorts|TestOnceClusterIPsAreRouted|TestErrorsWithoutPorts|TestPacketsOfAPodsConnectionsInFormer|TestPortsBeyondTheRangeServeWhere|TestPacketsOfBackendsToPortsBeyond",
+			"TestHowLongAServer|TestATraceSays|TestAnUnallocatedAddressIsRefusedTo|TestTheFastPathTakesProtocolsWithoutPorts|TestOnceClusterIPsAreRouted|TestErrorsWithoutPorts|TestPacketsOfAPodsConnectionsInFormer|TestPortsBeyondTheRangeServeWhere|TestPacketsOfBackendsToPortsBeyond",
 		why: "properties, stress, floods and shares: long", env: "NEARLB_FRAMES=few", worlds: 5, oldest: true},
 	{pkg: "tests/hosts", only: "TestSCTP|TestEveryStepOfTheDemoComesOutAsItShould/line_by_line", quick: "TestSCTP/routed", oldest: true},
 }

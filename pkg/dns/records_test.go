@@ -155,7 +155,7 @@ func TestRecordsFollowTheSpecification(t *testing.T) {
 		rule, name, qtype, want string
 		r                       *dns.Responder
 	}{
-		{"1", "dns-version.cluster.local", "TXT", `NOERROR TXT "1.1.0"`, r},
+		{"1 D26", "dns-version.cluster.local", "TXT", `NOERROR TXT "1.1.0"`, r},
 		{"2 D3", "web.prod.svc.cluster.local", "A", "NOERROR A 10.96.0.10", r},
 		{"3 D3", "web.prod.svc.cluster.local", "AAAA", "NOERROR AAAA fd00:96::10", r},
 		{"4", "plain.prod.svc.cluster.local", "AAAA", nothing, r},
@@ -174,7 +174,7 @@ func TestRecordsFollowTheSpecification(t *testing.T) {
 		{"12", "db.prod.svc.cluster.local", "AAAA", "NOERROR AAAA fd00:244:1:: AAAA fd00:244::1", r},
 		{"13", "empty.prod.svc.cluster.local", "A", none, r},
 		{"13", "empty.prod.svc.cluster.local", "TXT", none, r},
-		{"16 D7 D11 D13", "db-0.db.prod.svc.cluster.local", "A", "NOERROR A 10.244.1.1", r},
+		{"16 D7 D10 D11 D13", "db-0.db.prod.svc.cluster.local", "A", "NOERROR A 10.244.1.1", r},
 		{"16", "db-0.db.prod.svc.cluster.local", "AAAA", "NOERROR AAAA fd00:244::1", r},
 		{"17 D9", "10-244-1-2.db.prod.svc.cluster.local", "A", "NOERROR A 10.244.1.2", r},
 		{"17", "fd00-244-1--0.db.prod.svc.cluster.local", "AAAA", "NOERROR AAAA fd00:244:1::", r},

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -42,6 +43,7 @@ type Lab struct {
 
 	mu        sync.Mutex
 	nodes     []*Node
+	numbers   int // of nodes that there were: none is given twice
 	outside   []*Outside
 	processes []*Process
 	closed    bool
@@ -122,6 +124,30 @@ func (l *Lab) Nodes() []*Node {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]*Node(nil), l.nodes...)
+}
+
+// RemoveNode ends a node: its processes and those of its pods, their namespaces, and so the router's device and routes that led there.
+// Other nodes on its segment, or in tunnels with it, keep their routes to its pods.
+func (l *Lab) RemoveNode(n *Node) error {
+	on := map[*Namespace]bool{n.Namespace: true}
+	for _, p := range n.Pods() {
+		on[p.Namespace] = true
+	}
+	l.mu.Lock()
+	l.nodes = slices.DeleteFunc(l.nodes, func(o *Node) bool { return o == n })
+	var ended []*Process
+	l.processes = slices.DeleteFunc(l.processes, func(p *Process) bool {
+		if on[p.on] {
+			ended = append(ended, p)
+		}
+		return on[p.on]
+	})
+	l.mu.Unlock()
+	var errs []error
+	for _, p := range ended {
+		errs = append(errs, p.Kill())
+	}
+	return errors.Join(append(errs, n.close())...)
 }
 
 // Close ends the lab's processes, servers and namespaces and removes its directory. It may be called again.

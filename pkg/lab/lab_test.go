@@ -147,6 +147,45 @@ func TestADeletedPodIsSilent(t *testing.T) {
 	}
 }
 
+func TestARemovedNodeIsGoneWithItsProcessesAndAnotherTakesNoAddressOfIt(t *testing.T) {
+	l := newLab(t, lab.Options{})
+	stays, goes := addNode(t, l, lab.NodeOptions{Name: "n1"}), addNode(t, l, lab.NodeOptions{Name: "n2"})
+	client, server := addPod(t, stays, "client"), addPod(t, goes, "web-1")
+	for _, six := range []bool{false, true} {
+		if err := client.Ping(server.Address(six)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := goes.Start("sleep", []string{"sleep", "600"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.RemoveNode(goes); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.Ended():
+	default:
+		t.Error("its process lives")
+	}
+	if left := l.Nodes(); len(left) != 1 || left[0] != stays {
+		t.Errorf("nodes: %v", left)
+	}
+	for _, six := range []bool{false, true} {
+		await(t, func() bool { return client.Ping(server.Address(six)) != nil })
+	}
+	again := addNode(t, l, lab.NodeOptions{Name: "n2"})
+	if again.V4 == goes.V4 || again.V6 == goes.V6 {
+		t.Errorf("the next one has the addresses %s, %s again", again.V4, again.V6)
+	}
+	pod := addPod(t, again, "web-2")
+	for _, six := range []bool{false, true} {
+		if err := client.Ping(pod.Address(six)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestAProcessRunsInItsNodeAndDiesWithTheLab(t *testing.T) {
 	l := newLab(t, lab.Options{})
 	n := addNode(t, l, lab.NodeOptions{Name: "n1"})

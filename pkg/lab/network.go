@@ -96,7 +96,7 @@ func (n *Node) connect() error {
 	if n.lab.options.Unrouted {
 		return nil
 	}
-	others := n.lab.nodes[:n.number-1]
+	others := n.lab.nodes[:len(n.lab.nodes)-1]
 	if n.lab.options.Network == Tunneled {
 		return n.addTunnel(others)
 	}

@@ -45,7 +45,8 @@ func (l *Lab) AddNode(options NodeOptions) (*Node, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := &Node{Options: options, lab: l, number: len(l.nodes) + 1, next: 10}
+	l.numbers++
+	n := &Node{Options: options, lab: l, number: l.numbers, next: 10}
 	n.V4, n.V6 = uplink4(n.number, false), uplink6(n.number, false)
 	var err error
 	if n.Namespace, err = newNamespace(options.Name); err != nil {

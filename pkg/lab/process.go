@@ -16,6 +16,7 @@ import (
 type Process struct {
 	Log string // file with its standard output and error
 
+	on      *Namespace
 	command *exec.Cmd
 	ended   chan struct{}
 	err     error // valid when ended is closed
@@ -37,7 +38,7 @@ func (o *Outside) Start(name string, argv []string, env ...string) (*Process, er
 }
 
 func (l *Lab) start(on *Namespace, name string, argv, env []string) (*Process, error) {
-	p := &Process{Log: filepath.Join(l.Dir, "log", on.Name+"-"+name+".log"), ended: make(chan struct{})}
+	p := &Process{on: on, Log: filepath.Join(l.Dir, "log", on.Name+"-"+name+".log"), ended: make(chan struct{})}
 	out, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err

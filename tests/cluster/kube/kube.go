@@ -24,6 +24,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -113,11 +114,7 @@ func (c *Cluster) start(ctx context.Context, o Options) error {
 
 func (c *Cluster) startNodes(ctx context.Context, all []lab.NodeOptions) error {
 	for _, o := range all {
-		n, err := c.Lab.AddNode(o)
-		if err != nil {
-			return err
-		}
-		if _, err := c.startNode(n); err != nil {
+		if _, err := c.addNode(o); err != nil {
 			return err
 		}
 	}
@@ -128,21 +125,49 @@ func (c *Cluster) startNodes(ctx context.Context, all []lab.NodeOptions) error {
 	return c.Import(ctx, images...)
 }
 
+func (c *Cluster) addNode(o lab.NodeOptions) (*Node, error) {
+	n, err := c.Lab.AddNode(o)
+	if err != nil {
+		return nil, err
+	}
+	return c.startNode(n)
+}
+
+// AddNode gives a cluster that runs another node, with the images that its tests' pods need and these, and waits until it is ready.
+func (c *Cluster) AddNode(ctx context.Context, o lab.NodeOptions, tarballs ...string) (*Node, error) {
+	if c.network.Flannel != nil {
+		return nil, errors.New("add a node: flannel's nodes start with the cluster")
+	}
+	n, err := c.addNode(o)
+	if err != nil {
+		return n, err
+	}
+	images, err := c.workloadImages()
+	if err != nil {
+		return n, err
+	}
+	if err := n.importAll(ctx, append(images, tarballs...)); err != nil {
+		return n, err
+	}
+	return n, c.awaitReady(ctx)
+}
+
+// RemoveNode switches a node off and deletes its Node. What the API has of its pods goes when the controllers find out.
+func (c *Cluster) RemoveNode(ctx context.Context, n *Node) error {
+	i := slices.Index(c.Nodes, n)
+	if i < 0 {
+		return fmt.Errorf("remove node %s: it is none of the cluster's", n.Name)
+	}
+	c.Nodes = slices.Delete(c.Nodes, i, i+1)
+	err := errors.Join(n.process.Kill(), c.Lab.RemoveNode(n.Node), removeCgroups(c.hierarchies, c.cgroup(n.Name)), os.Remove(filepath.Join(c.Lab.Dir, n.Name)))
+	return errors.Join(err, c.API.CoreV1().Nodes().Delete(ctx, n.Name, metav1.DeleteOptions{}))
+}
+
 // Import gives the images of tarballs to all nodes.
 func (c *Cluster) Import(ctx context.Context, tarballs ...string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range c.Nodes {
-		group.Go(func() error {
-			if err := n.awaitContainerd(ctx); err != nil {
-				return err
-			}
-			for _, tarball := range tarballs {
-				if err := n.Import(ctx, tarball); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		group.Go(func() error { return n.importAll(ctx, tarballs) })
 	}
 	return group.Wait()
 }

@@ -5,7 +5,6 @@ package kube
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -118,6 +117,18 @@ func (n *Node) Import(ctx context.Context, tarball string) error {
 	return err
 }
 
+func (n *Node) importAll(ctx context.Context, tarballs []string) error {
+	if err := n.awaitRuntime(ctx); err != nil {
+		return err
+	}
+	for _, tarball := range tarballs {
+		if err := n.Import(ctx, tarball); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // RestartKubelet and RestartContainerd end a service, and wait until it runs again. What it looks after goes on meanwhile.
 func (n *Node) RestartKubelet() error { return n.restart(1, "kubelet") }
 
@@ -126,7 +137,7 @@ func (n *Node) RestartContainerd() error {
 	if err := n.restart(0, "containerd"); err != nil {
 		return err
 	}
-	return n.awaitContainerd(context.Background())
+	return n.awaitRuntime(context.Background())
 }
 
 func (n *Node) restart(number int, name string) error {
@@ -138,15 +149,6 @@ func (n *Node) restart(number int, name string) error {
 		return fmt.Errorf("restart %s of %s: %w", name, n.Name, err)
 	}
 	return nil
-}
-
-// awaitContainerd waits until the node's runtime answers.
-func (n *Node) awaitContainerd(ctx context.Context) (err error) {
-	_ = lab.Await(patience, func() bool {
-		_, err = n.Run(ctx, nil, "ctr", "--address", containerdSocket, "version")
-		return err == nil || ctx.Err() != nil
-	})
-	return errors.Join(err, ctx.Err())
 }
 
 // patience is how long a part may take on a machine that has better things to do.

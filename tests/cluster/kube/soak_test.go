@@ -20,6 +20,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/tests/cluster/kube"
@@ -28,7 +29,7 @@ import (
 
 // A day in minutes: `make soak` asks for it, by a time.
 //
-// Pods scale, roll and die, Services change, nodes are drained, agents, kubelets and containerds are ended, while connections are held and made from pods,
+// Pods scale, roll and die, Services change, nodes are drained, come and go, agents, kubelets and containerds are ended, while connections are held and made from pods,
 // nodes and outside. None may be lost or refused, and in the end each node's books are what they were before.
 func TestADayInMinutesLosesNothingAndLeavesNothing(t *testing.T) {
 	wanted(t, "NEARLB_SOAK", "make soak")
@@ -54,7 +55,7 @@ func TestADayInMinutesLosesNothingAndLeavesNothing(t *testing.T) {
 type day struct {
 	*smoke
 	chance *rand.Rand
-	counts [10]int // of each kind of event
+	counts [12]int // of each kind of event
 	away   []span
 }
 
@@ -81,6 +82,8 @@ func (d *day) events() []struct {
 		{"kill an agent", d.killAgent},
 		{"restart an agent's pod", d.restartAgent},
 		{"drain a node", d.drain},
+		{"starve agents of memory", d.starve},
+		{"add a node and remove it", d.comeAndGo},
 		{"restart a kubelet", func() { must(d.T, d.node().RestartKubelet()) }},
 		{"restart a containerd", func() { must(d.T, d.node().RestartContainerd()) }},
 	}
@@ -168,6 +171,57 @@ func (d *day) killAgent() {
 
 func (d *day) restartAgent() {
 	d.without(func(n *kube.Node) { d.kubectl("-n", "kube-system", "delete", "pod", d.agent(n.Name)) })
+}
+
+// starve rolls agents out that have too little memory: the kernel kills the first one, on one node, and the rollout goes no further.
+func (d *day) starve() {
+	from, node := time.Now(), ""
+	d.kubectl("-n", "kube-system", "set", "resources", "daemonset/nearlb", "-c", "agent", "--requests=memory=20Mi", "--limits=memory=20Mi")
+	d.await("an agent that is killed for its memory", func() error {
+		pods, err := d.API.CoreV1().Pods("kube-system").List(d.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=nearlb"})
+		if err != nil {
+			return err
+		}
+		var states []string
+		for _, p := range pods.Items {
+			for _, c := range p.Status.ContainerStatuses {
+				states = append(states, fmt.Sprintf("%s: %+v, before: %+v", p.Spec.NodeName, c.State, c.LastTerminationState))
+				for _, ended := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+					if ended != nil && ended.Reason == "OOMKilled" {
+						node = p.Spec.NodeName
+						return nil
+					}
+				}
+			}
+		}
+		return fmt.Errorf("%s", strings.Join(states, "\n"))
+	})
+	d.Logf("%s: on %s", time.Now().UTC().Format(time.TimeOnly), node)
+	d.outside.goOn(d.T) // without an agent there
+	d.kubectl("-n", "kube-system", "rollout", "undo", "daemonset/nearlb")
+	d.awaitAgents()
+	d.away = append(d.away, span{node, from, time.Now()})
+}
+
+// comeAndGo adds a node, which serves Services as the others do, drains it of what is in use, and takes it away.
+func (d *day) comeAndGo() {
+	n, err := d.AddNode(d.Context(), lab.NodeOptions{Name: "n4", Zone: "b"}, d.image("nearlb:latest"))
+	must(d.T, err)
+	d.awaitAgents()
+	d.kubectl("rollout", "status", "daemonset/web", limit)
+	for _, network := range []string{"tcp", "udp"} {
+		for _, a := range []netip.Addr{n.V4, n.V6} {
+			d.await("from outside, "+network+" "+a.String(), func() error { return d.outside.makeOne(network, netip.AddrPortFrom(a, 30090)) })
+		}
+	}
+	d.kubectl("drain", n.Name, "--ignore-daemonsets", "--pod-selector=app=shop", limit)
+	must(d.T, d.RemoveNode(d.Context(), n))
+	d.await("pods of a node that is gone", func() error {
+		if left := d.kubectl("get", "pods", "-A", "--field-selector=spec.nodeName="+n.Name, "-o", "name"); left != "" {
+			return errors.New(left)
+		}
+		return nil
+	})
 }
 
 // without ends a node's agent and waits for the next one.
@@ -338,9 +392,10 @@ func newMakers(s *smoke) *makers {
 	ctx, cancel := context.WithCancel(s.Context())
 	m := &makers{smoke: s, stop: cancel}
 	s.Cleanup(m.halt)
+	nodes := slices.Clone(s.Nodes) // others come and go
 	m.done.Go(func() {
 		for ctx.Err() == nil {
-			for _, n := range s.Nodes {
+			for _, n := range nodes {
 				for _, network := range []string{"tcp", "udp"} {
 					for _, a := range []netip.Addr{n.V4, n.V6} {
 						m.one(network, n.Name, netip.AddrPortFrom(a, 30090))

@@ -30,7 +30,7 @@ KERNEL_PACKAGES := qemu-system-x86 nftables xz-utils
 # Where Debian has the CNI plugins.
 CNI := /usr/lib/cni
 
-.PHONY: help build plugin release picture reference demo image kube-up kube-down kube-smoke kube-handover kube-packages cni soak e2e ui-test dashboard-schema gate test test-kernels oracle dns-oracle bench-dns bench-pair bench-paths cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root failover
+.PHONY: help build plugin release picture reference demo image kube-up kube-down kube-smoke kube-handover kube-helm kube-packages cni soak e2e ui-test dashboard-schema gate test test-kernels oracle dns-oracle bench-dns bench-pair bench-paths cluster manifests monitoring bench scale churn generate verify lint fuzz packages clean root failover
 
 help: ## print these targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ cni: root kube-packages ## the same beside each network of the reference CNI plu
 kube-handover: root kube-packages ## hand such a cluster over from kube-proxy's DaemonSet by the commands of docs/install.md, under load (two minutes)
 	@tests/packages.sh nftables conntrack
 	cd tests/cluster && NEARLB_HANDOVER=1 NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) -run HandsItsClusterOver ./kube
+
+kube-helm: root kube-packages ## install the chart on such a cluster by Helm itself, upgrade it, roll it back and remove it (two minutes; the first time builds Helm)
+	cd tests/cluster && NEARLB_HELM=1 NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) -run TheChartIs ./kube
 
 soak: root kube-packages ## a day in minutes on such a cluster (TIME=30m): what changes, dies and comes back loses no connection and leaves nothing
 	cd tests/cluster && NEARLB_SOAK=$(or $(TIME),30m) NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -v -timeout 6h -run ADayInMinutes ./kube

@@ -12,6 +12,7 @@
 #include "lib/dns.h"
 #include "lib/fast.h"
 #include "lib/icmp.h"
+#include "lib/resend.h"
 #include "lib/shortcut.h"
 #include "lib/slow.h"
 #include "lib/snat.h"
@@ -153,6 +154,8 @@ int to_pod_slow(struct __sk_buff *skb)
 
 	if (step.next == NEXT_ICMP)
 		bpf_tail_call(skb, &programs, PROGRAM_TO_POD_ICMP);
+	if (step.next == NEXT_RESEND)
+		bpf_tail_call(skb, &programs, PROGRAM_RESEND);
 	return finish(skb, HOOK_TO_POD, step.verdict);
 }
 
@@ -163,6 +166,8 @@ int to_net_slow(struct __sk_buff *skb)
 
 	if (step.next == NEXT_ICMP)
 		bpf_tail_call(skb, &programs, PROGRAM_TO_NET_ICMP);
+	if (step.next == NEXT_RESEND)
+		bpf_tail_call(skb, &programs, PROGRAM_RESEND);
 	if (step.next == NEXT_TUNNEL) {
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
@@ -247,6 +252,8 @@ int from_net_reply(struct __sk_buff *skb)
 	struct reply reply = {};
 	struct step step = snat_reply(skb, &packet, &reply);
 
+	if (step.next == NEXT_RESEND)
+		bpf_tail_call(skb, &programs, PROGRAM_RESEND);
 	if (step.next == NEXT_ROUTE) {
 		tail_route(skb, step.verdict, skb->len, reply.flow.service, WAY_BACK);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
@@ -440,6 +447,17 @@ int reject(struct __sk_buff *skb)
 	__u32 length = skb->len;
 
 	return finish_turned(skb, hook, verdict, length, reject_answer(skb));
+}
+
+SEC("tc")
+int resend(struct __sk_buff *skb)
+{
+	enum hook hook = handed(skb)->resend.hook;
+	__u32 length = skb->len;
+	struct kept_syn kept;
+	__u32 ifindex = kept_send(skb, &kept);
+
+	return finish_resent(hook, ifindex ? VERDICT_TRANSLATE_REFUSED : VERDICT_DROP_REWRITE, length, ifindex);
 }
 
 SEC("cgroup/connect4")

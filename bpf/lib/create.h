@@ -6,6 +6,7 @@
 #include "conntrack.h"
 #include "flow_insert.h"
 #include "policy.h"
+#include "resend.h"
 #include "settings.h"
 #include "snat.h"
 #include "translate.h"
@@ -481,6 +482,8 @@ static __always_inline struct step create_to_backend(struct __sk_buff *skb, stru
 		return step_finish(VERDICT_DROP_SCTP_PORT);
 	if (tunnel_is_backend(choice, packet->protocol))
 		return step_finish(VERDICT_DROP_TUNNEL_SOURCE);
+	if (record->flags & RECORD_RETRY_REFUSED && opens_connection(packet))
+		kept_note(skb, packet);
 	create_describe(in, packet);
 	in->flow.backend = choice->backend;
 	in->flow.generation = choice->generation;

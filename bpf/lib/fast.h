@@ -199,6 +199,8 @@ static __always_inline enum verdict fast_reply_flow(struct __sk_buff *skb, const
 static __always_inline enum verdict fast_reply_match(struct __sk_buff *skb, const struct packet *packet,
 						     const struct headers *headers, struct flow *flow, __u32 word)
 {
+	if (packet->tcp_flags & TCP_RST && !(flow->seen & SEEN_REPLY)) /* its SYN may be kept */
+		return VERDICT_CONTINUE;
 	if (flow_is_plain(flow))
 		return fast_reply_flow(skb, packet, headers, flow, word);
 	if (flow->flags == FLOW_DIRECT && flow_use(flow, word, seen_from_server(packet, flow->seen)))

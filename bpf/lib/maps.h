@@ -25,6 +25,7 @@ int tunnel_forward(struct __sk_buff *skb);
 int tunnel_back(struct __sk_buff *skb);
 int tunnel_icmp(struct __sk_buff *skb);
 int from_pod_dns(struct __sk_buff *skb);
+int resend(struct __sk_buff *skb);
 
 /* frontend -> number of the record in force */
 struct {
@@ -187,6 +188,14 @@ struct {
 	__type(value, struct lost_packet);
 	__uint(max_entries, LOST_SLOTS);
 } lost_packets SEC(".maps");
+
+/* Index: kept_flow. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct kept_syn);
+	__uint(max_entries, KEPT_SYNS);
+} kept_syns SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -366,5 +375,6 @@ struct {
 		[PROGRAM_TUNNEL_BACK] = (void *)&tunnel_back,
 		[PROGRAM_TUNNEL_ICMP] = (void *)&tunnel_icmp,
 		[PROGRAM_FROM_POD_DNS] = (void *)&from_pod_dns,
+		[PROGRAM_RESEND] = (void *)&resend,
 	},
 };

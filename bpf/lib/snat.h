@@ -510,10 +510,15 @@ static __always_inline struct step snat_translate(struct __sk_buff *skb, const s
 {
 	__u32 add = seen_from_server(packet, reply->flow.seen);
 	enum verdict verdict;
+	__u32 syn = 0;
 
 	flow_note(reply->at, flow_now(), add);
 	flow_note_twin(&reply->flow, add, false);
 	trace_flow(&reply->flow);
+	if (kept_asked(packet, &reply->flow))
+		syn = kept_refused(skb, packet, &reply->flow);
+	if (syn)
+		return step_resend(skb, syn, HOOK_FROM_NET);
 	verdict = reply_rewrite(skb, packet, &reply->flow);
 	return verdict_is_translate(verdict) ? (struct step){ NEXT_ROUTE, verdict } : step_finish(verdict);
 }

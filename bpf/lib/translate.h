@@ -6,6 +6,7 @@
 #include "observe.h"
 #include "packet.h"
 #include "policy.h"
+#include "resend.h"
 #include "rewrite.h"
 #include "settings.h"
 #include "tunnel.h"
@@ -334,7 +335,7 @@ static __always_inline struct step reply_translate(struct __sk_buff *skb, const 
 						   const struct packet *packet, const struct packet *seen)
 {
 	struct reply reply = {};
-	__u32 add;
+	__u32 add, syn = 0;
 
 	reply_find(&reply, settings, seen, QUERY_REPLY);
 	if (!reply.at)
@@ -346,6 +347,10 @@ static __always_inline struct step reply_translate(struct __sk_buff *skb, const 
 	trace_flow(&reply.flow);
 	if (reply.flow.flags == FLOW_DIRECT)
 		return step_finish(VERDICT_PASS_DIRECT);
+	if (kept_asked(packet, &reply.flow))
+		syn = kept_refused(skb, packet, &reply.flow);
+	if (syn)
+		return step_resend(skb, syn, packet->hook);
 	return reply_translated(skb, packet, &reply.flow, reply_rewrite(skb, packet, &reply.flow));
 }
 

@@ -31,7 +31,8 @@ enum verdict {
 	VERDICT_TRANSLATE_AFFINITY,    /* new flow: session affinity named the backend */
 	VERDICT_TRANSLATE_RECOVER,     /* mid-connection packet without a flow: made again by Maglev */
 	VERDICT_TRANSLATE_REHOME,      /* the flow's backend is not usable any more: another was picked */
-	VERDICT_TRANSLATE_RETRY,    /* the flow's backend did not answer the SYN, or refused it: the next one gets it */
+	VERDICT_TRANSLATE_RETRY, /* the flow's backend did not answer the SYN, or refused it: the next one gets it */
+	VERDICT_TRANSLATE_REFUSED, /* the backend's refusal of a SYN: it becomes that SYN once more, for the next backend */
 	VERDICT_TRANSLATE_HAIRPIN,  /* client and backend are one pod; returned on the device it came from */
 	VERDICT_TRANSLATE_FRAGMENT, /* later fragment: follows the first */
 	VERDICT_TRANSLATE_ICMP,     /* ICMP error: outer and quoted packet rewritten */
@@ -217,6 +218,8 @@ enum record_flags {
 	RECORD_ON_HOST = 4, /* the node has the address itself: the service has its own ports there, and no other */
 	RECORD_CARRY = 8, /* clients off the node go to backends on other nodes through the tunnel, where that can be */
 	RECORD_DSR = 16,  /* beside RECORD_CARRY: the other node answers such clients itself, where it can */
+	RECORD_RETRY_REFUSED =
+		32, /* a SYN that a backend refuses goes to the next one at once (nearlb.io/retry-refused) */
 };
 
 struct tier {
@@ -415,6 +418,27 @@ struct lost_packet {
 	__u32 copies;   /* how often it came */
 };
 _Static_assert(sizeof(struct lost_packet) == 20, "layout is shared");
+
+#define KEPT_SYNS     4096 /* connections whose SYN is kept; a power of two */
+#define KEPT_IP_ROOM  40   /* of an IPv6 header; of IPv4 one without options is kept */
+#define KEPT_TCP_ROOM 60   /* of the longest TCP header */
+
+/* A SYN as its client sent it, for when the backend refuses it. */
+struct kept_syn {
+	__u32 flow;     /* kept_flow; 0: nothing */
+	__u32 sequence; /* of the SYN, in network byte order */
+	__u32 ifindex;  /* of the device that it came by */
+	__u8 family;    /* 4 or 6 */
+	__u8 length;    /* bytes of its TCP header */
+	__u8 sent;      /* how often a refusal became it */
+	__u8 pad;
+	__u8 mac[14]; /* the Ethernet header */
+	__u8 pad2[2];
+	__u8 ip[KEPT_IP_ROOM];
+	__u8 tcp[KEPT_TCP_ROOM]; /* its checksum zero */
+	__u8 pad3[4];
+};
+_Static_assert(sizeof(struct kept_syn) == 136, "layout is shared");
 
 struct affinity_key {
 	struct address client;
@@ -705,6 +729,7 @@ enum program {
 	PROGRAM_TUNNEL_BACK,    /* an answer: sends it to the client */
 	PROGRAM_TUNNEL_ICMP,    /* an error about either */
 	PROGRAM_FROM_POD_DNS,   /* answers a question for a name, or leaves it to the slow path */
+	PROGRAM_RESEND,         /* makes the kept SYN of a refusal */
 	PROGRAM_MAX,
 };
 

@@ -83,6 +83,12 @@ struct handed_tunnel {
 };
 _Static_assert(sizeof(struct handed_tunnel) <= sizeof(((struct __sk_buff *)0)->cb), "fits skb->cb");
 
+/* To the program resend. */
+struct handed_resend {
+	__u32 flow; /* kept_flow of the SYN */
+	__u32 hook; /* where the refusal came, and is counted */
+};
+
 /* The attribute keeps each access one to the context with a constant offset, as the verifier demands. */
 struct handed {
 	__u8 context[offsetof(struct __sk_buff, cb)];
@@ -92,6 +98,7 @@ struct handed {
 		struct handed_route route;
 		struct handed_shortcut shortcut;
 		struct handed_tunnel tunnel;
+		struct handed_resend resend;
 	};
 } __attribute__((preserve_static_offset));
 
@@ -139,6 +146,7 @@ enum next {
 	NEXT_TUNNEL,     /* the packet goes to another node by the program tunnel_out */
 	NEXT_FORMER,     /* the program of the former tables, where there are such; else the verdict is final */
 	NEXT_REJECT,     /* the program reject, which answers */
+	NEXT_RESEND,     /* the program resend, which makes a kept SYN of the packet */
 };
 
 struct step {
@@ -286,6 +294,14 @@ static __always_inline int finish_routed(struct __sk_buff *skb, enum hook hook, 
 	trace_verdict(verdict);
 	count_verdict(hook, verdict, length);
 	return route_send(route);
+}
+
+/* ifindex: by which the packet comes in once more, as another one. */
+static __always_inline int finish_resent(enum hook hook, enum verdict verdict, __u32 length, __u32 ifindex)
+{
+	trace_verdict(verdict);
+	count_verdict(hook, verdict, length);
+	return verdict_is_drop(verdict) ? TC_ACT_SHOT : bpf_redirect(ifindex, BPF_F_INGRESS);
 }
 
 static __always_inline int finish(struct __sk_buff *skb, enum hook hook, enum verdict verdict)

@@ -11,15 +11,17 @@ import (
 // It is canonical: equal inputs in any order give equal values. Frontends are ordered by port name, protocol, kind,
 // address; backends by address, port name, protocol; endpoints by port name, protocol, address, slice.
 type Decision struct {
-	Service   ServiceName
-	Held      bool     // as of Input
-	Ejection  Ejection // as of the Service
-	OffNode   OffNode  // as of the Service, or the agent's flag where that says nothing
-	KeepLost  bool     // as of the Service
-	Frontends []Frontend
-	Backends  []Backend // every endpoint that a frontend leads to, in a tier or not: their states are published too
-	Endpoints []EndpointReason
-	Problems  []Problem
+	Service  ServiceName
+	Held     bool     // as of Input
+	Ejection Ejection // as of the Service
+	OffNode  OffNode  // as of the Service, or the agent's flag where that says nothing
+	KeepLost bool     // as of the Service
+
+	RetryRefused bool // as of the Service
+	Frontends    []Frontend
+	Backends     []Backend // every endpoint that a frontend leads to, in a tier or not: their states are published too
+	Endpoints    []EndpointReason
+	Problems     []Problem
 }
 
 // FrontendKey is what clients talk to. Unique in a node's tables.

@@ -28,6 +28,7 @@ type Service struct {
 	Overflow        Overflow       // annotation nearlb.io/overflow
 	SlowStart       time.Duration  // annotation nearlb.io/slow-start; 0: an endpoint that becomes ready gets its whole share at once
 	KeepLost        bool           // annotation nearlb.io/reset-lost is false: connections whose backend is gone and silent get no reset
+	RetryRefused    bool           // annotation nearlb.io/retry-refused: a SYN that a backend refuses goes to the next one, and the client is not told
 	WantsHints      bool           // spec.trafficDistribution or annotation topology-mode: slices should have hints
 }
 

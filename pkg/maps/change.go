@@ -190,6 +190,9 @@ func (c *change) prepareFrontend(w *wish) error {
 	} else {
 		f.value = frontendRecord(w.frontend, p.id)
 		f.value.Flags |= wayFlags(c.decision.OffNode)
+		if c.decision.RetryRefused {
+			f.value.Flags |= uint8(bpf.NearlbRecordFlagsRECORD_RETRY_REFUSED)
+		}
 		for i, side := range []*lb.Side{&w.frontend.Internal, &w.frontend.External} {
 			if err := c.prepareSide(f, i, side); err != nil {
 				return err

@@ -27,6 +27,7 @@ const (
 	annotationOffNode      = "nearlb.io/off-node"
 	annotationOverflow     = "nearlb.io/overflow"
 	annotationResetLost    = "nearlb.io/reset-lost"
+	annotationRetryRefused = "nearlb.io/retry-refused"
 	annotationSlowStart    = "nearlb.io/slow-start"
 	annotationWeight       = "nearlb.io/weight" // of an EndpointSlice
 )
@@ -52,6 +53,8 @@ func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorLis
 	out.Overflow, errs = overflow, append(errs, wrong...)
 	keepLost, wrong := keepLost(svc)
 	out.KeepLost, errs = keepLost, append(errs, wrong...)
+	retry, wrong := retryRefused(svc)
+	out.RetryRefused, errs = retry, append(errs, wrong...)
 	slowStart, wrong := slowStart(svc)
 	out.SlowStart, errs = slowStart, append(errs, wrong...)
 	return append(errs, unknownAnnotations(svc.Annotations, ofServices, "a Service")...)
@@ -80,6 +83,15 @@ func keepLost(svc *corev1.Service) (bool, field.ErrorList) {
 		return false, nil
 	}
 	return value == "false", oneOf(path, value, "true", "false")
+}
+
+// retryRefused tells that a connection which a backend refuses goes to the next one: annotation nearlb.io/retry-refused.
+func retryRefused(svc *corev1.Service) (bool, field.ErrorList) {
+	value, path := annotation(svc, annotationRetryRefused)
+	if value == "" {
+		return false, nil
+	}
+	return value == "true", oneOf(path, value, "true", "false")
 }
 
 func ejection(svc *corev1.Service) (lb.Ejection, field.ErrorList) {

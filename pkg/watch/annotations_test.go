@@ -69,6 +69,8 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 		{"lost connections are kept", "nearlb.io/reset-lost: 'false'", "", "[]  false keep", nil},
 		{"lost connections are reset", "nearlb.io/reset-lost: 'true'", "", "[]  false", nil},
 		{"no such thing", "nearlb.io/reset-lost: 'no'", "", "[]  false", []string{`nearlb.io/reset-lost: "no": unsupported value`}},
+		{"refused connections go on", "nearlb.io/retry-refused: 'true'", "", "[]  false retry", nil},
+		{"no such answer", "nearlb.io/retry-refused: 'yes'", "", "[]  false", []string{`nearlb.io/retry-refused: "yes": unsupported value`}},
 		{"names", "nearlb.io/dns: prefer", "", "[]  false", nil},
 		{"no such names", "nearlb.io/dns: nearest", "", "[]  false", []string{`nearlb.io/dns: "nearest": unsupported value`}},
 		{"fallback", "nearlb.io/local-fallback: 'true'", local, "[]  true", nil},
@@ -84,6 +86,9 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 			}
 			if svc.KeepLost {
 				asked += " keep"
+			}
+			if svc.RetryRefused {
+				asked += " retry"
 			}
 			if svc.SlowStart > 0 {
 				asked += fmt.Sprintf(" %v", svc.SlowStart)

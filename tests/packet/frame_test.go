@@ -3,6 +3,7 @@
 package packet
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net"
 	"net/netip"
@@ -40,6 +41,7 @@ type packet struct {
 	inner    []extension // behind the fragment header: of a packet that is cut the first fragment alone has them
 	fragment *fragment
 	mss      uint16 // of a SYN; 0: 1460
+	more     int    // bytes of further TCP options of a SYN, 36 at most
 }
 
 // icmp is what follows the checksum of an ICMP or ICMPv6 message.
@@ -217,6 +219,9 @@ func (p packet) tcp() *layers.TCP {
 	}
 	if tcp.SYN {
 		tcp.Options = []layers.TCPOption{{OptionType: layers.TCPOptionKindMSS, OptionData: binary.BigEndian.AppendUint16(nil, or(p.mss, 1460))}}
+		if p.more > 0 {
+			tcp.Options = append(tcp.Options, layers.TCPOption{OptionType: 254, OptionData: bytes.Repeat([]byte{0xa5}, p.more-2), OptionLength: uint8(p.more)})
+		}
 	}
 	return tcp
 }

@@ -320,6 +320,22 @@ type NearlbIcmpBudget struct {
 	Credit uint64
 }
 
+type NearlbKeptSyn struct {
+	_        structs.HostLayout
+	Flow     uint32
+	Sequence uint32
+	Ifindex  uint32
+	Family   uint8
+	Length   uint8
+	Sent     uint8
+	Pad      uint8
+	Mac      [14]uint8
+	Pad2     [2]uint8
+	Ip       [40]uint8
+	Tcp      [60]uint8
+	Pad3     [4]uint8
+}
+
 type NearlbKind uint32
 
 const (
@@ -418,7 +434,8 @@ const (
 	NearlbProgramPROGRAM_TUNNEL_BACK      NearlbProgram = 19
 	NearlbProgramPROGRAM_TUNNEL_ICMP      NearlbProgram = 20
 	NearlbProgramPROGRAM_FROM_POD_DNS     NearlbProgram = 21
-	NearlbProgramPROGRAM_MAX              NearlbProgram = 22
+	NearlbProgramPROGRAM_RESEND           NearlbProgram = 22
+	NearlbProgramPROGRAM_MAX              NearlbProgram = 23
 )
 
 type NearlbReason uint32
@@ -475,6 +492,7 @@ const (
 	NearlbRecordFlagsRECORD_ON_HOST       NearlbRecordFlags = 4
 	NearlbRecordFlagsRECORD_CARRY         NearlbRecordFlags = 8
 	NearlbRecordFlagsRECORD_DSR           NearlbRecordFlags = 16
+	NearlbRecordFlagsRECORD_RETRY_REFUSED NearlbRecordFlags = 32
 )
 
 type NearlbSchema uint32
@@ -692,40 +710,41 @@ const (
 	NearlbVerdictVERDICT_TRANSLATE_RECOVER        NearlbVerdict = 16
 	NearlbVerdictVERDICT_TRANSLATE_REHOME         NearlbVerdict = 17
 	NearlbVerdictVERDICT_TRANSLATE_RETRY          NearlbVerdict = 18
-	NearlbVerdictVERDICT_TRANSLATE_HAIRPIN        NearlbVerdict = 19
-	NearlbVerdictVERDICT_TRANSLATE_FRAGMENT       NearlbVerdict = 20
-	NearlbVerdictVERDICT_TRANSLATE_ICMP           NearlbVerdict = 21
-	NearlbVerdictVERDICT_TRANSLATE_DIRECT         NearlbVerdict = 22
-	NearlbVerdictVERDICT_REJECT_NO_ENDPOINTS      NearlbVerdict = 23
-	NearlbVerdictVERDICT_REJECT_UNKNOWN_PORT      NearlbVerdict = 24
-	NearlbVerdictVERDICT_REJECT_NO_TOPOLOGY_MATCH NearlbVerdict = 25
-	NearlbVerdictVERDICT_REJECT_LOST              NearlbVerdict = 26
-	NearlbVerdictVERDICT_REJECT_ECHO              NearlbVerdict = 27
-	NearlbVerdictVERDICT_REJECT_NAME              NearlbVerdict = 28
-	NearlbVerdictVERDICT_REJECT_TOO_BIG           NearlbVerdict = 29
-	NearlbVerdictVERDICT_REJECT_TIME_EXCEEDED     NearlbVerdict = 30
-	NearlbVerdictVERDICT_REJECT_HELLO             NearlbVerdict = 31
-	NearlbVerdictVERDICT_REJECT_LATE_ANSWER       NearlbVerdict = 32
-	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 33
-	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 34
-	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 35
-	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 36
-	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 37
-	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 38
-	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 39
-	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 40
-	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 41
-	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 42
-	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 43
-	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 44
-	NearlbVerdictVERDICT_DROP_NO_ROUTE            NearlbVerdict = 45
-	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 46
-	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 47
-	NearlbVerdictVERDICT_DROP_ICMP_LIMIT          NearlbVerdict = 48
-	NearlbVerdictVERDICT_DROP_TUNNEL_SOURCE       NearlbVerdict = 49
-	NearlbVerdictVERDICT_DROP_TUNNEL_MALFORMED    NearlbVerdict = 50
-	NearlbVerdictVERDICT_DROP_TUNNEL_STRAY        NearlbVerdict = 51
-	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 52
+	NearlbVerdictVERDICT_TRANSLATE_REFUSED        NearlbVerdict = 19
+	NearlbVerdictVERDICT_TRANSLATE_HAIRPIN        NearlbVerdict = 20
+	NearlbVerdictVERDICT_TRANSLATE_FRAGMENT       NearlbVerdict = 21
+	NearlbVerdictVERDICT_TRANSLATE_ICMP           NearlbVerdict = 22
+	NearlbVerdictVERDICT_TRANSLATE_DIRECT         NearlbVerdict = 23
+	NearlbVerdictVERDICT_REJECT_NO_ENDPOINTS      NearlbVerdict = 24
+	NearlbVerdictVERDICT_REJECT_UNKNOWN_PORT      NearlbVerdict = 25
+	NearlbVerdictVERDICT_REJECT_NO_TOPOLOGY_MATCH NearlbVerdict = 26
+	NearlbVerdictVERDICT_REJECT_LOST              NearlbVerdict = 27
+	NearlbVerdictVERDICT_REJECT_ECHO              NearlbVerdict = 28
+	NearlbVerdictVERDICT_REJECT_NAME              NearlbVerdict = 29
+	NearlbVerdictVERDICT_REJECT_TOO_BIG           NearlbVerdict = 30
+	NearlbVerdictVERDICT_REJECT_TIME_EXCEEDED     NearlbVerdict = 31
+	NearlbVerdictVERDICT_REJECT_HELLO             NearlbVerdict = 32
+	NearlbVerdictVERDICT_REJECT_LATE_ANSWER       NearlbVerdict = 33
+	NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS  NearlbVerdict = 34
+	NearlbVerdictVERDICT_DROP_UNALLOCATED         NearlbVerdict = 35
+	NearlbVerdictVERDICT_DROP_SOURCE_RANGE        NearlbVerdict = 36
+	NearlbVerdictVERDICT_DROP_MALFORMED           NearlbVerdict = 37
+	NearlbVerdictVERDICT_DROP_FRAGMENT            NearlbVerdict = 38
+	NearlbVerdictVERDICT_DROP_FLOWS_FULL          NearlbVerdict = 39
+	NearlbVerdictVERDICT_DROP_FLOW_RACE           NearlbVerdict = 40
+	NearlbVerdictVERDICT_DROP_PORTS_FULL          NearlbVerdict = 41
+	NearlbVerdictVERDICT_DROP_NO_BACKEND          NearlbVerdict = 42
+	NearlbVerdictVERDICT_DROP_SCTP_PORT           NearlbVerdict = 43
+	NearlbVerdictVERDICT_DROP_REWRITE             NearlbVerdict = 44
+	NearlbVerdictVERDICT_DROP_NO_PROGRAM          NearlbVerdict = 45
+	NearlbVerdictVERDICT_DROP_NO_ROUTE            NearlbVerdict = 46
+	NearlbVerdictVERDICT_DROP_FORWARDING_OFF      NearlbVerdict = 47
+	NearlbVerdictVERDICT_DROP_NO_SOURCE           NearlbVerdict = 48
+	NearlbVerdictVERDICT_DROP_ICMP_LIMIT          NearlbVerdict = 49
+	NearlbVerdictVERDICT_DROP_TUNNEL_SOURCE       NearlbVerdict = 50
+	NearlbVerdictVERDICT_DROP_TUNNEL_MALFORMED    NearlbVerdict = 51
+	NearlbVerdictVERDICT_DROP_TUNNEL_STRAY        NearlbVerdict = 52
+	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 53
 )
 
 type NearlbVerdictCounter struct {
@@ -786,6 +805,7 @@ const (
 	NearlbMapFragments             = "fragments"
 	NearlbMapFrontends             = "frontends"
 	NearlbMapIcmpBudgets           = "icmp_budgets"
+	NearlbMapKeptSyns              = "kept_syns"
 	NearlbMapKnownAddresses        = "known_addresses"
 	NearlbMapLocalBackends         = "local_backends"
 	NearlbMapLostPackets           = "lost_packets"
@@ -819,6 +839,7 @@ const (
 	NearlbProgFromPodIcmp          = "from_pod_icmp"
 	NearlbProgFromPodSlow          = "from_pod_slow"
 	NearlbProgReject               = "reject"
+	NearlbProgResend               = "resend"
 	NearlbProgRoute                = "route"
 	NearlbProgShortcut             = "shortcut"
 	NearlbProgSockConnect4         = "sock_connect4"
@@ -951,6 +972,7 @@ type NearlbProgramSpecs struct {
 	FromPodIcmp      *ebpf.ProgramSpec `ebpf:"from_pod_icmp"`
 	FromPodSlow      *ebpf.ProgramSpec `ebpf:"from_pod_slow"`
 	Reject           *ebpf.ProgramSpec `ebpf:"reject"`
+	Resend           *ebpf.ProgramSpec `ebpf:"resend"`
 	Route            *ebpf.ProgramSpec `ebpf:"route"`
 	Shortcut         *ebpf.ProgramSpec `ebpf:"shortcut"`
 	SockConnect4     *ebpf.ProgramSpec `ebpf:"sock_connect4"`
@@ -999,6 +1021,7 @@ type NearlbMapSpecs struct {
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Frontends       *ebpf.MapSpec `ebpf:"frontends"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
+	KeptSyns        *ebpf.MapSpec `ebpf:"kept_syns"`
 	KnownAddresses  *ebpf.MapSpec `ebpf:"known_addresses"`
 	LocalBackends   *ebpf.MapSpec `ebpf:"local_backends"`
 	LostPackets     *ebpf.MapSpec `ebpf:"lost_packets"`
@@ -1120,6 +1143,7 @@ type NearlbMaps struct {
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Frontends       *ebpf.Map `ebpf:"frontends"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
+	KeptSyns        *ebpf.Map `ebpf:"kept_syns"`
 	KnownAddresses  *ebpf.Map `ebpf:"known_addresses"`
 	LocalBackends   *ebpf.Map `ebpf:"local_backends"`
 	LostPackets     *ebpf.Map `ebpf:"lost_packets"`
@@ -1164,6 +1188,7 @@ func (m *NearlbMaps) Close() error {
 		m.Fragments,
 		m.Frontends,
 		m.IcmpBudgets,
+		m.KeptSyns,
 		m.KnownAddresses,
 		m.LocalBackends,
 		m.LostPackets,
@@ -1263,6 +1288,7 @@ type NearlbPrograms struct {
 	FromPodIcmp      *ebpf.Program `ebpf:"from_pod_icmp"`
 	FromPodSlow      *ebpf.Program `ebpf:"from_pod_slow"`
 	Reject           *ebpf.Program `ebpf:"reject"`
+	Resend           *ebpf.Program `ebpf:"resend"`
 	Route            *ebpf.Program `ebpf:"route"`
 	Shortcut         *ebpf.Program `ebpf:"shortcut"`
 	SockConnect4     *ebpf.Program `ebpf:"sock_connect4"`
@@ -1302,6 +1328,7 @@ func (p *NearlbPrograms) Close() error {
 		p.FromPodIcmp,
 		p.FromPodSlow,
 		p.Reject,
+		p.Resend,
 		p.Route,
 		p.Shortcut,
 		p.SockConnect4,

@@ -100,6 +100,7 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 		l.warming.forget(name)
 		l.checks.Remove(name)
 		l.noteMinding(name, false)
+		l.wayless.note(name, false)
 		stats, err := l.tables.Remove(name)
 		names.settle(err)
 		return outcome{service: name, stats: stats}, err
@@ -110,6 +111,7 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 		l.queue.AddAfter(task{warm, name}, next)
 	}
 	l.noteMinding(name, mindsHost(in))
+	l.wayless.note(name, in.Service.OffNode.Tunneled() && l.tunnelPort == 0)
 	node := l.node()
 	decision := decide.Serve(in, node)
 	decision.OffNode = cmp.Or(decision.OffNode, l.offNode)

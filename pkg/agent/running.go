@@ -72,7 +72,7 @@ func (r *running) status() Status {
 		May:      append([]string{}, r.daemon.may...),
 		Failing:  []FailingService{},
 		Problems: append([]lb.Problem{}, r.source.Problems()...),
-		here:     slices.Concat(r.tables.Problems(), r.checks.Problems()),
+		here:     slices.Concat(r.tables.Problems(), r.checks.Problems(), r.loop.wayless.problems()),
 		Ejected:  r.leftOut(),
 		Trouble:  r.kept(),
 		Names:    r.daemon.names.status(),

@@ -271,6 +271,36 @@ func (p *tunnelPeers) close() {
 	}
 }
 
+// wayless are Services that ask for the tunnel of an agent that has none.
+type wayless struct {
+	mu    sync.Mutex
+	names map[lb.ServiceName]bool
+}
+
+func (w *wayless) note(name lb.ServiceName, is bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !is {
+		delete(w.names, name)
+		return
+	}
+	if w.names == nil {
+		w.names = map[lb.ServiceName]bool{}
+	}
+	w.names[name] = true
+}
+
+// problems are by name of the Service.
+func (w *wayless) problems() (all []lb.Problem) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, name := range slices.SortedFunc(maps.Keys(w.names), lb.ServiceName.Compare) {
+		all = append(all, lb.Problem{Object: name.Object(), Field: "metadata.annotations[nearlb.io/off-node]",
+			Message: "this agent has no tunnel (--off-node, --carry-port): clients off the node go by SNAT"})
+	}
+	return all
+}
+
 // tunnelPort is 0 as long as the first list is waited for: tables that hold nothing have no room for nodes.
 func (r *running) tunnelPort() uint16 {
 	if r.plan.waiting {

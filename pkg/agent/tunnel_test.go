@@ -5,9 +5,11 @@ package agent
 import (
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/lb"
 	tables "github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -95,5 +97,19 @@ func TestAnswersToAnEarlierAgentCountUntilNodesAreAsked(t *testing.T) {
 		if p.judge(own, nodes, "n1", time.Now().Add(lostAfter(len(nodes))+time.Second)); p.takes("n2").carries {
 			t.Errorf("port %d: carries though it never answered this agent", port)
 		}
+	}
+}
+
+// A Service that asks for the tunnel of an agent that has none is told of, until it asks no more.
+func TestAServiceThatAsksForATunnelThatIsNotThereIsTold(t *testing.T) {
+	var w wayless
+	web := lb.ServiceName{Namespace: "default", Name: "web"}
+	w.note(web, true)
+	if all := w.problems(); len(all) != 1 || all[0].Object != web.Object() || !strings.Contains(all[0].Field, "nearlb.io/off-node") {
+		t.Errorf("problems %+v", all)
+	}
+	w.note(web, false)
+	if all := w.problems(); len(all) > 0 {
+		t.Errorf("problems %+v", all)
 	}
 }

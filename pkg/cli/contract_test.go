@@ -73,7 +73,7 @@ func sampleDecision() (lb.Node, lb.Decision) {
 // The names of contracts.md. Fields may be added to a document, so each list is what must be there.
 func TestThePlanHasTheFieldsOfTheContract(t *testing.T) {
 	node, decision := sampleDecision()
-	got := fields(t, newPlanDocument(node, []lb.Decision{decision}, nil))
+	got := fields(t, newPlanDocument(node, lb.OffNodeSNAT, []lb.Decision{decision}, nil))
 	side := func(name string) []string {
 		in := "frontends[]." + name
 		backend := in + ".tiers[].backends[]"
@@ -100,7 +100,7 @@ func lacks(t *testing.T, got, want []string) {
 }
 
 func TestAPlanOfNothingHasEmptyListsAndNoNull(t *testing.T) {
-	text, err := json.Marshal(newPlanDocument(lb.Node{}, nil, nil))
+	text, err := json.Marshal(newPlanDocument(lb.Node{}, lb.OffNodeSNAT, nil, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestTheBenchmarkHasTheFieldsOfTheContract(t *testing.T) {
 func TestProblemsAreSaidOnceAndInOrder(t *testing.T) {
 	node, decision := sampleDecision()
 	more := []lb.Problem{{Object: "Z"}, {Object: "A"}, {Object: "Z"}, decision.Problems[0]}
-	got := fmt.Sprint(newPlanDocument(node, []lb.Decision{decision}, more).Problems)
+	got := fmt.Sprint(newPlanDocument(node, lb.OffNodeSNAT, []lb.Decision{decision}, more).Problems)
 	if want := "[{A  } {Service default/web spec odd} {Z  }]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -38,6 +39,7 @@ func servicesCommand() *cobra.Command {
 			{heading: "FROM THIS NODE", cell: func(r maps.FrontendRow) string { return liveSideText(r.Internal) }},
 			{heading: "FROM OUTSIDE", wide: true, cell: func(r maps.FrontendRow) string { return liveSideText(r.External) }},
 			outside(func(r maps.FrontendRow) (string, string) { return liveSideText(r.Internal), liveSideText(r.External) }),
+			{heading: "TO OTHER NODES", wide: true, cell: func(r maps.FrontendRow) string { return offNodeText(r) }},
 			{heading: "OPEN", wide: true, right: true, cell: func(r maps.FrontendRow) string { return count(r.Open) }},
 			{heading: "NEW/S", when: eachSecond, right: true, cell: once(func(r maps.FrontendRow) string { return perSecond(r.NewPerSecond, rate) })},
 			{heading: "TOTAL", wide: true, when: oncePrint, right: true, cell: once(func(r maps.FrontendRow) string { return count(r.Connections) })},
@@ -49,6 +51,24 @@ func servicesCommand() *cobra.Command {
 			{heading: "SOURCES", wide: true, cell: func(r maps.FrontendRow) string { return strings.Join(r.SourceRanges, ",") }},
 		},
 	}.command()
+}
+
+// offNodeText says how clients off the node get to backends on other nodes: "snat", or "dsr, carry to n3 (it cannot answer clients), snat to n4 (it takes no packets)".
+func offNodeText(r maps.FrontendRow) string {
+	if r.External.Action != string(lb.Balance) {
+		return ""
+	}
+	if r.OffNode == nil {
+		return string(lb.OffNodeSNAT)
+	}
+	text := r.OffNode.Way
+	if len(r.OffNode.Carry) > 0 {
+		text += ", carry to " + someNodes(r.OffNode.Carry) + " (cannot answer clients)"
+	}
+	if len(r.OffNode.SNAT) > 0 {
+		text += ", snat to " + someNodes(r.OffNode.SNAT) + " (takes no packets)"
+	}
+	return text
 }
 
 // markRepeats marks the rows whose service port's counters a row before has.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/nearlb/nearlb/pkg/decide"
@@ -72,8 +73,9 @@ func prefixes(flag string, texts []string) ([]netip.Prefix, error) {
 
 // objectFlags are -f and the node, of the commands that work on objects from files.
 type objectFlags struct {
-	files []string
-	node  string
+	files   []string
+	node    string
+	offNode lb.OffNode // of Services that say nothing
 	nodeFlags
 }
 
@@ -81,6 +83,14 @@ func (f *objectFlags) add(flags *pflag.FlagSet) {
 	flags.StringArrayVarP(&f.files, "filename", "f", nil, "`FILE|DIR` with Services, EndpointSlices, Nodes; - is standard input (repeatable)")
 	flags.StringVar(&f.node, "node", "", "`name` of this node, as in the slices' nodeName")
 	f.nodeFlags.add(flags)
+}
+
+// addOffNode is for commands that say how clients off the node get to backends on other nodes.
+func (f *objectFlags) addOffNode(cmd *cobra.Command) {
+	f.offNode = lb.OffNodeSNAT
+	way := modeFlag[lb.OffNode]{&f.offNode, lb.OffNodes()}
+	cmd.Flags().Var(way, "off-node", "the agent's: how clients off the node get to backends on other nodes, `snat|carry|dsr`")
+	complete(cmd, "off-node", way.words)
 }
 
 // load reads the objects once. Every error of it is bad input. Warnings go to warn, one line each.

@@ -33,6 +33,7 @@ differently, and which part of their new connections goes to other backends.`,
 	objects.add(cmd.Flags())
 	cmd.Flags().BoolVar(&strict, "strict", false, "end with 1 if there are problems; with --diff: new ones")
 	cmd.Flags().BoolVar(&diff, "diff", false, "compare two files or directories, the former first, in the place of --filename")
+	objects.addOffNode(cmd)
 	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if !diff {
@@ -83,7 +84,7 @@ func (f objectFlags) plan(cmd *cobra.Command, files ...string) (planDocument, er
 	if err != nil {
 		return planDocument{}, err
 	}
-	return newPlanDocument(source.Node(), withUnserved(decided, source), append(clashing, source.Problems()...)), nil
+	return newPlanDocument(source.Node(), f.offNode, withUnserved(decided, source), append(clashing, source.Problems()...)), nil
 }
 
 func writeAs(out io.Writer, format string, document any, table func() error) error {

@@ -40,8 +40,15 @@ type planFrontend struct {
 	planFrontendID
 	Internal        planSide       `json:"internal"`
 	External        planSide       `json:"external"`
+	OffNode         *planWay       `json:"offNode,omitempty"` // where there are external backends on other nodes, and more than SNAT is asked for
 	AffinitySeconds int64          `json:"affinitySeconds"`
 	SourceRanges    []netip.Prefix `json:"sourceRanges"`
+}
+
+// planWay is how clients off the node get to backends on other nodes.
+type planWay struct {
+	Way     lb.OffNode `json:"way"`
+	Because string     `json:"because"` // where it is said
 }
 
 type planSide struct {
@@ -80,8 +87,9 @@ type planEndpoint struct {
 	Reason       lb.Reason   `json:"reason"`
 }
 
-// newPlanDocument joins the decisions of all Services, which come sorted by name and are canonical in themselves.
-func newPlanDocument(node lb.Node, decisions []lb.Decision, problems []lb.Problem) planDocument {
+// newPlanDocument joins the decisions of all Services, which come sorted by name and are canonical in themselves. offNode is that of Services
+// that say nothing.
+func newPlanDocument(node lb.Node, offNode lb.OffNode, decisions []lb.Decision, problems []lb.Problem) planDocument {
 	doc := planDocument{
 		Node:      planNode{Name: node.Name, Zone: node.Zone, Region: node.Region, Addresses: list(node.Addresses)},
 		Frontends: []planFrontend{},
@@ -94,7 +102,9 @@ func newPlanDocument(node lb.Node, decisions []lb.Decision, problems []lb.Proble
 			backends[backend.Key] = backend
 		}
 		for _, frontend := range decision.Frontends {
-			doc.Frontends = append(doc.Frontends, newPlanFrontend(frontend, backends))
+			made := newPlanFrontend(frontend, backends)
+			made.OffNode = newPlanWay(made.External, decision.OffNode, offNode, node.Name)
+			doc.Frontends = append(doc.Frontends, made)
 		}
 		for _, endpoint := range decision.Endpoints {
 			doc.Endpoints = append(doc.Endpoints, newPlanEndpoint(endpoint))
@@ -121,6 +131,20 @@ func newPlanFrontend(f lb.Frontend, backends map[lb.BackendKey]lb.Backend) planF
 		AffinitySeconds: int64(f.Affinity.Seconds()),
 		SourceRanges:    list(f.SourceRanges),
 	}
+}
+
+// newPlanWay is nil where no client takes the way, and where nobody says more than that it is SNAT's.
+func newPlanWay(side planSide, asked, otherwise lb.OffNode, node string) *planWay {
+	way := planWay{asked, "nearlb.io/off-node"}
+	if asked == "" {
+		way = planWay{otherwise, "--off-node"}
+	}
+	elsewhere := func(b planBackend) bool { return b.Node != node }
+	leaves := func(t planTier) bool { return slices.ContainsFunc(t.Backends, elsewhere) }
+	if asked == "" && !otherwise.Tunneled() || !slices.ContainsFunc(side.Tiers, leaves) {
+		return nil
+	}
+	return &way
 }
 
 func newPlanSide(side lb.Side, backends map[lb.BackendKey]lb.Backend) planSide {

@@ -70,9 +70,18 @@ func frontendColumns() []column[planFrontend] {
 		{heading: "FROM THIS NODE", cell: func(f planFrontend) string { return sideText(f.Internal) }},
 		{heading: "FROM OUTSIDE", wide: true, cell: func(f planFrontend) string { return sideText(f.External) }},
 		outside(func(f planFrontend) (string, string) { return sideText(f.Internal), sideText(f.External) }),
+		{heading: "TO OTHER NODES", needed: func(f planFrontend) bool { return f.OffNode != nil }, cell: func(f planFrontend) string { return planWayText(f.OffNode) }},
 		{heading: "AFFINITY", wide: true, cell: func(f planFrontend) string { return secondsText(f.AffinitySeconds) }},
 		{heading: "SOURCES", wide: true, cell: func(f planFrontend) string { return joined(f.SourceRanges) }},
 	}
+}
+
+// planWayText is "dsr (nearlb.io/off-node)".
+func planWayText(way *planWay) string {
+	if way == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s (%s)", way.Way, way.Because)
 }
 
 // outside is the column of clients off the node where not all of them get what those on the node get.

@@ -48,6 +48,9 @@ func writeAnswer(w io.Writer, r trace.Request, a trace.Answer) error {
 	if a.Source != nil {
 		fmt.Fprintf(&b, "  source   %s%s\n", *a.Source, kept(a.SNAT))
 	}
+	if a.Way != nil {
+		fmt.Fprintf(&b, "  way      %s: %s\n", a.Way.Name, printable(a.Way.Because))
+	}
 	for _, name := range slices.Sorted(maps.Keys(a.Verdicts)) {
 		fmt.Fprintf(&b, "  counted  %d %s\n", a.Verdicts[name], strings.ReplaceAll(name, "-", " "))
 	}

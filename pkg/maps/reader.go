@@ -44,6 +44,7 @@ type view struct {
 	*store
 	texts map[nameKey]string
 	tiers map[span][]TierBackendRow
+	ways  map[string]tunnelAbility // nil: not read yet
 }
 
 func (r *Reader) view() (*view, error) {

@@ -119,6 +119,7 @@ func (v *view) frontendRow(key frontendKey, r *recordValue, ranges map[uint32][]
 		Internal: v.sideRow(r, int(bpf.NearlbSideIndexSIDE_INTERNAL)), External: v.sideRow(r, int(bpf.NearlbSideIndexSIDE_EXTERNAL)),
 		Connections: counter.Connections, Rejected: counter.Rejected, Dropped: counter.Dropped,
 	}
+	row.OffNode = v.wayRow(r, row.External)
 	if asksRanges(r) {
 		for _, p := range ranges[r.Service] {
 			if p.Addr().Is4() == row.Address.Is4() {
@@ -127,6 +128,57 @@ func (v *view) frontendRow(key frontendKey, r *recordValue, ranges map[uint32][]
 		}
 	}
 	return row
+}
+
+// wayRow says how clients off the node get to a side's backends on other nodes.
+func (v *view) wayRow(r *recordValue, side SideRow) *WayRow {
+	row := WayRow{Way: string(lb.OffNodeCarry), SNAT: []string{}, Carry: []string{}}
+	if r.Flags&uint8(bpf.NearlbRecordFlagsRECORD_CARRY) == 0 {
+		return nil
+	}
+	if r.Flags&uint8(bpf.NearlbRecordFlagsRECORD_DSR) != 0 {
+		row.Way = string(lb.OffNodeDSR)
+	}
+	nodes := v.tunnelWays()
+	elsewhere := false
+	for _, tier := range side.Tiers {
+		for _, b := range tier.Backends {
+			can, known := nodes[b.Node]
+			if known && can.own {
+				continue
+			}
+			elsewhere = true
+			if !can.carries {
+				row.SNAT = append(row.SNAT, b.Node)
+			} else if !can.direct && row.Way == string(lb.OffNodeDSR) {
+				row.Carry = append(row.Carry, b.Node)
+			}
+		}
+	}
+	if !elsewhere {
+		return nil
+	}
+	slices.Sort(row.SNAT)
+	slices.Sort(row.Carry)
+	row.SNAT, row.Carry = slices.Compact(row.SNAT), slices.Compact(row.Carry)
+	return &row
+}
+
+// tunnelAbility is what a node does in the tunnel.
+type tunnelAbility struct{ own, carries, direct bool }
+
+// tunnelWays are those of the nodes by name. They are read once.
+func (v *view) tunnelWays() map[string]tunnelAbility {
+	if v.ways != nil {
+		return v.ways
+	}
+	v.ways = map[string]tunnelAbility{}
+	end, _, _ := v.tunnel.get(0)
+	for number, row := range v.tunnelNodes.all() {
+		own := row.Address4 == end.Own4 && row.Address6 == end.Own6
+		v.ways[v.texts[nameKey{Kind: nodeName, Id: number}]] = tunnelAbility{own, row.Carries != 0 && end.Port != 0, row.Direct != 0}
+	}
+	return v.ways
 }
 
 func (v *view) sideRow(r *recordValue, index int) SideRow {

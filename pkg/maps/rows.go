@@ -14,6 +14,7 @@ type FrontendRow struct {
 	FrontendPort    uint16     `json:"frontendPort"`
 	Internal        SideRow    `json:"internal"`
 	External        SideRow    `json:"external"`
+	OffNode         *WayRow    `json:"offNode,omitempty"` // nil: SNAT, or no backend is on another node
 	AffinitySeconds uint32     `json:"affinitySeconds"`
 	SourceRanges    []string   `json:"sourceRanges"`
 	Connections     uint64     `json:"connections"` // of the service port, over all its frontends
@@ -22,6 +23,13 @@ type FrontendRow struct {
 	Open            uint64     `json:"open"`        // connections of this frontend that have not ended
 	Repeats         bool       `json:"-"`           // an earlier row has the service port's counters: tables show them there
 	PortRates
+}
+
+// WayRow is how clients off the node get to backends on other nodes where a tunnel is asked for.
+type WayRow struct {
+	Way   string   `json:"way"`   // carry or dsr, to all but these nodes:
+	SNAT  []string `json:"snat"`  // they take no packets out of the tunnel
+	Carry []string `json:"carry"` // of dsr: they cannot answer clients themselves
 }
 
 // PortRates are what the counters of a service port gained a second, where somebody watches; nil: nobody does.

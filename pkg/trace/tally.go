@@ -22,6 +22,7 @@ type tally struct {
 	service  string
 	port     *string
 	backends map[netip.AddrPort]*Backend
+	way      *Way       // of the first packet that takes one
 	source   netip.Addr // of the packets that went on; invalid: none did
 	asked    *Asked     // the first packet; nil: nothing
 }
@@ -65,6 +66,11 @@ func (t *Tracer) tally(to *tally, client netip.AddrPort, result bpf.NearlbTraceR
 	if result.BackendFound == 0 {
 		return nil
 	}
+	if to.way == nil && to.request.From == FromNetwork {
+		if to.way, err = t.way(result); err != nil {
+			return err
+		}
+	}
 	if to.backends[backend] == nil {
 		tier, err := t.nearness(result.Backend)
 		if err != nil {
@@ -97,7 +103,7 @@ func (t *Tracer) translated(r Request, client netip.AddrPort, result bpf.NearlbT
 func (to *tally) answer() Answer {
 	a := Answer{
 		ID: to.request.ID, Verdict: string(to.first.Class), Reason: to.first.Reason,
-		Service: to.service, Port: to.port, Backends: []Backend{}, Question: to.asked,
+		Service: to.service, Port: to.port, Backends: []Backend{}, Way: to.way, Question: to.asked,
 	}
 	if to.source.IsValid() {
 		a.Source = &to.source
@@ -117,10 +123,19 @@ func (to *tally) answer() Answer {
 
 // name is the name of a service port, as the agent wrote it: "namespace/name:port/TCP".
 func (t *Tracer) name(id uint32) (string, error) {
-	var value bpf.NearlbNameValue
-	key := bpf.NearlbNameKey{Kind: uint32(bpf.NearlbNameKindNAME_SERVICE_PORT), Id: id}
-	if err := t.objects.Names.Lookup(&key, &value); err != nil {
+	name, err := t.text(uint32(bpf.NearlbNameKindNAME_SERVICE_PORT), id)
+	if err != nil {
 		return "", fmt.Errorf("read name of service port %d: %w", id, err)
+	}
+	return name, nil
+}
+
+// text is the name of an id of a kind.
+func (t *Tracer) text(kind, id uint32) (string, error) {
+	var value bpf.NearlbNameValue
+	key := bpf.NearlbNameKey{Kind: kind, Id: id}
+	if err := t.objects.Names.Lookup(&key, &value); err != nil {
+		return "", err
 	}
 	text := make([]byte, len(value.Text))
 	for i, c := range value.Text {

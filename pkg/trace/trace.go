@@ -90,9 +90,16 @@ type Answer struct {
 	Port     *string        `json:"port,omitempty"`     // name of the service's port, which may be empty
 	Backends []Backend      `json:"backends"`           // by address
 	SNAT     bool           `json:"snat"`               // whether the client's address is replaced
+	Way      *Way           `json:"way,omitempty"`      // of a client off the node to a backend on another node
 	Source   *netip.Addr    `json:"source,omitempty"`   // the address that the other end sees; absent when none sees any
 	Question *Asked         `json:"question,omitempty"` // who answers the first packet's
 	Verdicts map[string]int `json:"verdicts,omitempty"` // packets by verdict ("reject-no-endpoints"), when not all have the same one
+}
+
+// Way is how the first packet gets from this node to a backend on another one.
+type Way struct {
+	Name    lb.OffNode `json:"name"`    // snat, carry or dsr
+	Because string     `json:"because"` // in words
 }
 
 // Backend is one backend that got packets of a Request, and how many.

@@ -46,6 +46,7 @@ func TestAnswersLeaveTheBackendsNodeOnEveryNetwork(t *testing.T) {
 			s.part("backends on nodes' own addresses answer everybody", checkNodeBackends)
 			s.part("another node's port answers", checkOtherNodesPort)
 			s.part("big transfers from off the node arrive whole", checkTransfersFromOutside)
+			s.part("nearlb trace says what backends see", checkTrace)
 			s.part("answers pass the first node by", checkDirectAnswers)
 			s.part("an agent killed under load from off the node loses no connection", checkKilledAgent)
 		})

@@ -8,9 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/trace"
 )
 
@@ -50,10 +52,26 @@ func checkTrace(t *testing.T, s *stage) {
 		}
 	}
 	for i, got := range s.trace(questions) {
+		if way := s.wayOf(questions[i]); got.Way == nil && way != "" || got.Way != nil && got.Way.Name != way {
+			t.Errorf("%+v: trace names the way %+v, want %s", questions[i], got.Way, way)
+		}
 		if !slices.Equal(got.Backends, want[i].Backends) || got.SNAT != want[i].SNAT || got.Source == nil || *got.Source != *want[i].Source {
 			t.Errorf("%+v: trace says %+v, source %v; want %+v, source %v", questions[i], got, got.Source, want[i], want[i].Source)
 		}
 	}
+}
+
+// wayOf is how a connection gets to its backend on another node, "": it comes from this node or stays there.
+func (s *stage) wayOf(q question) lb.OffNode {
+	switch {
+	case q.From != string(trace.FromNetwork) || !strings.HasSuffix(q.ID, s.far.Name):
+		return ""
+	case s.options.direct:
+		return lb.OffNodeDSR
+	case s.options.carries:
+		return lb.OffNodeCarry
+	}
+	return lb.OffNodeSNAT
 }
 
 // told is what a trace has to say of a connection that was made.

@@ -147,8 +147,8 @@ bench: build root ## measure the datapath in the kernel and write docs/performan
 bench-pair: build root ## measure the datapath beside OLD's, a commit or a nearlb binary, by turns in one run (ROUNDS=5): what became slower comes first
 	@GO=$(GO) tests/bench-pair.sh ./$(BIN) '$(OLD)' $(or $(ROUNDS),5)
 
-bench-paths: root ## connections a second of clients off the node, opened and closed as fast as they can, backend here and on another node (two minutes; LASTS=10s a round); fails on errors alone
-	NEARLB_BENCH_PATHS=$(or $(LASTS),5s) NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -timeout $(TIMEOUT) -run TestBenchPaths ./tests/hosts
+bench-paths: root ## connections a second and bulk of clients off the node, backend here and on another node by each way of --off-node, interleaved (six minutes; LASTS=10s a round, ROUNDS=3); fails on errors alone
+	NEARLB_BENCH_PATHS=$(or $(LASTS),5s) NEARLB_BENCH_ROUNDS=$(ROUNDS) NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) -run TestBenchPaths ./tests/hosts
 
 # Multi-call program of tests/cluster, whose first argument is kube-proxy; KUBERNETES= leaves that out.
 KUBERNETES ?= $(wildcard $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nearlb-test/kubernetes)

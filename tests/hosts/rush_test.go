@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -258,42 +257,6 @@ func TestTheNodesOwnConnectionsKeepTheirPorts(t *testing.T) {
 			}
 			mustBe(t, own, s.far.Name)
 			mustBe(t, conn, s.far.Name)
-		}
-	}
-}
-
-// benchPaths is how long each part of the measurement takes (make bench-paths).
-const benchPaths = "NEARLB_BENCH_PATHS"
-
-// rushRounds are interleaved, so that what else the machine does meets all alike.
-const rushRounds = 3
-
-// What a node carries of connections that are opened and closed as fast as possible, with the backend on this node and on another: the
-// median of rounds. It fails on errors, never on time.
-func TestBenchPaths(t *testing.T) {
-	lasts, err := time.ParseDuration(os.Getenv(benchPaths))
-	if err != nil {
-		t.Skip(benchPaths + " says how long each round lasts")
-	}
-	s, near, far := rushStage(t, options{})
-	fmt.Println("| family | closes first | backend here, /s | on another node, /s | of that | errors |")
-	fmt.Println("|---|---|---|---|---|---|")
-	for _, six := range []bool{false, true} {
-		for _, serverCloses := range []bool{false, true} {
-			var here, there []float64
-			var failed int64
-			for range rushRounds {
-				for of, rates := range map[*service]*[]float64{near: &here, far: &there} {
-					got := rush{serverCloses: serverCloses, lasts: lasts, at: 8}.run(s.outside.Namespace, s.by(of, nodePort).address(six))
-					*rates = append(*rates, got.rate())
-					if failed += got.errors; got.errors > 0 {
-						t.Errorf("%s: %v", got, got.first)
-					}
-				}
-			}
-			a, b := median(here), median(there)
-			fmt.Printf("| %s | %s | %.0f | %.0f | %.2f | %d |\n", map[bool]string{false: "IPv4", true: "IPv6"}[six],
-				map[bool]string{false: "client", true: "server"}[serverCloses], a, b, b/a, failed)
 		}
 	}
 }

@@ -115,9 +115,10 @@ oracle: ## compare decisions with kube-proxy's own code; WORLDS=N for another nu
 dns-oracle: ## compare answers to names with CoreDNS's; WORLDS=N for another number of clusters than 500, SEED=0 for others
 	cd tests/dnsoracle && $(GO) test -count=1 -timeout $(TIMEOUT) . -rapid.checks=$(or $(WORLDS),500)
 
-bench-dns: root ## measure answers to names beside CoreDNS's in one run, in memory and over sockets, and those of the kernel
+bench-dns: root ## measure answers to names beside CoreDNS's in one run, in memory and over sockets, those of the kernel, and what a pod waits
 	cd tests/dnsoracle && $(GO) test -run=- -bench=. -count=5 .
 	$(GO) test -run=- -bench=AQuestionInTheKernel -benchtime=100000x -count=5 ./tests/packet
+	$(GO) test -run=- -bench=APodsQuestion -benchtime=30000x ./tests/faults
 
 cluster: root packages ## agents on a real control plane: real API server and controllers over etcd (the first time builds them, minutes)
 	cd tests/cluster && $(GO) list -export -deps ./kubernetes >/dev/null # compiled outside of the tests' time

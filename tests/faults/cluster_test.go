@@ -31,11 +31,11 @@ const (
 // cluster is nodes n1, n2, ... of one lab. Those with an agent are started by agent.
 type cluster struct {
 	*lab.Lab
-	t       *testing.T
+	t       testing.TB
 	dropped map[string]bool // drop verdicts that are to be
 }
 
-func newCluster(t *testing.T) *cluster {
+func newCluster(t testing.TB) *cluster {
 	t.Helper()
 	privileged.Require(t)
 	l, err := lab.New(lab.Options{})

@@ -22,6 +22,8 @@ func TestMain(m *testing.M) {
 		os.Exit(lookUpMain(os.Args[1:]))
 	case os.Getenv(runAsNobody) != "":
 		os.Exit(denyMain(os.Args[1]))
+	case os.Getenv(runAsWaiter) != "":
+		os.Exit(waitMain(os.Args[1], os.Args[2], os.Args[3]))
 	case os.Getenv(runAsAsker) != "":
 		os.Exit(askMain(os.Args[1], os.Args[2]))
 	case os.Getenv(mortalOptions) != "":

@@ -119,7 +119,7 @@ func TestWithLessTheAgentServesAndSaysWhatItLacks(t *testing.T) {
 	})
 }
 
-func oneNode(t *testing.T) (*cluster, *lab.Node, *lab.Pod, *lab.Pod) {
+func oneNode(t testing.TB) (*cluster, *lab.Node, *lab.Pod, *lab.Pod) {
 	t.Helper()
 	c := newCluster(t)
 	n := c.node()

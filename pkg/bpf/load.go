@@ -24,10 +24,11 @@ type Options struct {
 	Exchange bool
 	Knobs    map[string]any // values of the object's `volatile const` variables, by name (bpf/lib/config.h)
 
-	XDP           bool   // load the program of network devices at XDP, too
-	XDPWays       uint32 // how many ways each processor remembers for it, a power of two; 0: by their number
-	NoSocketHooks bool   // leave out the programs of the node's own clients
-	NoReplies     bool   // leave out the programs that nothing but replies to clients meets (nearlb trace sends first packets)
+	XDP           bool     // load the program of network devices at XDP, too
+	XDPWays       uint32   // how many ways each processor remembers for it, a power of two; 0: by their number
+	NoSocketHooks bool     // leave out the programs of the node's own clients
+	NoReplies     bool     // leave out the programs that nothing but replies to clients meets (nearlb trace sends first packets)
+	Without       []string // names of programs to leave out
 	// Lean leaves out programs that nothing leads to with these knobs.
 	Lean bool
 	// Reuse has programs that an earlier load pinned used again, where they are what would be loaded.
@@ -228,6 +229,7 @@ func configured(o Options) (*ebpf.CollectionSpec, error) {
 	if o.NoReplies {
 		leaveOut(spec, replies)
 	}
+	leaveOut(spec, o.Without)
 	err = errors.Join(chooseXDP(spec, o), setKnobs(spec, o))
 	if o.Lean {
 		leaveOutUnused(spec)

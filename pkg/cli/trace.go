@@ -53,7 +53,7 @@ answer is said, or who else is asked and why.`,
 		if err != nil {
 			return err
 		}
-		tracer, err := openTracer(cmd, &objects, &pins)
+		tracer, err := openTracer(cmd, &objects, &pins, ask.doors()...)
 		if err != nil {
 			return err
 		}
@@ -77,22 +77,30 @@ func (f *traceFlags) add(cmd *cobra.Command) {
 	complete(cmd, "proto", func() []string { return []string{"tcp", "udp", "sctp", "icmp"} })
 }
 
+// doors are those that packets come through; none: any.
+func (f *traceFlags) doors() []trace.Door {
+	if f.packets != "" {
+		return nil
+	}
+	return []trace.Door{trace.Door(f.from)}
+}
+
 // doors are the values of --from.
 func doors() []string {
 	return []string{string(trace.FromPod), string(trace.FromHost), string(trace.FromNetwork)}
 }
 
 // openTracer makes private tables from objects, if there are any, and takes the live ones otherwise.
-func openTracer(cmd *cobra.Command, objects *objectFlags, pins *pinFlags) (*trace.Tracer, error) {
+func openTracer(cmd *cobra.Command, objects *objectFlags, pins *pinFlags, through ...trace.Door) (*trace.Tracer, error) {
 	if len(objects.files) == 0 {
-		return trace.Live(pins.pinPath)
+		return trace.Live(pins.pinPath, through...)
 	}
 	warn := warnTo(cmd.ErrOrStderr())
 	source, err := objects.load(cmd.InOrStdin(), warn)
 	if err != nil {
 		return nil, err
 	}
-	tracer, problems, err := trace.Offline(decisions(source), configuration(source))
+	tracer, problems, err := trace.Offline(decisions(source), configuration(source), through...)
 	for _, p := range problems {
 		warn(p.Object + ": " + p.Field + ": " + p.Message)
 	}

@@ -237,17 +237,17 @@ func (s *seen) try(live *agentFlags, addresses []netip.Addr, from trace.Door) (e
 	if len(s.asked(from)) == 0 {
 		return nil // loading the programs takes longer than all the rest
 	}
-	tracer, err := trace.Live(live.pins.pinPath)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, tracer.Close()) }()
 	doors := make([]trace.Door, len(addresses))
 	for i, client := range addresses {
 		if doors[i] = from; from == "" {
 			doors[i] = s.doorOf(client, live.pins.pinPath)
 		}
 	}
+	tracer, err := trace.Live(live.pins.pinPath, doors...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, tracer.Close()) }()
 	return s.tryBy(tracer, addresses, doors)
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -33,14 +34,27 @@ const flowSets = 16
 
 // firstPackets asks for the programs alone that a first packet meets, and that say what they decide. The others are a third of what the
 // verifier walks through, which is most of the time that a trace takes. Of a socket, sock_explain tells, which is no socket hook.
-func firstPackets(o bpf.Options) bpf.Options {
+func firstPackets(o bpf.Options, doors []Door) bpf.Options {
 	o.Trace, o.NoSocketHooks, o.NoReplies = true, true, true
+	for door, programs := range behind {
+		if len(doors) > 0 && !slices.Contains(doors, door) {
+			o.Without = append(o.Without, programs...)
+		}
+	}
 	return o
 }
 
+// behind are the programs of each door that no packet of another one meets.
+var behind = map[Door][]string{
+	FromPod: {bpf.NearlbProgFromPod, bpf.NearlbProgFromPodSlow, bpf.NearlbProgFromPodIcmp, bpf.NearlbProgFromPodHairpin, bpf.NearlbProgFromPodDns},
+	FromNetwork: {bpf.NearlbProgFromNet, bpf.NearlbProgFromNetSlow, bpf.NearlbProgFromNetIcmp, bpf.NearlbProgFromNetReply,
+		bpf.NearlbProgTunnelIn, bpf.NearlbProgTunnelOut, bpf.NearlbProgTunnelForward, bpf.NearlbProgTunnelBack, bpf.NearlbProgTunnelIcmp},
+	FromHost: {bpf.NearlbProgSockExplain},
+}
+
 // Live answers from the pinned tables of an agent that runs or ran, which it only reads. The error of a pin path where no
-// agent ever ran says so (bpf.ErrNoAgent).
-func Live(pinPath string) (*Tracer, error) {
+// agent ever ran says so (bpf.ErrNoAgent). Packets through other doors cannot be sent, where some are named: those programs are not loaded.
+func Live(pinPath string, doors ...Door) (*Tracer, error) {
 	live, err := bpf.OpenMaps(pinPath, true)
 	if err != nil {
 		return nil, err
@@ -52,7 +66,7 @@ func Live(pinPath string) (*Tracer, error) {
 		replace[name] = tables[name]
 	}
 	small := bpf.Sizes{FlowSets: flowSets, Affinity: 64, Fragments: 16, Backends: 2, Services: 2}
-	objects, err := bpf.Load(firstPackets(bpf.Options{Sizes: small, Replace: replace, Knobs: map[string]any{knobNames: uint8(1)}}))
+	objects, err := bpf.Load(firstPackets(bpf.Options{Sizes: small, Replace: replace, Knobs: map[string]any{knobNames: uint8(1)}}, doors))
 	if err != nil {
 		return nil, errors.Join(err, live.Close())
 	}
@@ -61,8 +75,8 @@ func Live(pinPath string) (*Tracer, error) {
 
 // Offline publishes decisions into private tables and answers from those. The problems are those of publishing: frontends that
 // two Services claim.
-func Offline(decisions []lb.Decision, config maps.Config) (*Tracer, []lb.Problem, error) {
-	t, err := Private(sizesFor(decisions))
+func Offline(decisions []lb.Decision, config maps.Config, doors ...Door) (*Tracer, []lb.Problem, error) {
+	t, err := Private(sizesFor(decisions), doors...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -74,12 +88,12 @@ func Offline(decisions []lb.Decision, config maps.Config) (*Tracer, []lb.Problem
 }
 
 // Private answers from tables of its own, of these sizes, which Publish fills.
-func Private(sizes bpf.Sizes) (*Tracer, error) {
+func Private(sizes bpf.Sizes, doors ...Door) (*Tracer, error) {
 	sizes.FlowSets, sizes.Affinity, sizes.Fragments = flowSets, 64, 16
 	objects, err := bpf.Load(firstPackets(bpf.Options{
 		Sizes: sizes,
 		Knobs: map[string]any{"route_lookup": uint8(0)}, // the routes of this machine are not that node's
-	}))
+	}, doors))
 	if err != nil {
 		return nil, err
 	}
@@ -167,6 +181,9 @@ func (t *Tracer) run(door door, frame []byte) (bpf.NearlbTraceResult, []byte, er
 	}
 	if err := t.objects.Trace.Put(uint32(0), &result); err != nil {
 		return result, nil, fmt.Errorf("clear table trace: %w", err)
+	}
+	if door.program == nil {
+		return result, nil, fmt.Errorf("run program %s: it is not loaded", door.name)
 	}
 	out := make([]byte, len(frame)+longestAnswer)
 	options := &ebpf.RunOptions{Data: frame, DataOut: out, Repeat: 1}

@@ -4,6 +4,7 @@ package trace
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,6 +103,36 @@ func TestATracerLoadsOnlyProgramsThatFirstPacketsMeet(t *testing.T) {
 	for name := range loaded {
 		if strings.HasPrefix(name, "to_") || strings.HasPrefix(name, "sock_") && name != bpf.NearlbProgSockExplain {
 			t.Errorf("%s is loaded: no first packet meets it", name)
+		}
+	}
+}
+
+func TestATracerOfOneDoorLoadsNoProgramsOfOthers(t *testing.T) {
+	privileged.Require(t)
+	for door, own := range behind {
+		tracer, err := Private(bpf.Sizes{Frontends: 64, Records: 64, Slots: 1 << 16, Backends: 64, Services: 64, Names: 64}, door)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loaded := tracer.objects.NearlbPrograms.ByName()
+		for name := range loaded {
+			if belongs := slices.Contains(own, name); !belongs && (strings.HasPrefix(name, "from_") || strings.HasPrefix(name, "sock_")) {
+				t.Errorf("door %s: %s is loaded, which no packet through it meets", door, name)
+			}
+		}
+		for _, name := range own {
+			if loaded[name] == nil {
+				t.Errorf("door %s: %s is not loaded", door, name)
+			}
+		}
+		for _, other := range []Door{FromPod, FromHost, FromNetwork} {
+			_, err := tracer.Do(Request{From: other, Source: netip.MustParseAddrPort("10.244.1.9:0"), To: netip.MustParseAddrPort("10.96.0.10:80"), Protocol: lb.TCP})
+			if (err == nil) != (other == door) {
+				t.Errorf("door %s: a packet through %s: %v", door, other, err)
+			}
+		}
+		if err := tracer.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -78,7 +78,7 @@ var suites = []suite{
 	{name: "compile-plugin", about: "kubectl nearlb for another system than Linux", after: []string{"compile"}, env: []string{"GOOS=windows"}, fresh: 100,
 		command: compile("./cmd/kubectl-nearlb")},
 
-	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, ahead: true, warm: 274, fresh: 20,
+	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, ahead: true, warm: 260, fresh: 20,
 		command: []string{"go", "run", "./tests/kernels", "-quick"}},
 	{name: "hosts", about: "real agents and sockets in network namespaces", after: []string{"compile"}, env: []string{privileged}, warm: 126,
 		command: test("./tests/hosts")},
@@ -88,7 +88,7 @@ var suites = []suite{
 		env: []string{privileged, "NEARLB_KUBE=1"}, warm: 19, command: test("-v", "./kube")},
 	{name: "race-agent", about: "the agent's goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 75,
 		command: test("-race", agent)},
-	{name: "upgrade", about: "layouts in each other's place, under traffic", after: []string{"compile"}, env: []string{privileged}, warm: 110,
+	{name: "upgrade", about: "layouts in each other's place, under traffic", after: []string{"compile"}, env: []string{privileged}, warm: 124,
 		command: test("./tests/upgrade")},
 	{name: "units", about: "everything that is not concurrent", after: []string{"compile"}, env: []string{privileged}, warm: 143,
 		command: test(others)},

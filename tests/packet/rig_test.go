@@ -72,6 +72,23 @@ func unhurried(n uint32) bpf.Options {
 // counts.
 var few = os.Getenv("NEARLB_FRAMES") == "few"
 
+// withoutUse are the programs that nothing leads to with these knobs, as for agents: each takes the verifier's time.
+func withoutUse(o bpf.Options) (programs []string) {
+	for _, of := range []struct {
+		knob     string
+		programs []string
+	}{
+		{"shortcut_there", []string{bpf.NearlbProgShortcut}},
+		{"dns_there", []string{bpf.NearlbProgFromPodDns}},
+		{"tunnel_there", []string{bpf.NearlbProgTunnelOut, bpf.NearlbProgTunnelIn, bpf.NearlbProgTunnelForward, bpf.NearlbProgTunnelBack, bpf.NearlbProgTunnelIcmp}},
+	} {
+		if o.Knobs[of.knob] == nil {
+			programs = append(programs, of.programs...)
+		}
+	}
+	return programs
+}
+
 func newRig(t testing.TB, o bpf.Options) *rig {
 	t.Helper()
 	privileged.Require(t)
@@ -79,6 +96,7 @@ func newRig(t testing.TB, o bpf.Options) *rig {
 		o.Sizes = small()
 	}
 	o.XDP, o.XDPWays = !few || strings.Contains(t.Name(), "XDP"), 4096 // a test has few flows, and looks at all ways
+	o.Without = withoutUse(o)
 	objects := loaded(t, unhastily(o))
 	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, began: bpf.Jiffies(), noXDP: !o.XDP}
 	r.serveXDP()

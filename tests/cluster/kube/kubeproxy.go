@@ -19,7 +19,7 @@ import (
 var kubeProxyManifest string
 
 // KubeProxy is the image of Kubernetes' own proxy, by the name that docs/install.md has it by.
-const KubeProxy = "registry.k8s.io/kube-proxy:v1.36.3"
+const KubeProxy = "registry.k8s.io/kube-proxy:" + control.Version
 
 // InstallKubeProxy gives the nodes Kubernetes' own proxy, as a DaemonSet that may not have pods yet. It names the API server's own address:
 // nobody serves its ClusterIP yet.

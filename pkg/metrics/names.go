@@ -3,11 +3,14 @@
 package metrics
 
 import (
+	"maps"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nearlb/nearlb/pkg/maps"
+	tables "github.com/nearlb/nearlb/pkg/maps"
 )
 
 // Names are the counts of an agent that answers names. Methods may be called from any goroutine.
@@ -15,6 +18,18 @@ type Names struct {
 	questions *prometheus.CounterVec
 	answers   *prometheus.HistogramVec
 	forwards  *prometheus.HistogramVec
+
+	mu    sync.Mutex
+	known atomic.Pointer[map[answerWords]answerCounts] // of all words so far; replaced as a whole, under mu
+}
+
+// answerWords are what is told of an answer.
+type answerWords struct{ qtype, rcode, way string }
+
+// answerCounts are what counts such answers: to find them by their words takes longer than many an answer.
+type answerCounts struct {
+	number prometheus.Counter
+	took   prometheus.Observer
 }
 
 // NamesState is how the responder does at the moment of a scrape.
@@ -22,7 +37,7 @@ type NamesState struct {
 	Answering bool // questions of this node come here, not to the cluster's DNS
 	Kept      int  // answers of upstreams
 	KeptBytes int  // that they take
-	InKernel  []maps.AnswerCounts
+	InKernel  []tables.AnswerCounts
 }
 
 const (
@@ -40,6 +55,7 @@ func (m *Metrics) Names(state func() NamesState) *Names {
 		forwards: histograms("nearlb_dns_forward_duration_seconds",
 			"From a question to an upstream to what became of it: answered, failed (SERVFAIL, REFUSED), silent.", "result"),
 	}
+	n.known.Store(&map[answerWords]answerCounts{})
 	m.registry.MustRegister(n.questions, n.answers, n.forwards, namesCollector{state})
 	return n
 }
@@ -51,8 +67,22 @@ func histograms(name, help, label string) *prometheus.HistogramVec {
 
 // Answered notes one answer; all three words are of a few.
 func (n *Names) Answered(qtype, rcode, way string, took time.Duration) {
-	n.questions.WithLabelValues(qtype, rcode, way).Inc()
-	n.answers.WithLabelValues(way).Observe(took.Seconds())
+	c := n.counts(answerWords{qtype, rcode, way})
+	c.number.Inc()
+	c.took.Observe(took.Seconds())
+}
+
+func (n *Names) counts(of answerWords) answerCounts {
+	if c, known := (*n.known.Load())[of]; known {
+		return c
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := answerCounts{n.questions.WithLabelValues(of.qtype, of.rcode, of.way), n.answers.WithLabelValues(of.way)}
+	next := maps.Clone(*n.known.Load())
+	next[of] = c
+	n.known.Store(&next)
+	return c
 }
 
 // Asked notes one question to an upstream; result is of a few words.

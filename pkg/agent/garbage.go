@@ -62,9 +62,12 @@ func (g *garbage) allow() {
 // collected is what each collection finds.
 type collected struct{ _ *garbage }
 
+// leastHeap is what the runtime reckons with where less is in use, as before the first collection.
+const leastHeap = 4 << 20
+
 // garbagePercentAt is GOGC for a heap of which so many bytes are in use, and where so many may be garbage.
 func garbagePercentAt(inUse, most uint64) int {
-	return int(max(garbagePercent, most*100/max(inUse, 1<<20)))
+	return int(max(garbagePercent, most*100/max(inUse, leastHeap)))
 }
 
 // inUse is what the last collection left, in bytes.

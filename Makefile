@@ -48,6 +48,9 @@ plugin: ## make bin/plugin: kubectl-nearlb for each platform, their sums and the
 release: ## make bin/release of a tagged commit: archives, images, chart, manifests, what is in them, sums, krew's manifest (VERSION=v1.2.3 IMAGE=...); docs/release.md
 	$(GO) run ./tests/release/make -version $(VERSION) -url $(PLUGIN_URL) -image $(IMAGE) -out bin/release
 
+questions: build root ## plant faults in a small cluster and write what nearlb answers to docs/questions.md (about two minutes)
+	$(GO) run ./tests/questions -nearlb ./$(BIN) -out docs/questions.md
+
 picture: build root ## draw README's picture from a run of the demo (about 40 s): docs/demo-light.svg and docs/demo-dark.svg
 	$(GO) run ./tests/picture -nearlb ./$(BIN) -out docs
 

@@ -64,7 +64,7 @@ func (s *stream[R]) write(width int, rows ...R) error {
 		cells = append(cells, line)
 	}
 	if s.widths == nil {
-		s.widths = columnWidths(cells, width)
+		s.widths, _ = columnWidths(cells, width)
 	}
 	right := make([]bool, len(s.columns))
 	for _, line := range cells {

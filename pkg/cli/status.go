@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -100,19 +101,34 @@ func writeStatus(w io.Writer, width int, format string, doc statusDocument) erro
 	case formatYAML:
 		return writeYAML(w, doc)
 	}
+	var facts bytes.Buffer
 	if doc.Agent == nil {
-		fmt.Fprintf(w, "agent     unknown: %s; what is in the kernel goes on serving\n", oneLine(doc.Unknown))
+		fmt.Fprintf(&facts, "agent     unknown: %s; what is in the kernel goes on serving\n", oneLine(doc.Unknown))
 	} else {
-		writeAgent(w, *doc.Agent, time.Now())
+		writeAgent(&facts, *doc.Agent, time.Now())
 	}
 	if doc.Draining {
-		fmt.Fprintln(w, "draining  new connections are left to kube-proxy, open ones go on (nearlb handover)")
+		fmt.Fprintln(&facts, "draining  new connections are left to kube-proxy, open ones go on (nearlb handover)")
 	}
-	fmt.Fprintf(w, "devices   %s\n\n", attachedText(doc.Devices))
+	fmt.Fprintf(&facts, "devices   %s\n", attachedText(doc.Devices))
+	writeFacts(w, width, facts.String())
+	fmt.Fprintln(w)
 	if err := writeTable(w, width, format == formatWide, fillColumns(), doc.Tables); err != nil {
 		return err
 	}
 	return writeComplaints(w, width, doc.Agent)
+}
+
+// factLabel is how wide the labels of a status's facts are.
+const factLabel = 10
+
+// writeFacts writes lines that begin with a label, each as wide as the terminal at the most.
+func writeFacts(w io.Writer, width int, facts string) {
+	for line := range strings.Lines(facts) {
+		line = strings.TrimSuffix(line, "\n")
+		at := min(len(line), factLabel)
+		writeFolded(w, width, line[:at], line[at:])
+	}
 }
 
 func writeAgent(w io.Writer, a agent.Status, now time.Time) {
@@ -294,10 +310,12 @@ func writeComplaints(w io.Writer, width int, a *agent.Status) error {
 		return nil
 	}
 	for _, f := range a.Failing {
-		fmt.Fprintf(w, "\nfailing   %s: %s (%d attempts)\n", f.Service, oneLine(f.Error), f.Attempts)
+		fmt.Fprintln(w)
+		writeFacts(w, width, fmt.Sprintf("failing   %s: %s (%d attempts)", f.Service, oneLine(f.Error), f.Attempts))
 	}
 	for _, trouble := range a.Trouble {
-		fmt.Fprintf(w, "\ntrouble   %s\n", oneLine(trouble))
+		fmt.Fprintln(w)
+		writeFacts(w, width, "trouble   "+oneLine(trouble))
 	}
 	if len(a.Problems) == 0 {
 		return nil

@@ -46,7 +46,7 @@ func (c column[R]) isShown(wide bool, rows []R) bool {
 
 // writeTable writes rows under headings. A width above 0 is the terminal's: columns are then narrowed to fit, and a cell
 // longer than its column keeps the rest of its line while the row goes on below, so that one long address moves
-// nothing else. Width 0 gives one line a row.
+// nothing else. Where that is not enough the last columns have a line of their own in each row, unless one alone is too long. Width 0 gives one line a row.
 func writeTable[R any](w io.Writer, width int, wide bool, columns []column[R], rows []R) error {
 	var shown []column[R]
 	for _, c := range columns {
@@ -72,25 +72,54 @@ func writeTable[R any](w io.Writer, width int, wide bool, columns []column[R], r
 	for i, c := range shown {
 		right[i] = c.right
 	}
-	widths := columnWidths(cells, width)
+	widths, fits := columnWidths(cells, width)
+	parts := []tablePart{{0, len(widths), 0}}
+	if !fits && slices.Max(widths)+partIndent <= width { // else the terminal wraps it
+		parts = tableParts(widths, width)
+	}
 	out := bufio.NewWriter(w)
 	for _, line := range cells {
-		writeRow(out, line, widths, right)
+		for _, part := range parts {
+			out.WriteString(strings.Repeat(" ", part.indent))
+			writeRow(out, line[part.from:part.to], widths[part.from:part.to], right[part.from:part.to])
+		}
 	}
 	return out.Flush()
 }
 
+// tablePart are the columns that share a line.
+type tablePart struct{ from, to, indent int }
+
+// partIndent is before the second line of a row, and those after it.
+const partIndent = 4
+
+// tableParts shares columns out over lines that are as wide as the terminal at the most.
+func tableParts(widths []int, width int) (parts []tablePart) {
+	part, length := tablePart{}, 0
+	for i, column := range widths {
+		if i > part.from && length+columnGap+column > width {
+			parts = append(parts, tablePart{part.from, i, part.indent})
+			part, length = tablePart{from: i, indent: partIndent}, partIndent-columnGap
+		}
+		if length += columnGap + column; i == 0 {
+			length = column
+		}
+	}
+	return append(parts, tablePart{part.from, len(widths), part.indent})
+}
+
 // columnWidths takes the longest cell of each column, and where that does not fit narrows the widest columns, but none so
-// far that more than half of its cells would be too long. A table that cannot fit is left to the terminal to wrap.
-func columnWidths(cells [][]string, width int) []int {
-	widths, floors := make([]int, len(cells[0])), make([]int, len(cells[0]))
+// far that more than half of its cells would be too long; false where that does not fit.
+func columnWidths(cells [][]string, width int) (widths []int, fits bool) {
+	widths = make([]int, len(cells[0]))
+	floors := make([]int, len(cells[0]))
 	total := columnGap * (len(widths) - 1)
 	for i := range widths {
 		widths[i], floors[i] = lengths(cells, i)
 		total += widths[i]
 	}
 	if width == 0 || total <= width {
-		return widths
+		return widths, true
 	}
 	narrow := slices.Clone(widths)
 	for ; total > width; total-- {
@@ -101,11 +130,11 @@ func columnWidths(cells [][]string, width int) []int {
 			}
 		}
 		if widest < 0 {
-			return widths
+			return widths, false
 		}
 		narrow[widest]--
 	}
-	return narrow
+	return narrow, true
 }
 
 // lengths gives the longest cell of a column, and the one in the middle if that is longer than the heading.
@@ -116,7 +145,11 @@ func lengths(cells [][]string, column int) (longest, middle int) {
 	}
 	heading := all[0]
 	slices.Sort(all)
-	return all[len(all)-1], max(heading, all[(len(all)-1)/2])
+	middle = all[(len(all)-1)/2]
+	if len(all) == 2 { // of one row: all of it
+		middle = all[1]
+	}
+	return all[len(all)-1], max(heading, middle)
 }
 
 // writeRow keeps the column positions whatever a cell's length: a cell that runs into the next column sends that to a new line.

@@ -3,7 +3,9 @@
 package cli
 
 import (
+	"bytes"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -175,5 +177,29 @@ func TestCountersOfAServicePortAreToldOnce(t *testing.T) {
 	}
 	if want := []string{"7", "", "9"}; !slices.Equal(told, want) {
 		t.Errorf("got %q, want %q", told, want)
+	}
+}
+
+// Where narrower columns are not enough, the last ones of each row have a line of their own.
+func TestATableThatIsTooWideHasItsLastColumnsBelow(t *testing.T) {
+	columns := []column[int]{}
+	for _, heading := range []string{"FIRST", "SECOND", "THIRD"} {
+		columns = append(columns, column[int]{heading: heading, right: heading == "THIRD", cell: func(n int) string { return heading + strings.Repeat("x", 10) + strconv.Itoa(n) }})
+	}
+	var out bytes.Buffer
+	if err := writeTable(&out, 40, false, columns, []int{1, 22, 333}); err != nil {
+		t.Fatal(err)
+	}
+	want := `FIRST               SECOND
+                 THIRD
+FIRSTxxxxxxxxxx1    SECONDxxxxxxxxxx1
+      THIRDxxxxxxxxxx1
+FIRSTxxxxxxxxxx22   SECONDxxxxxxxxxx22
+     THIRDxxxxxxxxxx22
+FIRSTxxxxxxxxxx333  SECONDxxxxxxxxxx333
+    THIRDxxxxxxxxxx333
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -42,7 +42,7 @@ type cause struct {
 // what was ignored of the Service, then what happened before.
 func diagnose(s *seen) whyDocument {
 	doc := whyDocument{Client: s.client, ClientPod: s.news.Pod, Service: s.service.String(), Port: s.port, Causes: []cause{},
-		Tries: list(s.tries), Endpoints: []planEndpoint{}, Failing: list(s.failing()), Drops: list(s.drops), Problems: list(s.news.Problems), API: list(s.differences), Others: list(s.others)}
+		Tries: list(s.tries), Endpoints: []planEndpoint{}, Failing: list(s.failing()), Drops: list(s.drops), Problems: list(slices.Clone(s.news.Problems)), API: list(s.differences), Others: list(s.others)}
 	if s.status != nil {
 		doc.Node, doc.zone = s.status.Node.Name, s.status.Node.Zone
 	}

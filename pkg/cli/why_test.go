@@ -142,6 +142,16 @@ func TestAWhyHasItsFields(t *testing.T) {
 		"endpoints[].address", "endpoints[].selected", "endpoints[].reason", "drops[].reason", "problems[].message", "api_differences", "others"})
 }
 
+// A problem that objects and status both have is told once.
+func TestAProblemIsToldOnce(t *testing.T) {
+	s := sound()
+	p := lb.Problem{Object: "Service prod/web", Field: "spec.externalIPs", Message: "x"}
+	s.news.Problems = []lb.Problem{p, p}
+	if doc := diagnose(s); len(doc.Causes) != 1 || len(doc.Problems) != 1 || doc.Problems[0] != p {
+		t.Errorf("%+v", doc)
+	}
+}
+
 // Programs that see the client's packets before ours are told of, whatever is wrong.
 func TestOthersProgramsAreNamed(t *testing.T) {
 	s := sound()

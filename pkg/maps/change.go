@@ -87,7 +87,14 @@ func (c *change) named(err error) error {
 }
 
 func (c *change) full(table string, limit uint32) error {
-	return &FullError{Table: table, Limit: limit, Service: c.decision.Service}
+	full := &FullError{Table: table, Limit: limit, Service: c.decision.Service}
+	switch table {
+	case bpf.NearlbMapBackends:
+		full.Wants = len(c.decision.Backends)
+	case bpf.NearlbMapFrontends, bpf.NearlbMapRecords:
+		full.Wants = len(c.decision.Frontends)
+	}
+	return full
 }
 
 // place finds or reserves the id of a node or a zone; 0 for the empty name.

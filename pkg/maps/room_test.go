@@ -44,15 +44,16 @@ func TestARefusalOfTheKernelNamesTheTableThatIsFull(t *testing.T) {
 	for _, row := range []struct {
 		table string
 		limit uint32
+		wants string
 		fill  func(s *store) error
 	}{
-		{bpf.NearlbMapFrontends, sizes.Frontends, func(s *store) error {
+		{bpf.NearlbMapFrontends, sizes.Frontends, ", the Service wants 1", func(s *store) error {
 			return fillUp(s.frontends, func(i uint32) frontendKey { return frontendKey{Port: uint16(i)} }, 1)
 		}},
-		{bpf.NearlbMapNames, sizes.Names, func(s *store) error {
+		{bpf.NearlbMapNames, sizes.Names, "", func(s *store) error {
 			return fillUp(s.names, func(i uint32) nameKey { return nameKey{Kind: 9, Id: i} }, "x")
 		}},
-		{bpf.NearlbMapSourceRanges, sizes.SourceRanges, func(s *store) error {
+		{bpf.NearlbMapSourceRanges, sizes.SourceRanges, "", func(s *store) error {
 			return fillUp(s.ranges, func(i uint32) rangeKey { return rangeKey{PrefixBits: 32, Service: ^i} }, 1)
 		}},
 	} {
@@ -63,7 +64,7 @@ func TestARefusalOfTheKernelNamesTheTableThatIsFull(t *testing.T) {
 			}
 			d := made(1, active(1)...)
 			d.Frontends[0].SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
-			want := fmt.Sprintf("publish service default/s1: table %s is full (%d entries)", row.table, row.limit)
+			want := fmt.Sprintf("publish service default/s1: table %s is full (%d entries)%s: raise the agent's %s", row.table, row.limit, row.wants, bpf.SizeFlag(row.table))
 			if _, err := b.Apply(d); err == nil || err.Error() != want {
 				t.Errorf("error %v, want %s", err, want)
 			}

@@ -91,10 +91,19 @@ type FullError struct {
 	Table   string
 	Limit   uint32
 	Service lb.ServiceName
+	Wants   int // entries of the Service in the table; 0: that is not said
 }
 
+// Error names the flag that bounds the table, too.
 func (e *FullError) Error() string {
-	return fmt.Sprintf("publish service %s: table %s is full (%d entries)", e.Service, e.Table, e.Limit)
+	text := fmt.Sprintf("publish service %s: table %s is full (%d entries)", e.Service, e.Table, e.Limit)
+	if e.Wants > 0 {
+		text += fmt.Sprintf(", the Service wants %d", e.Wants)
+	}
+	if new(bpf.Sizes).Of(e.Table) != nil {
+		text += ": raise the agent's " + bpf.SizeFlag(e.Table)
+	}
+	return text
 }
 
 // Drift is one difference between the live tables and what was published.

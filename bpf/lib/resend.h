@@ -50,17 +50,17 @@ static __always_inline bool kept_is_plain(const struct packet *packet)
 static __always_inline bool kept_read(struct __sk_buff *skb, struct kept_syn *kept, const struct packet *packet,
 				      __u32 length)
 {
+	__u32 last = length - 1;
+
 	if (link_header && bpf_skb_load_bytes(skb, 0, kept->mac, sizeof(kept->mac)))
 		return false;
 	if (packet->family == 4 ? bpf_skb_load_bytes(skb, link_header, kept->ip, sizeof(struct iphdr))
 				: bpf_skb_load_bytes(skb, link_header, kept->ip, sizeof(struct ipv6hdr)))
 		return false;
-	/* the bounds that a helper wants come last: before Linux 6.8 the verifier learns nothing from what was compared before */
-	asm volatile("" : "+r"(length));
-	if (length < sizeof(struct tcphdr) || length > KEPT_TCP_ROOM)
-		return false;
 	__builtin_memset(kept->tcp, 0, sizeof(kept->tcp));
-	if (bpf_skb_load_bytes(skb, packet->l4, kept->tcp, length))
+	/* the bounds that a helper wants come last: before Linux 6.8 the verifier learns nothing from size != 0 */
+	asm volatile("" : "+r"(last));
+	if (last >= KEPT_TCP_ROOM || bpf_skb_load_bytes(skb, packet->l4, kept->tcp, last + 1))
 		return false;
 	((struct tcphdr *)kept->tcp)->check = 0;
 	return ((struct tcphdr *)kept->tcp)->doff * 4 == length;
@@ -164,15 +164,16 @@ static __always_inline bool kept_write(struct __sk_buff *skb, const struct kept_
 {
 	__u32 l4 = link_header + ip_header_size(kept->family);
 	__u32 length = kept->length;
+	__u32 last = length - 1;
 
 	if (bpf_skb_change_tail(skb, l4 + length, 0) ||
 	    !(kept->family == 4 ? answer_store(skb, link_header, kept->ip, sizeof(struct iphdr))
 				: answer_store(skb, link_header, kept->ip, sizeof(struct ipv6hdr))))
 		return false;
-	asm volatile("" : "+r"(length));
-	if (length < sizeof(struct tcphdr) || length > KEPT_TCP_ROOM)
+	asm volatile("" : "+r"(last));
+	if (last >= KEPT_TCP_ROOM)
 		return false;
-	return answer_store(skb, l4, kept->tcp, length) &&
+	return answer_store(skb, l4, kept->tcp, last + 1) &&
 	       (!link_header || bpf_skb_store_bytes(skb, 0, kept->mac, sizeof(kept->mac), 0) == 0);
 }
 

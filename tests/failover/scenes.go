@@ -65,6 +65,10 @@ func scenes() []scene {
 			{"all backends of a Service hang for 15 s: connects to another Service of the same nodes that failed, or took a second or longer", "0", func(f figures) string { return share(within(f.others, f.at, f.told+5*time.Second)) }},
 			{"the same: connects to that Service that began half a second or more after its backends came back, of a second or longer", "0", func(f figures) string { return share(f.since(f.told-f.at+500*time.Millisecond, f.lasts)) }},
 		}},
+		{name: "roll", play: playRoll, rows: []row{
+			{"50 restarts, one backend after the other, each of which is listed for 300 ms after its port has closed, 1,000 connects a second: failed", "", refusals},
+		}},
+		{name: "roll-retry", nearlbAlone: true, play: playRollRetry, rows: []row{{"the same, with nearlb.io/retry-refused", "0", refusals}}},
 		{name: "loss", nearlbAlone: true, play: playLoss, rows: ejected("a twentieth of all packets of servers is lost: backends left out")},
 		{name: "slow", nearlbAlone: true, play: playSlow, rows: ejected("a backend answers half of its SYNs: backends left out")},
 		{name: "flood", nearlbAlone: true, play: playFlood, rows: ejected("a pod floods a Service with SYNs: backends left out")},
@@ -210,6 +214,86 @@ func playHang(w *world) (f figures, err error) {
 		return err
 	})
 	return f, both.Wait()
+}
+
+// refusals are connections that failed.
+func refusals(f figures) string {
+	return fmt.Sprintf("%s of %s", thousands(count(f.all, func(s sample) bool { return s.failed })), thousands(len(f.all)))
+}
+
+// restarts is how many backends are restarted, and how long each takes: for a while it is listed though its process has gone, then it is no
+// endpoint, then it serves again and is one.
+const (
+	restarts     = 50
+	restartEvery = 2 * time.Second
+	listedFor    = 300 * time.Millisecond
+)
+
+func playRoll(w *world) (figures, error) {
+	f := figures{lasts: w.spans(restarts * restartEvery)}
+	var rolled errgroup.Group
+	rolled.Go(func() error {
+		for n := range int(f.lasts / restartEvery) {
+			if err := w.restart(w.of("web")[n%len(w.of("web"))]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	var err error
+	f.all, err = w.streams("web", 1000, f.lasts)
+	return f, errors.Join(err, rolled.Wait())
+}
+
+// restart has a server end and come back, as a Pod's container does that ends with SIGTERM at once.
+func (w *world) restart(s *server) error {
+	begin := time.Now()
+	if err := s.serves.Close(); err != nil {
+		return err
+	}
+	time.Sleep(listedFor)
+	s.gone = true
+	w.publish()
+	time.Sleep(time.Until(begin.Add(restartEvery / 2)))
+	var err error
+	if s.serves, err = s.Serve(targetPort); err != nil {
+		return err
+	}
+	s.gone = false
+	w.publish()
+	time.Sleep(time.Until(begin.Add(restartEvery)))
+	return nil
+}
+
+// playRollRetry waits for the first refusal that no client hears of: from then on the Service's annotation is in force.
+func playRollRetry(w *world) (figures, error) {
+	w.annotations = map[string]string{"nearlb.io/retry-refused": "true"}
+	w.publish()
+	if err := w.awaitRetried(); err != nil {
+		return figures{}, err
+	}
+	return playRoll(w)
+}
+
+// awaitRetried closes the port of one backend until a hundred connections in a row do not notice.
+func (w *world) awaitRetried() error {
+	s := w.of("web")[0]
+	if err := s.serves.Close(); err != nil {
+		return err
+	}
+	if err := lab.Await(time.Minute, func() bool {
+		for i := range 100 {
+			if once(w.clients[0], at("web", i%2 == 1), time.Second) != nil {
+				return false
+			}
+		}
+		return true
+	}); err != nil {
+		return fmt.Errorf("connect beside a backend that refuses: %w", err)
+	}
+	var err error
+	s.serves, err = s.Serve(targetPort)
+	return err
 }
 
 // healthy streams while what disturbs goes on, and counts who was left out.

@@ -56,6 +56,8 @@ type world struct {
 	clients    []*lab.Pod
 	nodes      []*lab.Node
 	servers    []*server // of the Service web, and then that of the Service other
+
+	annotations map[string]string // of the Services
 }
 
 // server is one backend.
@@ -171,14 +173,14 @@ func (w *world) of(service string) (all []*server) {
 // publish tells the API server of the Services and of the endpoints that are not gone.
 func (w *world) publish() {
 	for name := range addresses {
-		w.api.Put(serviceObject(name), w.slice(name, false), w.slice(name, true))
+		w.api.Put(w.serviceObject(name), w.slice(name, false), w.slice(name, true))
 	}
 }
 
-func serviceObject(name string) *corev1.Service {
+func (w *world) serviceObject(name string) *corev1.Service {
 	dual, cluster := corev1.IPFamilyPolicyRequireDualStack, corev1.ServiceInternalTrafficPolicyCluster
 	at := addresses[name]
-	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.ServiceSpec{
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: w.annotations}, Spec: corev1.ServiceSpec{
 		Type: corev1.ServiceTypeClusterIP, ClusterIP: at[0].String(), ClusterIPs: []string{at[0].String(), at[1].String()},
 		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, IPFamilyPolicy: &dual, InternalTrafficPolicy: &cluster,
 		SessionAffinity: corev1.ServiceAffinityNone, Ports: []corev1.ServicePort{{Name: "http", Port: servicePort, Protocol: corev1.ProtocolTCP}},

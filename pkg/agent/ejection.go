@@ -324,6 +324,14 @@ func (t end) failed(until, now uint64) bool {
 	return until != t.until && now+tryTime >= until+unansweredTime
 }
 
+// due says whether the backend is to be asked: after a connection tried it in vain, and now and then when its time is over.
+func (t end) due(until, now uint64) bool {
+	if t.tried {
+		return now-t.asked >= uint64(lookEvery)
+	}
+	return now >= t.until && until == t.until && now-t.asked >= askAgain
+}
+
 // eject leaves a backend out; node is as in heard. Where that is for what clients met, the others of its node are in doubt.
 func (e *ejector) eject(v maps.Evidence, node string) {
 	now := e.now()
@@ -407,10 +415,8 @@ func (e *ejector) look(ctx context.Context) bool {
 			t.until = v.Until
 		}
 		t.tried = t.tried || t.failed(v.Until, now)
-		if t.tried || now >= t.until && v.Until == t.until && now-t.asked >= askAgain {
-			if e.ask(ctx, doubt{Suspect: v.Suspect}) {
-				t.asked = now
-			}
+		if t.due(v.Until, now) && e.rests[v.Suspect] <= now && e.ask(ctx, doubt{Suspect: v.Suspect}) {
+			t.asked = now
 		}
 		e.ends[v.Suspect] = t
 	}

@@ -195,6 +195,23 @@ func TestABackendThatManyTryIsLeftOutForLongerEachTime(t *testing.T) {
 	})
 }
 
+// A backend that a connection tried in vain, and that this node cannot ask, is asked now and then, not all the time.
+func TestABackendThatThisNodeCannotAskIsAskedNowAndThen(t *testing.T) {
+	underEjection(t, lb.EjectionOn, func(e *ejecting) {
+		e.suspect()
+		e.pass(time.Duration(e.evidence.Until - e.now()))
+		e.unable, e.asked = true, 0
+		e.try()
+		if e.pass(time.Minute); e.asked < 3 || e.asked > 8 {
+			t.Errorf("asked %d times in a minute", e.asked)
+		}
+		e.unable = false
+		if e.pass(20 * time.Second); len(e.lengths) != 2 {
+			t.Errorf("left out for %v: it does not answer once it can be asked", e.lengths)
+		}
+	})
+}
+
 // F3: whatever clients do: packets of forged sources, a policy that keeps one of them from the backend.
 func TestABackendThatAnswersThisNodeIsNeverLeftOut(t *testing.T) {
 	underEjection(t, lb.EjectionOn, func(e *ejecting) {

@@ -213,7 +213,8 @@ func playHang(w *world) (f figures, err error) {
 		f.others, err = w.streams("other", 100, f.lasts)
 		return err
 	})
-	return f, both.Wait()
+	err = both.Wait()
+	return f, err
 }
 
 // refusals are connections that failed.

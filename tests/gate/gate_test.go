@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -170,7 +169,11 @@ func TestTheLongestSuiteGetsTheProcessorBeforeOthers(t *testing.T) {
 			t.Errorf("%s: %v, %v", r.name, r.err, err)
 		}
 	}
-	if want := niceness["other"] - 5; os.Geteuid() == 0 && niceness["ahead"] != max(want, -20) {
+	raised, err := exec.Command("nice", "-n", "-5", "nice").Output() // where that is not allowed it says so, and goes on
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.TrimSpace(string(raised)); strconv.Itoa(niceness["ahead"]) != want {
 		t.Errorf("niceness %v", niceness)
 	}
 }

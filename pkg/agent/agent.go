@@ -105,7 +105,7 @@ func (r *running) openTables(context.Context) (err error) {
 		r.tables.Note(true)
 		return r.takeOver()
 	}
-	if !r.plan.waiting {
+	if !r.plan.waiting && (r.plan.fresh || !attached) { // no program reads the tables yet
 		r.tables.Defer(r.plan.fresh)
 	}
 	return nil

@@ -68,7 +68,8 @@ Services have as endpoints, and an IP address does for all others. With
 			return err
 		}
 		if kubeconfig != "" {
-			if err := seen.askAPI(cmd.Context(), &live, kubeconfig); err != nil {
+			again := func() error { return seen.readAgain(cmd.Context(), &live) }
+			if err := seen.askAPI(cmd.Context(), kubeconfig, again); err != nil {
 				return err
 			}
 		}

@@ -5,7 +5,9 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/lb"
+	tables "github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
@@ -34,74 +37,80 @@ const (
 	apiPause  = 200 * time.Millisecond
 )
 
-// askAPI compares what is in force with what the API server says.
-func (s *seen) askAPI(ctx context.Context, live *agentFlags, kubeconfig string) error {
+// askAPI compares what is in force with what the API server says. again reads what is in force once more.
+func (s *seen) askAPI(ctx context.Context, kubeconfig string, again func() error) error {
 	client, err := watch.Login{Kubeconfig: kubeconfig, UserAgent: "nearlb-why"}.Client()
 	if err != nil {
 		return usageError{err}
 	}
+	if s.status == nil {
+		s.unasked = errors.New("no agent's status says which node this is")
+		return nil
+	}
 	for round := range apiRounds {
-		source, err := watch.AskAPI(ctx, client, s.service, s.nodeConfig(), len(s.frontends) > 0)
-		if err != nil {
-			s.unasked = err
-			return nil
-		}
 		if round > 0 {
-			_, client := s.clientOf(s.client)
-			s.askAgent(ctx, live, client)
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(apiPause):
+			}
+			if err := again(); err != nil {
+				return err
+			}
 		}
-		s.compareAPI(source)
-		if len(s.differences) == 0 && !s.unpublished {
+		source, err := watch.AskAPI(ctx, client, s.service, s.nodeConfig())
+		if s.unasked = err; err != nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(apiPause):
+		if s.compareAPI(source); len(s.differences) == 0 && !s.unpublished {
+			return nil
 		}
 	}
 	return nil
 }
 
+// readAgain reads the tables and asks the agent once more.
+func (s *seen) readAgain(ctx context.Context, live *agentFlags) error {
+	_, client := s.clientOf(s.client)
+	s.askAgent(ctx, live, client)
+	s.frontends, s.backends = nil, nil
+	return live.pins.read(func(r *tables.Reader) error { return s.find(r, s.service.String()) })
+}
+
 // nodeConfig is the agent's, as far as its status says it.
 func (s *seen) nodeConfig() watch.NodeConfig {
-	cfg := watch.NodeConfig{}
-	if s.status != nil {
-		cfg.Name, cfg.Zone = s.status.Node.Name, s.status.Node.Zone
+	cfg := watch.NodeConfig{Name: s.status.Node.Name, Zone: s.status.Node.Zone, ProxyName: s.status.Proxy}
+	for _, text := range s.status.Node.Addresses {
+		if ip, err := netip.ParseAddr(text); err == nil {
+			cfg.IPs = append(cfg.IPs, ip)
+		}
 	}
 	return cfg
 }
 
-// compareAPI notes each endpoint that is in on one side and out on the other, and a Service that one side alone has.
+// apiKey tells the endpoints of a Service apart.
+type apiKey struct {
+	port lb.PortName
+	at   netip.AddrPort
+}
+
+// compareAPI notes each endpoint of the port that was asked for that is in on one side and out on the other, and a Service that one side
+// alone has.
 func (s *seen) compareAPI(source watch.Source) {
-	type key struct {
-		port lb.PortName
-		at   netip.AddrPort
-	}
-	api, here := map[key]string{}, s.inForce()
 	in, known := source.Input(s.service)
-	s.unpublished = known && len(s.frontends) == 0
-	s.differences = nil
+	s.unpublished, s.differences = known && len(s.frontends) == 0, nil
+	api, here := map[apiKey]string{}, s.inForce()
 	if known {
 		for _, e := range decide.Decide(in, source.Node()).Endpoints {
-			api[key{e.Port, e.Address}] = side(e.Selected, string(e.Reason))
+			api[apiKey{e.Port, e.Address}] = side(e.Selected, string(e.Reason))
 		}
 	}
-	ours := map[key]string{}
-	for _, e := range here {
-		ours[key{e.Port, e.Address}] = side(e.Selected, string(e.Reason))
-	}
-	all := map[key]bool{}
-	for k := range api {
-		all[k] = true
-	}
-	for k := range ours {
-		all[k] = true
-	}
+	all := maps.Clone(here)
+	maps.Copy(all, api)
 	for k := range all {
-		there, here := cmp.Or(api[k], absent), cmp.Or(ours[k], absent)
-		if takes(there) != takes(here) {
-			s.differences = append(s.differences, apiDifference{k.port.Port, k.port.Protocol, k.at, there, here})
+		there, now := cmp.Or(api[k], absent), cmp.Or(here[k], absent)
+		if takes(there) != takes(now) && s.wantsPort(k.port.Port) {
+			s.differences = append(s.differences, apiDifference{k.port.Port, k.port.Protocol, k.at, there, now})
 		}
 	}
 	slices.SortFunc(s.differences, func(a, b apiDifference) int {
@@ -119,19 +128,19 @@ func side(selected bool, reason string) string {
 
 func takes(side string) bool { return strings.HasPrefix(side, "in ") }
 
-// inForce are the endpoints as the agent has them, or, of an agent that does not answer, those that the tables give connections.
-func (s *seen) inForce() []lb.EndpointReason {
-	if s.answered {
-		return s.news.Endpoints
-	}
-	var all []lb.EndpointReason
-	for _, r := range s.backends {
-		protocol, err := lb.ParseProtocol(r.Protocol)
-		if err != nil || len(r.Lists) == 0 {
-			continue
+// inForce are the endpoints that the tables give connections, and, with its reasons, those that an agent that answers does not.
+func (s *seen) inForce() map[apiKey]string {
+	all := map[apiKey]string{}
+	for _, e := range s.news.Endpoints {
+		if !e.Selected {
+			all[apiKey{e.Port, e.Address}] = side(false, string(e.Reason))
 		}
-		all = append(all, lb.EndpointReason{Port: lb.PortName{Service: s.service, Port: r.Port, Protocol: protocol},
-			Address: netip.AddrPortFrom(r.Address, r.BackendPort), Selected: true, Reason: lb.Reason(r.State)})
+	}
+	for _, r := range s.backends {
+		if protocol, err := lb.ParseProtocol(r.Protocol); err == nil && len(r.Lists) > 0 {
+			port := lb.PortName{Service: s.service, Port: r.Port, Protocol: protocol}
+			all[apiKey{port, netip.AddrPortFrom(r.Address, r.BackendPort)}] = side(true, r.State)
+		}
 	}
 	return all
 }

@@ -40,11 +40,33 @@ func apiAnswers(t *testing.T, answers map[string]string) (kubeconfig string) {
 }
 
 const (
+	nodesPath  = "/api/v1/nodes"
 	webPath    = "/api/v1/namespaces/prod/services/web"
 	slicesPath = "/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices"
 	webService = `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "prod"},
  "spec": {"clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"], "ipFamilies": ["IPv4"], "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}}`
 )
+
+// node is one of a rack.
+func node(name string) string {
+	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": %q, "labels": {"rack": "r1"}}}`, name)
+}
+
+// A change that was on its way is no difference: both sides are asked again.
+func TestAChangeThatWasOnItsWayIsNoDifference(t *testing.T) {
+	s, asked := sound(), 0
+	again := func() error {
+		asked++
+		s.backends = []maps.BackendRow{{Service: "prod/web", Port: "http", Protocol: "TCP", Address: s.news.Endpoints[0].Address.Addr(), BackendPort: 8080, Lists: []string{"cluster"}}}
+		return nil
+	}
+	if err := s.askAPI(t.Context(), apiAnswers(t, map[string]string{webPath: webService, slicesPath: webSlices("10.244.1.2")}), again); err != nil {
+		t.Fatal(err)
+	}
+	if first := diagnose(s).Causes[0]; asked != 1 || first.What != "nothing-wrong" {
+		t.Errorf("asked again %d times: %+v", asked, first)
+	}
+}
 
 // webSlices are a list with one slice of ready endpoints.
 func webSlices(addresses ...string) string {
@@ -77,22 +99,28 @@ func TestWhatDiffersFromTheAPIIsNamedFirst(t *testing.T) {
 		"no Service anywhere": {map[string]string{slicesPath: `{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSliceList", "items": []}`}, func(s *seen) {
 			s.frontends, s.tries, s.news = nil, nil, agent.ServiceNews{}
 		}, "no-such-service", nil},
-		"another proxy's label on a Service that is served": {map[string]string{
+		"a Service of another proxy": {map[string]string{
 			webPath:    strings.Replace(webService, `"namespace": "prod"`, `"namespace": "prod", "labels": {"service.kubernetes.io/service-proxy-name": "nearlb"}`, 1),
-			slicesPath: webSlices("10.244.1.2")}, func(*seen) {}, "nothing-wrong", nil},
+			slicesPath: webSlices("10.244.1.2")}, func(s *seen) { s.frontends, s.tries, s.news = nil, nil, agent.ServiceNews{} }, "no-such-service", nil},
+		"a Service of this proxy": {map[string]string{
+			webPath:    strings.Replace(webService, `"namespace": "prod"`, `"namespace": "prod", "labels": {"service.kubernetes.io/service-proxy-name": "nearlb"}`, 1),
+			slicesPath: webSlices("10.244.1.2")}, func(s *seen) { s.status.Proxy = "nearlb" }, "nothing-wrong", nil},
+		"endpoints that depend on other Nodes": {map[string]string{
+			webPath:    strings.Replace(webService, `"namespace": "prod"`, `"namespace": "prod", "annotations": {"nearlb.io/topology-keys": "rack"}`, 1),
+			slicesPath: strings.Replace(webSlices("10.244.1.2"), `"n1"`, `"n2"`, 1), nodesPath + "/n1": node("n1"),
+			nodesPath: `{"apiVersion": "v1", "kind": "NodeList", "items": [` + node("n1") + "," + node("n2") + "]}"}, func(*seen) {}, "nothing-wrong", nil},
+		"another port than the one that is asked for": {map[string]string{webPath: webService, slicesPath: webSlices("10.244.1.2", "10.244.1.3")}, func(s *seen) { s.port = "other" },
+			"unknown-port", nil},
 		"an API server that answers nothing of use": {map[string]string{webPath: webService}, func(*seen) {}, "api-not-asked", []string{"EndpointSlices of Service prod/web"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := sound()
-			s.answered = false // no agent to ask again: the tables stand for it
 			s.backends = []maps.BackendRow{{Service: "prod/web", Port: "http", Protocol: "TCP", Address: s.news.Endpoints[0].Address.Addr(), BackendPort: 8080, State: string(lb.ReasonAll), Lists: []string{"cluster"}}}
 			in.change(s)
 			if len(s.frontends) == 0 {
 				s.backends = nil
 			}
-			var live agentFlags
-			live.lockDir = t.TempDir()
-			if err := s.askAPI(t.Context(), &live, apiAnswers(t, in.answers)); err != nil {
+			if err := s.askAPI(t.Context(), apiAnswers(t, in.answers), func() error { return nil }); err != nil {
 				t.Fatal(err)
 			}
 			first := diagnose(s).Causes[0]
@@ -104,7 +132,7 @@ func TestWhatDiffersFromTheAPIIsNamedFirst(t *testing.T) {
 }
 
 func TestABadKubeconfigIsBadUsage(t *testing.T) {
-	err := sound().askAPI(t.Context(), &agentFlags{}, filepath.Join(t.TempDir(), "missing"))
+	err := sound().askAPI(t.Context(), filepath.Join(t.TempDir(), "missing"), nil)
 	if _, usage := err.(usageError); !usage {
 		t.Errorf("%v", err)
 	}

@@ -4,6 +4,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,52 +17,69 @@ import (
 )
 
 // AskAPI asks the API server once for a Service, its EndpointSlices and the node's own Node object: three requests, whatever the cluster's
-// size. Of what there is not, or is refused, the source has nothing. Where served is true the Service is taken for this
-// proxy's, whatever its labels say.
-func AskAPI(ctx context.Context, client kubernetes.Interface, name lb.ServiceName, cfg NodeConfig, served bool) (Loaded, error) {
+// size, and all Nodes where the Service's endpoints depend on others. Of what there is not, or is refused, the source has nothing.
+func AskAPI(ctx context.Context, client kubernetes.Interface, name lb.ServiceName, cfg NodeConfig) (Loaded, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	var asked []runtime.Object
-	service, err := client.CoreV1().Services(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
-	switch {
-	case err == nil:
-		asked = append(asked, service)
-		if served {
-			cfg.ProxyName = service.Labels[labelProxyName]
-		}
-	case !apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("ask the API server for Service %s: %w", name, err)
+	s := newStore(cfg)
+	err := errors.Join(askService(ctx, client, name, s), askSlices(ctx, client, name, s), askNode(ctx, client, s))
+	if svc := s.services[name]; err == nil && svc != nil && svc.picky(cfg) && s.extentOf(name) > nothingOfOthers {
+		err = askNodes(ctx, client, s)
 	}
+	return loaded{s}, err
+}
+
+func askService(ctx context.Context, client kubernetes.Interface, name lb.ServiceName, s *store) error {
+	service, err := client.CoreV1().Services(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	if err == nil {
+		s.takeAsked(service)
+	}
+	return notFound(err, "Service "+name.String())
+}
+
+func askSlices(ctx context.Context, client kubernetes.Interface, name lb.ServiceName, s *store) error {
 	of := labels.Set{labelServiceName: name.Name}.String()
 	list, err := client.DiscoveryV1().EndpointSlices(name.Namespace).List(ctx, metav1.ListOptions{LabelSelector: of})
 	if err != nil {
-		return nil, fmt.Errorf("ask the API server for the EndpointSlices of Service %s: %w", name, err)
+		return fmt.Errorf("ask the API server for the EndpointSlices of Service %s: %w", name, err)
 	}
 	for i := range list.Items {
-		asked = append(asked, &list.Items[i])
+		s.takeAsked(&list.Items[i])
 	}
-	if cfg.Name != "" {
-		node, err := client.CoreV1().Nodes().Get(ctx, cfg.Name, metav1.GetOptions{})
-		switch {
-		case err == nil:
-			asked = append(asked, node)
-		case !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("ask the API server for Node %s: %w", cfg.Name, err)
-		}
-	}
-	return loaded{storeOf(cfg, asked)}, nil
+	return nil
 }
 
-// storeOf has what the API server's own objects say.
-func storeOf(cfg NodeConfig, asked []runtime.Object) *store {
-	s := newStore(cfg)
-	var objects []object
-	for _, in := range asked {
-		if o, refused := convert(in); refused == nil { // the agent tells of what it refuses
-			objects = append(objects, o)
-		}
+func askNode(ctx context.Context, client kubernetes.Interface, s *store) error {
+	node, err := client.CoreV1().Nodes().Get(ctx, s.cfg.Name, metav1.GetOptions{})
+	if err == nil {
+		s.takeAsked(node)
 	}
-	s.apply(objects, nil, &changes{})
-	return s
+	return notFound(err, "Node "+s.cfg.Name)
+}
+
+func askNodes(ctx context.Context, client kubernetes.Interface, s *store) error {
+	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("ask the API server for Nodes: %w", err)
+	}
+	for i := range list.Items {
+		s.takeAsked(&list.Items[i])
+	}
+	return nil
+}
+
+// notFound is no error.
+func notFound(err error, what string) error {
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("ask the API server for %s: %w", what, err)
+}
+
+// takeAsked takes an object of the API server; the agent tells of what it refuses.
+func (s *store) takeAsked(in runtime.Object) {
+	if o, refused := convert(in); refused == nil {
+		s.apply([]object{o}, nil, &changes{})
+	}
 }

@@ -132,7 +132,7 @@ int from_net_slow(struct __sk_buff *skb)
 	}
 	if (step.next == NEXT_TUNNEL) {
 		tail_tunnel(skb, &work.in.flow, step.verdict, backend_node(work.in.flow.backend),
-			    tail_kind(&work.in.flow), HOOK_FROM_NET);
+			    tail_kind(&work.in.flow, &work.packet), HOOK_FROM_NET);
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}

@@ -456,7 +456,9 @@ static __always_inline enum verdict create_verdict(const struct work *work, bool
 }
 
 /* What the new entry records about other backends. An entry that replaces a connection not known to be closed keeps that one's backend: a
- * forged RST and SYN end nothing. */
+ * forged RST and SYN end nothing. Nor do a forged FIN and SYN where servers answer past this node: what answers a SYN comes by this node (tunnel_flags)
+ * and shows that the connection goes on, before a second SYN takes it elsewhere. A server is silent to all but the first of several such
+ * packets within half a second (tcp_invalid_ratelimit), so one that comes as soon is no evidence. */
 static __always_inline __u32 create_tried(struct __sk_buff *skb, const struct work *work, enum verdict verdict)
 {
 	const struct flow *last;
@@ -465,6 +467,8 @@ static __always_inline __u32 create_tried(struct __sk_buff *skb, const struct wo
 		return handed(skb)->slow.tried;
 	last = found_flow(&work->found);
 	if (!last || seen_fins(last->seen))
+		return 0;
+	if (flow_may_be_closed(last, last->seen) && flow_age(last, flow_now()) >= 2 * jiffies_per_second)
 		return 0;
 	return last->seen & SEEN_ESTABLISHED || flow_tried(last) == TRIED_STAYS ? TRIED_STAYS : 0;
 }

@@ -313,10 +313,13 @@ __noinline int reply_is_late(const struct packet *packet)
 }
 
 /* What answers a connection's first packet, or ends it at once, is told to the node that the client came by: it leaves out who does not
- * answer, and forgets what is over. All else goes to the client itself where FLOW_DSR says so. */
+ * answer, and forgets what is over. All else goes to the client itself where FLOW_DSR says so; so does a reset after the client has closed,
+ * as that node may have forgotten the connection already. */
 static __always_inline bool reply_goes_back(const struct packet *packet, const struct flow *flow)
 {
-	return flow->flags & FLOW_CARRIED && !(flow->flags & FLOW_DSR && !(packet->tcp_flags & (TCP_SYN | TCP_RST)));
+	__u8 told = flow->seen & SEEN_CLIENT_FIN ? TCP_SYN : TCP_SYN | TCP_RST;
+
+	return flow->flags & FLOW_CARRIED && !(flow->flags & FLOW_DSR && !(packet->tcp_flags & told));
 }
 
 /* What comes after a reply was translated: answers of carried connections go to the node that the client came by. */

@@ -261,10 +261,19 @@ __noinline int tunnel_is_near(struct __sk_buff *skb, const struct packet *packet
 	return !device || device->pod;
 }
 
-/* Of the flow of a packet that came through the tunnel. */
-static __always_inline __u8 tunnel_flags(const struct tunnel_packet *in)
+/* Of the flow of a packet that came through the tunnel. Whatever answers a SYN goes back: the other node does not know yet that the backend
+ * answers, nor whether the connection before is over. */
+static __always_inline __u8 tunnel_flags(const struct packet *packet, const struct tunnel_packet *in)
 {
-	return in->kind == TUNNEL_DIRECT ? FLOW_CARRIED | FLOW_DSR : FLOW_CARRIED;
+	return in->kind == TUNNEL_DIRECT && !(packet->tcp_flags & TCP_SYN) ? FLOW_CARRIED | FLOW_DSR : FLOW_CARRIED;
+}
+
+/* The same where this node's own record has a word in it: whoever passes for a node has no answers sent past it to Services that are not
+ * answered so. */
+static __always_inline __u8 tunnel_flags_of(const struct packet *packet, const struct tunnel_packet *in,
+					    const struct record *record)
+{
+	return record && record->flags & RECORD_DSR ? tunnel_flags(packet, in) : FLOW_CARRIED;
 }
 
 /* Describes a flow to the backend that the other node has chosen. NEXT_FINISH: it is refused. */
@@ -286,7 +295,7 @@ static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct
 	in->flow.generation = choice.generation;
 	in->flow.service = record->service;
 	in->flow.side = SIDE_EXTERNAL;
-	in->flow.flags = tunnel_flags(from);
+	in->flow.flags = tunnel_flags_of(packet, from, record);
 	in->flow.seen |= (__u32)from->node << CARRIED_NODE_SHIFT | (tunnel_is_near(skb, packet) ? CARRIED_NEAR : 0);
 	in->to.destination = choice.address;
 	in->to.destination_port = choice.port;
@@ -332,32 +341,49 @@ static __always_inline __u32 seen_carried(const struct flow *flow, __u32 seen)
 }
 
 /* Answers go where the last packet says. */
-static __always_inline bool tunnel_has_claimed(const struct flow *flow, const struct tunnel_packet *in)
+static __always_inline bool tunnel_has_claimed(const struct flow *flow, __u8 flags, __u16 node)
 {
-	return (flow->flags & (FLOW_CARRIED | FLOW_DSR)) == tunnel_flags(in) && flow_carried_by(flow) == in->node;
+	return (flow->flags & (FLOW_CARRIED | FLOW_DSR)) == flags && flow_carried_by(flow) == node;
 }
 
-static __always_inline void tunnel_claim(struct flow *flow, const struct tunnel_packet *in)
+/* False: the entry has seen something else meanwhile, and the next packet is to try again. */
+static __always_inline bool tunnel_claim(struct flow *flow, __u8 flags, __u16 node)
 {
 	__u32 seen = flow->seen;
 
-	if (tunnel_has_claimed(flow, in))
-		return;
+	if (tunnel_has_claimed(flow, flags, node))
+		return true;
 	if (__sync_val_compare_and_swap(&flow->seen, seen,
-					seen_carried(flow, seen) | (__u32)in->node << CARRIED_NODE_SHIFT) == seen)
-		*(volatile __u8 *)&flow->flags =
-			(flow->flags & FLOW_ALIAS) | tunnel_flags(in); /* else the next packet does */
+					seen_carried(flow, seen) | (__u32)node << CARRIED_NODE_SHIFT) != seen)
+		return false;
+	*(volatile __u8 *)&flow->flags = (flow->flags & FLOW_ALIAS) | flags;
+	return true;
 }
 
-/* Of both entries of a flow. */
-static __always_inline void tunnel_claim_both(const struct settings *settings, struct flow *flow,
-					      const struct tunnel_packet *in)
+/* Of both entries of a flow. The one that packets find comes last, as it tells whether there is anything to do. */
+static __always_inline void tunnel_claim_both(const struct settings *settings, struct flow *flow, __u8 flags,
+					      __u16 node)
 {
 	struct flow *twin = flow_twin(settings, flow);
 
-	if (twin)
-		tunnel_claim(twin, in);
-	tunnel_claim(flow, in);
+	if (!twin || tunnel_claim(twin, flags, node))
+		tunnel_claim(flow, flags, node);
+}
+
+/* The node that a flow's packet came from is the one that its answers go to from now on, or past it. */
+static __always_inline void tunnel_follow(const struct settings *settings, struct flow *flow,
+					  const struct packet *packet, const struct tunnel_packet *in)
+{
+	__u8 flags = tunnel_flags(packet, in);
+	int number;
+
+	if (tunnel_has_claimed(flow, flags, in->node))
+		return;
+	if (flags & ~flow->flags & FLOW_DSR) {
+		number = tunnel_record(packet, in->node);
+		flags = tunnel_flags_of(packet, in, number ? record_get(number) : NULL);
+	}
+	tunnel_claim_both(settings, flow, flags, in->node);
 }
 
 /* The client's pod is on this node: its packet is routed, past a reverse path filter. */
@@ -374,8 +400,8 @@ static __always_inline struct step tunnel_established(struct __sk_buff *skb, str
 	struct flow *live = found_flow(&work->found);
 	enum verdict verdict;
 
-	if (live && !tunnel_has_claimed(live, in))
-		tunnel_claim_both(work->settings, live, in);
+	if (live)
+		tunnel_follow(work->settings, live, &work->packet, in);
 	verdict = forward_established(skb, work->settings, &work->packet, &work->found, &work->in.flow, &work->in.to);
 	return verdict == VERDICT_CONTINUE ? step_again(VERDICT_DROP_FLOW_RACE) : tunnel_translated(work, verdict);
 }

@@ -228,11 +228,12 @@ static __always_inline void tail_tunnel_to(struct __sk_buff *skb, enum verdict v
 	handed(skb)->tunnel.hook = hook;
 }
 
-/* Of a client's packet. Until this node has seen an answer of a UDP server, answers come by this node. */
-static __always_inline enum tunnel_kind tail_kind(const struct flow *flow)
+/* Of a client's packet. Until this node has seen an answer, answers come by this node: also those of a connection that another node, or an
+ * entry that is gone, had before. A SYN says from the start that segments need not fit the tunnel. */
+static __always_inline enum tunnel_kind tail_kind(const struct flow *flow, const struct packet *packet)
 {
-	return flow->flags & FLOW_DSR && (flow->protocol == IPPROTO_TCP || flow->seen & SEEN_REPLY) ? TUNNEL_DIRECT
-												    : TUNNEL_FORWARD;
+	return flow->flags & FLOW_DSR && (packet->tcp_flags & TCP_SYN || flow->seen & SEEN_REPLY) ? TUNNEL_DIRECT
+												  : TUNNEL_FORWARD;
 }
 
 /* The packet of a flow does. What is known there of the connection need not be said again. */

@@ -5,6 +5,7 @@ package packet
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -177,9 +178,7 @@ func TestAClientThatClosedADirectConnectionOpensAnother(t *testing.T) {
 		s.serve(w, nil, 2)
 		c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
 		s.goesOnDirect(w, c)
-		in := c.in.with("FA", "")
-		there := s.enters(fromPod, in.bytes(), w.direct(routed(in), c.out.dst), "translate_established")
-		s.other.goes(fromPod, there, routed(c.out.with("FA", "")), "translate_established", actUnspec)
+		s.closesDirect(w, c)
 		s.serve(w, nil, 3)
 		s.opensDirect(w, c.in, at(w.pod(3), 8080))
 	}, lb.TCP)
@@ -198,4 +197,109 @@ func TestADirectConnectionThatMovesIsAnsweredWhereItComes(t *testing.T) {
 			s.goesOnDirect(w, c)
 		}
 	}, lb.TCP)
+}
+
+// closesDirect sends the client's FIN to both nodes.
+func (s nodePair) closesDirect(w world, c talk) {
+	s.Helper()
+	in := c.in.with("FA", "")
+	there := s.enters(fromPod, in.bytes(), w.direct(routed(in), c.out.dst), "translate_established")
+	s.other.goes(fromPod, there, routed(c.out.with("FA", "")), "translate_established", actUnspec)
+}
+
+// A node that has no entry of a connection, as it comes by another node from now on, or was evicted, gets its answers until it has seen one: else
+// it would take the connection for one that nobody answers.
+func TestADirectConnectionIsAnsweredThroughANodeThatFindsItAgain(t *testing.T) {
+	forEachDirectPair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		s.goesOnDirect(w, c)
+		s.evict()
+		for _, verdict := range []string{"translate_recover", "translate_established"} {
+			in := c.in.with("A", "again")
+			there := s.enters(fromPod, in.bytes(), w.forward(routed(in), c.out.dst), verdict)
+			s.other.goes(fromPod, there, routed(c.out.with("A", "again")), "translate_established", actUnspec)
+		}
+		s.answersBack(w, c, "PA", "still here")
+		const answered = uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)
+		if all := s.liveFlows(); len(all) != 1 || all[0].Seen&answered != answered {
+			s.Errorf("flows %+v, want one that is established", all)
+		}
+		s.goesOnDirect(w, c)
+	}, lb.TCP)
+}
+
+// The next connection from the port of one that its client has closed is as any other: its second SYN goes to another backend. One that comes
+// at once after the FIN may be forged, as that: it stays.
+func TestTheNextDirectConnectionFromAPortIsAsAnyOther(t *testing.T) {
+	forEachDirectPair(t, func(s nodePair, w world) {
+		for after, second := range map[time.Duration]string{0: "translate_established", 2 * time.Second: "translate_retry"} {
+			s.evict()
+			s.other.evict()
+			s.serve(w, nil, 2)
+			c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+			s.goesOnDirect(w, c)
+			s.closesDirect(w, c)
+			s.serve(w, nil, 2, 3)
+			for _, syn := range []struct {
+				after   time.Duration
+				verdict string
+			}{{after, "translate_balance"}, {retryAfter, second}} {
+				s.waited(syn.after)
+				got, err := s.run(fromPod, c.in.bytes())
+				if check(s, err); got.verdict != syn.verdict {
+					s.Errorf("SYN %v after the last packet: %s, want %s", syn.after, got.verdict, syn.verdict)
+				}
+			}
+		}
+	}, lb.TCP)
+}
+
+// Whoever sends a FIN and SYNs as the client takes no connection elsewhere: the server answers the SYN of a connection that goes on, and the node
+// that the client comes by sees that.
+func TestAForgedFINTakesNoDirectConnectionToAnotherBackend(t *testing.T) {
+	forEachDirectPair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		s.goesOnDirect(w, c)
+		in := c.in.with("F", "")
+		s.enters(fromPod, in.bytes(), w.direct(routed(in), c.out.dst), "translate_established")
+		s.waited(2 * time.Second)
+		there := s.enters(fromPod, c.in.bytes(), w.direct(routed(c.in), c.out.dst), "translate_balance")
+		s.other.goes(fromPod, there, routed(c.out), "translate_established", actUnspec)
+		s.answersBack(w, c, "A", "")
+		s.serve(w, nil, 2, 3)
+		s.waited(retryAfter)
+		s.enters(fromPod, c.in.bytes(), w.direct(routed(c.in), c.out.dst), "translate_established")
+		s.goesOnDirect(w, c)
+	}, lb.TCP)
+}
+
+// After its client has closed, a connection's first node may have forgotten it: the client is told of a reset none the less.
+func TestAResetOfAHalfClosedDirectConnectionReachesTheClient(t *testing.T) {
+	forEachDirectPair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		s.goesOnDirect(w, c)
+		s.closesDirect(w, c)
+		s.evict()
+		reset := c.out.reply("RA", "")
+		s.other.goes(toPod, reset.bytes(), reset.from(c.in.dst).to(c.in.src).bytes(), "translate_reply", actUnspec)
+	}, lb.TCP)
+}
+
+// Whoever passes for a node has a server's answers sent past it only where this node, too, knows the Service as one that is answered so.
+func TestANodeAnswersNobodyPastAnotherUnlessTheServiceSaysSo(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		c := talk{in: w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)).with("A", "who?")}
+		c.out = c.in.to(at(w.pod(2), 8080))
+		first := w.direct(c.in.bytes(), c.out.dst)
+		first.from = at(w.node1(), 0x9000)
+		for _, verdict := range []string{map[lb.Protocol]string{lb.TCP: "translate_recover", lb.UDP: "translate_balance"}[w.protocol], "translate_established"} {
+			s.other.goes(fromPod, first.frame(), c.out.bytes(), verdict, actUnspec)
+			answer := c.out.reply("PA", "me")
+			s.other.enters(toPod, answer.bytes(), w.back(answer.from(c.in.dst).to(c.in.src).bytes()), "translate_reply")
+		}
+	}, lb.TCP, lb.UDP)
 }

@@ -75,7 +75,7 @@ type checks interface {
 // loop takes what changed from a queue and publishes it, one Service at a time, in one goroutine. It implements
 // watch.Events.
 type loop struct {
-	wayless wayless
+	ways waysAsked
 	loopOptions
 	source  watch.Source
 	named   watch.NameSource // nil: nobody answers names

@@ -100,7 +100,7 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 		l.warming.forget(name)
 		l.checks.Remove(name)
 		l.noteMinding(name, false)
-		l.wayless.note(name, false)
+		l.ways.forget(name)
 		stats, err := l.tables.Remove(name)
 		names.settle(err)
 		return outcome{service: name, stats: stats}, err
@@ -111,10 +111,10 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 		l.queue.AddAfter(task{warm, name}, next)
 	}
 	l.noteMinding(name, mindsHost(in))
-	l.wayless.note(name, in.Service.OffNode.Tunneled() && l.tunnelPort == 0)
 	node := l.node()
 	decision := decide.Serve(in, node)
 	decision.OffNode = cmp.Or(decision.OffNode, l.offNode)
+	l.ways.note(name, in.Service.OffNode, decision.OffNode, l.tunnelPort != 0)
 	stats, err := l.tables.Apply(decision)
 	names.settle(err)
 	names.learn(&decision)

@@ -72,13 +72,13 @@ func (r *running) status() Status {
 		May:      append([]string{}, r.daemon.may...),
 		Failing:  []FailingService{},
 		Problems: append([]lb.Problem{}, r.source.Problems()...),
-		here:     slices.Concat(r.tables.Problems(), r.checks.Problems(), r.loop.wayless.problems()),
+		here:     slices.Concat(r.tables.Problems(), r.checks.Problems(), r.loop.ways.problems()),
 		Ejected:  r.leftOut(),
 		Trouble:  r.kept(),
 		Names:    r.daemon.names.status(),
 	}
 	if r.options.tunnelPort() != 0 {
-		s.Tunnel = r.daemon.peers.status(r.options.OffNode, r.source.Nodes(), r.options.NodeName)
+		s.Tunnel = r.daemon.peers.status(r.options.OffNode, r.options.OffNode == lb.OffNodeDSR || r.loop.ways.anyDirect(), r.source.Nodes(), r.options.NodeName)
 	}
 	if r.options.Shortcut != ShortcutOff {
 		passing := r.passing.last()

@@ -72,11 +72,11 @@ type TunnelStatus struct {
 	Port    uint16     `json:"port"`    // UDP
 	Answer  int        `json:"answer"`  // other nodes that take packets
 	Silent  []string   `json:"silent"`  // names of those that do not: their connections go by SNAT
-	Through []string   `json:"through"` // names of those that take packets and cannot answer clients: answers come through this node
+	Through []string   `json:"through"` // where dsr is asked for: names of those that take packets and cannot answer clients
 }
 
-// status is of the nodes that there are.
-func (p *tunnelPeers) status(offNode lb.OffNode, nodes map[string][]netip.Addr, self string) *TunnelStatus {
+// status is of the nodes that there are. direct: dsr is asked for.
+func (p *tunnelPeers) status(offNode lb.OffNode, direct bool, nodes map[string][]netip.Addr, self string) *TunnelStatus {
 	s := &TunnelStatus{OffNode: offNode, Port: p.port, Silent: []string{}, Through: []string{}}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		if name == self {
@@ -88,7 +88,7 @@ func (p *tunnelPeers) status(offNode lb.OffNode, nodes map[string][]netip.Addr, 
 		} else {
 			s.Silent = append(s.Silent, name)
 		}
-		if can.carries && !can.direct {
+		if direct && can.carries && !can.direct {
 			s.Through = append(s.Through, name)
 		}
 	}
@@ -271,30 +271,52 @@ func (p *tunnelPeers) close() {
 	}
 }
 
-// wayless are Services that ask for the tunnel of an agent that has none.
-type wayless struct {
-	mu    sync.Mutex
-	names map[lb.ServiceName]bool
+// waysAsked are the ways to other nodes that Services have. The zero value is ready to use.
+type waysAsked struct {
+	mu      sync.Mutex
+	wayless map[lb.ServiceName]bool // they ask for the tunnel of an agent that has none
+	direct  map[lb.ServiceName]bool // theirs is dsr
 }
 
-func (w *wayless) note(name lb.ServiceName, is bool) {
+// note is told of each Service that is published. asked: what it says itself; way: what it gets.
+func (w *waysAsked) note(name lb.ServiceName, asked, way lb.OffNode, tunnel bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !is {
-		delete(w.names, name)
-		return
+	if w.wayless == nil {
+		w.wayless, w.direct = map[lb.ServiceName]bool{}, map[lb.ServiceName]bool{}
 	}
-	if w.names == nil {
-		w.names = map[lb.ServiceName]bool{}
+	w.forgetLocked(name)
+	if asked.Tunneled() && !tunnel {
+		w.wayless[name] = true
 	}
-	w.names[name] = true
+	if way == lb.OffNodeDSR {
+		w.direct[name] = true
+	}
+}
+
+func (w *waysAsked) forget(name lb.ServiceName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.forgetLocked(name)
+}
+
+func (w *waysAsked) forgetLocked(name lb.ServiceName) {
+	delete(w.wayless, name)
+	delete(w.direct, name)
+}
+
+// anyDirect says whether some Service's way is dsr.
+func (w *waysAsked) anyDirect() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.direct) > 0
 }
 
 // problems are by name of the Service.
-func (w *wayless) problems() (all []lb.Problem) {
+func (w *waysAsked) problems() (all []lb.Problem) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, name := range slices.SortedFunc(maps.Keys(w.names), lb.ServiceName.Compare) {
+	for _, name := range slices.SortedFunc(maps.Keys(w.wayless), lb.ServiceName.Compare) {
 		all = append(all, lb.Problem{Object: name.Object(), Field: "metadata.annotations[nearlb.io/off-node]",
 			Message: "this agent has no tunnel (--off-node, --carry-port): clients off the node go by SNAT"})
 	}

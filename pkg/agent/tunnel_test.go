@@ -5,6 +5,7 @@ package agent
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,16 +101,51 @@ func TestAnswersToAnEarlierAgentCountUntilNodesAreAsked(t *testing.T) {
 	}
 }
 
-// A Service that asks for the tunnel of an agent that has none is told of, until it asks no more.
+// A Service that asks for the tunnel of an agent that has none is told of, until it asks no more, and when it is gone.
 func TestAServiceThatAsksForATunnelThatIsNotThereIsTold(t *testing.T) {
-	var w wayless
-	web := lb.ServiceName{Namespace: "default", Name: "web"}
-	w.note(web, true)
-	if all := w.problems(); len(all) != 1 || all[0].Object != web.Object() || !strings.Contains(all[0].Field, "nearlb.io/off-node") {
-		t.Errorf("problems %+v", all)
-	}
-	w.note(web, false)
-	if all := w.problems(); len(all) > 0 {
-		t.Errorf("problems %+v", all)
+	inBubble(t, func(b *bench) {
+		name := b.source.set(1, 1)
+		asks := func(way lb.OffNode) {
+			in := input(1, 1)
+			in.Service.OffNode = way
+			b.source.put(in)
+			b.ServiceChanged(name)
+			b.after(time.Minute)
+		}
+		told := func(want int, direct bool) {
+			t.Helper()
+			all := b.ways.problems()
+			if len(all) != want || want > 0 && (all[0].Object != name.Object() || !strings.Contains(all[0].Field, "nearlb.io/off-node")) {
+				t.Errorf("problems %+v, want %d", all, want)
+			}
+			if b.ways.anyDirect() != direct {
+				t.Errorf("dsr is asked for: %v", !direct)
+			}
+		}
+		b.Synced()
+		b.settle()
+		told(0, false)
+		asks(lb.OffNodeDSR)
+		told(1, true)
+		asks(lb.OffNodeSNAT)
+		told(0, false)
+		asks(lb.OffNodeCarry)
+		told(1, false)
+		b.source.remove(name)
+		b.ServiceChanged(name)
+		b.after(time.Minute)
+		told(0, false)
+	})
+}
+
+// Who cannot answer clients is named where somebody asks for that.
+func TestTheStatusNamesWhoCannotAnswerClientsWhereThatIsAskedFor(t *testing.T) {
+	p := newTunnelPeers(6091)
+	p.able = map[string]ability{"n2": {carries: true}, "n3": {carries: true, direct: true}}
+	nodes := map[string][]netip.Addr{"n1": nil, "n2": nil, "n3": nil}
+	for direct, want := range map[bool][]string{false: {}, true: {"n2"}} {
+		if s := p.status(lb.OffNodeCarry, direct, nodes, "n1"); !slices.Equal(s.Through, want) || s.Answer != 2 {
+			t.Errorf("asked for: %v: %+v, want %v", direct, s, want)
+		}
 	}
 }

@@ -53,15 +53,19 @@ func servicesCommand() *cobra.Command {
 	}.command()
 }
 
-// offNodeText says how clients off the node get to backends on other nodes: "snat", or "dsr, carry to n3 (it cannot answer clients), snat to n4 (it takes no packets)".
+// offNodeText says how clients off the node get to backends on other nodes: "snat", "-" where there are none, or "dsr, carry to n3 (cannot answer
+// clients), snat to n4 (takes no packets)".
 func offNodeText(r maps.FrontendRow) string {
 	if r.External.Action != string(lb.Balance) {
 		return ""
 	}
 	if r.OffNode == nil {
-		return string(lb.OffNodeSNAT)
+		return "-"
 	}
 	text := r.OffNode.Way
+	if r.OffNode.Lacks != "" {
+		text += " (" + r.OffNode.Lacks + " asked, no tunnel)"
+	}
 	if len(r.OffNode.Carry) > 0 {
 		text += ", carry to " + someNodes(r.OffNode.Carry) + " (cannot answer clients)"
 	}

@@ -29,6 +29,7 @@ type planMove struct {
 	External *planMovedSide `json:"external,omitempty"`
 	Affinity *[2]int64      `json:"affinitySeconds,omitempty"` // before, after; where it differs
 	Sources  bool           `json:"sourceRanges,omitempty"`    // they differ
+	OffNode  *[2]lb.OffNode `json:"offNode,omitempty"`         // before, after; where it differs
 }
 
 type planMovedSide struct {
@@ -88,7 +89,7 @@ func (m planMove) compare(o planMove) int {
 }
 
 func (m planMove) differs() bool {
-	return m.Internal != nil || m.External != nil || m.Affinity != nil || m.Sources
+	return m.Internal != nil || m.External != nil || m.Affinity != nil || m.Sources || m.OffNode != nil
 }
 
 func moveOf(old, now planFrontend) planMove {
@@ -97,7 +98,18 @@ func moveOf(old, now planFrontend) planMove {
 		m.Affinity = &[2]int64{old.AffinitySeconds, now.AffinitySeconds}
 	}
 	m.Sources = !slices.Equal(old.SourceRanges, now.SourceRanges)
+	if was, is := old.OffNode.name(), now.OffNode.name(); was != is {
+		m.OffNode = &[2]lb.OffNode{was, is}
+	}
 	return m
+}
+
+// name is SNAT's where nobody says more.
+func (w *planWay) name() lb.OffNode {
+	if w == nil {
+		return lb.OffNodeSNAT
+	}
+	return w.Way
 }
 
 // movedSide is nil where the two give the same answers.
@@ -218,7 +230,7 @@ func sameMove(a, b planMovedSide) bool {
 	return a.From == b.From && a.To == b.To && a.Moved == b.Moved && slices.Equal(a.Backends, b.Backends)
 }
 
-// movedColumns have one for affinity and source ranges where some differ.
+// movedColumns have one for affinity, source ranges and the way to other nodes where some differ.
 func movedColumns(rows []movedRow) []column[movedRow] {
 	columns := []column[movedRow]{
 		{heading: "SERVICE", cell: func(r movedRow) string { return withPort(r.Service, r.Port) }},
@@ -265,6 +277,9 @@ func besideText(r movedRow) string {
 	}
 	if r.Sources && r.Change == moveChanged {
 		all = append(all, "sources")
+	}
+	if w := r.OffNode; w != nil && r.Change == moveChanged {
+		all = append(all, fmt.Sprintf("to other nodes %s -> %s", w[0], w[1]))
 	}
 	return orDash(strings.Join(all, ", "))
 }

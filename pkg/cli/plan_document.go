@@ -48,7 +48,7 @@ type planFrontend struct {
 // planWay is how clients off the node get to backends on other nodes.
 type planWay struct {
 	Way     lb.OffNode `json:"way"`
-	Because string     `json:"because"` // where it is said
+	Because string     `json:"because"` // where it is said, and what else it takes
 }
 
 type planSide struct {
@@ -136,6 +136,9 @@ func newPlanFrontend(f lb.Frontend, backends map[lb.BackendKey]lb.Backend) planF
 // newPlanWay is nil where no client takes the way, and where nobody says more than that it is SNAT's.
 func newPlanWay(side planSide, asked, otherwise lb.OffNode, node string) *planWay {
 	way := planWay{asked, "nearlb.io/off-node"}
+	if asked.Tunneled() && !otherwise.Tunneled() {
+		way.Because += ", with --carry-port"
+	}
 	if asked == "" {
 		way = planWay{otherwise, "--off-node"}
 	}

@@ -24,12 +24,34 @@ func TestThePlanNamesTheWayToOtherNodes(t *testing.T) {
 	}{
 		{side("n1", "n2"), "", lb.OffNodeSNAT, ""},
 		{side("n1", "n2"), "", lb.OffNodeCarry, "carry (--off-node)"},
-		{side("n2"), lb.OffNodeDSR, lb.OffNodeSNAT, "dsr (nearlb.io/off-node)"},
+		{side("n2"), lb.OffNodeDSR, lb.OffNodeSNAT, "dsr (nearlb.io/off-node, with --carry-port)"},
+		{side("n2"), lb.OffNodeDSR, lb.OffNodeCarry, "dsr (nearlb.io/off-node)"},
 		{side("n2"), lb.OffNodeSNAT, lb.OffNodeDSR, "snat (nearlb.io/off-node)"},
 		{side("n1"), lb.OffNodeDSR, lb.OffNodeSNAT, ""},
 	} {
 		if got := planWayText(newPlanWay(row.side, row.asked, row.otherwise, "n1")); got != row.want {
 			t.Errorf("asked %q, otherwise %q: %q, want %q", row.asked, row.otherwise, got, row.want)
+		}
+	}
+}
+
+// A comparison of plans tells of a way that changes, though each backend keeps its share.
+func TestPlansThatDifferInTheWayToOtherNodesDiffer(t *testing.T) {
+	frontend := func(way *planWay) planDocument {
+		return planDocument{Frontends: []planFrontend{{planFrontendID: planFrontendID{Service: "default/web"}, OffNode: way}}}
+	}
+	carry, dsr := &planWay{Way: lb.OffNodeCarry}, &planWay{Way: lb.OffNodeDSR}
+	for _, row := range []struct {
+		before, after *planWay
+		want          string // "": nothing differs
+	}{{nil, nil, ""}, {dsr, dsr, ""}, {nil, dsr, "to other nodes snat -> dsr"}, {dsr, carry, "to other nodes dsr -> carry"}} {
+		d := newPlanDiff(frontend(row.before), frontend(row.after))
+		got := ""
+		if rows, _ := d.rows(); len(rows) > 0 {
+			got = besideText(rows[0])
+		}
+		if got != row.want {
+			t.Errorf("%q to %q: %q, want %q", row.before.name(), row.after.name(), got, row.want)
 		}
 	}
 }

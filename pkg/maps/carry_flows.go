@@ -200,7 +200,7 @@ func (c *Carrier) room(hash uint64, blocks int, e expiry) (place, word uint32, f
 		case !used || f.Word != have || have&flowPhase != flowLive:
 		case e.expired(&f):
 			rank = 3
-		case closed(f.Seen) && !holdsPort(&f):
+		case closed(f.Seen) && !holdsPort(&f), mayBeClosed(&f):
 			rank = 2
 		case f.Seen&uint32(bpf.NearlbFlowSeenSEEN_REPLY) == 0:
 			rank = 1

@@ -44,11 +44,11 @@ type view struct {
 	*store
 	texts map[nameKey]string
 	tiers map[span][]TierBackendRow
-	ways  map[string]tunnelAbility // nil: not read yet
+	away  map[span][]bpf.NearlbBackend // of these, the backends on other nodes
 }
 
 func (r *Reader) view() (*view, error) {
-	v := &view{store: r.store.again(), texts: map[nameKey]string{}, tiers: map[span][]TierBackendRow{}}
+	v := &view{store: r.store.again(), texts: map[nameKey]string{}, tiers: map[span][]TierBackendRow{}, away: map[span][]bpf.NearlbBackend{}}
 	for key, text := range v.names.all() {
 		v.texts[key] = text
 	}

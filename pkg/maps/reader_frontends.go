@@ -119,7 +119,7 @@ func (v *view) frontendRow(key frontendKey, r *recordValue, ranges map[uint32][]
 		Internal: v.sideRow(r, int(bpf.NearlbSideIndexSIDE_INTERNAL)), External: v.sideRow(r, int(bpf.NearlbSideIndexSIDE_EXTERNAL)),
 		Connections: counter.Connections, Rejected: counter.Rejected, Dropped: counter.Dropped,
 	}
-	row.OffNode = v.wayRow(r, row.External)
+	row.OffNode = v.wayRow(r)
 	if asksRanges(r) {
 		for _, p := range ranges[r.Service] {
 			if p.Addr().Is4() == row.Address.Is4() {
@@ -130,33 +130,30 @@ func (v *view) frontendRow(key frontendKey, r *recordValue, ranges map[uint32][]
 	return row
 }
 
-// wayRow says how clients off the node get to a side's backends on other nodes.
-func (v *view) wayRow(r *recordValue, side SideRow) *WayRow {
-	row := WayRow{Way: string(lb.OffNodeCarry), SNAT: []string{}, Carry: []string{}}
-	if r.Flags&uint8(bpf.NearlbRecordFlagsRECORD_CARRY) == 0 {
+// wayRow says how clients off the node get to their backends on other nodes, nil: there are none.
+func (v *view) wayRow(r *recordValue) *WayRow {
+	elsewhere := v.elsewhere(r)
+	if len(elsewhere) == 0 {
 		return nil
 	}
-	if r.Flags&uint8(bpf.NearlbRecordFlagsRECORD_DSR) != 0 {
-		row.Way = string(lb.OffNodeDSR)
+	row := WayRow{Way: string(wayOf(r.Flags)), SNAT: []string{}, Carry: []string{}}
+	end, _, _ := v.tunnel.get(0)
+	if row.Way == string(lb.OffNodeSNAT) {
+		return &row
 	}
-	nodes := v.tunnelWays()
-	elsewhere := false
-	for _, tier := range side.Tiers {
-		for _, b := range tier.Backends {
-			can, known := nodes[b.Node]
-			if known && can.own {
-				continue
-			}
-			elsewhere = true
-			if !can.carries {
-				row.SNAT = append(row.SNAT, b.Node)
-			} else if !can.direct && row.Way == string(lb.OffNodeDSR) {
-				row.Carry = append(row.Carry, b.Node)
-			}
+	if end.Port == 0 {
+		row.Way, row.Lacks = string(lb.OffNodeSNAT), row.Way
+		return &row
+	}
+	for _, b := range elsewhere {
+		name := cmp.Or(v.node(&b), AddrPortOf(b).Addr().String())
+		node, _, _ := v.tunnelNodes.get(uint32(b.Node))
+		switch {
+		case !takesFamily(end, node, addrOf(r.Key.Address).Is4()):
+			row.SNAT = append(row.SNAT, name)
+		case node.Direct == 0 && row.Way == string(lb.OffNodeDSR):
+			row.Carry = append(row.Carry, name)
 		}
-	}
-	if !elsewhere {
-		return nil
 	}
 	slices.Sort(row.SNAT)
 	slices.Sort(row.Carry)
@@ -164,21 +161,34 @@ func (v *view) wayRow(r *recordValue, side SideRow) *WayRow {
 	return &row
 }
 
-// tunnelAbility is what a node does in the tunnel.
-type tunnelAbility struct{ own, carries, direct bool }
+// wayOf is what a record's flags ask for.
+func wayOf(flags uint8) lb.OffNode {
+	switch {
+	case flags&uint8(bpf.NearlbRecordFlagsRECORD_CARRY) == 0:
+		return lb.OffNodeSNAT
+	case flags&uint8(bpf.NearlbRecordFlagsRECORD_DSR) != 0:
+		return lb.OffNodeDSR
+	}
+	return lb.OffNodeCarry
+}
 
-// tunnelWays are those of the nodes by name. They are read once.
-func (v *view) tunnelWays() map[string]tunnelAbility {
-	if v.ways != nil {
-		return v.ways
+// takesFamily says whether packets of a family can go to another node: tunnel_takes of bpf/lib/tunnel.h, but for their size.
+func takesFamily(end bpf.NearlbTunnelEnd, node bpf.NearlbTunnelNode, four bool) bool {
+	none := bpf.NearlbAddress{}
+	if four {
+		return node.Carries != 0 && end.Own4 != none && node.Address4 != none
 	}
-	v.ways = map[string]tunnelAbility{}
-	end, _, _ := v.tunnel.get(0)
-	for number, row := range v.tunnelNodes.all() {
-		own := row.Address4 == end.Own4 && row.Address6 == end.Own6
-		v.ways[v.texts[nameKey{Kind: nodeName, Id: number}]] = tunnelAbility{own, row.Carries != 0 && end.Port != 0, row.Direct != 0}
+	return node.Carries != 0 && end.Own6 != none && node.Address6 != none
+}
+
+// elsewhere are the backends on other nodes that clients off the node may get to.
+func (v *view) elsewhere(r *recordValue) (all []bpf.NearlbBackend) {
+	for _, tier := range r.Sides[bpf.NearlbSideIndexSIDE_EXTERNAL].Tiers {
+		at := span{tier.First, tier.Count}
+		v.tier(at, r.Service)
+		all = append(all, v.away[at]...)
 	}
-	return v.ways
+	return all
 }
 
 func (v *view) sideRow(r *recordValue, index int) SideRow {
@@ -212,6 +222,9 @@ func (v *view) tier(s span, service uint32) []TierBackendRow {
 		if b, ok := v.backend(id); ok && b.Service == service {
 			where := AddrPortOf(b)
 			list = append(list, TierBackendRow{where.Addr(), where.Port(), v.node(&b), v.zone(&b), bpf.StateName(b.State)})
+			if b.Tier != uint8(bpf.NearlbTierNameTIER_NODE) {
+				v.away[s] = append(v.away[s], b)
+			}
 		}
 	}
 	slices.SortFunc(list, func(a, b TierBackendRow) int {

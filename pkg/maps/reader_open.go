@@ -19,9 +19,10 @@ func (r *Reader) Open() map[lb.Protocol]int {
 	return open
 }
 
-// isOpen counts each connection once, and none that goes straight to a server.
+// isOpen counts each connection once, and none that goes straight to a server. One that its client has closed and whose server answers past
+// this node has ended, as far as this node will see.
 func isOpen(f *bpf.NearlbFlow, e expiry) bool {
-	return f.Word&flowPhase == flowLive && f.Flags&(flowAlias|flowDirect) == 0 && !closed(f.Seen) && !e.expired(f)
+	return f.Word&flowPhase == flowLive && f.Flags&(flowAlias|flowDirect) == 0 && !closed(f.Seen) && !mayBeClosed(f) && !e.expired(f)
 }
 
 // tally counts connections that the flow table remembers.

@@ -14,7 +14,7 @@ type FrontendRow struct {
 	FrontendPort    uint16     `json:"frontendPort"`
 	Internal        SideRow    `json:"internal"`
 	External        SideRow    `json:"external"`
-	OffNode         *WayRow    `json:"offNode,omitempty"` // nil: SNAT, or no backend is on another node
+	OffNode         *WayRow    `json:"offNode,omitempty"` // nil: no backend is on another node
 	AffinitySeconds uint32     `json:"affinitySeconds"`
 	SourceRanges    []string   `json:"sourceRanges"`
 	Connections     uint64     `json:"connections"` // of the service port, over all its frontends
@@ -25,11 +25,12 @@ type FrontendRow struct {
 	PortRates
 }
 
-// WayRow is how clients off the node get to backends on other nodes where a tunnel is asked for.
+// WayRow is how clients off the node get to backends on other nodes. A node that is not known is named by its backend's address.
 type WayRow struct {
-	Way   string   `json:"way"`   // carry or dsr, to all but these nodes:
-	SNAT  []string `json:"snat"`  // they take no packets out of the tunnel
-	Carry []string `json:"carry"` // of dsr: they cannot answer clients themselves
+	Way   string   `json:"way"`             // snat, carry or dsr, the latter two to all but these nodes:
+	SNAT  []string `json:"snat"`            // they take no packets of the family out of the tunnel
+	Carry []string `json:"carry"`           // of dsr: they cannot answer clients themselves
+	Lacks string   `json:"lacks,omitempty"` // of snat: carry or dsr is asked for, and this agent has no tunnel
 }
 
 // PortRates are what the counters of a service port gained a second, where somebody watches; nil: nobody does.

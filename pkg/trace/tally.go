@@ -22,7 +22,8 @@ type tally struct {
 	service  string
 	port     *string
 	backends map[netip.AddrPort]*Backend
-	way      *Way       // of the first packet that takes one
+	way      *Way       // of the first packet that goes to a backend
+	wayKnown bool       // that was asked
 	source   netip.Addr // of the packets that went on; invalid: none did
 	asked    *Asked     // the first packet; nil: nothing
 }
@@ -66,8 +67,9 @@ func (t *Tracer) tally(to *tally, client netip.AddrPort, result bpf.NearlbTraceR
 	if result.BackendFound == 0 {
 		return nil
 	}
-	if to.way == nil && to.request.From == FromNetwork {
-		if to.way, err = t.way(result); err != nil {
+	if !to.wayKnown && to.request.From == FromNetwork {
+		to.wayKnown = true
+		if to.way, err = t.way(result, to.request.To.Addr().Is4()); err != nil {
 			return err
 		}
 	}

@@ -9,39 +9,66 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
+// wayFacts are what says why a connection takes its way. The node is the backend's.
+type wayFacts struct {
+	flags   uint8 // of the connection (enum flow_flags)
+	wanted  lb.OffNode
+	live    bool   // the tables are an agent's, and say what nodes do
+	tunnel  bool   // this node has one
+	node    string // name
+	carries bool   // it takes packets out of the tunnel
+	shares  bool   // both nodes have an address of the packet's family
+}
+
 // way says how the connection that was traced gets to its backend, nil: that is on this node.
-func (t *Tracer) way(result bpf.NearlbTraceResult) (*Way, error) {
+func (t *Tracer) way(result bpf.NearlbTraceResult, four bool) (*Way, error) {
 	flags, found, err := t.flowFlags()
-	if err != nil || !found {
+	if err != nil || !found || flags&uint8(bpf.NearlbFlowFlagsFLOW_CARRY|bpf.NearlbFlowFlagsFLOW_SNAT) == 0 {
 		return nil, err
 	}
-	wanted, err := t.wayAsked(result.Frontend)
-	if err != nil {
+	facts := wayFacts{flags: flags, live: t.live != nil}
+	if facts.wanted, err = t.wayAsked(result.Frontend); err != nil {
 		return nil, err
 	}
 	var b bpf.NearlbBackend
 	if err := t.objects.Backends.Lookup(result.Backend, &b); err != nil {
 		return nil, fmt.Errorf("read backend %d: %w", result.Backend, err)
 	}
+	var end bpf.NearlbTunnelEnd
 	var node bpf.NearlbTunnelNode
-	known := t.objects.TunnelNodes.Lookup(uint32(b.Node), &node) == nil
-	switch {
-	case flags&uint8(bpf.NearlbFlowFlagsFLOW_CARRY|bpf.NearlbFlowFlagsFLOW_SNAT) == 0:
-		return nil, nil
-	case flags&uint8(bpf.NearlbFlowFlagsFLOW_DSR) != 0:
-		return &Way{lb.OffNodeDSR, "as nearlb.io/off-node or --off-node says"}, nil
-	case flags&uint8(bpf.NearlbFlowFlagsFLOW_CARRY) != 0 && wanted == lb.OffNodeDSR:
-		return &Way{lb.OffNodeCarry, t.nodeName(b.Node) + " cannot answer clients itself"}, nil
-	case flags&uint8(bpf.NearlbFlowFlagsFLOW_CARRY) != 0:
-		return &Way{lb.OffNodeCarry, "as nearlb.io/off-node or --off-node says"}, nil
-	case wanted == lb.OffNodeSNAT:
-		return &Way{lb.OffNodeSNAT, "no tunnel is asked for"}, nil
-	case t.live == nil:
-		return &Way{lb.OffNodeSNAT, "objects do not say which nodes take packets out of a tunnel"}, nil
-	case !known || node.Carries == 0:
-		return &Way{lb.OffNodeSNAT, t.nodeName(b.Node) + " takes no packets out of the tunnel"}, nil
+	facts.tunnel = t.objects.Tunnel.Lookup(uint32(0), &end) == nil && end.Port != 0
+	facts.carries = t.objects.TunnelNodes.Lookup(uint32(b.Node), &node) == nil && node.Carries != 0
+	facts.shares = end.Own4 != noAddress && node.Address4 != noAddress
+	if !four {
+		facts.shares = end.Own6 != noAddress && node.Address6 != noAddress
 	}
-	return &Way{lb.OffNodeSNAT, "this packet cannot take the tunnel: its client is a node or the backend itself, or too little would fit"}, nil
+	facts.node = t.nodeName(b.Node)
+	return facts.way(), nil
+}
+
+var noAddress bpf.NearlbAddress
+
+// way is that of a connection to another node, and why.
+func (f wayFacts) way() *Way {
+	switch {
+	case f.flags&uint8(bpf.NearlbFlowFlagsFLOW_DSR) != 0:
+		return &Way{lb.OffNodeDSR, "as nearlb.io/off-node or --off-node says"}
+	case f.flags&uint8(bpf.NearlbFlowFlagsFLOW_CARRY) != 0 && f.wanted == lb.OffNodeDSR:
+		return &Way{lb.OffNodeCarry, f.node + " cannot answer clients itself"}
+	case f.flags&uint8(bpf.NearlbFlowFlagsFLOW_CARRY) != 0:
+		return &Way{lb.OffNodeCarry, "as nearlb.io/off-node or --off-node says"}
+	case f.wanted == lb.OffNodeSNAT:
+		return &Way{lb.OffNodeSNAT, "no tunnel is asked for"}
+	case !f.live:
+		return &Way{lb.OffNodeSNAT, "objects do not say which nodes take packets out of a tunnel"}
+	case !f.tunnel:
+		return &Way{lb.OffNodeSNAT, "this node's agent has no tunnel (--off-node, --carry-port)"}
+	case !f.carries:
+		return &Way{lb.OffNodeSNAT, f.node + " takes no packets out of the tunnel"}
+	case !f.shares:
+		return &Way{lb.OffNodeSNAT, "this node and " + f.node + " do not both have an address of the packet's family"}
+	}
+	return &Way{lb.OffNodeSNAT, "this packet cannot take the tunnel: its client is a node or the backend itself, or too little would fit"}
 }
 
 // flowFlags are those of the one connection in the private flow table (enum flow_flags).

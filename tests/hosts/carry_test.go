@@ -36,7 +36,7 @@ func TestTheTunnelOnEveryNetwork(t *testing.T) {
 // --off-node=dsr: the same, and what the backend's node sends does not come by the first one.
 func TestAnswersLeaveTheBackendsNodeOnEveryNetwork(t *testing.T) {
 	all := networks()
-	delete(all, "routed, as clsact filters")
+	delete(all, "routed, as clsact filters") // by which filters programs attach changes no answer's way: TestTheTunnelOnEveryNetwork has it
 	for name, o := range all {
 		o.agent, o.carries, o.direct = append(o.agent, "--off-node", "dsr"), true, true
 		t.Run(name, func(t *testing.T) {

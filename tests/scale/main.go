@@ -90,7 +90,7 @@ func (o options) announce() {
 	}
 	names, minutes := "nearlb", 0.0
 	for _, s := range o.sizes {
-		each := o.idle.Minutes() + settling.Minutes() + float64(o.rounds)/400 + float64(o.starts*s.services)/300_000
+		each := o.idle.Minutes() + settling.Minutes() + float64(o.rounds)/150 + float64(o.starts*s.services)/300_000
 		if s.services <= o.createUpTo {
 			each += float64(s.services) / float64(o.rate) / 60
 		}

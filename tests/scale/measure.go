@@ -26,6 +26,8 @@ type figures struct {
 	memory         int64           // bytes
 	empty, over    []start
 	trouble        string // "": everything fits
+
+	kernelNames, responderNames []time.Duration // until names obeyed; sorted
 }
 
 // start is one start: until everything was published.
@@ -71,6 +73,8 @@ func (c *course) run() error {
 		{"change endpoints", undisturbed(c.changeEndpoints)},
 		{"change them again 20 ms later", undisturbed(c.changeAgain)},
 		{"start over what it left", c.startOver},
+		{"start with names", c.startNames},
+		{"change endpoints of names", undisturbed(c.changeNames)},
 	}
 	for _, s := range steps {
 		began := time.Now()

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/agent"
@@ -22,6 +23,7 @@ type proxy struct {
 	limit  time.Duration // for a start and for a change: what takes longer does not come
 
 	start func(kubeconfig string) (*lab.Process, error)
+	names func(kubeconfig string) (*lab.Process, error) // start it so that it answers names as well; nil: it cannot
 	end   func(*lab.Process) error
 	// wipe takes away everything that it left in the kernel.
 	wipe func() error
@@ -75,8 +77,12 @@ func newAgent(l *lab.Lab, binary string, flags []string) (*proxy, error) {
 	if err := p.addNode(l, "n1"); err != nil {
 		return nil, err
 	}
-	p.start = func(kubeconfig string) (*lab.Process, error) {
+	start := func(kubeconfig string, flags []string) (*lab.Process, error) {
 		return p.node.StartAgent(lab.AgentOptions{Command: []string{binary, "agent"}, Kubeconfig: kubeconfig, Args: flags})
+	}
+	p.start = func(kubeconfig string) (*lab.Process, error) { return start(kubeconfig, flags) }
+	p.names = func(kubeconfig string) (*lab.Process, error) {
+		return start(kubeconfig, slices.Concat(flags, []string{"--dns"}))
 	}
 	p.end = (*lab.Process).Stop
 	p.wipe = func() error {

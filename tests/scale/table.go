@@ -36,9 +36,7 @@ var rows = []row{
 			return fmt.Sprintf("%s / %s / %s", span(median(f.change)), span(percentile(f.change, 99)), span(percentile(f.change, 100)))
 		}, func(f figures) float64 { return float64(median(f.change)) }},
 	{"the same, a second change of that Service 20 ms later: median / worst",
-		func(f figures) string {
-			return fmt.Sprintf("%s / %s", span(median(f.second)), span(percentile(f.second, 100)))
-		}, func(f figures) float64 { return float64(median(f.second)) }},
+		func(f figures) string { return worst(f.second) }, func(f figures) float64 { return float64(median(f.second)) }},
 	{"processor while nothing happens, of a core",
 		func(f figures) string { return fmt.Sprintf("%.1f %%", 100*f.idle) }, nil},
 	{"processor while the Services are created one by one",
@@ -49,6 +47,9 @@ var rows = []row{
 		func(f figures) string { return startText(f.empty) }, func(f figures) float64 { return float64(median(walls(f.empty))) }},
 	{"start over what it left: min / median, processor",
 		func(f figures) string { return startText(f.over) }, func(f figures) float64 { return float64(median(walls(f.over))) }},
+	{"an endpoint of a headless Service changes (`--dns`), until a question is answered with the new one alone: in the kernel, by the responder: median / worst",
+		func(f figures) string { return worst(f.kernelNames) + ", " + worst(f.responderNames) },
+		func(f figures) float64 { return float64(median(f.kernelNames)) }},
 	{"everything fits into tables of default size", func(f figures) string {
 		if f.trouble != "" {
 			return "no: " + f.trouble
@@ -76,6 +77,11 @@ func startText(starts []start) string {
 }
 
 func median(sorted []time.Duration) time.Duration { return percentile(sorted, 50) }
+
+// worst is the median and the worst of them.
+func worst(sorted []time.Duration) string {
+	return fmt.Sprintf("%s / %s", span(median(sorted)), span(percentile(sorted, 100)))
+}
 
 // percentile is the value that so many in a hundred do not exceed.
 func percentile(sorted []time.Duration, p int) time.Duration {

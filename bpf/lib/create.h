@@ -139,7 +139,7 @@ static __always_inline bool retry_tier(struct retry *retry, const struct tier *t
 /* The node that may have no power, as the last backend is there and did not answer; 0: none, or this one. */
 static __always_inline __u32 retry_node(const struct flow *flow)
 {
-	const struct backend *backend = flow->seen & SEEN_REFUSED ? NULL : backend_get(flow->backend);
+	const struct backend *backend = flow->seen & SEEN_REFUSED ? NULL : flow_backend(flow);
 
 	return backend && backend->tier != TIER_NODE ? backend->node : 0;
 }

@@ -48,6 +48,14 @@ func (c column[R]) isShown(wide bool, rows []R) bool {
 // longer than its column keeps the rest of its line while the row goes on below, so that one long address moves
 // nothing else. Where that is not enough the last columns have a line of their own in each row, unless one alone is too long. Width 0 gives one line a row.
 func writeTable[R any](w io.Writer, width int, wide bool, columns []column[R], rows []R) error {
+	return layTable(w, width, wide, columns, rows, tableParts)
+}
+
+// onOneLine leaves a table that is too wide to the terminal, which cuts it.
+func onOneLine(widths []int, _ int) []tablePart { return []tablePart{{0, len(widths), 0}} }
+
+// layTable is writeTable; a table that is too wide is shared out over lines by share.
+func layTable[R any](w io.Writer, width int, wide bool, columns []column[R], rows []R, share func(widths []int, width int) []tablePart) error {
 	var shown []column[R]
 	for _, c := range columns {
 		if c.isShown(wide, rows) {
@@ -73,9 +81,9 @@ func writeTable[R any](w io.Writer, width int, wide bool, columns []column[R], r
 		right[i] = c.right
 	}
 	widths, fits := columnWidths(cells, width)
-	parts := []tablePart{{0, len(widths), 0}}
+	parts := onOneLine(widths, width)
 	if !fits && slices.Max(widths)+partIndent <= width { // else the terminal wraps it
-		parts = tableParts(widths, width)
+		parts = share(widths, width)
 	}
 	out := bufio.NewWriter(w)
 	for _, line := range cells {

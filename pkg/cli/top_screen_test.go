@@ -195,6 +195,12 @@ func (p *pty) press(keys string) {
 // shows waits for a frame that has a text.
 func (p *pty) shows(wanted string) (frame string) {
 	p.t.Helper()
+	return p.await(wanted, func(frame string) bool { return strings.Contains(frame, wanted) })
+}
+
+// await waits for a frame that is as wanted.
+func (p *pty) await(wanted string, is func(frame string) bool) (frame string) {
+	p.t.Helper()
 	patience := time.After(2 * time.Minute)
 	for {
 		select {
@@ -204,7 +210,7 @@ func (p *pty) shows(wanted string) (frame string) {
 			p.t.Fatalf("no frame shows %q:\n%q", wanted, p.everything.String())
 		}
 		frames := strings.Split(p.everything.String(), "\x1b[H")
-		if frame = frames[len(frames)-1]; strings.Contains(frame, wanted) {
+		if frame = frames[len(frames)-1]; is(frame) {
 			return strings.NewReplacer("\x1b[K", "", "\x1b[J", "", "\r", "").Replace(frame)
 		}
 	}
@@ -250,9 +256,7 @@ func TestTopOnATerminal(t *testing.T) {
 			p.shows("PAUSED")
 			p.resize(40, 6)
 			p.press("j")
-			if frame := p.shows("PAUSED"); strings.Count(frame, "\n") != 5 {
-				t.Errorf("on six lines:\n%s", frame)
-			}
+			p.await("PAUSED on six lines", func(frame string) bool { return strings.Contains(frame, "PAUSED") && strings.Count(frame, "\n") == 5 })
 			end(p, stop)
 			p.everything.Reset()
 			p.shows(screenClose)

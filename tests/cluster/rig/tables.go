@@ -3,6 +3,7 @@
 package rig
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -110,7 +111,9 @@ func (s *Service) Rows() string {
 	for _, n := range s.cluster.Nodes() {
 		s.cluster.must(s.frontends(n, func(row maps.FrontendRow) {
 			row.Connections, row.Rejected, row.Dropped, row.Open = 0, 0, 0, 0
-			fmt.Fprintf(&text, "%s %+v\n", n.Name, row)
+			line, err := json.Marshal(row)
+			s.cluster.must(err)
+			fmt.Fprintf(&text, "%s %s\n", n.Name, line)
 		}))
 	}
 	return text.String()

@@ -95,25 +95,26 @@ func checkKubeProxy(pins *pinFlags) error {
 	if err != nil {
 		return fmt.Errorf("look for kube-proxy's rules: %w (--force goes on without)", err)
 	}
-	frontends := map[frontendName]bool{}
-	if err := pins.read(func(reader *maps.Reader) error { return readFrontends(reader, frontends) }); err != nil {
-		return err
-	}
-	return nobodyTakes(rules, frontends)
-}
-
-// nobodyTakes says which new connections nobody would take. kube-proxy writes the rules of one family after those of the other.
-func nobodyTakes(rules kubeproxy.Rules, frontends map[frontendName]bool) error {
 	if !rules.Any() && len(rules.Hidden) == 0 {
 		return errors.New("--to kube-proxy: its rules are not here, so nobody would take new connections: start kube-proxy first, or add --force")
 	}
+	serving, err := rules.Serving()
+	if err != nil {
+		return fmt.Errorf("%w (--force goes on without)", err)
+	}
+	frontends := map[kubeproxy.Frontend]bool{}
+	if err := pins.read(func(reader *maps.Reader) error { return readFrontends(reader, frontends) }); err != nil {
+		return err
+	}
+	return nobodyTakes(serving.Takes, frontends)
+}
+
+// nobodyTakes says which new connections nobody would take. kube-proxy writes the rules of one family after those of the other, and a chain
+// before its rules.
+func nobodyTakes(takes func(kubeproxy.Frontend) bool, frontends map[kubeproxy.Frontend]bool) error {
 	for f := range frontends {
-		family, name := "ip", "IPv4"
-		if f.address.Addr().Is6() {
-			family, name = "ip6", "IPv6"
-		}
-		if !rules.Of(family) {
-			return fmt.Errorf("--to kube-proxy: it has no rules of %s here, so nobody would take new connections to %s: wait for them, or add --force", name, f.address)
+		if !takes(f) {
+			return fmt.Errorf("--to kube-proxy: it has no rules for %s %s here, so nobody would take new connections to it: wait for them, or add --force", f.Protocol, f.Address)
 		}
 	}
 	return nil

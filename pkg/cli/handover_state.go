@@ -79,7 +79,7 @@ func (k kubeProxyState) connectionsText() string {
 }
 
 func readHandover(ctx context.Context, pins *pinFlags, lockDir string) (state handoverState, err error) {
-	frontends := map[frontendName]bool{}
+	frontends := map[kubeproxy.Frontend]bool{}
 	err = pins.read(func(reader *maps.Reader) error {
 		state.Installed, state.Draining = true, reader.Draining()
 		open := reader.Open()
@@ -99,23 +99,17 @@ func readHandover(ctx context.Context, pins *pinFlags, lockDir string) (state ha
 	return state, nil
 }
 
-// frontendName is what clients name.
-type frontendName struct {
-	protocol string
-	address  netip.AddrPort
-}
-
-func readFrontends(reader *maps.Reader, frontends map[frontendName]bool) error {
+func readFrontends(reader *maps.Reader, frontends map[kubeproxy.Frontend]bool) error {
 	for row, err := range reader.Frontends() {
 		if err != nil {
 			return err
 		}
-		frontends[frontendName{row.Protocol, netip.AddrPortFrom(row.Address, row.FrontendPort)}] = true
+		frontends[kubeproxy.Frontend{Protocol: row.Protocol, Address: netip.AddrPortFrom(row.Address, row.FrontendPort)}] = true
 	}
 	return nil
 }
 
-func readKubeProxy(ctx context.Context, frontends map[frontendName]bool) (state kubeProxyState, err error) {
+func readKubeProxy(ctx context.Context, frontends map[kubeproxy.Frontend]bool) (state kubeProxyState, err error) {
 	if state.found, err = kubeproxy.Look(); err != nil {
 		return state, err
 	}
@@ -127,13 +121,13 @@ func readKubeProxy(ctx context.Context, frontends map[frontendName]bool) (state 
 	counts := map[lb.Protocol]int{}
 	for _, c := range connections {
 		protocol := lb.Protocol(c.Protocol)
-		if frontends[frontendName{protocol.String(), c.Frontend}] {
+		if frontends[kubeproxy.Frontend{Protocol: protocol.String(), Address: c.Frontend}] {
 			counts[protocol]++
 		}
 	}
 	state.Connections = protocolCounts{counts[lb.TCP], counts[lb.UDP], counts[lb.SCTP]}
 	_, err = sockdiag.End(netns.None(), func(_ uint64, remote netip.AddrPort) bool {
-		if frontends[frontendName{lb.UDP.String(), remote}] {
+		if frontends[kubeproxy.Frontend{Protocol: lb.UDP.String(), Address: remote}] {
 			state.Sockets++
 		}
 		return false
@@ -143,12 +137,12 @@ func readKubeProxy(ctx context.Context, frontends map[frontendName]bool) (state 
 
 // endSockets ends the node's UDP sockets that kube-proxy's rules serve. Those that nearlb serves are connected to a backend.
 func endSockets(pins *pinFlags, out io.Writer) error {
-	frontends := map[frontendName]bool{}
+	frontends := map[kubeproxy.Frontend]bool{}
 	if err := pins.read(func(reader *maps.Reader) error { return readFrontends(reader, frontends) }); err != nil {
 		return err
 	}
 	ended, err := sockdiag.End(netns.None(), func(_ uint64, remote netip.AddrPort) bool {
-		return frontends[frontendName{lb.UDP.String(), remote}]
+		return frontends[kubeproxy.Frontend{Protocol: lb.UDP.String(), Address: remote}]
 	})
 	fmt.Fprintf(out, "ended %d UDP sockets\n", ended)
 	return err

@@ -74,11 +74,6 @@ func (r Rules) Any() bool {
 	return len(r.NFTables)+len(r.IPTables)+len(r.Legacy) > 0 || r.IPVS
 }
 
-// Of says whether something of kube-proxy is here, or perhaps is, for a family.
-func (r Rules) Of(family string) bool {
-	return r.IPVS || slices.Contains(slices.Concat(r.NFTables, r.IPTables, r.Legacy, r.Hidden), family)
-}
-
 // Marks are what was found, for people.
 func (r Rules) Marks() (marks []string) {
 	for _, family := range r.NFTables {

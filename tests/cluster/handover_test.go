@@ -94,12 +94,25 @@ func (h *handover) startKubeProxy() {
 	}
 	h.Await("kube-proxy has rules of both families on every node", func() bool {
 		for _, n := range h.nodes {
-			if rules := h.rules(n); !rules.Of("ip") || !rules.Of("ip6") {
+			if serving := h.serving(n); !serving.Takes(served[0]) || !serving.Takes(served[1]) {
 				return false
 			}
 		}
 		return true
 	})
+}
+
+// served is the API server's Service, and an address of the other family: kube-proxy writes all Services of a family at once.
+var served = [...]kubeproxy.Frontend{
+	{Protocol: "TCP", Address: netip.MustParseAddrPort("10.96.0.1:443")},
+	{Protocol: "TCP", Address: netip.MustParseAddrPort("[fd96::1]:443")},
+}
+
+func (h *handover) serving(n *rig.Node) (serving kubeproxy.Serving) {
+	h.T.Helper()
+	rules := h.rules(n)
+	h.must(n.Do(func() (err error) { serving, err = rules.Serving(); return err }))
+	return serving
 }
 
 func (h *handover) rules(n *rig.Node) (rules kubeproxy.Rules) {

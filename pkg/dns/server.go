@@ -164,6 +164,7 @@ func (s *Server) listenOn(ctx context.Context, host, port string) (*listeners, e
 	if all.stream, err = stream.Listen(ctx, "tcp", net.JoinHostPort(host, port)); err != nil {
 		return nil, err
 	}
+	all.stream = endFirst(all.stream)
 	port = strconv.Itoa(all.stream.Addr().(*net.TCPAddr).Port)
 	datagrams := net.ListenConfig{Control: s.control(true)}
 	for range runtime.GOMAXPROCS(0) {

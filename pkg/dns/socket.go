@@ -4,6 +4,8 @@ package dns
 
 import (
 	"errors"
+	"net"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -45,4 +47,53 @@ func notFrom(devices []int) []unix.SockFilter {
 			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0})
 	}
 	return append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff})
+}
+
+// The second descriptor of a listener is from here on, above those of connections; highDescriptors are as many as the last one may need
+// where a process may have no more.
+const (
+	aboveConnections = 8 << 10
+	highDescriptors  = 64
+)
+
+// firstToEnd is a listener that ends before all connections do when its process is killed. Linux ends the files of a process in the
+// reverse order in which it took their last descriptors away (task_work_run), and it takes these away from the lowest on. So a listener
+// with a second descriptor above all others ends first. Otherwise a client whose connection was reset would find it still there when it asks
+// again, and be reset a second time; a process with many tables and threads takes tenths of a second to end.
+type firstToEnd struct {
+	net.Listener
+	endSecond func()
+}
+
+// endFirst gives a listener its second descriptor. It is as good a listener without one until it is killed.
+func endFirst(l net.Listener) net.Listener {
+	second := -1
+	if socket, ok := l.(syscall.Conn); ok {
+		if raw, err := socket.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { second = highCopy(fd) })
+		}
+	}
+	if second < 0 {
+		return l
+	}
+	return &firstToEnd{Listener: l, endSecond: sync.OnceFunc(func() { _ = unix.Close(second) })}
+}
+
+// highCopy is another descriptor of the same file; -1: there is none.
+func highCopy(fd uintptr) int {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur <= highDescriptors {
+		return -1
+	}
+	second, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, int(min(aboveConnections, limit.Cur-highDescriptors)))
+	if err != nil {
+		return -1
+	}
+	return second
+}
+
+// Close ends both descriptors: with one of them the socket would go on listening.
+func (l *firstToEnd) Close() error {
+	l.endSecond()
+	return l.Listener.Close()
 }

@@ -69,7 +69,7 @@ func lookUp(from client, w way, to netip.AddrPort, name string, patience time.Du
 }
 
 // resolve is a resolver's way: it asks a second time when the first question was not answered or was refused, and no third time. A process
-// that ends closes its sockets one after the other.
+// that ends closes its sockets one after the other, its listeners before connections: who was told by a connection finds no listener.
 func resolve(from client, w way, to netip.AddrPort, name string) (ttl int, err error) {
 	m, err := lookUp(from, w, to, name, resolverTime)
 	if refusedOrReset(err) {

@@ -7,13 +7,22 @@ import (
 	"time"
 )
 
+// The pauses between two looks at a condition: a twentieth of the time so far, within these bounds. So nobody waits much longer than
+// the condition does, and what takes a minute is looked at some hundred times: clients that ask as often as they can use up
+// the ports of their address, each of which is kept for a minute (TIME_WAIT).
+const (
+	shortestPause = 5 * time.Millisecond
+	longestPause  = 250 * time.Millisecond
+)
+
 // Await polls until the condition holds or the time is over.
 func Await(limit time.Duration, condition func() bool) error {
-	for deadline := time.Now().Add(limit); !condition(); {
-		if time.Now().After(deadline) {
+	for began := time.Now(); !condition(); {
+		waited := time.Since(began)
+		if waited > limit {
 			return fmt.Errorf("await a condition: it does not hold after %s", limit)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(min(max(waited/20, shortestPause), longestPause))
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -128,12 +129,14 @@ type slow struct {
 }
 
 func (s *slow) Clear() error {
-	go func() {
-		m := s.view.Mirrored()
-		s.asked <- m.Names
-	}()
-	if names := <-s.asked; names != 0 || s.zones.On {
-		return errors.New("names are answered while they are cleared")
+	go func() { s.asked <- s.view.Mirrored().Names }()
+	select {
+	case names := <-s.asked:
+		if names != 0 || s.zones.On {
+			return errors.New("names are answered while they are cleared")
+		}
+	case <-time.After(10 * time.Second): // this long when it fails alone
+		return errors.New("the view cannot be read while they are cleared")
 	}
 	return s.paper.Clear()
 }
@@ -143,7 +146,7 @@ func TestAViewIsReadWhileATableIsCleared(t *testing.T) {
 	view := dns.NewView(dns.ViewOptions{})
 	view.Synced()
 	r := dns.NewResponder(view, dns.Options{Zones: []string{"cluster.local"}})
-	table := &slow{&paper{room: 100}, view, make(chan int)}
+	table := &slow{&paper{room: 100}, view, make(chan int, 1)}
 	for range 2 {
 		view.Mirror(r, table, func(err error) { t.Error(err) })
 		if !table.zones.On {

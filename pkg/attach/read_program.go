@@ -39,7 +39,7 @@ func (r *programReader) info(id ebpf.ProgramID) (*ebpf.ProgramInfo, error) {
 	if info, known := r.known[id]; known {
 		return info, nil
 	}
-	program, err := ebpf.NewProgramFromID(id)
+	info, err := infoOf(id)
 	switch {
 	case errors.Is(err, unix.EPERM):
 		r.readPinned()
@@ -47,15 +47,20 @@ func (r *programReader) info(id ebpf.ProgramID) (*ebpf.ProgramInfo, error) {
 	case errors.Is(err, unix.ENOENT):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("open program %d: %w", id, err)
-	}
-	defer program.Close()
-	info, err := program.Info()
-	if err != nil {
 		return nil, fmt.Errorf("read program %d: %w", id, err)
 	}
 	r.known[id] = info
 	return info, nil
+}
+
+// infoOf is what the kernel says of a program.
+func infoOf(id ebpf.ProgramID) (*ebpf.ProgramInfo, error) {
+	program, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return nil, err
+	}
+	defer program.Close()
+	return program.Info()
 }
 
 func (r *programReader) readPinned() {
@@ -106,12 +111,7 @@ func eachPinned(linkDir string, yield func(ebpf.ProgramID, *ebpf.ProgramInfo, *e
 
 // ProgramName is a program's name as the kernel has it, cut at 15 bytes; "" where it may not be asked, or there is none.
 func ProgramName(id uint32) string {
-	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
-	if err != nil {
-		return ""
-	}
-	defer program.Close()
-	info, err := program.Info()
+	info, err := infoOf(ebpf.ProgramID(id))
 	if err != nil {
 		return ""
 	}

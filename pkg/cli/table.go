@@ -48,14 +48,11 @@ func (c column[R]) isShown(wide bool, rows []R) bool {
 // longer than its column keeps the rest of its line while the row goes on below, so that one long address moves
 // nothing else. Where that is not enough the last columns have a line of their own in each row, unless one alone is too long. Width 0 gives one line a row.
 func writeTable[R any](w io.Writer, width int, wide bool, columns []column[R], rows []R) error {
-	return layTable(w, width, wide, columns, rows, tableParts)
+	return layTable(w, width, wide, true, columns, rows)
 }
 
-// onOneLine leaves a table that is too wide to the terminal, which cuts it.
-func onOneLine(widths []int, _ int) []tablePart { return []tablePart{{0, len(widths), 0}} }
-
-// layTable is writeTable; a table that is too wide is shared out over lines by share.
-func layTable[R any](w io.Writer, width int, wide bool, columns []column[R], rows []R, share func(widths []int, width int) []tablePart) error {
+// layTable is writeTable; without fold a table that is too wide is left to the terminal, which cuts it.
+func layTable[R any](w io.Writer, width int, wide, fold bool, columns []column[R], rows []R) error {
 	var shown []column[R]
 	for _, c := range columns {
 		if c.isShown(wide, rows) {
@@ -81,9 +78,9 @@ func layTable[R any](w io.Writer, width int, wide bool, columns []column[R], row
 		right[i] = c.right
 	}
 	widths, fits := columnWidths(cells, width)
-	parts := onOneLine(widths, width)
-	if !fits && slices.Max(widths)+partIndent <= width { // else the terminal wraps it
-		parts = share(widths, width)
+	parts := []tablePart{{0, len(widths), 0}}
+	if fold && !fits && slices.Max(widths)+partIndent <= width { // else the terminal wraps it
+		parts = tableParts(widths, width)
 	}
 	out := bufio.NewWriter(w)
 	for _, line := range cells {
@@ -103,15 +100,13 @@ const partIndent = 4
 
 // tableParts shares columns out over lines that are as wide as the terminal at the most.
 func tableParts(widths []int, width int) (parts []tablePart) {
-	part, length := tablePart{}, 0
+	part, length := tablePart{}, -columnGap // no gap before the first column
 	for i, column := range widths {
 		if i > part.from && length+columnGap+column > width {
 			parts = append(parts, tablePart{part.from, i, part.indent})
 			part, length = tablePart{from: i, indent: partIndent}, partIndent-columnGap
 		}
-		if length += columnGap + column; i == 0 {
-			length = column
-		}
+		length += columnGap + column
 	}
 	return append(parts, tablePart{part.from, len(widths), part.indent})
 }

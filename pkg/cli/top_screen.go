@@ -232,7 +232,7 @@ func (s *topScreen) table(rows []topRow, width, height int) []string {
 		columns = append(columns, column[topRow]{heading: "NEW/S, LAST 30", cell: func(r topRow) string { return sparkline(s.recent[s.key(&r)], 30) }})
 	}
 	var page bytes.Buffer
-	if err := layTable(&page, width, false, columns, rows, onOneLine); err != nil {
+	if err := layTable(&page, width, false, false, columns, rows); err != nil {
 		return []string{err.Error()}
 	}
 	lines := strings.Split(strings.TrimRightFunc(page.String(), unicode.IsSpace), "\n")

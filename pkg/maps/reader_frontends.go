@@ -136,11 +136,11 @@ func (v *view) wayRow(r *recordValue) *WayRow {
 	if len(elsewhere) == 0 {
 		return nil
 	}
-	row := WayRow{Way: string(wayOf(r.Flags)), SNAT: []string{}, Carry: []string{}}
-	end, _, _ := v.tunnel.get(0)
+	row := WayRow{Way: string(WayOf(r.Flags)), SNAT: []string{}, Carry: []string{}}
 	if row.Way == string(lb.OffNodeSNAT) {
 		return &row
 	}
+	end, _, _ := v.tunnel.get(0)
 	if end.Port == 0 {
 		row.Way, row.Lacks = string(lb.OffNodeSNAT), row.Way
 		return &row
@@ -149,7 +149,7 @@ func (v *view) wayRow(r *recordValue) *WayRow {
 		name := cmp.Or(v.node(&b), AddrPortOf(b).Addr().String())
 		node, _, _ := v.tunnelNodes.get(uint32(b.Node))
 		switch {
-		case !takesFamily(end, node, addrOf(r.Key.Address).Is4()):
+		case node.Carries == 0 || !ShareFamily(end, node, addrOf(r.Key.Address).Is4()):
 			row.SNAT = append(row.SNAT, name)
 		case node.Direct == 0 && row.Way == string(lb.OffNodeDSR):
 			row.Carry = append(row.Carry, name)
@@ -161,8 +161,8 @@ func (v *view) wayRow(r *recordValue) *WayRow {
 	return &row
 }
 
-// wayOf is what a record's flags ask for.
-func wayOf(flags uint8) lb.OffNode {
+// WayOf is how a record's flags (enum record_flags) ask that clients off the node get to backends on other nodes.
+func WayOf(flags uint8) lb.OffNode {
 	switch {
 	case flags&uint8(bpf.NearlbRecordFlagsRECORD_CARRY) == 0:
 		return lb.OffNodeSNAT
@@ -172,13 +172,13 @@ func wayOf(flags uint8) lb.OffNode {
 	return lb.OffNodeCarry
 }
 
-// takesFamily says whether packets of a family can go to another node: tunnel_takes of bpf/lib/tunnel.h, but for their size.
-func takesFamily(end bpf.NearlbTunnelEnd, node bpf.NearlbTunnelNode, four bool) bool {
+// ShareFamily says whether this node and another one have addresses of the family of the packets that are to go through the tunnel.
+func ShareFamily(end bpf.NearlbTunnelEnd, node bpf.NearlbTunnelNode, four bool) bool {
 	none := bpf.NearlbAddress{}
 	if four {
-		return node.Carries != 0 && end.Own4 != none && node.Address4 != none
+		return end.Own4 != none && node.Address4 != none
 	}
-	return node.Carries != 0 && end.Own6 != none && node.Address6 != none
+	return end.Own6 != none && node.Address6 != none
 }
 
 // elsewhere are the backends on other nodes that clients off the node may get to.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
 )
 
 // wayFacts are what says why a connection takes its way. The node is the backend's.
@@ -38,15 +39,10 @@ func (t *Tracer) way(result bpf.NearlbTraceResult, four bool) (*Way, error) {
 	var node bpf.NearlbTunnelNode
 	facts.tunnel = t.objects.Tunnel.Lookup(uint32(0), &end) == nil && end.Port != 0
 	facts.carries = t.objects.TunnelNodes.Lookup(uint32(b.Node), &node) == nil && node.Carries != 0
-	facts.shares = end.Own4 != noAddress && node.Address4 != noAddress
-	if !four {
-		facts.shares = end.Own6 != noAddress && node.Address6 != noAddress
-	}
+	facts.shares = maps.ShareFamily(end, node, four)
 	facts.node = t.nodeName(b.Node)
 	return facts.way(), nil
 }
-
-var noAddress bpf.NearlbAddress
 
 // way is that of a connection to another node, and why.
 func (f wayFacts) way() *Way {
@@ -97,13 +93,7 @@ func (t *Tracer) wayAsked(key bpf.NearlbFrontendKey) (lb.OffNode, error) {
 	if err := t.objects.Records.Lookup(number, &record); err != nil {
 		return "", fmt.Errorf("read record %d: %w", number, err)
 	}
-	switch {
-	case record.Flags&uint8(bpf.NearlbRecordFlagsRECORD_DSR) != 0:
-		return lb.OffNodeDSR, nil
-	case record.Flags&uint8(bpf.NearlbRecordFlagsRECORD_CARRY) != 0:
-		return lb.OffNodeCarry, nil
-	}
-	return lb.OffNodeSNAT, nil
+	return maps.WayOf(record.Flags), nil
 }
 
 // nodeName is as the agent wrote it.

@@ -28,9 +28,6 @@ type apiDifference struct {
 	Here     string         `json:"here"` // likewise by what is in force
 }
 
-// absent is in the place of a reason where there is no such endpoint.
-const absent = "absent"
-
 // apiRounds and apiPause are how often, and how far apart, both sides are asked while they differ: a change that was on its way is none.
 const (
 	apiRounds = 3
@@ -88,10 +85,21 @@ func (s *seen) nodeConfig() watch.NodeConfig {
 	return cfg
 }
 
-// apiKey tells the endpoints of a Service apart.
-type apiKey struct {
-	port lb.PortName
-	at   netip.AddrPort
+// standing is whether an endpoint gets new connections, and why; the zero value: there is no such endpoint.
+type standing struct {
+	in  bool
+	why string
+}
+
+// String is "in (all)", "out (not-ready)" or "absent".
+func (s standing) String() string {
+	switch {
+	case s.in:
+		return "in (" + s.why + ")"
+	case s == standing{}:
+		return "absent"
+	}
+	return "out (" + s.why + ")"
 }
 
 // compareAPI notes each endpoint of the port that was asked for that is in on one side and out on the other, and a Service that one side
@@ -99,18 +107,17 @@ type apiKey struct {
 func (s *seen) compareAPI(source watch.Source) {
 	in, known := source.Input(s.service)
 	s.unpublished, s.differences = known && len(s.frontends) == 0, nil
-	api, here := map[apiKey]string{}, s.inForce()
+	api, here := map[lb.BackendKey]standing{}, s.inForce()
 	if known {
 		for _, e := range decide.Decide(in, source.Node()).Endpoints {
-			api[apiKey{e.Port, e.Address}] = side(e.Selected, string(e.Reason))
+			api[lb.BackendKey{Port: e.Port.Key(), Address: e.Address}] = standing{e.Selected, string(e.Reason)}
 		}
 	}
 	all := maps.Clone(here)
 	maps.Copy(all, api)
 	for k := range all {
-		there, now := cmp.Or(api[k], absent), cmp.Or(here[k], absent)
-		if takes(there) != takes(now) && s.wantsPort(k.port.Port) {
-			s.differences = append(s.differences, apiDifference{k.port.Port, k.port.Protocol, k.at, there, now})
+		if api[k].in != here[k].in && s.wantsPort(k.Port.Name) {
+			s.differences = append(s.differences, apiDifference{k.Port.Name, k.Port.Protocol, k.Address, api[k].String(), here[k].String()})
 		}
 	}
 	slices.SortFunc(s.differences, func(a, b apiDifference) int {
@@ -118,28 +125,18 @@ func (s *seen) compareAPI(source watch.Source) {
 	})
 }
 
-// side is "in (all)" or "out (not-ready)".
-func side(selected bool, reason string) string {
-	if selected {
-		return "in (" + reason + ")"
-	}
-	return "out (" + reason + ")"
-}
-
-func takes(side string) bool { return strings.HasPrefix(side, "in ") }
-
 // inForce are the endpoints that the tables give connections, and, with its reasons, those that an agent that answers does not.
-func (s *seen) inForce() map[apiKey]string {
-	all := map[apiKey]string{}
+func (s *seen) inForce() map[lb.BackendKey]standing {
+	all := map[lb.BackendKey]standing{}
 	for _, e := range s.news.Endpoints {
 		if !e.Selected {
-			all[apiKey{e.Port, e.Address}] = side(false, string(e.Reason))
+			all[lb.BackendKey{Port: e.Port.Key(), Address: e.Address}] = standing{false, string(e.Reason)}
 		}
 	}
 	for _, r := range s.backends {
 		if protocol, err := lb.ParseProtocol(r.Protocol); err == nil && len(r.Lists) > 0 {
-			port := lb.PortName{Service: s.service, Port: r.Port, Protocol: protocol}
-			all[apiKey{port, netip.AddrPortFrom(r.Address, r.BackendPort)}] = side(true, r.State)
+			port := lb.PortKey{Name: r.Port, Protocol: protocol}
+			all[lb.BackendKey{Port: port, Address: netip.AddrPortFrom(r.Address, r.BackendPort)}] = standing{true, r.State}
 		}
 	}
 	return all

@@ -45,7 +45,7 @@ func questions() []question {
 			return errors.Join(err, w.refused())
 		}, commands: []string{"drops --service api", "why 10.244.1.13 api"}, wants: "no", mend: func(w *world) error { return w.publish("api", nil) }},
 		{asked: "What goes on now", fault: "one client opens connections as fast as it can", plant: (*world).flood,
-			commands: []string{"top services --once", "top clients --once"}, wants: "NEW/S", mend: (*world).endFlood},
+			commands: []string{"top services --once", "top clients --once"}, wants: "NEW/S", mend: func(w *world) error { w.endFlood(); return nil }},
 		{asked: "Who talks to this, how much", fault: "none", plant: none, commands: []string{"flows --service web --group-by client", "flows --service web --state open --sort-by idleSeconds"}, wants: "10.244."},
 		{asked: "What changed", fault: "a rolling update has just exchanged a pod of api", plant: func(w *world) error {
 			return w.publish("api", func(_ *lab.Service, of *lab.Slices) { of.Endpoints = of.Endpoints[1:] })
@@ -71,7 +71,8 @@ func (w *world) endServer() error {
 	if err := w.ports["web"][1].Close(); err != nil {
 		return err
 	}
-	return w.ask(w.clients[0], "web", 8)
+	w.ask("web", 8)
+	return nil
 }
 
 func (w *world) serveAgain() (err error) {
@@ -87,15 +88,13 @@ func (w *world) refused() error {
 	})
 }
 
-// flooding is the client that opens connections as fast as it can.
-var flooding struct {
-	stop context.CancelFunc
-	sync.WaitGroup
-}
-
 func (w *world) flood() error {
 	ctx, stop := context.WithCancel(context.Background())
-	flooding.stop = stop
+	var flooding sync.WaitGroup
+	w.endFlood = func() {
+		stop()
+		flooding.Wait()
+	}
 	to := netip.AddrPortFrom(address("api"), 80)
 	for range 4 {
 		flooding.Go(func() {
@@ -104,12 +103,6 @@ func (w *world) flood() error {
 			}
 		})
 	}
-	return nil
-}
-
-func (w *world) endFlood() error {
-	flooding.stop()
-	flooding.Wait()
 	return nil
 }
 
@@ -125,7 +118,7 @@ func (w *world) unplug() error {
 	}
 	var asking sync.WaitGroup
 	for range 12 {
-		asking.Go(func() { _ = w.ask(w.clients[0], "cart", 4) })
+		asking.Go(func() { w.ask("cart", 4) })
 	}
 	asking.Wait()
 	return nil

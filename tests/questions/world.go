@@ -28,6 +28,8 @@ type world struct {
 
 	stop    context.CancelFunc
 	traffic sync.WaitGroup
+
+	endFlood func() // of a client that opens connections as fast as it can
 }
 
 // services are 10.96.0.10 and those after it.
@@ -130,12 +132,12 @@ func (w *world) publish(name string, change func(*lab.Service, *lab.Slices)) err
 	return w.lab.Manifests.Write(name+".yaml", append(of.Objects(), s)...)
 }
 
-// ask makes connections of a client, one after the other, and asks each server who it is. How they end is what the questions are about.
-func (w *world) ask(client *lab.Pod, service string, times int) error {
+// ask makes connections of the first node's client, one after the other, and asks each server who it is. How they end is what the questions
+// are about.
+func (w *world) ask(service string, times int) {
 	for range times {
-		_, _ = client.Ask(context.Background(), "tcp", netip.AddrPortFrom(address(service), 80), lab.DialOptions{Patience: 2 * time.Second})
+		_, _ = w.clients[0].Ask(context.Background(), "tcp", netip.AddrPortFrom(address(service), 80), lab.DialOptions{Patience: 2 * time.Second})
 	}
-	return nil
 }
 
 // keepAsking has every client keep a connection to two of the Services and make new ones, until the end.

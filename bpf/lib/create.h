@@ -79,7 +79,7 @@ static __always_inline __be16 create_port_again(const struct work *work)
 		       : create_port_known(&work->in);
 }
 
-/* A SYN that nobody answered, or that a closed port refused, comes again: it goes to the next backend in Maglev's order that it has not
+/* A SYN that nobody answered, or that a closed port refused, comes again, or datagrams are not answered: it goes to the next backend in Maglev's order that it has not
  * been to, of the nearest tier that has one. */
 
 /* How good a backend is for a SYN that comes again: above its id, so that a better one is the greater number. */
@@ -144,6 +144,16 @@ static __always_inline __u32 retry_node(const struct flow *flow)
 	return backend && backend->tier != TIER_NODE ? backend->node : 0;
 }
 
+/* To which backends the flow went before. Of datagrams an answer ends that, and so does the last of four, as their flow may go on for long. */
+static __always_inline __u32 retry_tried(const struct flow *flow)
+{
+	__u32 tried = flow_tried(flow);
+
+	if (flow->protocol == IPPROTO_UDP && (flow->seen & SEEN_REPLY || tried_count(tried) >= TRIED_MAX))
+		return 0;
+	return tried;
+}
+
 /* Id of the backend after those that a flow has been to, 0: none is left. */
 static __always_inline __u32 retry_next(const struct packet *packet, const struct record *record, struct retry *retry)
 {
@@ -177,7 +187,7 @@ __noinline int retry_find(struct __sk_buff *skb, const struct packet *packet, co
 	if (!flow || !record)
 		return false;
 	retry.service = record->service;
-	retry.tried = flow_tried(flow);
+	retry.tried = retry_tried(flow);
 	retry.last = flow->backend;
 	retry.node = retry_node(flow);
 	id = retry_next(packet, record, &retry);
@@ -210,18 +220,32 @@ __noinline int retry_leave(const struct found *found)
 	word = flow_word(twin);
 	if (!flow_is_twin(flow, at))
 		return true;
-	if ((twin->seen & (SEEN_REPLY | SEEN_REFUSED)) == SEEN_REPLY)
+	if (twin->protocol == IPPROTO_TCP && (twin->seen & (SEEN_REPLY | SEEN_REFUSED)) == SEEN_REPLY)
 		return false;
 	flow_free(twin, at, word);
 	return true;
 }
 
-/* The first time that the slow path comes here with a packet: a flow is counted once. */
+/* Not 0: the flow's datagrams were not answered for so long, and so often, that another backend is to get this one. A packet that goes through
+ * the slow path again is counted once. A function of its own for the sake of the stack. */
+__noinline int retry_is_due(struct __sk_buff *skb, const struct packet *packet, const struct found *found)
+{
+	const struct record *record;
+	const struct flow *flow;
+
+	if (!packet || !found || handed(skb)->slow.tries)
+		return false;
+	flow = found_flow(found);
+	record = frontend_of(packet);
+	return flow && record && asked_enough(flow, record->udp_retry) && flow_word(flow) == found->word;
+}
+
+/* The first time that the slow path comes here with a packet: a flow is counted once. Of datagrams there is no evidence. */
 static __always_inline void retry_count(const struct found *found)
 {
 	const struct flow *flow = found_flow(found);
 
-	if (flow && flow_word(flow) == found->word && !(flow->seen & SEEN_REPLY))
+	if (flow && flow_word(flow) == found->word && flow->protocol == IPPROTO_TCP && !(flow->seen & SEEN_REPLY))
 		health_unanswered(flow);
 }
 
@@ -429,6 +453,8 @@ static __always_inline struct step create_made(const struct flow *flow, enum ins
 		count_connection(flow->service, flow->backend);
 	if (verdict != VERDICT_TRANSLATE_RECOVER && flow->protocol == IPPROTO_TCP)
 		syn_note(flow);
+	if (flow->flags & FLOW_ASKS)
+		asked_note(flow);
 	return step_translate(verdict);
 }
 
@@ -501,6 +527,8 @@ static __always_inline struct step create_to_backend(struct __sk_buff *skb, stru
 	external = side == SIDE_EXTERNAL ? create_external(skb, work, record, choice) : VERDICT_CONTINUE;
 	if (external != VERDICT_CONTINUE)
 		return step_finish(external);
+	if (record->udp_retry && packet->protocol == IPPROTO_UDP && !(in->flow.flags & FLOW_CARRY))
+		in->flow.flags |= FLOW_ASKS;
 	return (struct step){ NEXT_CREATE, verdict };
 }
 
@@ -540,12 +568,13 @@ static __always_inline bool create_pick(struct __sk_buff *skb, struct choice *ch
 	       backend_pick(choice, side, work->service, hash, how);
 }
 
-/* Of a connection that goes to another backend: its client does so too if the last one refused it. One lost SYN is no reason to. */
+/* Of a connection that goes to another backend: its client does so too if the last one refused it, or was silent to as many datagrams as
+ * its Service says. One lost SYN is no reason to. */
 static __always_inline void create_move_affinity(const struct choice *choice, const struct work *work, __u32 service)
 {
 	const struct flow *last = found_flow(&work->found);
 
-	if (last && last->seen & SEEN_REFUSED)
+	if (last && (last->protocol == IPPROTO_UDP || last->seen & SEEN_REFUSED))
 		affinity_move(choice, &work->packet.source, service, last->backend);
 }
 

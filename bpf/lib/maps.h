@@ -189,6 +189,14 @@ struct {
 	__uint(max_entries, LOST_SLOTS);
 } lost_packets SEC(".maps");
 
+/* Index: syn_flow. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct asked_flow);
+	__uint(max_entries, ASKED_SLOTS);
+} asked_flows SEC(".maps");
+
 /* Index: kept_flow. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -79,6 +79,8 @@ static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work 
 
 	if (!forward_find(skb, &work->found, packet, &work->query))
 		return step_finish(VERDICT_PASS_NOT_SERVICE);
+	if (work->found.asks && retry_is_due(skb, packet, &work->found))
+		work->found.retry = 1;
 	if (work->found.retry && retry_choose(skb, packet, &work->found))
 		work->found.usable = 0;
 	if (work->found.gone && lost_find(skb, packet, &work->found)) {

@@ -515,6 +515,8 @@ static __always_inline struct step snat_translate(struct __sk_buff *skb, const s
 	flow_note(reply->at, flow_now(), add);
 	flow_note_twin(&reply->flow, add, false);
 	trace_flow(&reply->flow);
+	if (reply->flow.flags & FLOW_ASKS)
+		asked_answered(&reply->flow);
 	if (kept_asked(packet, &reply->flow))
 		syn = kept_refused(skb, packet, &reply->flow);
 	if (syn)

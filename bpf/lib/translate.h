@@ -2,6 +2,7 @@
 /* The client's door: a packet of a flow that exists gets the backend's address on the way out, and the frontend's back on the way in. */
 #pragma once
 
+#include "asked.h"
 #include "flow.h"
 #include "observe.h"
 #include "packet.h"
@@ -97,6 +98,7 @@ static __always_inline void forward_judge(struct __sk_buff *skb, struct found *f
 	/* of one that answers past this node, nobody here can tell whether it is silent */
 	found->gone = found->usable && packet->protocol == IPPROTO_TCP && backend->state == BACKEND_GONE &&
 		      !(flow->flags & FLOW_DSR);
+	found->asks = found->usable && flow->flags & FLOW_ASKS && packet->fragment != FRAGMENT_LATER;
 	found->retry = forward_unanswered(flow, packet) &&
 		       (found->lost ? tried_count(flow_tried(flow)) > 0 : forward_has_waited(flow));
 }
@@ -122,6 +124,7 @@ __noinline int forward_find(struct __sk_buff *skb, struct found *found, const st
 	found->spilled = 0;
 	found->retry = 0;
 	found->gone = 0;
+	found->asks = 0;
 	found->port = 0;
 	at = flow_search(query);
 	if (at < 0 && flow_any_spilled()) {
@@ -348,6 +351,8 @@ static __always_inline struct step reply_translate(struct __sk_buff *skb, const 
 	flow_note(reply.at, flow_now(), add);
 	flow_note_twin(&reply.flow, add, false);
 	trace_flow(&reply.flow);
+	if (reply.flow.flags & FLOW_ASKS)
+		asked_answered(&reply.flow);
 	if (reply.flow.flags == FLOW_DIRECT)
 		return step_finish(VERDICT_PASS_DIRECT);
 	if (kept_asked(packet, &reply.flow))

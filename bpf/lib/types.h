@@ -31,7 +31,7 @@ enum verdict {
 	VERDICT_TRANSLATE_AFFINITY,    /* new flow: session affinity named the backend */
 	VERDICT_TRANSLATE_RECOVER,     /* mid-connection packet without a flow: made again by Maglev */
 	VERDICT_TRANSLATE_REHOME,      /* the flow's backend is not usable any more: another was picked */
-	VERDICT_TRANSLATE_RETRY, /* the flow's backend did not answer the SYN, or refused it: the next one gets it */
+	VERDICT_TRANSLATE_RETRY, /* the flow's backend did not answer the SYN or datagrams, or refused it: the next one gets it */
 	VERDICT_TRANSLATE_REFUSED, /* the backend's refusal of a SYN: it becomes that SYN once more, for the next backend */
 	VERDICT_TRANSLATE_HAIRPIN,  /* client and backend are one pod; returned on the device it came from */
 	VERDICT_TRANSLATE_FRAGMENT, /* later fragment: follows the first */
@@ -246,7 +246,8 @@ struct record {
 	__u32 affinity;          /* session affinity timeout in seconds, 0 none */
 	__u8 flags;              /* enum record_flags */
 	__u8 kind;               /* enum kind */
-	__u8 pad[6];
+	__u8 udp_retry; /* so many datagrams of a flow in a row without an answer: the next backend gets those that follow; 0: never */
+	__u8 pad[5];
 	struct side sides[SIDE_MAX];
 	__u8 pad2[8];
 };
@@ -316,6 +317,7 @@ enum flow_flags {
 	FLOW_CARRIED =
 		32, /* packets came through the tunnel, and answers go back through it; seen has the other node's number */
 	FLOW_DSR = 64, /* beside FLOW_CARRY or FLOW_CARRIED: answers go from the backend's node to the client itself */
+	FLOW_ASKS = 128, /* of UDP: its datagrams are counted until one is answered (asked.h). It has no fast path */
 };
 
 /* What the connection has shown; or-ed in by atomic operations. */
@@ -418,6 +420,16 @@ struct lost_packet {
 	__u32 copies;   /* how often it came */
 };
 _Static_assert(sizeof(struct lost_packet) == 20, "layout is shared");
+
+#define ASKED_SLOTS 4096 /* flows whose datagrams are counted; a power of two */
+
+/* Datagrams of a flow that were not answered. */
+struct asked_flow {
+	__u32 flow;  /* syn_flow; 0: nothing */
+	__u32 time;  /* jiffies (low 32 bits) of the first */
+	__u32 count; /* of them */
+};
+_Static_assert(sizeof(struct asked_flow) == 12, "layout is shared");
 
 #define KEPT_SYNS     4096 /* connections whose SYN is kept; a power of two */
 #define KEPT_IP_ROOM  40   /* of an IPv6 header; of IPv4 one without options is kept */

@@ -117,7 +117,7 @@ struct found {
 	__u8 retry;   /* the flow's server did not answer its SYN, or refused it: usable too if it did not answer */
 	__be16 port;  /* that the server sees of a flow whose second entry is gone, 0: it is not */
 	__u8 gone;    /* of TCP, and usable: its backend is no endpoint any more */
-	__u8 pad2;
+	__u8 asks;    /* usable, and its datagrams are counted */
 };
 
 /* What the slow path knows about a packet. slow_forward fills packet and settings, forward_find found, the create chain the rest. */

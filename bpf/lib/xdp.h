@@ -248,7 +248,7 @@ static __always_inline int xdp_reply(const struct xdp_frame *frame, const struct
 				     const struct headers *headers, struct flow *flow, struct xdp_step *step)
 {
 	step->add = seen_from_server(packet, flow->seen);
-	if (packet->tcp_flags & TCP_SYN || !xdp_is_known(flow, step->add))
+	if (packet->tcp_flags & TCP_SYN || flow->flags & FLOW_ASKS || !xdp_is_known(flow, step->add))
 		return XDP_PASS;
 	step->to.source = flow->frontend;
 	step->to.source_port = flow->frontend_port;

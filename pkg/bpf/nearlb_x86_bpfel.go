@@ -93,6 +93,13 @@ type NearlbAnswerSettings struct {
 	Expire  uint32
 }
 
+type NearlbAskedFlow struct {
+	_     structs.HostLayout
+	Flow  uint32
+	Time  uint32
+	Count uint32
+}
+
 type NearlbBackend struct {
 	_           structs.HostLayout
 	Address     NearlbAddress
@@ -236,6 +243,7 @@ const (
 	NearlbFlowFlagsFLOW_CARRY   NearlbFlowFlags = 16
 	NearlbFlowFlagsFLOW_CARRIED NearlbFlowFlags = 32
 	NearlbFlowFlagsFLOW_DSR     NearlbFlowFlags = 64
+	NearlbFlowFlagsFLOW_ASKS    NearlbFlowFlags = 128
 )
 
 type NearlbFlowPhase uint32
@@ -460,7 +468,8 @@ type NearlbRecord struct {
 	Affinity uint32
 	Flags    uint8
 	Kind     uint8
-	Pad      [6]uint8
+	UdpRetry uint8
+	Pad      [5]uint8
 	Sides    [2]struct {
 		_        structs.HostLayout
 		Action   uint8
@@ -783,6 +792,7 @@ const (
 	NearlbMapAnswerConfig          = "answer_config"
 	NearlbMapAnswerCounters        = "answer_counters"
 	NearlbMapAnswers               = "answers"
+	NearlbMapAskedFlows            = "asked_flows"
 	NearlbMapBackendCounters       = "backend_counters"
 	NearlbMapBackendHealth         = "backend_health"
 	NearlbMapBackends              = "backends"
@@ -999,6 +1009,7 @@ type NearlbMapSpecs struct {
 	AnswerConfig    *ebpf.MapSpec `ebpf:"answer_config"`
 	AnswerCounters  *ebpf.MapSpec `ebpf:"answer_counters"`
 	Answers         *ebpf.MapSpec `ebpf:"answers"`
+	AskedFlows      *ebpf.MapSpec `ebpf:"asked_flows"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	BackendHealth   *ebpf.MapSpec `ebpf:"backend_health"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
@@ -1121,6 +1132,7 @@ type NearlbMaps struct {
 	AnswerConfig    *ebpf.Map `ebpf:"answer_config"`
 	AnswerCounters  *ebpf.Map `ebpf:"answer_counters"`
 	Answers         *ebpf.Map `ebpf:"answers"`
+	AskedFlows      *ebpf.Map `ebpf:"asked_flows"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	BackendHealth   *ebpf.Map `ebpf:"backend_health"`
 	Backends        *ebpf.Map `ebpf:"backends"`
@@ -1166,6 +1178,7 @@ func (m *NearlbMaps) Close() error {
 		m.AnswerConfig,
 		m.AnswerCounters,
 		m.Answers,
+		m.AskedFlows,
 		m.BackendCounters,
 		m.BackendHealth,
 		m.Backends,

@@ -30,6 +30,7 @@ type planMove struct {
 	Affinity *[2]int64      `json:"affinitySeconds,omitempty"` // before, after; where it differs
 	Sources  bool           `json:"sourceRanges,omitempty"`    // they differ
 	OffNode  *[2]lb.OffNode `json:"offNode,omitempty"`         // before, after; where it differs
+	UDPRetry *[2]int        `json:"udpRetry,omitempty"`        // before, after; where it differs
 }
 
 type planMovedSide struct {
@@ -89,13 +90,16 @@ func (m planMove) compare(o planMove) int {
 }
 
 func (m planMove) differs() bool {
-	return m.Internal != nil || m.External != nil || m.Affinity != nil || m.Sources || m.OffNode != nil
+	return m.Internal != nil || m.External != nil || m.Affinity != nil || m.Sources || m.OffNode != nil || m.UDPRetry != nil
 }
 
 func moveOf(old, now planFrontend) planMove {
 	m := planMove{planFrontendID: now.planFrontendID, Internal: movedSide(old.Internal, now.Internal), External: movedSide(old.External, now.External)}
 	if old.AffinitySeconds != now.AffinitySeconds {
 		m.Affinity = &[2]int64{old.AffinitySeconds, now.AffinitySeconds}
+	}
+	if old.UDPRetry != now.UDPRetry {
+		m.UDPRetry = &[2]int{int(old.UDPRetry), int(now.UDPRetry)}
 	}
 	m.Sources = !slices.Equal(old.SourceRanges, now.SourceRanges)
 	if was, is := old.OffNode.name(), now.OffNode.name(); was != is {
@@ -230,7 +234,7 @@ func sameMove(a, b planMovedSide) bool {
 	return a.From == b.From && a.To == b.To && a.Moved == b.Moved && slices.Equal(a.Backends, b.Backends)
 }
 
-// movedColumns have one for affinity, source ranges and the way to other nodes where some differ.
+// movedColumns have one for affinity, source ranges, the way to other nodes and what else belongs to a frontend where some differ.
 func movedColumns(rows []movedRow) []column[movedRow] {
 	columns := []column[movedRow]{
 		{heading: "SERVICE", cell: func(r movedRow) string { return withPort(r.Service, r.Port) }},
@@ -280,6 +284,9 @@ func besideText(r movedRow) string {
 	}
 	if w := r.OffNode; w != nil && r.Change == moveChanged {
 		all = append(all, fmt.Sprintf("to other nodes %s -> %s", w[0], w[1]))
+	}
+	if u := r.UDPRetry; u != nil && r.Change == moveChanged {
+		all = append(all, fmt.Sprintf("udp-retry %d -> %d", u[0], u[1]))
 	}
 	return orDash(strings.Join(all, ", "))
 }

@@ -40,7 +40,8 @@ type planFrontend struct {
 	planFrontendID
 	Internal        planSide       `json:"internal"`
 	External        planSide       `json:"external"`
-	OffNode         *planWay       `json:"offNode,omitempty"` // where there are external backends on other nodes, and more than SNAT is asked for
+	OffNode         *planWay       `json:"offNode,omitempty"`  // where there are external backends on other nodes, and more than SNAT is asked for
+	UDPRetry        uint8          `json:"udpRetry,omitempty"` // so many datagrams of a flow without an answer, and the next backend gets those that follow
 	AffinitySeconds int64          `json:"affinitySeconds"`
 	SourceRanges    []netip.Prefix `json:"sourceRanges"`
 }
@@ -103,6 +104,9 @@ func newPlanDocument(node lb.Node, offNode lb.OffNode, decisions []lb.Decision, 
 		}
 		for _, frontend := range decision.Frontends {
 			made := newPlanFrontend(frontend, backends)
+			if frontend.Key.Protocol == lb.UDP {
+				made.UDPRetry = decision.UDPRetry
+			}
 			made.OffNode = newPlanWay(made.External, decision.OffNode, offNode, node.Name)
 			doc.Frontends = append(doc.Frontends, made)
 		}

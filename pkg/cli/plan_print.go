@@ -71,9 +71,21 @@ func frontendColumns() []column[planFrontend] {
 		{heading: "FROM OUTSIDE", wide: true, cell: func(f planFrontend) string { return sideText(f.External) }},
 		outside(func(f planFrontend) (string, string) { return sideText(f.Internal), sideText(f.External) }),
 		{heading: "TO OTHER NODES", needed: func(f planFrontend) bool { return f.OffNode != nil }, cell: func(f planFrontend) string { return planWayText(f.OffNode) }},
+		{heading: "NEXT BACKEND AFTER", needed: func(f planFrontend) bool { return f.UDPRetry > 0 }, cell: func(f planFrontend) string { return udpRetryText(f.UDPRetry) }},
 		{heading: "AFFINITY", wide: true, cell: func(f planFrontend) string { return secondsText(f.AffinitySeconds) }},
 		{heading: "SOURCES", wide: true, cell: func(f planFrontend) string { return joined(f.SourceRanges) }},
 	}
+}
+
+// udpRetryText is "3 datagrams".
+func udpRetryText(count uint8) string {
+	switch count {
+	case 0:
+		return ""
+	case 1:
+		return "1 datagram"
+	}
+	return fmt.Sprintf("%d datagrams", count)
 }
 
 // planWayText is "dsr (nearlb.io/off-node)".

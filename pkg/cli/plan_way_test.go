@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -53,5 +54,26 @@ func TestPlansThatDifferInTheWayToOtherNodesDiffer(t *testing.T) {
 		if got != row.want {
 			t.Errorf("%q to %q: %q, want %q", row.before.name(), row.after.name(), got, row.want)
 		}
+	}
+}
+
+// A plan says of UDP frontends after how many datagrams the next backend gets those that follow, and a comparison that this changes.
+func TestThePlanTellsWhenDatagramsGoToTheNextBackend(t *testing.T) {
+	plan := func(datagrams uint8) planDocument {
+		name := lb.ServiceName{Namespace: "default", Name: "web"}
+		d := lb.Decision{Service: name, UDPRetry: datagrams}
+		for i, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
+			at := netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), uint16(80+i))
+			d.Frontends = append(d.Frontends, lb.Frontend{Key: lb.FrontendKey{Address: at, Protocol: protocol}, Port: lb.PortName{Service: name, Protocol: protocol}})
+		}
+		return newPlanDocument(lb.Node{}, lb.OffNodeSNAT, []lb.Decision{d}, nil)
+	}
+	before, after := plan(0), plan(3)
+	if tcp, udp := udpRetryText(after.Frontends[0].UDPRetry), udpRetryText(after.Frontends[1].UDPRetry); tcp != "" || udp != "3 datagrams" {
+		t.Errorf("TCP after %q, UDP after %q", tcp, udp)
+	}
+	rows, _ := newPlanDiff(before, after).rows()
+	if len(rows) != 1 || besideText(rows[0]) != "udp-retry 0 -> 3" {
+		t.Errorf("differences %+v", rows)
 	}
 }

@@ -37,6 +37,7 @@ var states = []Word{
 	{"carry", Flag, "the client is off the node and the backend on another one: packets go there through the tunnel between nodes, and the backend sees the client's own address", ""},
 	{"carried", Flag, "the client came by another node and the tunnel, and answers go back there", ""},
 	{"dsr", Flag, "beside carry or carried: the backend's node answers the client itself, past the node that it came by", ""},
+	{"asks", Flag, "UDP datagrams are counted until the backend answers (nearlb.io/udp-retry)", ""},
 
 	{"starting", Agent, "not all objects are listed and published, or not all programs attached; what was published before serves", "wait; nearlb status says what it waits for"},
 	{"serving", Agent, "everything that was listed is in force, and changes are followed", ""},

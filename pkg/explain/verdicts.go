@@ -22,7 +22,7 @@ var verdicts = []Word{
 	{"translate-affinity", Verdict, "a new connection: session affinity named its backend", ""},
 	{"translate-recover", Verdict, "in the middle of a connection that was not known any more: made again by hash, on the same backend unless backends changed", "many of them: connections were evicted, see the table flows in nearlb status"},
 	{"translate-rehome", Verdict, "the connection's backend is not usable any more: another was picked", "nearlb changes says when and why the backend went"},
-	{"translate-retry", Verdict, "a SYN that came again: the backend before did not answer it, or refused it; this is the next one", "many of them: a backend is dead or overloaded; nearlb backends, and its pod's logs"},
+	{"translate-retry", Verdict, "a SYN that came again, or a datagram of nearlb.io/udp-retry: the backend before did not answer, or refused it; this is the next one", "many of them: a backend is dead or overloaded; nearlb backends, and its pod's logs"},
 	{"translate-refused", Verdict, "a backend refused a connection: its client is not told, its SYN goes to the next backend (nearlb.io/retry-refused)", "many of them: a backend is listed whose port is closed; nearlb backends"},
 	{"translate-hairpin", Verdict, "client and backend are one pod: the packet turns round at its device", ""},
 	{"translate-fragment", Verdict, "a later fragment: it follows its first one", ""},

@@ -29,6 +29,7 @@ type Service struct {
 	SlowStart       time.Duration  // annotation nearlb.io/slow-start; 0: an endpoint that becomes ready gets its whole share at once
 	KeepLost        bool           // annotation nearlb.io/reset-lost is false: connections whose backend is gone and silent get no reset
 	RetryRefused    bool           // annotation nearlb.io/retry-refused: a SYN that a backend refuses goes to the next one, and the client is not told
+	UDPRetry        uint8          // annotation nearlb.io/udp-retry: so many datagrams of a flow without an answer, and the next backend gets those that follow; 0: never
 	WantsHints      bool           // spec.trafficDistribution or annotation topology-mode: slices should have hints
 }
 

@@ -200,6 +200,9 @@ func (c *change) prepareFrontend(w *wish) error {
 		if c.decision.RetryRefused {
 			f.value.Flags |= uint8(bpf.NearlbRecordFlagsRECORD_RETRY_REFUSED)
 		}
+		if w.frontend.Key.Protocol == lb.UDP {
+			f.value.UdpRetry = c.decision.UDPRetry
+		}
 		for i, side := range []*lb.Side{&w.frontend.Internal, &w.frontend.External} {
 			if err := c.prepareSide(f, i, side); err != nil {
 				return err

@@ -29,6 +29,7 @@ const (
 	annotationResetLost    = "nearlb.io/reset-lost"
 	annotationRetryRefused = "nearlb.io/retry-refused"
 	annotationSlowStart    = "nearlb.io/slow-start"
+	annotationUDPRetry     = "nearlb.io/udp-retry"
 	annotationWeight       = "nearlb.io/weight" // of an EndpointSlice
 )
 
@@ -57,6 +58,8 @@ func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorLis
 	out.RetryRefused, errs = retry, append(errs, wrong...)
 	slowStart, wrong := slowStart(svc)
 	out.SlowStart, errs = slowStart, append(errs, wrong...)
+	udpRetry, wrong := udpRetry(svc)
+	out.UDPRetry, errs = udpRetry, append(errs, wrong...)
 	return append(errs, unknownAnnotations(svc.Annotations, ofServices, "a Service")...)
 }
 
@@ -92,6 +95,25 @@ func retryRefused(svc *corev1.Service) (bool, field.ErrorList) {
 		return false, nil
 	}
 	return value == "true", oneOf(path, value, "true", "false")
+}
+
+// maxUDPRetry is what the tables have room for.
+const maxUDPRetry = 255
+
+// udpRetry reads "3": after how many datagrams of a flow that nobody answered the next backend gets those that follow.
+func udpRetry(svc *corev1.Service) (uint8, field.ErrorList) {
+	value, path := annotation(svc, annotationUDPRetry)
+	if value == "" {
+		return 0, nil
+	}
+	count, err := strconv.ParseUint(value, 10, 8)
+	switch {
+	case err != nil || count == 0:
+		return 0, field.ErrorList{field.Invalid(path, value, fmt.Sprintf("must be a number from 1 to %d, such as 3", maxUDPRetry))}
+	case !slices.ContainsFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool { return p.Protocol == corev1.ProtocolUDP }):
+		return 0, field.ErrorList{field.Forbidden(path, "has no effect without a port of protocol UDP")}
+	}
+	return uint8(count), nil
 }
 
 func ejection(svc *corev1.Service) (lb.Ejection, field.ErrorList) {

@@ -12,8 +12,11 @@ import (
 
 // annotated is a Service with annotations, in YAML's flow form, and more of its spec.
 func annotated(annotations, spec string) string {
+	if !strings.Contains(spec, "ports:") {
+		spec += ", ports: [{port: 80}]"
+	}
 	return "{apiVersion: v1, kind: Service, metadata: {name: web, annotations: {" + annotations + "}}, " +
-		"spec: {clusterIP: 10.96.0.10, selector: {a: b}, ports: [{port: 80}]" + spec + "}}"
+		"spec: {clusterIP: 10.96.0.10, selector: {a: b}" + spec + "}}"
 }
 
 // B1, B3, B4, B8: what each value asks for; a mistake asks for nothing and says so.
@@ -23,6 +26,7 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 		many = append(many, fmt.Sprintf("key-%d", i))
 	}
 	const local = ", type: NodePort, externalTrafficPolicy: Local"
+	const udp = ", ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]"
 	for _, row := range []struct {
 		name, annotations, spec string
 		want                    string // keys, distribution, fallback
@@ -71,6 +75,10 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 		{"no such thing", "nearlb.io/reset-lost: 'no'", "", "[]  false", []string{`nearlb.io/reset-lost: "no": unsupported value`}},
 		{"refused connections go on", "nearlb.io/retry-refused: 'true'", "", "[]  false retry", nil},
 		{"no such answer", "nearlb.io/retry-refused: 'yes'", "", "[]  false", []string{`nearlb.io/retry-refused: "yes": unsupported value`}},
+		{"datagrams go on", "nearlb.io/udp-retry: ' 3 '", udp, "[]  false 3 datagrams", nil},
+		{"datagrams go on at once", "nearlb.io/udp-retry: '0'", udp, "[]  false", []string{`nearlb.io/udp-retry: "0": must be a number from 1 to 255`}},
+		{"too many datagrams", "nearlb.io/udp-retry: '256'", udp, "[]  false", []string{`nearlb.io/udp-retry: "256": must be a number from 1 to 255`}},
+		{"no datagrams", "nearlb.io/udp-retry: '3'", "", "[]  false", []string{"nearlb.io/udp-retry: has no effect without a port of protocol UDP"}},
 		{"names", "nearlb.io/dns: prefer", "", "[]  false", nil},
 		{"no such names", "nearlb.io/dns: nearest", "", "[]  false", []string{`nearlb.io/dns: "nearest": unsupported value`}},
 		{"fallback", "nearlb.io/local-fallback: 'true'", local, "[]  true", nil},
@@ -89,6 +97,9 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 			}
 			if svc.RetryRefused {
 				asked += " retry"
+			}
+			if svc.UDPRetry > 0 {
+				asked += fmt.Sprintf(" %d datagrams", svc.UDPRetry)
 			}
 			if svc.SlowStart > 0 {
 				asked += fmt.Sprintf(" %v", svc.SlowStart)

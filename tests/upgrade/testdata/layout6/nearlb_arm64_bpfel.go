@@ -94,6 +94,13 @@ type NearlbAnswerSettings struct {
 	Expire  uint32
 }
 
+type NearlbAskedFlow struct {
+	_     structs.HostLayout
+	Flow  uint32
+	Time  uint32
+	Count uint32
+}
+
 type NearlbBackend struct {
 	_           structs.HostLayout
 	Future      uint64
@@ -239,6 +246,7 @@ const (
 	NearlbFlowFlagsFLOW_CARRY   NearlbFlowFlags = 16
 	NearlbFlowFlagsFLOW_CARRIED NearlbFlowFlags = 32
 	NearlbFlowFlagsFLOW_DSR     NearlbFlowFlags = 64
+	NearlbFlowFlagsFLOW_ASKS    NearlbFlowFlags = 128
 )
 
 type NearlbFlowPhase uint32
@@ -476,7 +484,8 @@ type NearlbRecord struct {
 		Reason   uint8
 		Action   uint8
 	}
-	Pad      [6]uint8
+	Pad      [5]uint8
+	UdpRetry uint8
 	Kind     uint8
 	Flags    uint8
 	Affinity uint32
@@ -791,6 +800,7 @@ const (
 	NearlbMapAnswerConfig          = "answer_config"
 	NearlbMapAnswerCounters        = "answer_counters"
 	NearlbMapAnswers               = "answers"
+	NearlbMapAskedFlows            = "asked_flows"
 	NearlbMapBackendCounters       = "backend_counters"
 	NearlbMapBackendHealth         = "backend_health"
 	NearlbMapBackends              = "backends"
@@ -1007,6 +1017,7 @@ type NearlbMapSpecs struct {
 	AnswerConfig    *ebpf.MapSpec `ebpf:"answer_config"`
 	AnswerCounters  *ebpf.MapSpec `ebpf:"answer_counters"`
 	Answers         *ebpf.MapSpec `ebpf:"answers"`
+	AskedFlows      *ebpf.MapSpec `ebpf:"asked_flows"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	BackendHealth   *ebpf.MapSpec `ebpf:"backend_health"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
@@ -1129,6 +1140,7 @@ type NearlbMaps struct {
 	AnswerConfig    *ebpf.Map `ebpf:"answer_config"`
 	AnswerCounters  *ebpf.Map `ebpf:"answer_counters"`
 	Answers         *ebpf.Map `ebpf:"answers"`
+	AskedFlows      *ebpf.Map `ebpf:"asked_flows"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	BackendHealth   *ebpf.Map `ebpf:"backend_health"`
 	Backends        *ebpf.Map `ebpf:"backends"`
@@ -1174,6 +1186,7 @@ func (m *NearlbMaps) Close() error {
 		m.AnswerConfig,
 		m.AnswerCounters,
 		m.Answers,
+		m.AskedFlows,
 		m.BackendCounters,
 		m.BackendHealth,
 		m.Backends,

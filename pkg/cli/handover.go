@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/kubeproxy"
+	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -49,7 +52,7 @@ kube-proxy: their owners connect anew.`,
 	output := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
 	again.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := turn(&pins, to, force); err != nil {
+		if err := turn(&pins, to, force, cmd.ErrOrStderr()); err != nil {
 			return err
 		}
 		if endUDP {
@@ -69,7 +72,7 @@ kube-proxy: their owners connect anew.`,
 }
 
 // turn tells the programs who takes new connections; to "": leaves it as it is.
-func turn(pins *pinFlags, to string, force bool) error {
+func turn(pins *pinFlags, to string, force bool, out io.Writer) error {
 	switch to {
 	case "":
 		return nil
@@ -86,7 +89,51 @@ func turn(pins *pinFlags, to string, force bool) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(maps.Drain(tables, to == toKubeProxy), tables.Close())
+	if err := errors.Join(maps.Drain(tables, to == toKubeProxy), tables.Close()); err != nil || to == toNearlb {
+		return err
+	}
+	if err := reservePorts(pins); err != nil { // new connections are kube-proxy's by now
+		fmt.Fprintln(out, "nearlb:", err)
+	}
+	return nil
+}
+
+// reservePorts keeps kube-proxy's masquerade off the ports that open connections of nearlb's have towards their backends: a new one with such a
+// port would have no answers. There are no more of nearlb's from now on.
+func reservePorts(pins *pinFlags) error {
+	var pairs []kubeproxy.Pair
+	err := pins.read(func(reader *maps.Reader) error {
+		for f, err := range reader.Flows() {
+			if err != nil {
+				return err
+			}
+			if pair, has := portOf(&f); has {
+				pairs = append(pairs, pair)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	kept, err := kubeproxy.Reserve(pairs)
+	if err == nil && kept < len(pairs) {
+		err = errors.New("connection tracking is full")
+	}
+	if err != nil {
+		return fmt.Errorf("of %d ports of nearlb's connections kube-proxy's may take all but %d: %w", len(pairs), kept, err)
+	}
+	return nil
+}
+
+// portOf is how the backend sees a connection that goes on with a port of this node.
+func portOf(f *maps.FlowRow) (p kubeproxy.Pair, has bool) {
+	if !slices.Contains(f.Flags, "snat") || slices.Contains(f.Flags, "alias") || !maps.GoesOn(f.State) {
+		return p, false
+	}
+	protocol, err := lb.ParseProtocol(f.Protocol)
+	return kubeproxy.Pair{Protocol: uint8(protocol), Source: netip.AddrPortFrom(f.Source, f.SourcePort), Server: netip.AddrPortFrom(f.Backend, f.BackendPort)},
+		err == nil && protocol != lb.SCTP
 }
 
 // checkKubeProxy is an error unless kube-proxy has rules for new connections to what nearlb serves.

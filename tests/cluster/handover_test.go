@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nearlb/nearlb/pkg/kubeproxy"
@@ -314,6 +316,7 @@ func (h *handover) toKubeProxy(fresh []*held) {
 	for _, n := range h.nodes {
 		h.run(n, "handover", "--to", "kube-proxy")
 	}
+	h.checkReserved()
 	h.Await("kube-proxy serves both servers", func() bool {
 		return rig.Seen(h.clients[0], rig.Ways()[0], h.web.OnClusterIP()(false), 10) == h.servers[1].Host.Name+" "+h.servers[0].Host.Name
 	})
@@ -346,6 +349,28 @@ func (h *handover) toKubeProxy(fresh []*held) {
 	}
 	h.goOn("nearlb is gone", sockets)
 	h.answers()
+}
+
+// checkReserved looks for the ports that nearlb gave to clients off the node, towards the backend on the other one, in connection tracking:
+// kube-proxy's masquerade takes others.
+func (h *handover) checkReserved() {
+	h.T.Helper()
+	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+		var flows []*netlink.ConntrackFlow
+		h.must(h.nodes[0].Do(func() (err error) {
+			flows, err = netlink.ConntrackTableList(netlink.ConntrackTable, family)
+			return err
+		}))
+		found := map[uint8]bool{}
+		for _, f := range flows {
+			if f.Forward.SrcPort >= 61000 && f.Forward.SrcPort == f.Reverse.DstPort && f.Forward.DstIP.Equal(f.Reverse.SrcIP) {
+				found[f.Forward.Protocol] = true
+			}
+		}
+		if !found[unix.IPPROTO_TCP] || !found[unix.IPPROTO_UDP] {
+			h.T.Errorf("family %d: reserved are ports of protocols %v", family, found)
+		}
+	}
 }
 
 // handoverState is what nearlb handover -o json says, as far as it is asked for here.

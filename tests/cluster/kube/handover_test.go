@@ -22,8 +22,7 @@ import (
 )
 
 // A cluster whose kube-proxy is a DaemonSet is handed over by the commands of docs/install.md, word for word, and given back by them:
-// `make kube-handover`. Connections are held all the time, until they are what a command has to wait for, and new ones are made until nearlb
-// is alone: none is lost. On the way back kube-proxy's masquerade may take a port of nearlb's (docs/differences.md): others are only held then.
+// `make kube-handover`. Connections are held all the time, until they are what a command has to wait for, and new ones are made: none is lost.
 func TestAKubeProxyDaemonSetHandsItsClusterOverAndBackWithoutALostConnection(t *testing.T) {
 	wanted(t, "NEARLB_HANDOVER", "make kube-handover")
 	s := start(t, kube.PointToPoint)
@@ -38,13 +37,13 @@ func TestAKubeProxyDaemonSetHandsItsClusterOverAndBackWithoutALostConnection(t *
 	for _, command := range page.over {
 		s.follow(command)
 	}
-	makers.end(nil)
 	s.checkNothing("of kube-proxy", "nft list tables | grep kube-proxy")
 
 	s.startKubeProxy()
 	for _, command := range page.back {
 		s.follow(command)
 	}
+	makers.end(nil)
 	s.checkNothingLeft()
 }
 

@@ -46,6 +46,15 @@ func (s nodePair) goesOnDirect(w world, c talk) {
 	}
 }
 
+// talksDirect is a connection to the Service's one server that opened, and goes on.
+func (s nodePair) talksDirect(w world) talk {
+	s.Helper()
+	s.serve(w, nil, 2)
+	c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+	s.goesOnDirect(w, c)
+	return c
+}
+
 // forEachDirectPair is forEachNodePair with Services that ask for dsr.
 func forEachDirectPair(t *testing.T, test func(nodePair, world), protocols ...lb.Protocol) {
 	t.Helper()
@@ -89,9 +98,7 @@ func TestTheBackendsNodeAnswersTheClientItself(t *testing.T) {
 // A reset is told to the node that the client came by, which forgets the connection with it.
 func TestAResetOfADirectAnswerIsToldToTheFirstNode(t *testing.T) {
 	forEachDirectPair(t, func(s nodePair, w world) {
-		s.serve(w, nil, 2)
-		c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
-		s.goesOnDirect(w, c)
+		c := s.talksDirect(w)
 		s.answersBack(w, c, "RA", "")
 		if all := s.liveFlows(); len(all) != 1 || all[0].Seen&uint32(bpf.NearlbFlowSeenSEEN_RESET) == 0 {
 			s.Errorf("flows %+v, want one that was reset", all)
@@ -102,9 +109,7 @@ func TestAResetOfADirectAnswerIsToldToTheFirstNode(t *testing.T) {
 // Errors about answers come by the client's node, and those about the client's packets leave for the client.
 func TestErrorsFindBothEndsOfADirectAnswer(t *testing.T) {
 	forEachDirectPair(t, func(s nodePair, w world) {
-		s.serve(w, nil, 2)
-		c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
-		s.goesOnDirect(w, c)
+		c := s.talksDirect(w)
 		for _, f := range failures() {
 			for _, n := range quotations() {
 				sent := c.out.reply("PA", "text")
@@ -175,9 +180,7 @@ func TestWhatCannotBeAnsweredDirectlyIsCarried(t *testing.T) {
 // The first node sees the client close and not the server: the entry makes room for others, and a SYN from that port opens a connection.
 func TestAClientThatClosedADirectConnectionOpensAnother(t *testing.T) {
 	forEachDirectPair(t, func(s nodePair, w world) {
-		s.serve(w, nil, 2)
-		c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
-		s.goesOnDirect(w, c)
+		c := s.talksDirect(w)
 		s.closesDirect(w, c)
 		s.serve(w, nil, 3)
 		s.opensDirect(w, c.in, at(w.pod(3), 8080))
@@ -187,9 +190,7 @@ func TestAClientThatClosedADirectConnectionOpensAnother(t *testing.T) {
 // A client that comes by the backend's own node is answered there, and goes on when it comes through the tunnel again.
 func TestADirectConnectionThatMovesIsAnsweredWhereItComes(t *testing.T) {
 	forEachDirectPair(t, func(s nodePair, w world) {
-		s.serve(w, nil, 2)
-		c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
-		s.goesOnDirect(w, c)
+		c := s.talksDirect(w)
 		for range 2 {
 			in, answer := c.in.with("A", "moved"), c.out.reply("PA", "here")
 			s.other.goes(fromPod, in.bytes(), c.out.with("A", "moved").bytes(), "translate_established", actUnspec)
@@ -211,9 +212,7 @@ func (s nodePair) closesDirect(w world, c talk) {
 // it would take the connection for one that nobody answers.
 func TestADirectConnectionIsAnsweredThroughANodeThatFindsItAgain(t *testing.T) {
 	forEachDirectPair(t, func(s nodePair, w world) {
-		s.serve(w, nil, 2)
-		c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
-		s.goesOnDirect(w, c)
+		c := s.talksDirect(w)
 		s.evict()
 		for _, verdict := range []string{"translate_recover", "translate_established"} {
 			in := c.in.with("A", "again")
@@ -236,9 +235,7 @@ func TestTheNextDirectConnectionFromAPortIsAsAnyOther(t *testing.T) {
 		for after, second := range map[time.Duration]string{0: "translate_established", 2 * time.Second: "translate_retry"} {
 			s.evict()
 			s.other.evict()
-			s.serve(w, nil, 2)
-			c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
-			s.goesOnDirect(w, c)
+			c := s.talksDirect(w)
 			s.closesDirect(w, c)
 			s.serve(w, nil, 2, 3)
 			for _, syn := range []struct {
@@ -259,9 +256,7 @@ func TestTheNextDirectConnectionFromAPortIsAsAnyOther(t *testing.T) {
 // that the client comes by sees that.
 func TestAForgedFINTakesNoDirectConnectionToAnotherBackend(t *testing.T) {
 	forEachDirectPair(t, func(s nodePair, w world) {
-		s.serve(w, nil, 2)
-		c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
-		s.goesOnDirect(w, c)
+		c := s.talksDirect(w)
 		in := c.in.with("F", "")
 		s.enters(fromPod, in.bytes(), w.direct(routed(in), c.out.dst), "translate_established")
 		s.waited(2 * time.Second)
@@ -278,9 +273,7 @@ func TestAForgedFINTakesNoDirectConnectionToAnotherBackend(t *testing.T) {
 // After its client has closed, a connection's first node may have forgotten it: the client is told of a reset none the less.
 func TestAResetOfAHalfClosedDirectConnectionReachesTheClient(t *testing.T) {
 	forEachDirectPair(t, func(s nodePair, w world) {
-		s.serve(w, nil, 2)
-		c := s.opensDirect(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
-		s.goesOnDirect(w, c)
+		c := s.talksDirect(w)
 		s.closesDirect(w, c)
 		s.evict()
 		reset := c.out.reply("RA", "")

@@ -207,6 +207,20 @@ func TestATraceSaysWhatWasDone(t *testing.T) {
 	}, lb.TCP, lb.UDP)
 }
 
+// The same in short, for emulated kernels.
+func TestATracedPacketIsTold(t *testing.T) {
+	r := newRig(t, bpf.Options{Trace: true})
+	for _, w := range worlds(lb.TCP) {
+		r := r.in(t)
+		r.publish(webTiers(w, w.tier(8080, 2)))
+		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
+		got := r.traced(in)
+		if bpf.VerdictOf(got.Verdict).Name != "translate_balance" || got.BackendFound == 0 || netip.AddrFrom16(got.Source.Bytes).Unmap() != in.src.Addr() {
+			t.Errorf("in world %s: %+v", w, got)
+		}
+	}
+}
+
 // traced runs one packet and takes what the program wrote down.
 func (r *rig) traced(p packet) bpf.NearlbTraceResult {
 	r.Helper()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -184,5 +185,23 @@ func TestAnErrorAboutAForgottenConnectionReachesNoOther(t *testing.T) {
 		s.expectPlain(c.in.with("A", "x"), "drop_ports_full")
 		s.goesOn(heir, "translate_established")
 		s.configure(snatPorts())
+	}, lb.TCP, lb.UDP)
+}
+
+// A port at which a socket of the host listens is passed by. TestAPortOfASocketOfTheHostServesNobodyElse has every kind of socket and of port.
+func TestAPortThatTheHostListensAtIsPassedBy(t *testing.T) {
+	forEachSite(t, bpf.Options{}, func(s site, w world) {
+		s.publish(far(w, 2))
+		first := s.connect(w, 1)
+		s.evict()
+		if again := s.connect(w, 1); !again.same(first) {
+			s.Errorf("it left from %s, and from %s when it was lost", first.out.src, again.out.src)
+		}
+		s.evict()
+		fd := hostSockets()[0].open(s, w, first.out.src.Port())
+		if c := s.connect(w, 1); c.same(first) {
+			s.Errorf("it left from %s, where the host listens", c.out.src)
+		}
+		check(s, unix.Close(fd))
 	}, lb.TCP, lb.UDP)
 }

@@ -62,20 +62,10 @@ func TestAServerThatIsKilledListensNoMoreWhenItsConnectionsEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
 	said, _ := bufio.NewReader(out).ReadString('\n')
 	address := strings.TrimSpace(said)
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	c := &wire.Conn{Conn: conn}
-	if err := c.WriteMsg(query("web.prod.svc.cluster.local", "A")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.ReadMsg(); err != nil { // so the connection has a descriptor
-		t.Fatal(err)
-	}
+	c := answeredBy(t, address)
 	if err := server.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -87,5 +77,23 @@ func TestAServerThatIsKilledListensNoMoreWhenItsConnectionsEnd(t *testing.T) {
 		_ = another.Close()
 		t.Errorf("it listens still, %s after a connection ended", time.Since(ended))
 	}
-	_ = server.Wait()
+}
+
+// answeredBy is a connection to a server that has answered on it, so it has a descriptor there. A server hangs up on a client that the
+// machine leaves no time to ask.
+func answeredBy(t *testing.T, address string) *wire.Conn {
+	t.Helper()
+	for {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		c := &wire.Conn{Conn: conn}
+		if c.WriteMsg(query("web.prod.svc.cluster.local", "A")) == nil {
+			if _, err := c.ReadMsg(); err == nil {
+				return c
+			}
+		}
+	}
 }

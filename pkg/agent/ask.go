@@ -107,6 +107,7 @@ func (d *daemon) forPeople() server {
 	mux.HandleFunc("GET /service", d.answerService)
 	mux.HandleFunc("GET /readmit", d.answerReadmit)
 	mux.HandleFunc("GET /zones", d.answerZones)
+	mux.HandleFunc("GET /annotations", d.answerAnnotations)
 	return server{"people", func() (net.Listener, error) { return listenToUsers(Socket(d.options.LockDir, d.options.PinPath)) }, mux, d}
 }
 

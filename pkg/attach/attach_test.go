@@ -272,6 +272,39 @@ func TestOursAreOutermostAmongOtherPrograms(t *testing.T) {
 	})
 }
 
+// TCX programs see a packet before clsact filters, and of both others may be before ours or after.
+func TestNeighboursAreThoseInOurPlaces(t *testing.T) {
+	methods(t, func(n *node, force Method) {
+		n.pod("pod1", 0)
+		n.pod("pod2", 0)
+		linked, _ := countingPrograms(n.T, nil)
+		filtered, _ := countingPrograms(n.T, nil)
+		if force == TCX {
+			n.attachOther("pod1", TCX, linked)
+		}
+		n.attachOther("pod1", Clsact, filtered)
+		n.attachOther("pod2", Clsact, filtered)
+		n.must(n.manager(func(o *Options) {
+			o.Force = force
+			o.Pods = []string{"pod1"}
+		}).Sync())
+		want := []Neighbour{
+			{egress, Clsact, id(n, filtered.ToPod), "other", force == TCX}, {ingress, Clsact, id(n, filtered.FromPod), "other", true},
+		}
+		if force == TCX {
+			to, from := id(n, linked.ToPod), id(n, linked.FromPod)
+			want = []Neighbour{{egress, TCX, to, ProgramName(to), false}, want[0], {ingress, TCX, from, ProgramName(from), true}, want[1]}
+		}
+		for device, want := range map[string][]Neighbour{"pod1": want, "pod2": nil} {
+			got, err := Neighbours(n.linkDir, n.link(device).Attrs().Index)
+			n.must(err)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("of %s (-want +got):\n%s", device, diff)
+			}
+		}
+	})
+}
+
 // attachOther puts programs that are not ours on a device, by links or as clsact filters.
 func (n *node) attachOther(device string, method Method, others Programs) {
 	n.Helper()

@@ -3,10 +3,12 @@
 package attach
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -118,6 +120,24 @@ func (m *Manager) LeaveFormer() error {
 
 // listFilters are those in one place of a device that look like an agent's, of whatever pin path.
 func listFilters(h *netlink.Handle, ifindex int, hook hook) ([]*netlink.BpfFilter, error) {
+	filters, err := filtersAt(h, ifindex, hook)
+	var found []*netlink.BpfFilter
+	for _, f := range filters {
+		if isOurs(f) {
+			found = append(found, f.(*netlink.BpfFilter))
+		}
+	}
+	return found, err
+}
+
+// isOurs tells whether a filter looks like an agent's.
+func isOurs(f netlink.Filter) bool {
+	b, is := f.(*netlink.BpfFilter)
+	return is && (b.Handle == filterHandle || b.Handle == secondHandle) && strings.HasPrefix(b.Name, filterPrefix)
+}
+
+// filtersAt are all in one place of a device, in the order in which they see packets.
+func filtersAt(h *netlink.Handle, ifindex int, hook hook) ([]netlink.Filter, error) {
 	filters, err := complete(func() ([]netlink.Filter, error) { return h.FilterList(byIndex(ifindex), hook.parent) })
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENODEV) {
 		return nil, nil // the device has another qdisc in this place, or none can be there; or it went
@@ -125,11 +145,6 @@ func listFilters(h *netlink.Handle, ifindex int, hook hook) ([]*netlink.BpfFilte
 	if err != nil {
 		return nil, fmt.Errorf("list filters: %w", err)
 	}
-	var found []*netlink.BpfFilter
-	for _, f := range filters {
-		if b, ok := f.(*netlink.BpfFilter); ok && (b.Handle == filterHandle || b.Handle == secondHandle) && strings.HasPrefix(b.Name, filterPrefix) {
-			found = append(found, b)
-		}
-	}
-	return found, nil
+	slices.SortStableFunc(filters, func(a, b netlink.Filter) int { return cmp.Compare(a.Attrs().Priority, b.Attrs().Priority) })
+	return filters, nil
 }

@@ -5,6 +5,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -28,7 +30,8 @@ type dump[R any] struct {
 	service             func(R) string // namespace/name, of commands that take a Service's NAME and have -o name; nil: others
 	empty               string         // what it means that there are none
 
-	ready func([]R) // fills in what depends on the rows above; nil: nothing does
+	ready func([]R)                                     // fills in what depends on the rows above; nil: nothing does
+	ask   func(context.Context, *agentFlags, []R) error // fills in what an agent knows, but for narrow tables; nil: nothing
 	// Of commands that show differences with --watch: what makes a row that of the print before, and what it has gained a second since.
 	identity func(*R) any
 	rates    func(before, now *R, seconds float64)
@@ -69,7 +72,7 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 		if only.narrows() {
 			show.empty = "Nothing matches the filters."
 		}
-		live.sayWhoseTables(cmd.ErrOrStderr())
+		follows := live.sayWhoseTables(cmd.ErrOrStderr())
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
 			return pins.read(func(reader *maps.Reader) error {
 				kept := func(row R) bool { return d.keep(row, &only) }
@@ -90,6 +93,11 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 				}
 				if output.value == formatName {
 					return d.printNames(w, rows)
+				}
+				if d.ask != nil && follows && output.value != formatTable {
+					if err := d.ask(cmd.Context(), &live, rows); err != nil && !errors.Is(err, agent.ErrNotAsked) {
+						sayAside(cmd.ErrOrStderr(), oneLine(err.Error()))
+					}
 				}
 				return show.all(w, width, rows)
 			})

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
@@ -25,6 +27,7 @@ func servicesCommand() *cobra.Command {
 		rows:     (*maps.Reader).Frontends,
 		keep:     keepFrontend,
 		ready:    markRepeats,
+		ask:      askAnnotations,
 		identity: func(r *maps.FrontendRow) any { return [...]string{r.Service, r.Port, r.Protocol} }, // whose counters it has
 		rates: func(before, now *maps.FrontendRow, seconds float64) {
 			now.NewPerSecond = gained(before.Connections, now.Connections, seconds)
@@ -49,6 +52,7 @@ func servicesCommand() *cobra.Command {
 			{heading: "DROPPED/S", wide: true, when: eachSecond, right: true, cell: once(func(r maps.FrontendRow) string { return perSecond(r.DroppedPerSecond, rate) })},
 			{heading: "AFFINITY", wide: true, right: true, cell: func(r maps.FrontendRow) string { return secondsText(int64(r.AffinitySeconds)) }},
 			{heading: "SOURCES", wide: true, cell: func(r maps.FrontendRow) string { return strings.Join(r.SourceRanges, ",") }},
+			{heading: "ANNOTATIONS", wide: true, cell: func(r maps.FrontendRow) string { return annotationsText(r.Annotations) }},
 		},
 	}.command()
 }
@@ -73,6 +77,35 @@ func offNodeText(r maps.FrontendRow) string {
 		text += ", snat to " + someNodes(r.OffNode.SNAT) + " (takes no packets)"
 	}
 	return text
+}
+
+// askAnnotations puts nearlb's annotations to the frontends of their Services.
+func askAnnotations(ctx context.Context, live *agentFlags, rows []maps.FrontendRow) error {
+	all, err := agent.AskAnnotations(ctx, live.lockDir, live.pins.pinPath)
+	if err != nil {
+		return err
+	}
+	of := map[string][]lb.Annotation{}
+	for _, s := range all {
+		of[s.Service.String()] = s.Annotations
+	}
+	for i := range rows {
+		rows[i].Annotations = of[rows[i].Service]
+	}
+	return nil
+}
+
+// annotationsText is "retry-refused=true, slow-strat (no effect)".
+func annotationsText(all []lb.Annotation) string {
+	texts := make([]string, len(all))
+	for i, a := range all {
+		if texts[i] = strings.TrimPrefix(a.Name, "nearlb.io/"); a.Problem != "" {
+			texts[i] += " (no effect)"
+		} else {
+			texts[i] += "=" + a.Value
+		}
+	}
+	return strings.Join(texts, ", ")
 }
 
 // markRepeats marks the rows whose service port's counters a row before has.

@@ -28,12 +28,17 @@ func (f *agentFlags) add(flags *pflag.FlagSet) {
 }
 
 // sayWhoseTables says on standard error that no agent follows changes, and since when, where one has left tables. Where no agent's status is
-// to be found nobody knows: it may be elsewhere.
-func (f *agentFlags) sayWhoseTables(errs io.Writer) {
-	if status, err := agent.ReadStatus(f.lockDir, f.pins.pinPath); err == nil && !works(status) {
-		fmt.Fprintf(errs, "nearlb: the agent is %s\n", oneLine(agentText(status, time.Now())))
+// to be found nobody knows: it may be elsewhere. It tells whether one follows them, which may be asked.
+func (f *agentFlags) sayWhoseTables(errs io.Writer) (follows bool) {
+	status, err := agent.ReadStatus(f.lockDir, f.pins.pinPath)
+	if err == nil && !works(status) {
+		sayAside(errs, "the agent is "+oneLine(agentText(status, time.Now())))
 	}
+	return err == nil && works(status)
 }
+
+// sayAside says on standard error what concerns the rows on standard output: on one line, but where a terminal is narrower.
+func sayAside(errs io.Writer, text string) { writeFolded(errs, terminalWidth(errs), "nearlb: ", text) }
 
 // stream writes rows of a table as they come: under headings that are written once, in columns that do not become narrower.
 type stream[R any] struct {

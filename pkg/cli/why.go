@@ -301,7 +301,7 @@ func (s *seen) doorOf(client netip.Addr, pinPath string) trace.Door {
 	}
 	device, found := podDevice(client, pinPath)
 	if found {
-		s.noteOthers(device)
+		s.noteOthers(device, bpf.LinkDirectory(pinPath))
 	}
 	if found || s.news.Pod != "" {
 		return trace.FromPod

@@ -152,18 +152,30 @@ func TestAProblemIsToldOnce(t *testing.T) {
 	}
 }
 
-// Programs that see the client's packets before ours are told of, whatever is wrong.
+// Programs and filters of others at the client's device are told of, whatever is wrong.
 func TestOthersProgramsAreNamed(t *testing.T) {
 	s := sound()
-	s.noteOthers(attach.DeviceRow{Device: "veth1", Others: []uint32{4294967295, 4294967295}})
+	s.others = []otherProgram{
+		{Device: "veth1", ID: 7, Hook: "ingress", Method: attach.TCX},
+		{Device: "veth1", ID: 8, Name: "cali_from", Hook: "ingress", Method: attach.Clsact, After: true},
+		{Device: "veth1", Name: "flower", Hook: "egress", Method: attach.Clsact},
+	}
 	var out bytes.Buffer
 	doc := diagnose(s)
 	if err := writeWhy(&out, 80, doc); err != nil {
 		t.Fatal(err)
 	}
-	if len(doc.Others) != 1 || doc.Causes[0].What != "nothing-wrong" || !strings.Contains(doc.Causes[0].Next, "before nearlb's") ||
-		!strings.Contains(out.String(), "before  program 4294967295 sees the client's packets on veth1") {
-		t.Errorf("%+v\n%s", doc, &out)
+	if len(doc.Others) != 3 || doc.Causes[0].What != "nothing-wrong" || !strings.Contains(doc.Causes[0].Next, "before nearlb's") {
+		t.Errorf("%+v", doc)
+	}
+	for _, want := range []string{
+		"before  program 7 sees the client's packets on veth1 first",
+		"after   cali_from (clsact program 8) sees the client's packets on veth1 after",
+		"answers a filter (clsact flower) sees the answers to the client on veth1",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("lacks %q:\n%s", want, &out)
+		}
 	}
 }
 
@@ -175,5 +187,12 @@ func TestOnlyABackendThatAnswersMeanwhileIsSaidToAnswerOthers(t *testing.T) {
 		if first := diagnose(s).Causes[0]; first.What != "backends-do-not-answer" || strings.Contains(first.Next, "NetworkPolicy") != others {
 			t.Errorf("its last answer was %d s ago: %+v", reply, first)
 		}
+	}
+}
+
+func TestAnnotationsAreToldWithWhetherTheyHaveAnEffect(t *testing.T) {
+	all := []lb.Annotation{{Name: "nearlb.io/retry-refused", Value: "true"}, {Name: "nearlb.io/slow-strat", Value: "30s", Problem: "did you mean"}}
+	if got, want := annotationsText(all), "retry-refused=true, slow-strat (no effect)"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

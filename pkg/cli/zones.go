@@ -91,10 +91,10 @@ the node count as where they come in: on this node.`,
 				return fmt.Errorf("no Service with backends matches %q%s: nearlb services lists those there are", args[0], only.within())
 			}
 			if seen.unsaid != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "nearlb: this node's zone is taken from its backends: %s\n", oneLine(seen.unsaid.Error()))
+				sayAside(cmd.ErrOrStderr(), "this node's zone is taken from its backends: "+oneLine(seen.unsaid.Error()))
 			}
 			if seen.unknown != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "nearlb: what settings would change is not known: %s\n", oneLine(seen.unknown.Error()))
+				sayAside(cmd.ErrOrStderr(), "what settings would change is not known: "+oneLine(seen.unknown.Error()))
 			}
 			return seen.print(w, width, output.value, only.all)
 		})

@@ -194,6 +194,19 @@ type Input struct {
 	Triggered  time.Time        // oldest endpoints.kubernetes.io/last-change-trigger-time not yet programmed; zero if unknown
 }
 
+// Annotation is one of nearlb's own that a Service has.
+type Annotation struct {
+	Name    string `json:"name"`              // "nearlb.io/retry-refused"
+	Value   string `json:"value"`             // as the object has it, without blanks around it
+	Problem string `json:"problem,omitempty"` // why it has no effect; "": it is in force
+}
+
+// ServiceAnnotations are those of a Service, by name.
+type ServiceAnnotations struct {
+	Service     ServiceName  `json:"service"`
+	Annotations []Annotation `json:"annotations"`
+}
+
 // Problem is something in an object that was understood and cannot be served as written.
 type Problem struct {
 	Object  string `json:"object"` // "EndpointSlice default/web-abc"

@@ -2,26 +2,31 @@
 
 package maps
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+)
 
 // FrontendRow is one frontend as the kernel's tables have it; field names are those of `nearlb plan` (contracts.md).
 type FrontendRow struct {
-	Service         string     `json:"service"` // "namespace/name"
-	Port            string     `json:"port"`    // the port's name, may be empty
-	Protocol        string     `json:"protocol"`
-	Kind            string     `json:"kind"` // ClusterIP, NodePort, ExternalIP, LoadBalancer
-	Address         netip.Addr `json:"address"`
-	FrontendPort    uint16     `json:"frontendPort"`
-	Internal        SideRow    `json:"internal"`
-	External        SideRow    `json:"external"`
-	OffNode         *WayRow    `json:"offNode,omitempty"` // nil: no backend is on another node
-	AffinitySeconds uint32     `json:"affinitySeconds"`
-	SourceRanges    []string   `json:"sourceRanges"`
-	Connections     uint64     `json:"connections"` // of the service port, over all its frontends
-	Rejected        uint64     `json:"rejected"`    // packets, likewise
-	Dropped         uint64     `json:"dropped"`     // packets, likewise
-	Open            uint64     `json:"open"`        // connections of this frontend that have not ended
-	Repeats         bool       `json:"-"`           // an earlier row has the service port's counters: tables show them there
+	Service         string          `json:"service"` // "namespace/name"
+	Port            string          `json:"port"`    // the port's name, may be empty
+	Protocol        string          `json:"protocol"`
+	Kind            string          `json:"kind"` // ClusterIP, NodePort, ExternalIP, LoadBalancer
+	Address         netip.Addr      `json:"address"`
+	FrontendPort    uint16          `json:"frontendPort"`
+	Internal        SideRow         `json:"internal"`
+	External        SideRow         `json:"external"`
+	OffNode         *WayRow         `json:"offNode,omitempty"` // nil: no backend is on another node
+	AffinitySeconds uint32          `json:"affinitySeconds"`
+	SourceRanges    []string        `json:"sourceRanges"`
+	Connections     uint64          `json:"connections"`           // of the service port, over all its frontends
+	Rejected        uint64          `json:"rejected"`              // packets, likewise
+	Dropped         uint64          `json:"dropped"`               // packets, likewise
+	Open            uint64          `json:"open"`                  // connections of this frontend that have not ended
+	Annotations     []lb.Annotation `json:"annotations,omitempty"` // nearlb's, where an agent was asked: the tables do not have them
+	Repeats         bool            `json:"-"`                     // an earlier row has the service port's counters: tables show them there
 	PortRates
 }
 

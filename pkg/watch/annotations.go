@@ -4,6 +4,7 @@ package watch
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,6 +62,21 @@ func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorLis
 	udpRetry, wrong := udpRetry(svc)
 	out.UDPRetry, errs = udpRetry, append(errs, wrong...)
 	return append(errs, unknownAnnotations(svc.Annotations, ofServices, "a Service")...)
+}
+
+// annotationsOf are those of nearlb's annotations that frontends may depend on: those that the problems are about have no effect.
+func annotationsOf(svc *corev1.Service, problems []lb.Problem) (all []lb.Annotation) {
+	for _, name := range slices.Sorted(maps.Keys(svc.Annotations)) {
+		value, path := annotation(svc, name)
+		out := lb.Annotation{Name: name, Value: value}
+		if at := slices.IndexFunc(problems, func(p lb.Problem) bool { return p.Field == path.String() }); at >= 0 {
+			out.Problem = problems[at].Message
+		} else if value == "" || name == annotationNames || !slices.Contains(ofServices, name) {
+			continue
+		}
+		all = append(all, out)
+	}
+	return all
 }
 
 // annotation is a trimmed value, and its place for errors.

@@ -19,6 +19,27 @@ func annotated(annotations, spec string) string {
 		"spec: {clusterIP: 10.96.0.10, selector: {a: b}" + spec + "}}"
 }
 
+// What is written is in force, or a problem says why not; a value that says nothing is neither.
+func TestEachAnnotationIsInForceOrAProblem(t *testing.T) {
+	right := map[string]string{annotationEjection: "on", annotationFallback: "true", annotationOffNode: "snat", annotationOverflow: "20%", annotationResetLost: "false",
+		annotationRetryRefused: "true", annotationSlowStart: "30s", annotationKeys: "rack", annotationDistribution: "PreferSameZone"}
+	for _, name := range ofServices {
+		for _, value := range []string{right[name], "**", " "} {
+			all := load(t, NodeConfig{}, annotated(name+": '"+value+"'", ", trafficDistribution: PreferClose")).(Looker).Annotated()
+			if strings.TrimSpace(value) == "" {
+				same(t, name+" of none", len(all), 0)
+				continue
+			}
+			if len(all) != 1 || all[0].Service.Name != "web" || len(all[0].Annotations) != 1 {
+				t.Fatalf("%s: %q: %+v", name, value, all)
+			}
+			if got := all[0].Annotations[0]; got.Name != name || got.Value != value || (got.Problem != "") != (value == "**") {
+				t.Errorf("%q: %+v", value, got)
+			}
+		}
+	}
+}
+
 // B1, B3, B4, B8: what each value asks for; a mistake asks for nothing and says so.
 func TestAnnotationsAskForTopology(t *testing.T) {
 	var many []string

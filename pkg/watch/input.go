@@ -30,6 +30,20 @@ func (s *store) Look(name lb.ServiceName) (lb.Input, bool) {
 	return in, found
 }
 
+// Annotated lists the Services with annotations of nearlb, by name.
+func (s *store) Annotated() []lb.ServiceAnnotations {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all := []lb.ServiceAnnotations{}
+	for name, svc := range s.services {
+		if list := svc.more().annotated; len(list) > 0 {
+			all = append(all, lb.ServiceAnnotations{Service: name, Annotations: list})
+		}
+	}
+	slices.SortFunc(all, func(a, b lb.ServiceAnnotations) int { return a.Service.Compare(b.Service) })
+	return all
+}
+
 // look also says whether there is something to be handed out.
 func (s *store) look(name lb.ServiceName) (_ lb.Input, found, triggered bool) {
 	s.mu.RLock()

@@ -25,6 +25,7 @@ type PodSource interface {
 // Looker is a Source that can be looked at by others than the one who programs what it says.
 type Looker interface {
 	Look(lb.ServiceName) (lb.Input, bool) // Input without Triggered
+	Annotated() []lb.ServiceAnnotations   // Services that have some, by name
 }
 
 // podAt is an address of a Pod that a slice names.

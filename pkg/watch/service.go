@@ -28,10 +28,11 @@ type service struct {
 
 // serviceMore is what few Services have.
 type serviceMore struct {
-	lb.Service               // Name, Type, ClusterIPs and Ports are in service
-	problems    []lb.Problem // of the object
-	annotations []lb.Problem // those of problems that nearlb's annotations have, for an Event
-	proxy       *string      // the label service-proxy-name; nil: none
+	lb.Service                  // Name, Type, ClusterIPs and Ports are in service
+	problems    []lb.Problem    // of the object
+	annotations []lb.Problem    // those of problems that nearlb's annotations have, for an Event
+	annotated   []lb.Annotation // nearlb's annotations, by name
+	proxy       *string         // the label service-proxy-name; nil: none
 }
 
 // plain is what a Service is that asks for nothing special.
@@ -100,6 +101,7 @@ func convertService(in *corev1.Service) (object, *ObjectError) {
 		c.annotations = append(c.annotations, problem(o.key, err))
 	}
 	c.problems = append(c.problems, c.annotations...)
+	c.annotated = annotationsOf(in, c.annotations)
 	if name, given := in.Labels[labelProxyName]; given {
 		c.proxy = &name
 	}

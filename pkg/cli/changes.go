@@ -5,7 +5,6 @@ package cli
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -96,7 +95,7 @@ func leftChanges(p *newsPrinter[journal.Change], live *agentFlags, none error) e
 	if len(lines) == 0 {
 		return none
 	}
-	fmt.Fprintln(p.errs, "nearlb: no agent runs: what follows ends with the last one")
+	sayAside(p.errs, "no agent runs: what follows ends with the last one")
 	for _, line := range lines {
 		if err := p.tell(agent.News{Line: (*json.RawMessage)(&line)}); err != nil {
 			return err

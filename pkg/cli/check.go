@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -64,11 +65,26 @@ the pin path. Changes nothing. Ends with 1 when nearlb cannot run here.`,
 }
 
 func writeCheck(w io.Writer, format string, rows []checkRow) error {
+	if width := terminalWidth(w); width > 0 && format == formatTable {
+		writeFindings(w, width, rows)
+		return nil
+	}
 	return writeRows(w, terminalWidth(w), format, []column[checkRow]{
 		{heading: "RESULT", cell: func(r checkRow) string { return string(r.Result) }},
 		{heading: "SUBJECT", cell: func(r checkRow) string { return r.Subject }},
 		{heading: "DETAIL", cell: func(r checkRow) string { return r.Detail }},
 	}, rows)
+}
+
+// writeFindings is the table of a check with details that go on below their own beginning.
+func writeFindings(w io.Writer, width int, rows []checkRow) {
+	result, subject := len("RESULT"), len("SUBJECT")
+	for _, r := range rows {
+		result, subject = max(result, utf8.RuneCountInString(string(r.Result))), max(subject, utf8.RuneCountInString(r.Subject))
+	}
+	for _, r := range append([]checkRow{{Result: "RESULT", Subject: "SUBJECT", Detail: "DETAIL"}}, rows...) {
+		writeFolded(w, width, fmt.Sprintf("%-*s  %-*s  ", result, r.Result, subject, r.Subject), printable(r.Detail))
+	}
 }
 
 // checkMachine looks at this machine as this process sees it: its capabilities, its mounts, its network namespace.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
@@ -50,5 +51,19 @@ func TestEveryTableOfASizeHasItsFlag(t *testing.T) {
 		if name := strings.TrimPrefix(bpf.SizeFlag(table), "--"); sizes.Of(table) == nil || flags.Lookup(name) == nil {
 			t.Errorf("table %s has no flag --%s, or no size", table, name)
 		}
+	}
+}
+
+// A detail that is longer than the terminal goes on below its own beginning.
+func TestALongFindingIsFolded(t *testing.T) {
+	var out strings.Builder
+	writeFindings(&out, 60, []checkRow{{"kernel", good, "Linux 6.18"}, {"shortcut", warning, "strict reverse path filter of pod10, and strict reverse path filter of pod11"}})
+	want := `RESULT   SUBJECT   DETAIL
+ok       kernel    Linux 6.18
+warning  shortcut  strict reverse path filter of pod10, and
+                   strict reverse path filter of pod11
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
 	}
 }

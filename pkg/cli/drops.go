@@ -117,7 +117,7 @@ type dropPrinter struct {
 
 func newDropPrinter(to newsPrinter[journal.Drop], only dropFilter) *dropPrinter {
 	to.keeps, to.rows = only.keeps, "packets"
-	to.nothing = noNews(only != (dropFilter{}), "No drops: no packet was dropped or rejected of late.")
+	to.nothing = noNews(only != (dropFilter{}), "No drops: the agent knows of none since it started. nearlb verdicts counts all.")
 	return &dropPrinter{newsPrinter: to}
 }
 

@@ -42,7 +42,7 @@ func (p *jsonPath) write(w io.Writer, rows any) error {
 		return err
 	}
 	if err := p.template.Execute(w, numbered(document)); err != nil {
-		return usagef("-o jsonpath: %w", err)
+		return usagef("-o jsonpath: %w: rows are .items, as in {.items[*].service}", err)
 	}
 	return nil
 }

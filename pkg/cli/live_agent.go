@@ -68,10 +68,10 @@ func (s *stream[R]) write(width int, rows ...R) error {
 		}
 		cells = append(cells, line)
 	}
-	if s.widths == nil {
-		s.widths, _ = columnWidths(cells, width)
-	}
 	right := make([]bool, len(s.columns))
+	if s.widths == nil {
+		s.widths, _ = columnWidths(cells, width, right)
+	}
 	for _, line := range cells {
 		s.widen(line, width)
 		writeRow(s.out, line, s.widths, right)

@@ -75,7 +75,7 @@ func readNews(ctx context.Context, f *newsFlags, read func(ctx context.Context, 
 
 func (p *newsPrinter[R]) tell(news agent.News) error {
 	if news.Forgotten > 0 {
-		fmt.Fprintf(p.errs, "nearlb: %d %s are missing here: they came faster than they were read\n", news.Forgotten, p.rows)
+		sayAside(p.errs, fmt.Sprintf("%d %s are missing here: they came faster than they were read", news.Forgotten, p.rows))
 	}
 	if news.Line == nil {
 		return nil

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"fmt"
 	"io"
 	"net/netip"
 	"strings"
@@ -127,7 +126,7 @@ func decisions(source watch.Source) []lb.Decision {
 
 // warnTo writes warnings as the errors are written: one line each.
 func warnTo(w io.Writer) func(string) {
-	return func(text string) { fmt.Fprintf(w, "nearlb: warning: %s\n", oneLine(text)) }
+	return func(text string) { sayAside(w, "warning: "+oneLine(text)) }
 }
 
 // externalFlag checks the policy as it is set.

@@ -6,7 +6,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -47,7 +46,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	err := root.ExecuteContext(ctx)
 	if err != nil {
 		if text := err.Error(); text != "" {
-			fmt.Fprintf(errOut, "nearlb: %s\n", oneLine(text))
+			sayAside(errOut, oneLine(text))
 		}
 	}
 	return exitStatus(err)

@@ -77,7 +77,7 @@ func layTable[R any](w io.Writer, width int, wide, fold bool, columns []column[R
 	for i, c := range shown {
 		right[i] = c.right
 	}
-	widths, fits := columnWidths(cells, width)
+	widths, fits := columnWidths(cells, width, right)
 	parts := []tablePart{{0, len(widths), 0}}
 	if fold && !fits && slices.Max(widths)+partIndent <= width { // else the terminal wraps it
 		parts = tableParts(widths, width)
@@ -111,14 +111,16 @@ func tableParts(widths []int, width int) (parts []tablePart) {
 	return append(parts, tablePart{part.from, len(widths), part.indent})
 }
 
-// columnWidths takes the longest cell of each column, and where that does not fit narrows the widest columns, but none so
-// far that more than half of its cells would be too long; false where that does not fit.
-func columnWidths(cells [][]string, width int) (widths []int, fits bool) {
+// columnWidths takes the longest cell of each column, and where that does not fit narrows the widest columns of texts, but none so
+// far that more than half of its cells would be too long; false where that does not fit. Numbers keep their columns.
+func columnWidths(cells [][]string, width int, numbers []bool) (widths []int, fits bool) {
 	widths = make([]int, len(cells[0]))
 	floors := make([]int, len(cells[0]))
 	total := columnGap * (len(widths) - 1)
 	for i := range widths {
-		widths[i], floors[i] = lengths(cells, i)
+		if widths[i], floors[i] = lengths(cells, i); numbers[i] {
+			floors[i] = widths[i]
+		}
 		total += widths[i]
 	}
 	if width == 0 || total <= width {

@@ -203,3 +203,28 @@ FIRSTxxxxxxxxxx333  SECONDxxxxxxxxxx333
 		t.Error(diff)
 	}
 }
+
+// Numbers are never broken: where texts alone cannot be narrowed enough the last columns go below.
+func TestNumbersKeepTheirColumns(t *testing.T) {
+	columns := []column[animal]{
+		{heading: "NAME", cell: func(a animal) string { return a.name }},
+		{heading: "BYTES", right: true, cell: func(a animal) string { return a.legs }},
+		{heading: "MORE", right: true, cell: func(a animal) string { return a.address }},
+	}
+	var out strings.Builder
+	if err := writeTable(&out, 24, false, columns, []animal{{"a-long-name-1", "1", "0 B"}, {"a-long-name-2", "2", "0 B"}, {"a-long-name-3", "3", "999.5 kB"}}); err != nil {
+		t.Fatal(err)
+	}
+	want := `NAME              BYTES
+    MORE
+a-long-name-1       0 B
+       1
+a-long-name-2       0 B
+       2
+a-long-name-3  999.5 kB
+       3
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -154,7 +154,7 @@ func BenchmarkMeter(b *testing.B) {
 		b.Fatal(err)
 	}
 	s.publish(b, t, func(Stats) {})
-	for _, open := range []uint32{1_000, 10_000, 100_000} {
+	for _, open := range []uint32{1_000, 10_000, 100_000, 250_000} {
 		b.Run(fmt.Sprintf("open=%d", open), func(b *testing.B) {
 			for i := range open {
 				t.putMetered(i)
@@ -181,7 +181,7 @@ func BenchmarkMeter(b *testing.B) {
 func (t *Tables) putMetered(n uint32) {
 	f := bpf.NearlbFlow{Word: 4 | flowLive, Protocol: 6, Touched: t.store.clock.jiffies(), Backend: 1 + n%1000, Generation: 1, Service: 1 + n%100, Seen: seenEstablished}
 	f.Client = address16(netip.AddrFrom4([4]byte{10, 244, byte(n >> 4), byte(n)}))
-	place := n * 5
+	place := n * 2
 	putFlow(t.store, place, f)
 	set := place / uint32(flowWays)
 	*t.store.tags.word(set/uint32(flowSets), int(set)%flowSets*2) = 1

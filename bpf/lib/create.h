@@ -551,17 +551,15 @@ static __always_inline bool create_listens(struct __sk_buff *skb, const struct c
 	return !choice_is_responder(choice) || responder_listens(skb, &choice->address, choice->port, protocol);
 }
 
-/* A connection that goes on finds its backend again, left out or not. */
-static __always_inline int create_how(const struct packet *packet)
+/* A connection that goes on finds its backend again, left out or not; not by a turn. */
+static __always_inline int create_how(const struct packet *packet, const struct record *record)
 {
-	return opens_connection(packet) ? PICK_NEW | PICK_TRIAL : 0;
+	return opens_connection(packet) ? PICK_NEW | PICK_TRIAL | pick_turn(record) : 0;
 }
 
 static __always_inline bool create_pick(struct __sk_buff *skb, struct choice *choice, const struct side *side,
-					const struct work *work, __u32 hash)
+					const struct work *work, __u32 hash, int how)
 {
-	int how = create_how(&work->packet);
-
 	if (!backend_pick(choice, side, work->service, hash, how | PICK_RESPONDER))
 		return false;
 	return create_listens(skb, choice, work->packet.protocol) ||
@@ -578,11 +576,11 @@ static __always_inline void create_move_affinity(const struct choice *choice, co
 		affinity_move(choice, &work->packet.source, service, last->backend);
 }
 
-/* The backend of a new flow, by retry, by what is left of the flow, by affinity or by Maglev. VERDICT_CONTINUE: there is none. */
+/* The backend of a new flow, by retry, by what is left of the flow, by affinity, by turn or by Maglev. VERDICT_CONTINUE: there is none. */
 static __always_inline enum verdict create_choose(struct __sk_buff *skb, struct choice *choice, struct work *work,
 						  const struct record *record, const struct side *side)
 {
-	int affine = AFFINITY_OVER;
+	int affine = AFFINITY_OVER, how = create_how(&work->packet, record);
 	__u32 hash;
 
 	if (retry_chosen(skb, choice, record->service)) {
@@ -593,12 +591,14 @@ static __always_inline enum verdict create_choose(struct __sk_buff *skb, struct 
 	if (create_keep(skb, choice, work))
 		return create_verdict(work, false);
 	if (record->affinity)
-		affine = affinity_find(choice, record, side, &work->packet.source, create_how(&work->packet));
+		affine = affinity_find(choice, record, side, &work->packet.source, how);
 	if (affine == AFFINITY_FOUND && create_listens(skb, choice, work->packet.protocol))
 		return create_verdict(work, true);
 	hash = affine == AFFINITY_OVER ? maglev_hash(&work->packet.source, work->packet.source_port, &record->key)
 				       : maglev_hash_client(&work->packet.source);
-	if (!create_pick(skb, choice, side, work, hash))
+	if (how & PICK_TURN)
+		hash = turn_take(record->service, handed(skb)->slow.tries);
+	if (!create_pick(skb, choice, side, work, hash, how))
 		return VERDICT_CONTINUE;
 	if (record->affinity)
 		affinity_remember(choice, &work->packet.source, record->service);

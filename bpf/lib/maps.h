@@ -278,6 +278,14 @@ struct {
 	__uint(max_entries, 65536);
 } service_counters SEC(".maps");
 
+/* Index: id of the service port modulo the size. How many turns connections have taken, where they do. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, TURNS);
+} turns SEC(".maps");
+
 /* Index: backend id. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

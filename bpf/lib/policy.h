@@ -179,6 +179,7 @@ enum pick {
 	PICK_RESPONDER = 1, /* it may be this node's responder */
 	PICK_NEW = 2,       /* for a new connection: not one that is left out */
 	PICK_TRIAL = 4,     /* whose answer will be seen: it may try one whose time is over */
+	PICK_TURN = 8,      /* by a number from turn_take in the place of a hash */
 };
 
 /* A backend as a flow will remember it. */
@@ -283,6 +284,24 @@ __noinline int backend_next(const struct tier *tier, __u32 hash, __u32 service)
 	return 0;
 }
 
+/* New connections of the frontend take turns. A trace takes none: it shows one of the backends that a connection may get. */
+static __always_inline int pick_turn(const struct record *record)
+{
+	return record->flags & RECORD_ROUND_ROBIN && !trace_on ? PICK_TURN : 0;
+}
+
+/* The number of a new connection among those of its service port: the slots of a tier are in the order of turns then. again: the slow path
+ * begins anew with the same packet. */
+static __always_inline __u32 turn_take(__u32 service, bool again)
+{
+	__u32 index = service & (TURNS - 1);
+	__u32 *turn = bpf_map_lookup_elem(&turns, &index);
+
+	if (!turn)
+		return 0;
+	return again ? *(volatile __u32 *)turn - 1 : __sync_fetch_and_add(turn, 1);
+}
+
 /* Id of a backend of the tier, 0: none. out: gets the first choice where all that were looked at are left out. A function of its own so that
  * the verifier goes through it once. */
 __noinline int backend_pick_tier(const struct tier *tier, __u32 service, __u32 hash, int how, __u32 *out)
@@ -304,7 +323,8 @@ __noinline int backend_pick_tier(const struct tier *tier, __u32 service, __u32 h
 				return id;
 			if (!*out)
 				*out = id;
-			return backend_next(tier, hash, service);
+			/* after one that is left out not always the same has its turn */
+			return backend_next(tier, how & PICK_TURN ? hash_next(hash) : hash, service);
 		}
 		hash = hash_next(hash);
 	}

@@ -177,14 +177,17 @@ static __always_inline enum verdict sock_balance(void *ctx, const struct sock_re
 	int affine = record->affinity ? affinity_find(choice, record, side, &request->client, PICK_NEW) : AFFINITY_OVER;
 	__u32 hash =
 		affine == AFFINITY_OVER ? maglev_hash(&socket, 0, &record->key) : maglev_hash_client(&request->client);
+	int how = PICK_NEW | pick_turn(record);
 
-	if (affine != AFFINITY_FOUND && !backend_pick(choice, side, record->service, hash, PICK_NEW | PICK_RESPONDER))
+	if (affine != AFFINITY_FOUND && how & PICK_TURN)
+		hash = turn_take(record->service, false);
+	if (affine != AFFINITY_FOUND && !backend_pick(choice, side, record->service, hash, how | PICK_RESPONDER))
 		return VERDICT_DROP_NO_BACKEND;
 	if (!request->host && choice_is_responder(choice))
 		return VERDICT_PASS_NOT_SERVICE; /* it is in another network namespace: the pod's device will know whether it listens */
 	if (!sock_listens(ctx, request, choice)) {
 		affine = AFFINITY_NONE;
-		if (!backend_pick(choice, side, record->service, hash, PICK_NEW))
+		if (!backend_pick(choice, side, record->service, hash, how))
 			return VERDICT_DROP_NO_BACKEND;
 	}
 	if (affine == AFFINITY_FOUND)

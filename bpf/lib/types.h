@@ -220,6 +220,9 @@ enum record_flags {
 	RECORD_DSR = 16,  /* beside RECORD_CARRY: the other node answers such clients itself, where it can */
 	RECORD_RETRY_REFUSED =
 		32, /* a SYN that a backend refuses goes to the next one at once (nearlb.io/retry-refused) */
+	RECORD_ROUND_ROBIN = 64, /* new connections take turns, whatever their addresses (nearlb.io/balance) */
+	RECORD_KEEP_LOST =
+		128, /* backends that go become BACKEND_GONE_KEPT. For agents: one that starts may find the Service gone */
 };
 
 struct tier {
@@ -420,6 +423,8 @@ struct lost_packet {
 	__u32 copies;   /* how often it came */
 };
 _Static_assert(sizeof(struct lost_packet) == 20, "layout is shared");
+
+#define TURNS 4096 /* service ports that count turns, each by itself where there are no more; a power of two */
 
 #define ASKED_SLOTS 4096 /* flows whose datagrams are counted; a power of two */
 

@@ -497,6 +497,8 @@ const (
 	NearlbRecordFlagsRECORD_CARRY         NearlbRecordFlags = 8
 	NearlbRecordFlagsRECORD_DSR           NearlbRecordFlags = 16
 	NearlbRecordFlagsRECORD_RETRY_REFUSED NearlbRecordFlags = 32
+	NearlbRecordFlagsRECORD_ROUND_ROBIN   NearlbRecordFlags = 64
+	NearlbRecordFlagsRECORD_KEEP_LOST     NearlbRecordFlags = 128
 )
 
 type NearlbSchema uint32
@@ -827,6 +829,7 @@ const (
 	NearlbMapTunnelAddresses       = "tunnel_addresses"
 	NearlbMapTunnelNodes           = "tunnel_nodes"
 	NearlbMapTunnelPackets         = "tunnel_packets"
+	NearlbMapTurns                 = "turns"
 	NearlbMapVerdicts              = "verdicts"
 	NearlbMapXdpDevices            = "xdp_devices"
 	NearlbMapXdpWays               = "xdp_ways"
@@ -1044,6 +1047,7 @@ type NearlbMapSpecs struct {
 	TunnelAddresses *ebpf.MapSpec `ebpf:"tunnel_addresses"`
 	TunnelNodes     *ebpf.MapSpec `ebpf:"tunnel_nodes"`
 	TunnelPackets   *ebpf.MapSpec `ebpf:"tunnel_packets"`
+	Turns           *ebpf.MapSpec `ebpf:"turns"`
 	Verdicts        *ebpf.MapSpec `ebpf:"verdicts"`
 	XdpDevices      *ebpf.MapSpec `ebpf:"xdp_devices"`
 	XdpWays         *ebpf.MapSpec `ebpf:"xdp_ways"`
@@ -1167,6 +1171,7 @@ type NearlbMaps struct {
 	TunnelAddresses *ebpf.Map `ebpf:"tunnel_addresses"`
 	TunnelNodes     *ebpf.Map `ebpf:"tunnel_nodes"`
 	TunnelPackets   *ebpf.Map `ebpf:"tunnel_packets"`
+	Turns           *ebpf.Map `ebpf:"turns"`
 	Verdicts        *ebpf.Map `ebpf:"verdicts"`
 	XdpDevices      *ebpf.Map `ebpf:"xdp_devices"`
 	XdpWays         *ebpf.Map `ebpf:"xdp_ways"`
@@ -1213,6 +1218,7 @@ func (m *NearlbMaps) Close() error {
 		m.TunnelAddresses,
 		m.TunnelNodes,
 		m.TunnelPackets,
+		m.Turns,
 		m.Verdicts,
 		m.XdpDevices,
 		m.XdpWays,

@@ -30,6 +30,7 @@ type planMove struct {
 	Affinity *[2]int64      `json:"affinitySeconds,omitempty"` // before, after; where it differs
 	Sources  bool           `json:"sourceRanges,omitempty"`    // they differ
 	OffNode  *[2]lb.OffNode `json:"offNode,omitempty"`         // before, after; where it differs
+	Balance  *[2]string     `json:"balance,omitempty"`         // before, after; where it differs
 	UDPRetry *[2]int        `json:"udpRetry,omitempty"`        // before, after; where it differs
 }
 
@@ -90,13 +91,16 @@ func (m planMove) compare(o planMove) int {
 }
 
 func (m planMove) differs() bool {
-	return m.Internal != nil || m.External != nil || m.Affinity != nil || m.Sources || m.OffNode != nil || m.UDPRetry != nil
+	return m.Internal != nil || m.External != nil || m.Affinity != nil || m.Sources || m.OffNode != nil || m.Balance != nil || m.UDPRetry != nil
 }
 
 func moveOf(old, now planFrontend) planMove {
 	m := planMove{planFrontendID: now.planFrontendID, Internal: movedSide(old.Internal, now.Internal), External: movedSide(old.External, now.External)}
 	if old.AffinitySeconds != now.AffinitySeconds {
 		m.Affinity = &[2]int64{old.AffinitySeconds, now.AffinitySeconds}
+	}
+	if was, is := cmp.Or(old.Balance, lb.BalanceMaglev), cmp.Or(now.Balance, lb.BalanceMaglev); was != is {
+		m.Balance = &[2]string{was, is}
 	}
 	if old.UDPRetry != now.UDPRetry {
 		m.UDPRetry = &[2]int{int(old.UDPRetry), int(now.UDPRetry)}
@@ -284,6 +288,9 @@ func besideText(r movedRow) string {
 	}
 	if w := r.OffNode; w != nil && r.Change == moveChanged {
 		all = append(all, fmt.Sprintf("to other nodes %s -> %s", w[0], w[1]))
+	}
+	if b := r.Balance; b != nil && r.Change == moveChanged {
+		all = append(all, fmt.Sprintf("balance %s -> %s", b[0], b[1]))
 	}
 	if u := r.UDPRetry; u != nil && r.Change == moveChanged {
 		all = append(all, fmt.Sprintf("udp-retry %d -> %d", u[0], u[1]))

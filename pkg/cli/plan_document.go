@@ -41,6 +41,7 @@ type planFrontend struct {
 	Internal        planSide       `json:"internal"`
 	External        planSide       `json:"external"`
 	OffNode         *planWay       `json:"offNode,omitempty"`  // where there are external backends on other nodes, and more than SNAT is asked for
+	Balance         string         `json:"balance,omitempty"`  // where it is not maglev
 	UDPRetry        uint8          `json:"udpRetry,omitempty"` // so many datagrams of a flow without an answer, and the next backend gets those that follow
 	AffinitySeconds int64          `json:"affinitySeconds"`
 	SourceRanges    []netip.Prefix `json:"sourceRanges"`
@@ -104,6 +105,9 @@ func newPlanDocument(node lb.Node, offNode lb.OffNode, decisions []lb.Decision, 
 		}
 		for _, frontend := range decision.Frontends {
 			made := newPlanFrontend(frontend, backends)
+			if decision.RoundRobin {
+				made.Balance = lb.BalanceRoundRobin
+			}
 			if frontend.Key.Protocol == lb.UDP {
 				made.UDPRetry = decision.UDPRetry
 			}

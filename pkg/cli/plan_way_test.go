@@ -57,6 +57,22 @@ func TestPlansThatDifferInTheWayToOtherNodesDiffer(t *testing.T) {
 	}
 }
 
+// A plan names the way in which backends are chosen where it is not Maglev's, and a comparison of plans a change of it.
+func TestThePlanTellsOfTurns(t *testing.T) {
+	plan := func(turns bool) planDocument {
+		name := lb.ServiceName{Namespace: "default", Name: "web"}
+		key := lb.FrontendKey{Address: netip.MustParseAddrPort("10.96.0.1:80")}
+		return newPlanDocument(lb.Node{}, lb.OffNodeSNAT, []lb.Decision{{Service: name, RoundRobin: turns, Frontends: []lb.Frontend{{Key: key, Port: lb.PortName{Service: name}}}}}, nil)
+	}
+	if by, turn := plan(false).Frontends[0].Balance, plan(true).Frontends[0].Balance; by != "" || turn != "round-robin" {
+		t.Errorf("balance %q and %q", by, turn)
+	}
+	rows, _ := newPlanDiff(plan(false), plan(true)).rows()
+	if len(rows) != 1 || besideText(rows[0]) != "balance maglev -> round-robin" {
+		t.Errorf("differences %+v", rows)
+	}
+}
+
 // A plan says of UDP frontends after how many datagrams the next backend gets those that follow, and a comparison that this changes.
 func TestThePlanTellsWhenDatagramsGoToTheNextBackend(t *testing.T) {
 	plan := func(datagrams uint8) planDocument {

@@ -97,6 +97,22 @@ func WeightedMaglev(backends []uint64, shares []uint32) []uint32 {
 	return slots
 }
 
+// InTurn is a table whose slots are taken in order: shares are numbers of slots, evenly spread; nil: each of so many backends has one.
+func InTurn(backends int, shares []uint32) []uint32 {
+	size := 0
+	for _, share := range shares {
+		size += int(share)
+	}
+	if shares != nil {
+		return turns(shares, size)
+	}
+	slots := make([]uint32, backends)
+	for i := range slots {
+		slots[i] = uint32(i)
+	}
+	return slots
+}
+
 // turns says which backend's turn it is, for each slot: the k-th of n turns of a backend comes when (2k+1)/2n of the slots are taken;
 // where two come at once, that of the first backend. They are sorted by counting.
 func turns(shares []uint32, size int) []uint32 {

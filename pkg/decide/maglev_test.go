@@ -169,3 +169,28 @@ func BenchmarkMaglev(b *testing.B) {
 		})
 	}
 }
+
+// Each backend comes once in a round, or as often as its share, evenly spread.
+func TestATableOfTurnsSpreadsEachBackendsTurns(t *testing.T) {
+	if got := InTurn(3, nil); !slices.Equal(got, []uint32{0, 1, 2}) {
+		t.Errorf("three equal ones: %v", got)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		shares := rapid.SliceOfN(rapid.Uint32Range(1, 40), 1, 20).Draw(t, "shares")
+		slots := InTurn(len(shares), shares)
+		at := make([][]int, len(shares))
+		for i, backend := range slots {
+			at[backend] = append(at[backend], i)
+		}
+		for backend, places := range at {
+			if uint32(len(places)) != shares[backend] {
+				t.Fatalf("backend %d has %d turns, want %d", backend, len(places), shares[backend])
+			}
+			for k := 1; k < len(places); k++ {
+				if gap, even := places[k]-places[k-1], len(slots)/len(places); gap > even+2*len(shares) {
+					t.Fatalf("backend %d waits for %d turns, %d would be even, in %v", backend, gap, even, slots)
+				}
+			}
+		}
+	})
+}

@@ -19,6 +19,7 @@ type Decision struct {
 
 	RetryRefused bool  // as of the Service
 	UDPRetry     uint8 // as of the Service
+	RoundRobin   bool  // as of the Service
 	Frontends    []Frontend
 	Backends     []Backend // every endpoint that a frontend leads to, in a tier or not: their states are published too
 	Endpoints    []EndpointReason

@@ -229,7 +229,7 @@ func (a *audit) refill(r *run) error {
 	if members == nil {
 		return nil // replaced already; nobody reads it
 	}
-	for i, id := range a.t.maglev(members, r.shares) {
+	for i, id := range a.t.table(r, members) {
 		a.t.store.slots.store(r.first+uint32(i), 0, id)
 	}
 	return nil

@@ -186,6 +186,18 @@ func wayFlags(way lb.OffNode) (flags uint8) {
 	return flags
 }
 
+// serviceFlags are what a Service asks for, of each of its records.
+func serviceFlags(d *lb.Decision) (flags uint8) {
+	for flag, asked := range map[bpf.NearlbRecordFlags]bool{
+		bpf.NearlbRecordFlagsRECORD_RETRY_REFUSED: d.RetryRefused, bpf.NearlbRecordFlagsRECORD_ROUND_ROBIN: d.RoundRobin, bpf.NearlbRecordFlagsRECORD_KEEP_LOST: d.KeepLost,
+	} {
+		if asked {
+			flags |= uint8(flag)
+		}
+	}
+	return flags
+}
+
 func (c *change) prepareFrontend(w *wish) error {
 	p, err := c.port(w.port)
 	if err != nil {
@@ -196,10 +208,7 @@ func (c *change) prepareFrontend(w *wish) error {
 		f.value = addressRecord(w.key, w.kind, p.id)
 	} else {
 		f.value = frontendRecord(w.frontend, p.id)
-		f.value.Flags |= wayFlags(c.decision.OffNode)
-		if c.decision.RetryRefused {
-			f.value.Flags |= uint8(bpf.NearlbRecordFlagsRECORD_RETRY_REFUSED)
-		}
+		f.value.Flags |= wayFlags(c.decision.OffNode) | serviceFlags(c.decision)
 		if w.frontend.Key.Protocol == lb.UDP {
 			f.value.UdpRetry = c.decision.UDPRetry
 		}

@@ -120,10 +120,14 @@ func idsOf(members []member) []uint32 {
 func (c *change) run(p *port, members []member) (*run, error) {
 	all, shares := idsOf(members), c.t.sharesOf(weightsOf(members))
 	count := uint32(c.t.tableSize(len(members)))
-	if shares != nil {
+	inTurn := c.decision.RoundRobin
+	switch {
+	case shares != nil:
 		count = sum(shares)
+	case inTurn:
+		count = uint32(len(members))
 	}
-	if old := p.run(all, shares, count); old != nil {
+	if old := p.run(all, shares, count, inTurn); old != nil {
 		c.t.compareLater(old)
 		c.use(old)
 		return old, nil
@@ -135,7 +139,7 @@ func (c *change) run(p *port, members []member) (*run, error) {
 	if !ok {
 		return nil, errFullTable{bpf.NearlbMapSlots, c.t.store.sizes.Slots}
 	}
-	r := &run{span: span{first, count}, port: p, ids: all, shares: shares}
+	r := &run{span: span{first, count}, port: p, ids: all, shares: shares, inTurn: inTurn}
 	c.undo = append(c.undo, func() { c.t.slots.give(r.span) })
 	c.runs = append(c.runs, freshRun{r, members})
 	return r, nil
@@ -156,22 +160,29 @@ func sum(shares []uint32) (total uint32) {
 	return total
 }
 
-// maglev is the table of backend ids for a tier.
-func (t *Tables) maglev(members []member, shares []uint32) []uint32 {
-	seeds := make([]uint64, len(members))
-	for i := range members {
-		seeds[i] = decide.BackendSeed(lb.BackendKey{Address: members[i].where.addrPort()})
-	}
+// table has the backend ids of a run's slots. members are its backends.
+func (t *Tables) table(r *run, members []member) []uint32 {
 	var slots []uint32
-	if shares == nil {
-		slots = decide.Maglev(seeds, t.tableSize(len(members)))
+	if r.inTurn {
+		slots = decide.InTurn(len(members), r.shares)
 	} else {
-		slots = decide.WeightedMaglev(seeds, shares)
+		slots = t.maglev(members, r.shares)
 	}
 	for i, member := range slots {
 		slots[i] = members[member].id
 	}
 	return slots
+}
+
+func (t *Tables) maglev(members []member, shares []uint32) []uint32 {
+	seeds := make([]uint64, len(members))
+	for i := range members {
+		seeds[i] = decide.BackendSeed(lb.BackendKey{Address: members[i].where.addrPort()})
+	}
+	if shares == nil {
+		return decide.Maglev(seeds, t.tableSize(len(members)))
+	}
+	return decide.WeightedMaglev(seeds, shares)
 }
 
 // runningSum is FNV-1a over whole words.

@@ -72,7 +72,7 @@ func (t *Tables) newFiller() *filler {
 
 // fillSlots writes a tier's Maglev table, and gives its checksum.
 func (t *Tables) fillSlots(r freshRun) uint64 {
-	slots := t.maglev(r.members, r.shares)
+	slots := t.table(r.run, r.members)
 	t.store.slots.fill(r.first, slots)
 	return checksum(slots)
 }

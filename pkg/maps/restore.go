@@ -9,6 +9,7 @@ import (
 	"time"
 	"unique"
 
+	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/lb"
 )
@@ -220,6 +221,7 @@ func (r *restorer) frontends() error {
 func (r *restorer) claim(f *frontend) {
 	owner := f.port.service
 	owner.keys = append(owner.keys, f.key)
+	owner.keepLost = owner.keepLost || f.value.Flags&uint8(bpf.NearlbRecordFlagsRECORD_KEEP_LOST) != 0
 	r.t.claims.own(f.key, claim{service: owner, port: f.port.key, kind: kindOf(kindName(f.value.Kind))})
 }
 
@@ -257,9 +259,9 @@ func (r *restorer) run(f *frontend, s span, runs map[span]*run) *run {
 	if !r.plausible(s, ids, f.value.Service) || !r.slots.reserve(s) {
 		return nil
 	}
-	have := &run{span: s, port: f.port}
+	have := &run{span: s, port: f.port, inTurn: f.value.Flags&uint8(bpf.NearlbRecordFlagsRECORD_ROUND_ROBIN) != 0}
 	runs[s] = have
-	if f.port != nil && r.members(have, ids) && f.port.run(have.ids, have.shares, have.count) == nil {
+	if f.port != nil && r.members(have, ids) && f.port.run(have.ids, have.shares, have.count, have.inTurn) == nil {
 		f.port.runs = append(f.port.runs, have)
 		if have.unasked = have.shares != nil; !have.unasked {
 			r.found = append(r.found, have)

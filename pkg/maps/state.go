@@ -118,10 +118,10 @@ func (p *port) empty() bool {
 	return len(p.frontends)+len(p.backends)+len(p.runs)+len(p.ranges) == 0
 }
 
-// run finds the run of so many slots of these backends; nil when there is none.
-func (p *port) run(ids, shares []uint32, count uint32) *run {
+// run finds the run of so many slots of these backends, in the order of turns or of Maglev; nil when there is none.
+func (p *port) run(ids, shares []uint32, count uint32, inTurn bool) *run {
 	for _, r := range p.runs {
-		if r.count == count && slices.Equal(r.ids, ids) && slices.Equal(r.shares, shares) {
+		if r.count == count && r.inTurn == inTurn && slices.Equal(r.ids, ids) && slices.Equal(r.shares, shares) {
 			return r
 		}
 	}
@@ -145,12 +145,13 @@ type frontend struct {
 	runs   []*run // one for each tier, both sides
 }
 
-// run is a tier's Maglev table.
+// run is a tier's table, Maglev's or one of turns.
 type run struct {
 	span
 	port     *port
 	ids      []uint32  // its backends, by address
 	shares   []uint32  // how many slots each has; nil: all the same, but for one
+	inTurn   bool      // its slots are in the order of turns
 	refs     int       // tiers of records in force, and changes that are to name it
 	sum      uint64    // of the slots, once verified
 	since    time.Time // when the last reference went

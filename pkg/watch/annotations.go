@@ -20,6 +20,7 @@ import (
 
 // The annotations that are nearlb's own, of a Service where nothing else is said.
 const (
+	annotationBalance      = "nearlb.io/balance"
 	annotationKeys         = "nearlb.io/topology-keys"
 	annotationDistribution = "nearlb.io/traffic-distribution"
 	annotationFallback     = "nearlb.io/local-fallback"
@@ -40,7 +41,9 @@ const maxTopologyKeys = 16
 // readAnnotations puts what nearlb's annotations ask for into the Service. One that breaks a rule has no effect: the Service
 // is served as if it were not there (requirement B8). The problems come in the order of the annotations' names, those that nobody reads last.
 func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorList) {
-	_, errs = nameSelection(svc) // names alone are made of it
+	out.RoundRobin, errs = roundRobin(svc)
+	_, wrong := nameSelection(svc) // names alone are made of it
+	errs = append(errs, wrong...)
 	ejection, wrong := ejection(svc)
 	out.Ejection, errs = ejection, append(errs, wrong...)
 	fallback, wrong := localFallback(svc)
@@ -111,6 +114,15 @@ func retryRefused(svc *corev1.Service) (bool, field.ErrorList) {
 		return false, nil
 	}
 	return value == "true", oneOf(path, value, "true", "false")
+}
+
+// roundRobin tells how the backend of a new connection is chosen: annotation nearlb.io/balance.
+func roundRobin(svc *corev1.Service) (bool, field.ErrorList) {
+	value, path := annotation(svc, annotationBalance)
+	if value == "" {
+		return false, nil
+	}
+	return value == lb.BalanceRoundRobin, oneOf(path, value, lb.BalanceMaglev, lb.BalanceRoundRobin)
 }
 
 // maxUDPRetry is what the tables have room for.

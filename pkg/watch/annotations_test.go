@@ -96,6 +96,9 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 		{"no such thing", "nearlb.io/reset-lost: 'no'", "", "[]  false", []string{`nearlb.io/reset-lost: "no": unsupported value`}},
 		{"refused connections go on", "nearlb.io/retry-refused: 'true'", "", "[]  false retry", nil},
 		{"no such answer", "nearlb.io/retry-refused: 'yes'", "", "[]  false", []string{`nearlb.io/retry-refused: "yes": unsupported value`}},
+		{"in turn", "nearlb.io/balance: round-robin", "", "[]  false in turn", nil},
+		{"by hash", "nearlb.io/balance: maglev", "", "[]  false", nil},
+		{"no such balance", "nearlb.io/balance: random", "", "[]  false", []string{`nearlb.io/balance: "random": unsupported value`}},
 		{"datagrams go on", "nearlb.io/udp-retry: ' 3 '", udp, "[]  false 3 datagrams", nil},
 		{"datagrams go on at once", "nearlb.io/udp-retry: '0'", udp, "[]  false", []string{`nearlb.io/udp-retry: "0": must be a number from 1 to 255`}},
 		{"too many datagrams", "nearlb.io/udp-retry: '256'", udp, "[]  false", []string{`nearlb.io/udp-retry: "256": must be a number from 1 to 255`}},
@@ -118,6 +121,9 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 			}
 			if svc.RetryRefused {
 				asked += " retry"
+			}
+			if svc.RoundRobin {
+				asked += " in turn"
 			}
 			if svc.UDPRetry > 0 {
 				asked += fmt.Sprintf(" %d datagrams", svc.UDPRetry)

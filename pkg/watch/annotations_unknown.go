@@ -17,7 +17,7 @@ const annotationPrefix = "nearlb.io/"
 
 // The annotations that are read, by the kind of object that has them.
 var (
-	ofServices = []string{annotationNames, annotationEjection, annotationFallback, annotationOffNode, annotationOverflow, annotationResetLost, annotationRetryRefused, annotationSlowStart, annotationKeys, annotationDistribution, annotationUDPRetry}
+	ofServices = []string{annotationBalance, annotationNames, annotationEjection, annotationFallback, annotationOffNode, annotationOverflow, annotationResetLost, annotationRetryRefused, annotationSlowStart, annotationKeys, annotationDistribution, annotationUDPRetry}
 	ofSlices   = []string{annotationWeight}
 )
 

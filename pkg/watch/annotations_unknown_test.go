@@ -13,7 +13,7 @@ func TestAnnotationsThatNobodyReadsAreProblems(t *testing.T) {
 		"nearlb.io/topologykeys":           "did you mean nearlb.io/topology-keys?",
 		"nearlb.io/trafic-distribution":    "did you mean nearlb.io/traffic-distribution?",
 		"nearlb.io/Local-Fallback":         "did you mean nearlb.io/local-fallback?",
-		"nearlb.io/affinity":               "nearlb reads nearlb.io/dns, nearlb.io/ejection, nearlb.io/local-fallback, nearlb.io/off-node, nearlb.io/overflow, nearlb.io/reset-lost, nearlb.io/retry-refused, nearlb.io/slow-start, nearlb.io/topology-keys, nearlb.io/traffic-distribution, nearlb.io/udp-retry of a Service",
+		"nearlb.io/affinity":               "nearlb reads nearlb.io/balance, nearlb.io/dns, nearlb.io/ejection, nearlb.io/local-fallback, nearlb.io/off-node, nearlb.io/overflow, nearlb.io/reset-lost, nearlb.io/retry-refused, nearlb.io/slow-start, nearlb.io/topology-keys, nearlb.io/traffic-distribution, nearlb.io/udp-retry of a Service",
 		"nearlb.io/weight":                 "it is not read of a Service: nearlb reads ",
 		"nearlb.io/local-fallback":         "",
 		"example.com/nearlb.io":            "",

@@ -51,7 +51,7 @@ func TestWhatFailedTookLongerThanAnything(t *testing.T) {
 
 func TestThePageHasARowForEachFigure(t *testing.T) {
 	var played []outcome
-	for _, s := range scenes() {
+	for _, s := range (options{quick: 1}).scenes() {
 		f := figures{all: streamed([3]int{100, 0, 0}, [3]int{100, 10, 0}), lasts: 2 * time.Second, at: time.Second, told: 2 * time.Second}
 		o := outcome{scene: s, figures: map[string]figures{"nearlb": f}}
 		if !s.nearlbAlone {
@@ -71,6 +71,24 @@ func TestThePageHasARowForEachFigure(t *testing.T) {
 			} else if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
+		}
+	}
+}
+
+// A run whose times are divided says what it does: what it prints is not the page's.
+func TestAQuickRunTellsItsOwnTimes(t *testing.T) {
+	titles := func(quick int) (all []string) {
+		for _, s := range (options{quick: quick}).scenes() {
+			for _, r := range s.rows {
+				all = append(all, r.title)
+			}
+		}
+		return all
+	}
+	whole, quick := strings.Join(titles(1), "\n"), strings.Join(titles(10), "\n")
+	for said, instead := range map[string]string{"50 restarts": "5 restarts", "50 s later": "5 s later", "in the 28 seconds": "in the 2.8 seconds", "hang for 15 s": "hang for 1.5 s"} {
+		if !strings.Contains(whole, said) || strings.Contains(quick, said) || !strings.Contains(quick, instead) {
+			t.Errorf("%q, and %q of a quick run, in\n%s\n%s", said, instead, whole, quick)
 		}
 	}
 }

@@ -23,7 +23,7 @@ import (
 type options struct {
 	nearlb, kubeProxy string
 	version, out      string
-	scenes            *regexp.Regexp // "": all, and the page is written
+	only              *regexp.Regexp // "": all, and the page is written
 	quick             int            // every time of a scene is divided by this
 }
 
@@ -61,7 +61,7 @@ func parse() (o options, err error) {
 	if o.out != "" && (chosen != "" || o.quick > 1) {
 		return o, errors.New("-out: the page has all scenes at their full length: want neither -scenes nor -quick")
 	}
-	o.scenes, err = regexp.Compile(chosen)
+	o.only, err = regexp.Compile(chosen)
 	return o, err
 }
 
@@ -78,8 +78,8 @@ func run(o options) error {
 		proxies = proxies[1:]
 	}
 	var played []outcome
-	for _, s := range scenes() {
-		if !o.scenes.MatchString(s.name) {
+	for _, s := range o.scenes() {
+		if !o.only.MatchString(s.name) {
 			continue
 		}
 		done := outcome{scene: s, figures: map[string]figures{}}

@@ -44,14 +44,22 @@ type outcome struct {
 	figures map[string]figures // by the proxy's name
 }
 
+// How long a backend loses SYNs, and all of a Service do.
+const (
+	synsLast = 30 * time.Second
+	hangsFor = 15 * time.Second
+)
+
 // notReadyAfter is when Kubernetes takes the endpoints of a node away that has fallen silent: node-monitor-grace-period.
 const notReadyAfter = 50 * time.Second
 
-func scenes() []scene {
+// scenes are all there are, with the times that they have in this run.
+func (o options) scenes() []scene {
+	seconds := func(d time.Duration) string { return fmt.Sprintf("%.3g", o.spans(d).Seconds()) }
 	return []scene{
 		{name: "node", play: playNode, rows: []row{
 			{"a node of 4 of 10 backends loses its power: p99 of connects in the first second after", "1.1 s", func(f figures) string { return spread(f.since(0, time.Second), 99) }},
-			{"the same, from then until Kubernetes says so 50 s later", "", func(f figures) string { return spread(f.since(time.Second, f.told-f.at), 99) }},
+			{"the same, from then until Kubernetes says so " + seconds(notReadyAfter) + " s later", "", func(f figures) string { return spread(f.since(time.Second, f.told-f.at), 99) }},
 			{"the same: connects that failed or took a second or longer, in the first second", "", func(f figures) string { return share(f.since(0, time.Second)) }},
 			{"the same, in the second one", "", func(f figures) string { return share(f.since(time.Second, 2*time.Second)) }},
 			{"the same, from then until Kubernetes says so", "0", func(f figures) string { return share(f.since(2*time.Second, f.told-f.at)) }},
@@ -59,14 +67,14 @@ func scenes() []scene {
 		{name: "syns", play: playSYNs, rows: []row{
 			{"one of 10 backends drops SYNs, 1,000 connects a second: those that failed or took a second or longer, in the first second", "", func(f figures) string { return share(f.since(0, time.Second)) }},
 			{"the same, in the second one", "0", func(f figures) string { return share(f.since(time.Second, 2*time.Second)) }},
-			{"the same, in the 28 seconds after", "0", func(f figures) string { return share(f.since(2*time.Second, f.lasts)) }},
+			{"the same, in the " + seconds(synsLast-2*time.Second) + " seconds after", "0", func(f figures) string { return share(f.since(2*time.Second, f.lasts)) }},
 		}},
 		{name: "hang", play: playHang, rows: []row{
-			{"all backends of a Service hang for 15 s: connects to another Service of the same nodes that failed, or took a second or longer", "0", func(f figures) string { return share(within(f.others, f.at, f.told+5*time.Second)) }},
+			{"all backends of a Service hang for " + seconds(hangsFor) + " s: connects to another Service of the same nodes that failed, or took a second or longer", "0", func(f figures) string { return share(within(f.others, f.at, f.told+5*time.Second)) }},
 			{"the same: connects to that Service that began half a second or more after its backends came back, of a second or longer", "0", func(f figures) string { return share(f.since(f.told-f.at+500*time.Millisecond, f.lasts)) }},
 		}},
 		{name: "roll", play: playRoll, rows: []row{
-			{"50 restarts, one backend after the other, each of which is listed for 300 ms after its port has closed, 1,000 connects a second: failed", "", refusals},
+			{fmt.Sprint(o.restarts()) + " restarts, one backend after the other, each of which is listed for 300 ms after its port has closed, 1,000 connects a second: failed", "", refusals},
 		}},
 		{name: "roll-retry", nearlbAlone: true, play: playRollRetry, rows: []row{{"the same, with nearlb.io/retry-refused", "0", refusals}}},
 		{name: "loss", nearlbAlone: true, play: playLoss, rows: ejected("a twentieth of all packets of servers is lost: backends left out")},
@@ -184,13 +192,13 @@ const syns = "tcp flags & (syn | ack) == syn"
 func hears(s *server) error { return s.Netfilter("delete table inet deaf") }
 
 func playSYNs(w *world) (f figures, err error) {
-	f = figures{at: w.spans(5 * time.Second), lasts: w.spans(35 * time.Second)}
+	f = figures{at: w.spans(5 * time.Second), lasts: w.spans(5*time.Second + synsLast)}
 	f.all, err = w.streams("web", 1000, f.lasts, event{f.at, func() error { return deaf(w.of("web")[0], syns) }})
 	return f, err
 }
 
 func playHang(w *world) (f figures, err error) {
-	f = figures{at: w.spans(5 * time.Second), told: w.spans(20 * time.Second), lasts: w.spans(30 * time.Second)}
+	f = figures{at: w.spans(5 * time.Second), told: w.spans(5*time.Second + hangsFor), lasts: w.spans(30 * time.Second)}
 	each := func(do func(*server) error) func() error {
 		return func() (err error) {
 			for _, s := range w.of("web") {
@@ -230,11 +238,14 @@ const (
 	listedFor    = 300 * time.Millisecond
 )
 
+// restarts is how many there are in this run.
+func (o options) restarts() int { return int(o.spans(restarts*restartEvery) / restartEvery) }
+
 func playRoll(w *world) (figures, error) {
 	f := figures{lasts: w.spans(restarts * restartEvery)}
 	var rolled errgroup.Group
 	rolled.Go(func() error {
-		for n := range int(f.lasts / restartEvery) {
+		for n := range w.restarts() {
 			if err := w.restart(w.of("web")[n%len(w.of("web"))]); err != nil {
 				return err
 			}

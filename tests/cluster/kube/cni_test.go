@@ -199,7 +199,11 @@ from: nearlb does not need it, as a pod's connection to itself goes by the host'
 reaches no node's address, with any proxy.
 
 flannel is the daemon of its module, v0.28.10, in a DaemonSet, with --ip-masq, hairpinMode and its rules by iptables and by nftables; for host-gw the nodes are on one segment, for VXLAN they are not. Its own CNI plugin
-is a module apart: the tests write the configuration that it has the plugin bridge called with. Not tried yet: kindnet, kube-router, Calico, Cilium, policy engines.
+is a module apart: the tests write the configuration that it has the plugin bridge called with.
+
+Not run: kindnet, kube-router and sigs.k8s.io/kube-network-policies. Tests here build what they run from Go's modules, and the module proxy of the machine that this was made on answered 403 ("This module version is not
+available") for sigs.k8s.io/kindnet, github.com/aojea/kindnet, github.com/cloudnativelabs/kube-router/v2 and sigs.k8s.io/kube-network-policies; kind's own kindnetd is not on it. Its kernel also lacks nftables' queue (CONFIG_NFT_QUEUE), by
+which kube-network-policies has packets handed to it. Not tried: Calico, whose one module has all of its programs; Cilium, which serves Services itself. No policy engine was run beside nearlb.
 `)
 	return b.String()
 }

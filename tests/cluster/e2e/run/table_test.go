@@ -3,6 +3,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -65,5 +67,39 @@ func TestNothingIsWorseBeforeItRuns(t *testing.T) {
 	of.add("nearlb", []types.SpecReport{spec("serve", types.SpecStatePassed, ""), spec("follow", types.SpecStateSkipped, "")})
 	if got := of.worse(); !slices.Equal(got, []string{"Services follow"}) {
 		t.Errorf("with a run that did not come to a test: %q", got)
+	}
+}
+
+// A run of nearlb alone does not cost the column of kube-proxy, which was measured before with the same tests.
+func TestAColumnThatDidNotRunStaysAsLongAsTheTestsAreTheSame(t *testing.T) {
+	const passed, failed, skipped = types.SpecStatePassed, types.SpecStateFailed, types.SpecStateSkipped
+	var before table
+	for _, second := range []types.SpecState{passed, failed} {
+		before.add("kube-proxy", []types.SpecReport{spec("serve | TCP", passed, ""), spec("flaky", second, "late"), spec("fail", failed, "x"), spec("cloud", skipped, "wants one")})
+	}
+	before.add("nearlb", []types.SpecReport{spec("serve | TCP", failed, "y"), spec("fail", failed, "x")})
+	now := func(text string) string {
+		file := filepath.Join(t.TempDir(), "conformance.md")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var after table
+		after.add("nearlb", []types.SpecReport{spec("serve | TCP", passed, ""), spec("flaky", passed, ""), spec("fail", passed, "")})
+		if err := after.keep("kube-proxy", file); err != nil {
+			t.Fatal(err)
+		}
+		return after.String()
+	}
+	text := now(before.String())
+	for _, want := range []string{
+		"| Services serve / TCP | passed | passed |  |\n", "| Services flaky | **passed 1 of 2** | passed |  |\n", "| Services fail | **failed** | passed | x |\n",
+		"| Services cloud | does not run | - | wants one |\n", "| passed | 1 | 3 |\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the table lacks %q:\n%s", want, text)
+		}
+	}
+	if text := now(strings.ReplaceAll(before.String(), kubernetes(), "Kubernetes v1.0.0")); !strings.Contains(text, "| Services fail | - | passed |  |\n") {
+		t.Errorf("a column of other tests is kept:\n%s", text)
 	}
 }

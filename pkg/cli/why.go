@@ -102,7 +102,7 @@ type seen struct {
 	refused   []try          // where no packet was sent: those that the tables would refuse
 	drops     []journal.Drop // of this client towards the Service, of late
 
-	others []otherProgram // that see the client's packets before nearlb's
+	others []otherProgram // at the client's device
 
 	// Of the API server, where it was asked.
 	unasked     error // it could not be

@@ -27,7 +27,7 @@ type whyDocument struct {
 	Drops     []journal.Drop  `json:"drops"`
 	Problems  []lb.Problem    `json:"problems"`
 	API       []apiDifference `json:"api_differences"` // none where the API server was not asked
-	Others    []otherProgram  `json:"others"`          // that see the client's packets before nearlb's
+	Others    []otherProgram  `json:"others"`          // that see the client's packets, or the answers, as nearlb's do
 	zone      string
 }
 
@@ -47,7 +47,9 @@ func diagnose(s *seen) whyDocument {
 		doc.Node, doc.zone = s.status.Node.Name, s.status.Node.Zone
 	}
 	for _, e := range s.news.Endpoints {
-		doc.Endpoints = append(doc.Endpoints, newPlanEndpoint(e))
+		if s.wantsPort(e.Port.Port) {
+			doc.Endpoints = append(doc.Endpoints, newPlanEndpoint(e))
+		}
 	}
 	slices.SortFunc(doc.Problems, lb.Problem.Compare)
 	doc.Problems = slices.Compact(doc.Problems)
@@ -62,7 +64,7 @@ func diagnose(s *seen) whyDocument {
 		doc.Causes = append(doc.Causes, cause{"nothing-wrong", "nearlb sends these connections on, as below",
 			"look at the backends themselves: nearlb backends --service " + s.service.String() + ", and at NetworkPolicies between the two"})
 		if len(s.others) > 0 {
-			doc.Causes[0].Next += ", and at the programs before nearlb's"
+			doc.Causes[0].Next += ", and at the programs of others, below"
 		}
 	}
 	return doc

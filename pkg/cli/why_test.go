@@ -165,7 +165,7 @@ func TestOthersProgramsAreNamed(t *testing.T) {
 	if err := writeWhy(&out, 80, doc); err != nil {
 		t.Fatal(err)
 	}
-	if len(doc.Others) != 3 || doc.Causes[0].What != "nothing-wrong" || !strings.Contains(doc.Causes[0].Next, "before nearlb's") {
+	if len(doc.Others) != 3 || doc.Causes[0].What != "nothing-wrong" || !strings.Contains(doc.Causes[0].Next, "programs of others") {
 		t.Errorf("%+v", doc)
 	}
 	for _, want := range []string{
@@ -194,5 +194,18 @@ func TestAnnotationsAreToldWithWhetherTheyHaveAnEffect(t *testing.T) {
 	all := []lb.Annotation{{Name: "nearlb.io/retry-refused", Value: "true"}, {Name: "nearlb.io/slow-strat", Value: "30s", Problem: "did you mean"}}
 	if got, want := annotationsText(all), "retry-refused=true, slow-strat (no effect)"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// Who asks for one port is not told of the endpoints of others.
+func TestEndpointsAreThoseOfThePortThatWasAskedFor(t *testing.T) {
+	s := sound()
+	other := s.news.Endpoints[0]
+	other.Port.Port = "metrics"
+	s.news.Endpoints = append(s.news.Endpoints, other)
+	all := len(diagnose(s).Endpoints)
+	s.port = s.news.Endpoints[0].Port.Port
+	if one := len(diagnose(s).Endpoints); one != all-1 || one == 0 {
+		t.Errorf("%d of %d endpoints", one, all)
 	}
 }

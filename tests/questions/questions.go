@@ -36,6 +36,11 @@ func questions() []question {
 				s.Annotations = map[string]string{"nearlb.io/local-falback": "true"}
 			})
 		}, commands: []string{"why 10.244.1.13 cart", "explain wrong-annotation"}, wants: "annotation", mend: func(w *world) error { return w.publish("cart", nil) }},
+		{asked: "Which annotations are in force", fault: "one annotation of the Service cart is misspelled, the other is not", plant: func(w *world) error {
+			return w.publish("cart", func(s *lab.Service, _ *lab.Slices) {
+				s.Annotations = map[string]string{"nearlb.io/slow-strat": "30s", "nearlb.io/retry-refused": "true"}
+			})
+		}, commands: []string{"services cart -o wide"}, wants: "slow-strat", mend: func(w *world) error { return w.publish("cart", nil) }},
 		{asked: "What is dropped, for whom", fault: "no endpoint of the Service api is ready, and the client on this node goes on asking", plant: func(w *world) error {
 			err := w.publish("api", func(_ *lab.Service, of *lab.Slices) {
 				for i := range of.Endpoints {

@@ -51,8 +51,10 @@ func onLinksAndBridge(t *testing.T, test func(t *testing.T, c *cluster)) {
 	}
 }
 
+// newCluster has the test run beside others: each has its own cluster, and waits for most of its time.
 func newCluster(t *testing.T, o options) *cluster {
 	t.Helper()
+	t.Parallel()
 	privileged.Require(t)
 	l, err := lab.New(o.lab)
 	if err != nil {

@@ -81,7 +81,7 @@ var suites = []suite{
 	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, ahead: true, warm: 260, fresh: 20,
 		command: []string{"go", "run", "./tests/kernels", "-quick"}},
 	{name: "hosts", about: "real agents and sockets in network namespaces", after: []string{"compile"}, env: []string{privileged}, warm: 126,
-		command: test("./tests/hosts")},
+		command: test("-parallel=4", "./tests/hosts")}, // each test waits for most of its time
 	{name: "cluster", about: "agents on a real control plane", after: []string{"compile-modules"}, dir: "tests/cluster", env: []string{privileged}, warm: 139,
 		command: test("./...")},
 	{name: "kube", about: "installed on a whole cluster with kubelets, updated and removed, under traffic", after: []string{"compile-modules"}, dir: "tests/cluster",

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearlb/nearlb/pkg/lab"
@@ -55,7 +56,7 @@ func TestADayInMinutesLosesNothingAndLeavesNothing(t *testing.T) {
 type day struct {
 	*smoke
 	chance *rand.Rand
-	counts [12]int // of each kind of event
+	counts [13]int // of each kind of event
 	away   []span
 }
 
@@ -81,6 +82,7 @@ func (d *day) events() []struct {
 		{"end a Service and make it again", d.remake},
 		{"kill an agent", d.killAgent},
 		{"restart an agent's pod", d.restartAgent},
+		{"evict an agent", d.evictAgent},
 		{"drain a node", d.drain},
 		{"starve agents of memory", d.starve},
 		{"add a node and remove it", d.comeAndGo},
@@ -171,6 +173,15 @@ func (d *day) killAgent() {
 
 func (d *day) restartAgent() {
 	d.without(func(n *kube.Node) { d.kubectl("-n", "kube-system", "delete", "pod", d.agent(n.Name)) })
+}
+
+// evictAgent has the API end an agent's pod, which no budget keeps.
+func (d *day) evictAgent() {
+	d.without(func(n *kube.Node) {
+		pod := d.agent(n.Name)
+		must(d.T, d.API.PolicyV1().Evictions("kube-system").Evict(d.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: pod}}))
+		d.kubectl("-n", "kube-system", "wait", "--for=delete", "pod/"+pod, limit)
+	})
 }
 
 // starve rolls agents out that have too little memory: the kernel kills the first one, on one node, and the rollout goes no further.

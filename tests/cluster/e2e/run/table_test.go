@@ -103,3 +103,15 @@ func TestAColumnThatDidNotRunStaysAsLongAsTheTestsAreTheSame(t *testing.T) {
 		t.Errorf("a column of other tests is kept:\n%s", text)
 	}
 }
+
+// A message that does not say what may be behind it is explained, others are not.
+func TestTheTableExplainsWhatMessagesDoNot(t *testing.T) {
+	var of table
+	of.add("nearlb", []types.SpecReport{spec("known", types.SpecStateFailed, "boom-server pod received a RST from the client"), spec("other", types.SpecStateFailed, "timed out")})
+	text := of.String()
+	for _, want := range []string{"| Services known | - | **failed** | may be the test's own: ", "| Services other | - | **failed** | timed out |\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the table lacks %q:\n%s", want, text)
+		}
+	}
+}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Flows of datagrams to which an answer is expected (FLOW_ASKS): how many were sent since the backend answered last. Where a Service asks for
- * that (udp_retry of its records), one that was not answered so often for a second leaves its backend. An entry of the flow table has no
+ * that (udp_retry of its records), one that was not answered so often, and a second later, leaves its backend. An entry of the flow table has no
  * room for a count: it is in a table beside, in which another flow's may take its place, which only makes this flow wait for longer. */
 #pragma once
 
@@ -43,8 +43,8 @@ static __always_inline void asked_answered(const struct flow *flow)
 		*(volatile __u32 *)&slot->flow = 0;
 }
 
-/* Counts a datagram. True: those before it were enough, and the first of them was there a second ago; they are forgotten. most: how many that
- * is, 0 never. */
+/* Counts a datagram. True: those before it were enough, and could be answered in the time since the last of so many; they are forgotten. The first
+ * of them may be of long ago, and the others of a burst that is about to be answered. most: how many that is, 0 never. */
 static __always_inline bool asked_enough(const struct flow *flow, __u32 most)
 {
 	__u32 key = syn_flow(flow);
@@ -58,7 +58,10 @@ static __always_inline bool asked_enough(const struct flow *flow, __u32 most)
 		return false;
 	}
 	before = __sync_fetch_and_add(&slot->count, 1);
-	if (!most || before < most || health_age(slot->time, flow_now()) < jiffies_per_second)
+	if (before < most)
+		slot->time = flow_now();
+	if (!most || before < most ||
+	    health_age(slot->time, flow_now()) < jiffies_per_second * asked_milliseconds / 1000)
 		return false;
 	*(volatile __u32 *)&slot->flow = 0;
 	return true;

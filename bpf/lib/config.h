@@ -29,6 +29,10 @@ volatile const __u32 retry_milliseconds = 500;
  * four times by then. */
 volatile const __u32 lost_milliseconds = 1000;
 
+/* How long a server has had as many datagrams of a flow as its Service waits for answers to (udp_retry) when the next one goes to another:
+ * milliseconds. */
+volatile const __u32 asked_milliseconds = 1000;
+
 /* A flow with a packet in this time is never evicted for another one: seconds. */
 volatile const __u32 flow_active_seconds = 60;
 

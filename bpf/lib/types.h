@@ -431,7 +431,7 @@ _Static_assert(sizeof(struct lost_packet) == 20, "layout is shared");
 /* Datagrams of a flow that were not answered. */
 struct asked_flow {
 	__u32 flow;  /* syn_flow; 0: nothing */
-	__u32 time;  /* jiffies (low 32 bits) of the first */
+	__u32 time;  /* jiffies (low 32 bits) of the last, until they are enough */
 	__u32 count; /* of them */
 };
 _Static_assert(sizeof(struct asked_flow) == 12, "layout is shared");

@@ -15,7 +15,7 @@ import (
 // asking is a Service whose datagrams go to the next backend when so many were not answered.
 func asking(d lb.Decision, datagrams uint8) lb.Decision { d.UDPRetry = datagrams; return d }
 
-// askedFor makes the first datagram that a flow waits for an answer to so much older.
+// askedFor makes the datagrams that flows wait for an answer to so much older.
 func (r *rig) askedFor(d time.Duration) {
 	r.Helper()
 	for i := range r.objects.AskedFlows.MaxEntries() {
@@ -82,6 +82,7 @@ func TestDatagramsThatMayYetBeAnsweredStay(t *testing.T) {
 		few.sends(r, "translate_established")
 		r.askedFor(retryAfter)
 		stays(few, "two datagrams")
+		stays(few, "three, and no second has passed since the last one")
 		soon := r.open(w, 41001)
 		for range 5 {
 			stays(soon, "no second has passed")

@@ -877,6 +877,7 @@ const (
 	NearlbProgTunnelIcmp           = "tunnel_icmp"
 	NearlbProgTunnelIn             = "tunnel_in"
 	NearlbProgTunnelOut            = "tunnel_out"
+	NearlbVarAskedMilliseconds     = "asked_milliseconds"
 	NearlbVarChecksumHelpers       = "checksum_helpers"
 	NearlbVarConntrackLookup       = "conntrack_lookup"
 	NearlbVarDnsThere              = "dns_there"
@@ -1065,6 +1066,7 @@ type NearlbMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type NearlbVariableSpecs struct {
+	AskedMilliseconds     *ebpf.VariableSpec `ebpf:"asked_milliseconds"`
 	ChecksumHelpers       *ebpf.VariableSpec `ebpf:"checksum_helpers"`
 	ConntrackLookup       *ebpf.VariableSpec `ebpf:"conntrack_lookup"`
 	DnsThere              *ebpf.VariableSpec `ebpf:"dns_there"`
@@ -1237,6 +1239,7 @@ func (m *NearlbMaps) Close() error {
 //
 // It can be passed to LoadNearlbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NearlbVariables struct {
+	AskedMilliseconds     *ebpf.Variable `ebpf:"asked_milliseconds"`
 	ChecksumHelpers       *ebpf.Variable `ebpf:"checksum_helpers"`
 	ConntrackLookup       *ebpf.Variable `ebpf:"conntrack_lookup"`
 	DnsThere              *ebpf.Variable `ebpf:"dns_there"`

@@ -30,7 +30,7 @@ var suites = []suite{
 	{pkg: "pkg/maps", only: "Kernel", worlds: 5, oldest: true},
 	{pkg: "tests/sockets", without: "TestSocketsOfOtherNamespacesAreServedOnlyWhenAllAre/all", why: "the same programs by a flag: the default is run",
 		oldest: true},
-	{pkg: "tests/packet", without: "TestConnectionsThroughSNATAreNeverTakenForOneAnother|TestPacketsCutAtEveryByte|TestProcessors|" +
+	{pkg: "tests/packet", without: "TestRandomHistories|TestConnectionsThroughSNATAreNeverTakenForOneAnother|TestPacketsCutAtEveryByte|TestProcessors|" +
 		"TestSharesAreWithinOnePercentOfEqual|TestRepliesGiveBackExactly|TestTheFlowTable|FullBlock|ItsPortsBlocks|FillsTheTable|FillTheTable|TestPacketsWithChangedBytes|TestAFlood|" +
 		"TestOnePortServesConnections|TestICMPErrorsAreLimited|TestWhatICMPsLimit|TestAClashingConnectionLasts|TestFramesShorterThan",
 		loads: "TestASumOfTheWholePacket|TestRepliesThatNoFlowHasPass|TestDirectTraffic|TestEntriesWhoseWriter|TestAFullSet|TestQuestionsGoTo|" +
@@ -41,6 +41,7 @@ var suites = []suite{
 			"TestAffinityStaysWith|TestAffinityLeaves|TestASYNWithOtherFlags|TestASYNStaysInTheList|TestASYNThroughSNATLeaves|TestALostFlowThatWasRetried|" +
 			"TestPortsBeyondTheRangeServeNobody|TestAPortOfConnectionTracking|TestAConnectionBeyondTheRange|TestAClientGetsItsOwn|TestASocketOfTheHost|" +
 			"TestAnAnswerToAnybodyEnds|TestNewConnectionsLeave|TestWhereAllAreLeft|TestOneConnectionTries|TestAnotherEndpointsTime|TestClientsThatNeverGoOn|" +
+			"TestAFlowWhoseBackendHangs|TestDatagramsThatMayYet|TestAffinityMovesWith|TestTurnsPassOver|TestWithAffinityAClientTakes|" +
 			"TestLossIsNoEvidence|TestAnAnswerWhoseSYN|TestClientsOffTheNodeLeave|TestTwoPodsThatFill|TestSNATWithFewPorts|TestSNATFromOnePort|TestAConnectionThatLosesItsSecond|" +
 			"TestHowLongAServer|TestATraceSays|TestAnUnallocatedAddressIsRefusedTo|TestTheFastPathTakesProtocolsWithoutPorts|TestOnceClusterIPsAreRouted|TestErrorsWithoutPorts|TestPacketsOfAPodsConnectionsInFormer|TestPortsBeyondTheRangeServeWhere|TestPacketsOfBackendsToPortsBeyond",
 		why: "properties, stress, floods and shares: long", env: "NEARLB_FRAMES=few", worlds: 5, oldest: true},

@@ -188,12 +188,14 @@ func wayFlags(way lb.OffNode) (flags uint8) {
 
 // serviceFlags are what a Service asks for, of each of its records.
 func serviceFlags(d *lb.Decision) (flags uint8) {
-	for flag, asked := range map[bpf.NearlbRecordFlags]bool{
-		bpf.NearlbRecordFlagsRECORD_RETRY_REFUSED: d.RetryRefused, bpf.NearlbRecordFlagsRECORD_ROUND_ROBIN: d.RoundRobin, bpf.NearlbRecordFlagsRECORD_KEEP_LOST: d.KeepLost,
-	} {
-		if asked {
-			flags |= uint8(flag)
-		}
+	if d.RetryRefused {
+		flags |= uint8(bpf.NearlbRecordFlagsRECORD_RETRY_REFUSED)
+	}
+	if d.RoundRobin {
+		flags |= uint8(bpf.NearlbRecordFlagsRECORD_ROUND_ROBIN)
+	}
+	if d.KeepLost {
+		flags |= uint8(bpf.NearlbRecordFlagsRECORD_KEEP_LOST)
 	}
 	return flags
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/tests/privileged"
 )
@@ -103,7 +104,7 @@ func (c *cluster) end() {
 	for i, n := range c.nodes {
 		for verdict, packets := range c.verdicts(i) {
 			if strings.HasPrefix(verdict, "drop_") && !c.dropped[verdict] {
-				c.t.Errorf("%s: %d packets %s", n.Name, packets, verdict)
+				c.t.Errorf("%s: %d packets %s\n%s", n.Name, packets, verdict, c.sampled(n, verdict))
 			}
 		}
 		if c.t.Failed() {
@@ -114,6 +115,21 @@ func (c *cluster) end() {
 	if err := c.Close(); err != nil {
 		c.t.Error(err)
 	}
+}
+
+// sampled are the packets that the kernel told of one by one, by a verdict.
+func (c *cluster) sampled(n *lab.Node, verdict string) (lines string) {
+	reason := strings.ReplaceAll(strings.TrimPrefix(verdict, "drop_"), "_", "-")
+	err := agent.ReadDrops(context.Background(), c.LockDir(), n.PinPath(), false, func(news agent.News) error {
+		if news.Line != nil && strings.Contains(string(*news.Line), reason) {
+			lines += string(*news.Line) + "\n"
+		}
+		return nil
+	})
+	if err != nil {
+		lines += err.Error()
+	}
+	return lines
 }
 
 func (c *cluster) write(file string, objects ...lab.Object) {

@@ -139,7 +139,7 @@ int from_net_slow(struct __sk_buff *skb)
 	if (step.next == NEXT_FORMER)
 		bpf_tail_call(skb, &programs, PROGRAM_FORMER);
 	if (step.next == NEXT_ROUTE) {
-		tail_route(skb, step.verdict, skb->len, work.in.flow.service, WAY_FORWARD);
+		tail_route(skb, step.verdict, slow_length(skb), work.in.flow.service, WAY_FORWARD);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
@@ -320,6 +320,8 @@ int tunnel_out(struct __sk_buff *skb)
 		return finish_routed(skb, hook, verdict, length, &wrap.route);
 	if (!verdict_is_translate(verdict)) /* an answer, whose packet is counted as answered */
 		return finish_turned(skb, hook, verdict, length, false);
+	if (!verdict_is_drop(result) && verdict == VERDICT_TRANSLATE_RETURNED)
+		result = VERDICT_DROP_TUNNEL_STRAY; /* it came with the backend's name, and does not fit without */
 	if (!verdict_is_drop(result) && verdict != VERDICT_TRANSLATE_ICMP && !icmp_error_allowed())
 		result = VERDICT_DROP_ICMP_LIMIT;
 	if (!verdict_is_drop(result) && verdict != VERDICT_TRANSLATE_ICMP) {
@@ -346,7 +348,7 @@ int tunnel_in(struct __sk_buff *skb)
 		tail_begin(skb);
 		if (is_icmp(arrival.packet.protocol, arrival.packet.family))
 			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_ICMP);
-		else if (in->kind == TUNNEL_REPLY)
+		else if (in->kind == TUNNEL_REPLY || in->kind == TUNNEL_UNKNOWN)
 			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_BACK);
 		else
 			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_FORWARD);
@@ -365,6 +367,12 @@ int tunnel_forward(struct __sk_buff *skb)
 
 	if (tail_again(skb, &work, step.next))
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_FORWARD);
+	if (in && step.next == NEXT_TUNNEL) {
+		tail_tunnel_to(skb, step.verdict, in->node, TUNNEL_UNKNOWN, HOOK_FROM_NET);
+		handed(skb)->tunnel.length = in->length;
+		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
+	}
 	if (step.next == NEXT_ROUTE) {
 		tail_route(skb, step.verdict, in ? in->length : 0, work.service, WAY_FORWARD);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
@@ -384,9 +392,18 @@ int tunnel_back(struct __sk_buff *skb)
 	struct flow_query query = {};
 	struct packet packet = {};
 	struct found found = {};
-	enum verdict verdict = in ? tunnel_answer(skb, &packet, &found, &query, in->node) : VERDICT_DROP_NO_PROGRAM;
-	const struct flow *flow = found_flow(&found);
+	bool turned = in && in->kind == TUNNEL_UNKNOWN;
+	enum verdict verdict = VERDICT_DROP_NO_PROGRAM;
+	const struct flow *flow;
 
+	if (in)
+		verdict = turned ? tunnel_turn(skb, &packet, &found, &query, in->node)
+				 : tunnel_answer(skb, &packet, &found, &query, in->node);
+	flow = found_flow(&found);
+	if (verdict == VERDICT_CONTINUE && turned) {
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_SLOW);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
 	if (verdict == VERDICT_CONTINUE) {
 		verdict = packet.fragment == FRAGMENT_LATER ? VERDICT_TRANSLATE_FRAGMENT : VERDICT_TRANSLATE_REPLY;
 		tail_route(skb, verdict, in->length, flow ? flow->service : 0, WAY_CARRIED);

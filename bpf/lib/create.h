@@ -265,7 +265,7 @@ static __always_inline bool retry_choose(struct __sk_buff *skb, const struct pac
 	return false;
 }
 
-/* The backend that retry_choose found. */
+/* The backend that retry_choose found, or that another node does not know (tunnel_turn). */
 static __always_inline bool retry_chosen(struct __sk_buff *skb, struct choice *choice, __u32 service)
 {
 	__u32 id = handed(skb)->slow.backend;
@@ -449,7 +449,7 @@ static __always_inline struct step create_made(const struct flow *flow, enum ins
 	if (direct)
 		return flow->twin_port == flow->key_port ? step_finish(VERDICT_PASS_DIRECT)
 							 : step_translate(VERDICT_TRANSLATE_DIRECT);
-	if (verdict != VERDICT_TRANSLATE_RECOVER)
+	if (verdict != VERDICT_TRANSLATE_RECOVER && verdict != VERDICT_TRANSLATE_UNCARRIED) /* counted before */
 		count_connection(flow->service, flow->backend);
 	if (verdict != VERDICT_TRANSLATE_RECOVER && flow->protocol == IPPROTO_TCP)
 		syn_note(flow);
@@ -489,7 +489,7 @@ static __always_inline __u32 create_tried(struct __sk_buff *skb, const struct wo
 {
 	const struct flow *last;
 
-	if (verdict == VERDICT_TRANSLATE_RETRY)
+	if (verdict == VERDICT_TRANSLATE_RETRY || verdict == VERDICT_TRANSLATE_UNCARRIED)
 		return handed(skb)->slow.tried;
 	last = found_flow(&work->found);
 	if (!last || seen_fins(last->seen))
@@ -586,7 +586,7 @@ static __always_inline enum verdict create_choose(struct __sk_buff *skb, struct 
 	if (retry_chosen(skb, choice, record->service)) {
 		if (record->affinity)
 			create_move_affinity(choice, work, record->service);
-		return VERDICT_TRANSLATE_RETRY;
+		return handed(skb)->slow.lost & LOST_WAY ? VERDICT_TRANSLATE_UNCARRIED : VERDICT_TRANSLATE_RETRY;
 	}
 	if (create_keep(skb, choice, work))
 		return create_verdict(work, false);

@@ -72,6 +72,17 @@ static __always_inline void slow_take_back(const struct work *work)
 	flow_uncarry(flow);
 }
 
+/* The packet's connection goes to its backend by another way from now on, unless it does already (tunnel_turn). */
+static __always_inline bool slow_came_back(struct __sk_buff *skb, const struct found *found)
+{
+	const struct flow *flow;
+
+	if (!tunnel_there || !(handed(skb)->slow.lost & LOST_WAY))
+		return false;
+	flow = found_flow(found);
+	return flow && flow->flags & FLOW_CARRY;
+}
+
 static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work *work, enum hook hook)
 {
 	struct packet *packet = &work->packet;
@@ -81,7 +92,7 @@ static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work 
 		return step_finish(VERDICT_PASS_NOT_SERVICE);
 	if (work->found.asks && retry_is_due(skb, packet, &work->found))
 		work->found.retry = 1;
-	if (work->found.retry && retry_choose(skb, packet, &work->found))
+	if (slow_came_back(skb, &work->found) || (work->found.retry && retry_choose(skb, packet, &work->found)))
 		work->found.usable = 0;
 	if (work->found.gone && lost_find(skb, packet, &work->found)) {
 		work->service = lost_end(&work->found);
@@ -96,7 +107,7 @@ static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work 
 	}
 	if (packet->fragment == FRAGMENT_LATER)
 		return step_finish(slow_later_fragment(skb, packet));
-	if (handed(skb)->slow.lost)
+	if (handed(skb)->slow.lost & LOST_BACKEND)
 		work->found.lost = 1;
 	if (handed(skb)->slow.backend)
 		work->found.port = 0; /* what is left of the flow is the last backend's */
@@ -140,6 +151,16 @@ static __always_inline enum verdict slow_other(const struct packet *packet)
 	if (packet->malformed)
 		return verdict == VERDICT_CONTINUE ? VERDICT_PASS_MALFORMED : VERDICT_DROP_MALFORMED;
 	return verdict == VERDICT_CONTINUE ? VERDICT_PASS_PROTOCOL : verdict;
+}
+
+/* Of the packet as it came, for what is routed: one that came back through the tunnel came with what was in front of it. */
+static __always_inline __u32 slow_length(struct __sk_buff *skb)
+{
+	const struct tunnel_packet *in = handed(skb)->slow.lost & LOST_WAY ? tunnel_packet_get() : NULL;
+	__u32 length = skb->len;
+
+	asm volatile("" : "+r"(length)); /* one load of either is what the verifier does not take */
+	return in ? in->length : length;
 }
 
 /* hook: a constant, the door of a client. */

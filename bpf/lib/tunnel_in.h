@@ -16,14 +16,6 @@
 #define ECN_MASK 3 /* of a class */
 #define ECN_CE   3
 
-/* NULL without a tunnel: the verifier passes over what its programs do then, which is a third of all that it would walk at a start. */
-static __always_inline struct tunnel_packet *tunnel_packet_get(void)
-{
-	__u32 zero = 0;
-
-	return tunnel_there ? bpf_map_lookup_elem(&tunnel_packets, &zero) : NULL;
-}
-
 /* The headers in front of a packet. */
 struct arrival {
 	struct packet packet; /* the outer one, then the inner one */
@@ -60,7 +52,7 @@ static __always_inline bool arrival_kind(const struct geneve *geneve, struct tun
 		return false;
 	in->kind = kind >> 8;
 	return kind == TUNNEL_FORWARD << 8 || kind == TUNNEL_DIRECT << 8 ||
-	       (kind == TUNNEL_REPLY << 8 && !geneve->words);
+	       ((kind == TUNNEL_REPLY << 8 || kind == TUNNEL_UNKNOWN << 8) && !geneve->words);
 }
 
 static __always_inline bool arrival_class(struct __sk_buff *skb, struct arrival *arrival)
@@ -187,7 +179,8 @@ static __always_inline enum verdict arrival_take(struct __sk_buff *skb, struct a
 	__builtin_memset(packet, 0, sizeof(*packet));
 	packet->hook = HOOK_FROM_NET;
 	if (parse_full(skb, packet) != VERDICT_CONTINUE || packet->family != family || packet->malformed ||
-	    !arrival_congestion(skb, arrival))
+	    !arrival_congestion(skb, arrival) ||
+	    (in->kind == TUNNEL_UNKNOWN && is_icmp(packet->protocol, packet->family)))
 		return VERDICT_DROP_TUNNEL_MALFORMED;
 	return VERDICT_CONTINUE;
 }
@@ -276,7 +269,16 @@ static __always_inline __u8 tunnel_flags_of(const struct packet *packet, const s
 	return record && record->flags & RECORD_DSR ? tunnel_flags(packet, in) : FLOW_CARRIED;
 }
 
-/* Describes a flow to the backend that the other node has chosen. NEXT_FINISH: it is refused. */
+/* This node does not know the Service or the backend, as its agent is behind or dead: the other node reaches the backend by SNAT none the less.
+ * Only of what opens a connection, as the other node named the backend then, and has told the client nothing yet. */
+static __always_inline struct step tunnel_unknown(const struct packet *packet, const struct tunnel_packet *in)
+{
+	if (!opens_connection(packet) || packet->fragment != FRAGMENT_NONE || !in->port)
+		return step_finish(VERDICT_DROP_TUNNEL_STRAY);
+	return (struct step){ NEXT_TUNNEL, VERDICT_TRANSLATE_RETURNED };
+}
+
+/* Describes a flow to the backend that the other node has chosen. NEXT_FINISH: it is refused. NEXT_TUNNEL: it goes back. */
 static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct work *work,
 						   const struct record *record, const struct tunnel_packet *from)
 {
@@ -289,7 +291,7 @@ static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct
 	if (!source_allowed(record, &packet->source))
 		return step_finish(VERDICT_DROP_SOURCE_RANGE);
 	if (record->sides[SIDE_EXTERNAL].action != ACTION_BALANCE || !tunnel_choose(&choice, packet, record->service))
-		return step_finish(VERDICT_DROP_TUNNEL_STRAY);
+		return tunnel_unknown(packet, from);
 	create_describe(in, packet);
 	in->flow.backend = choice.backend;
 	in->flow.generation = choice.generation;
@@ -313,7 +315,7 @@ static __always_inline struct step tunnel_create(struct __sk_buff *skb, struct w
 	struct step step;
 
 	if (!record || record->flags & RECORD_ADDRESS)
-		return step_finish(VERDICT_DROP_TUNNEL_STRAY);
+		return tunnel_unknown(&work->packet, in);
 	step = tunnel_describe(skb, work, record, in);
 	if (step.next != NEXT_CREATE)
 		return step;
@@ -501,6 +503,41 @@ static __always_inline enum verdict tunnel_answer(struct __sk_buff *skb, struct 
 	flow_note_twin(flow, add, false);
 	trace_flow(flow);
 	count_from_backend(flow->backend, skb->len);
+	return VERDICT_CONTINUE;
+}
+
+/* A client's packet that the backend's node sent back, as it does not know the backend. */
+
+/* The connection went to that node, which has not answered it, or goes by SNAT already since another packet of it came back. */
+static __always_inline bool tunnel_may_turn(const struct flow *flow, __u16 node)
+{
+	const struct backend *backend = flow_backend(flow);
+
+	if (!backend || backend->node != node)
+		return false;
+	return flow->flags & FLOW_SNAT || (flow->flags & FLOW_CARRY && !(flow->seen & SEEN_REPLY));
+}
+
+/* VERDICT_CONTINUE: the slow path goes on with it, as if it came from the client: by SNAT, to the same backend if that serves. */
+static __always_inline enum verdict tunnel_turn(struct __sk_buff *skb, struct packet *packet, struct found *found,
+						struct flow_query *query, __u16 node)
+{
+	struct flow *flow;
+
+	packet->hook = HOOK_FROM_NET;
+	if (parse_full(skb, packet) != VERDICT_CONTINUE || packet->malformed)
+		return VERDICT_DROP_TUNNEL_MALFORMED;
+	if (!has_ports(packet->protocol) || packet->fragment != FRAGMENT_NONE || !opens_connection(packet) ||
+	    !forward_find(skb, found, packet, query) || !(found->usable | found->lost))
+		return VERDICT_DROP_TUNNEL_STRAY;
+	flow = found_flow(found);
+	if (!flow || !tunnel_may_turn(flow, node) || flow_word(flow) != found->word)
+		return VERDICT_DROP_TUNNEL_STRAY;
+	handed(skb)->slow.lost = LOST_WAY;
+	if (flow->flags & FLOW_CARRY) {
+		handed(skb)->slow.backend = flow->backend;
+		handed(skb)->slow.tried = flow_tried(flow);
+	}
 	return VERDICT_CONTINUE;
 }
 

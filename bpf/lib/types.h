@@ -33,10 +33,12 @@ enum verdict {
 	VERDICT_TRANSLATE_REHOME,      /* the flow's backend is not usable any more: another was picked */
 	VERDICT_TRANSLATE_RETRY, /* the flow's backend did not answer the SYN or datagrams, or refused it: the next one gets it */
 	VERDICT_TRANSLATE_REFUSED, /* the backend's refusal of a SYN: it becomes that SYN once more, for the next backend */
-	VERDICT_TRANSLATE_HAIRPIN,  /* client and backend are one pod; returned on the device it came from */
-	VERDICT_TRANSLATE_FRAGMENT, /* later fragment: follows the first */
-	VERDICT_TRANSLATE_ICMP,     /* ICMP error: outer and quoted packet rewritten */
-	VERDICT_TRANSLATE_DIRECT,   /* direct pod to pod packet whose source port had to change (port clash) */
+	VERDICT_TRANSLATE_RETURNED, /* in the tunnel, for nobody that this node knows: back to the node that it came from */
+	VERDICT_TRANSLATE_UNCARRIED, /* came back so: new flow to the same backend, by SNAT */
+	VERDICT_TRANSLATE_HAIRPIN,   /* client and backend are one pod; returned on the device it came from */
+	VERDICT_TRANSLATE_FRAGMENT,  /* later fragment: follows the first */
+	VERDICT_TRANSLATE_ICMP,      /* ICMP error: outer and quoted packet rewritten */
+	VERDICT_TRANSLATE_DIRECT,    /* direct pod to pod packet whose source port had to change (port clash) */
 
 	/* answered to the sender at once: TCP RST, ICMP port unreachable, an echo reply, or a name's answer */
 	VERDICT_REJECT_NO_ENDPOINTS, /* service without any usable endpoint */
@@ -743,10 +745,10 @@ enum program {
 	PROGRAM_TUNNEL_OUT,     /* sends a packet to another node through the tunnel */
 	PROGRAM_TUNNEL_IN,      /* takes a packet out of the tunnel */
 	PROGRAM_TUNNEL_FORWARD, /* that of a client: translates it towards a backend of this node */
-	PROGRAM_TUNNEL_BACK,    /* an answer: sends it to the client */
-	PROGRAM_TUNNEL_ICMP,    /* an error about either */
-	PROGRAM_FROM_POD_DNS,   /* answers a question for a name, or leaves it to the slow path */
-	PROGRAM_RESEND,         /* makes the kept SYN of a refusal */
+	PROGRAM_TUNNEL_BACK, /* an answer: sends it to the client; a client's packet that came back: sends it by SNAT */
+	PROGRAM_TUNNEL_ICMP, /* an error about either */
+	PROGRAM_FROM_POD_DNS, /* answers a question for a name, or leaves it to the slow path */
+	PROGRAM_RESEND,       /* makes the kept SYN of a refusal */
 	PROGRAM_MAX,
 };
 

@@ -18,13 +18,17 @@
 struct handed_slow {
 	__u16 tries;     /* how often it has begun anew */
 	__u8 translate;  /* not 0: the client's source port is taken, choose another */
-	__u8 lost;       /* not 0: there was a flow, and its backend is not usable */
+	__u8 lost;       /* LOST_: what is wrong with the flow that there was */
 	__u32 snat_next; /* number of the next port that SNAT tries, and one; 0: none was tried */
 	__u32 backend;   /* id, not 0: the flow goes there (retry_choose) */
 	__u32 tried;     /* then: the others, as in seen of the flow */
 	__u32 verdict; /* of the flow that is being made. Here the verifier forgets it, and goes through what follows once for all of them */
 };
 _Static_assert(sizeof(struct handed_slow) <= sizeof(((struct __sk_buff *)0)->cb), "fits skb->cb");
+
+#define LOST_BACKEND 1 /* its backend is not usable */
+#define LOST_WAY \
+	2 /* it went through the tunnel, from where the packet came back: the other node does not know its backend */
 
 /* To the program reject. */
 struct handed_reject {
@@ -66,6 +70,7 @@ enum tunnel_kind {
 	TUNNEL_HELLO = 3,   /* of an agent: does the node take packets? */
 	TUNNEL_ANSWER = 4,  /* it does; of the programs */
 	TUNNEL_DIRECT = 7,  /* TUNNEL_FORWARD, and answers go to the client itself (reply_goes_back) */
+	TUNNEL_UNKNOWN = 8, /* from a client, back from the node that it went to: that knows no such backend */
 	TUNNEL_KNOWN = 128, /* in skb->cb: the other node has the connection, and needs no option */
 };
 
@@ -200,7 +205,7 @@ static __always_inline bool tail_again(struct __sk_buff *skb, const struct work 
 	if (next == NEXT_AGAIN_PORT)
 		handed(skb)->slow.translate = 1;
 	if (work->found.lost)
-		handed(skb)->slow.lost = 1;
+		handed(skb)->slow.lost |= LOST_BACKEND;
 	return true;
 }
 

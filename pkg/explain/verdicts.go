@@ -24,6 +24,8 @@ var verdicts = []Word{
 	{"translate-rehome", Verdict, "the connection's backend is not usable any more: another was picked", "nearlb changes says when and why the backend went"},
 	{"translate-retry", Verdict, "a SYN that came again, or a datagram of nearlb.io/udp-retry: the backend before did not answer, or refused it; this is the next one", "many of them: a backend is dead or overloaded; nearlb backends, and its pod's logs"},
 	{"translate-refused", Verdict, "a backend refused a connection: its client is not told, its SYN goes to the next backend (nearlb.io/retry-refused)", "many of them: a backend is listed whose port is closed; nearlb backends"},
+	{"translate-returned", Verdict, "came in the tunnel between nodes for a Service or an endpoint that this node does not know: sent back to the node that it came from, which sends it by SNAT", "a few while something changes are normal; if it goes on, this node's agent is behind or dead: nearlb status"},
+	{"translate-uncarried", Verdict, "new: the backend's node does not know the backend, and sent the packet back; it went to the same backend by SNAT, which sees this node's address", "a few while something changes are normal; if it goes on, the agent of the backend's node is behind or dead: nearlb status there"},
 	{"translate-hairpin", Verdict, "client and backend are one pod: the packet turns round at its device", ""},
 	{"translate-fragment", Verdict, "a later fragment: it follows its first one", ""},
 	{"translate-icmp", Verdict, "an ICMP error of a connection: translated with what it quotes", ""},

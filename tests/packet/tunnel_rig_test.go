@@ -28,6 +28,7 @@ const (
 	kindForward = 1
 	kindReply   = 2
 	kindDirect  = 7
+	kindUnknown = 8
 )
 
 // nodePair is two nodes with tables of their own: clients come by n1, the backends are on n2. Neither's address is on a device, as the
@@ -94,24 +95,27 @@ func (s nodePair) tell(tunnel maps.Tunnel) {
 // serve publishes a Service on both nodes, whose backends are pods of n2.
 func (s nodePair) serve(w world, change func(*service), pods ...int) {
 	s.Helper()
-	for _, of := range []struct {
-		site
-		remote bool
-	}{{s.site, true}, {s.other, false}} {
-		one := service{name: "web", kind: lb.KindLoadBalancer, address: at(w.outside(10), 80), tiers: tiersOf(w.tier(8080, pods...)), remote: of.remote}
-		if change != nil {
-			change(&one)
-		}
-		if one.kind == lb.KindNodePort {
-			one.address = at(map[bool]netip.Addr{true: w.node1(), false: w.node2()}[of.remote], one.address.Port())
-		}
-		d := w.decide(one)
-		d.OffNode = s.way
-		for i := range d.Backends {
-			d.Backends[i].Node = "n2"
-		}
-		of.publish(d)
+	s.serveOn(s.other, w, change, pods...)
+	s.serveOn(s.site, w, change, pods...)
+}
+
+// serveOn publishes it on one of them.
+func (s nodePair) serveOn(of site, w world, change func(*service), pods ...int) {
+	s.Helper()
+	first := of.rig == s.rig
+	one := service{name: "web", kind: lb.KindLoadBalancer, address: at(w.outside(10), 80), tiers: tiersOf(w.tier(8080, pods...)), remote: first}
+	if change != nil {
+		change(&one)
 	}
+	if one.kind == lb.KindNodePort {
+		one.address = at(map[bool]netip.Addr{true: w.node1(), false: w.node2()}[first], one.address.Port())
+	}
+	d := w.decide(one)
+	d.OffNode = s.way
+	for i := range d.Backends {
+		d.Backends[i].Node = "n2"
+	}
+	of.publish(d)
 }
 
 // datagram is what is in the tunnel.

@@ -88,7 +88,7 @@ func checkWhyNamesOthersPrograms(s *stage, of *service) {
 		s.t.Fatal(err)
 	}
 	defer attached.Close()
-	if said := s.run("why", "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir(), s.pod.Address(false).String(), of.Name); !strings.Contains(said, "\nbefore  foreign_policy (program ") {
+	if said := s.run("why", "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir(), s.pod.Address(false).String(), of.Name); !strings.Contains(said, "\nbefore  foreign_policy (tcx program ") {
 		s.t.Errorf("why with another program before:\n%s", said)
 	}
 }

@@ -94,9 +94,10 @@ func refused(t *testing.T, command uint32, with unix.Errno, f func() error) erro
 
 // seccompData is what a filter reads (struct seccomp_data); the low half of an argument comes first.
 type seccompData struct {
-	number, architecture uint32
-	instruction          uint64
-	arguments            [6]uint64
+	number    uint32
+	_         uint32 // the architecture
+	_         uint64 // the instruction's address
+	arguments [6]uint64
 }
 
 var pinSizes = Sizes{Frontends: 64, Records: 64, Slots: 4096, Backends: 64, FlowSets: 16, Affinity: 64, Fragments: 64, SourceRanges: 64, Services: 64, Names: 64}

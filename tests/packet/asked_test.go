@@ -28,14 +28,6 @@ func (r *rig) askedFor(d time.Duration) {
 	}
 }
 
-// sends has the client send one more datagram of the flow; what comes out is the flow as its server sees it.
-func (c talk) sends(r *rig, verdict string) talk {
-	r.Helper()
-	got := r.expect(fromPod, c.in, verdict)
-	src, dst := endpoints(r, got.frame)
-	return talk{c.in, c.in.from(src).to(dst)}
-}
-
 // answered has the server answer.
 func (c talk) answered(r *rig) {
 	r.Helper()

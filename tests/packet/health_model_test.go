@@ -204,14 +204,3 @@ func (r *rig) newHistory(w world, seed uint64) *history {
 	}
 	return h
 }
-
-// begins has the row be of the endpoint that has the id.
-func (r *rig) begins(backend netip.AddrPort) {
-	r.Helper()
-	s := r.suspect(backend)
-	r.editHealth(func(id uint32, h *bpf.NearlbBackendHealth) {
-		if id == s.ID {
-			h.Generation = s.Generation
-		}
-	})
-}

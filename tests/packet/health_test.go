@@ -101,11 +101,8 @@ func (r *rig) forgetHealth() {
 	r.told()
 }
 
-// leftOut is how long the agent leaves a backend out: longer than any test takes.
-const leftOut = time.Hour
-
-// eject has the agent leave a backend out.
-func (r *rig) eject(backend netip.AddrPort) {
+// begins has the row be of the endpoint that has the id.
+func (r *rig) begins(backend netip.AddrPort) maps.Suspect {
 	r.Helper()
 	s := r.suspect(backend)
 	r.editHealth(func(id uint32, h *bpf.NearlbBackendHealth) {
@@ -113,6 +110,16 @@ func (r *rig) eject(backend netip.AddrPort) {
 			h.Generation = s.Generation
 		}
 	})
+	return s
+}
+
+// leftOut is how long the agent leaves a backend out: longer than any test takes.
+const leftOut = time.Hour
+
+// eject has the agent leave a backend out.
+func (r *rig) eject(backend netip.AddrPort) {
+	r.Helper()
+	s := r.begins(backend)
 	refused, err := r.tables.Eject(s, bpf.BootNanoseconds()+uint64(leftOut), 1)
 	if err != nil || refused != "" {
 		r.Fatalf("leave %s out: %s %v", backend, refused, err)

@@ -43,6 +43,12 @@ func (c talk) same(other talk) bool { return c.out.src == other.out.src && c.out
 func (c talk) again(r *rig, after time.Duration, verdict string) talk {
 	r.Helper()
 	r.waited(after)
+	return c.sends(r, verdict)
+}
+
+// sends has the client send the packet that began the connection once more. What comes out is the connection as its server sees it.
+func (c talk) sends(r *rig, verdict string) talk {
+	r.Helper()
 	got := r.expect(fromPod, c.in, verdict)
 	src, dst := endpoints(r, got.frame)
 	return talk{c.in, c.in.from(src).to(dst)}

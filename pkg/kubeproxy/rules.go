@@ -117,14 +117,19 @@ type attribute struct {
 	text string
 }
 
-// exists asks for one thing by its name.
-func exists(get, answer int, family uint8, names ...attribute) (bool, error) {
-	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|get, 0)
+// question is one to nftables; family: AF_UNSPEC for all of them.
+func question(get, flags int, family uint8, about ...attribute) *nl.NetlinkRequest {
+	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|get, flags)
 	request.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
-	for _, a := range names {
+	for _, a := range about {
 		request.AddData(nl.NewRtAttr(a.kind, nl.ZeroTerminated(a.text)))
 	}
-	messages, err := request.Execute(unix.NETLINK_NETFILTER, uint16(unix.NFNL_SUBSYS_NFTABLES<<8|answer))
+	return request
+}
+
+// exists asks for one thing by its name.
+func exists(get, answer int, family uint8, names ...attribute) (bool, error) {
+	messages, err := question(get, 0, family, names...).Execute(unix.NETLINK_NETFILTER, uint16(unix.NFNL_SUBSYS_NFTABLES<<8|answer))
 	if errors.Is(err, unix.ENOENT) || noNetfilter(err) {
 		return false, nil
 	}
@@ -142,15 +147,24 @@ const (
 	betweenTries = 10 * time.Millisecond
 )
 
-// someNAT looks for any chain of type nat, of all tables. A list that was interrupted may lack it.
-func someNAT() (found bool, err error) {
+// settled asks a list whether it has something. One that was interrupted may lack it.
+func settled(listed func() (bool, error)) (found bool, err error) {
 	for range tries {
-		if found, err = listedNAT(); found || !errors.Is(err, nl.ErrDumpInterrupted) {
+		if found, err = listed(); found || !errors.Is(err, nl.ErrDumpInterrupted) {
 			break
 		}
 		time.Sleep(betweenTries)
 	}
-	if err != nil && !found {
+	if found {
+		return true, nil
+	}
+	return false, err
+}
+
+// someNAT looks for any chain of type nat, of all tables.
+func someNAT() (bool, error) {
+	found, err := settled(listedNAT)
+	if err != nil {
 		return false, fmt.Errorf("read nftables: %w", err)
 	}
 	return found, nil
@@ -158,11 +172,8 @@ func someNAT() (found bool, err error) {
 
 // listedNAT is one list's answer.
 func listedNAT() (bool, error) {
-	const getChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN
 	const newChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWCHAIN
-	request := nl.NewNetlinkRequest(getChain, unix.NLM_F_DUMP)
-	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
-	messages, err := request.Execute(unix.NETLINK_NETFILTER, newChain)
+	messages, err := question(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.AF_UNSPEC).Execute(unix.NETLINK_NETFILTER, newChain)
 	if noNetfilter(err) {
 		return false, nil
 	}

@@ -14,9 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -83,18 +81,9 @@ func (s Serving) Takes(f Frontend) bool {
 	return slices.Contains(s.families, family) || s.servers[f] || len(s.servers) > 0 && f.Address.Addr().IsLoopback()
 }
 
-// someRule looks for any rule of a table or a chain. A list that was interrupted may lack it.
-func someRule(family string, where ...attribute) (found bool, err error) {
-	for range tries {
-		if found, err = listedRule(family, where); found || !errors.Is(err, nl.ErrDumpInterrupted) {
-			break
-		}
-		time.Sleep(betweenTries)
-	}
-	if found {
-		return true, nil
-	}
-	return false, err
+// someRule looks for any rule of a table or a chain.
+func someRule(family string, where ...attribute) (bool, error) {
+	return settled(func() (bool, error) { return listedRule(family, where) })
 }
 
 // listedRule is one list's answer: its first rule does.
@@ -103,12 +92,8 @@ func listedRule(family string, where []attribute) (found bool, err error) {
 	if family == "ip6" {
 		number = unix.AF_INET6
 	}
-	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP)
-	request.AddData(&nl.Nfgenmsg{NfgenFamily: number, Version: nl.NFNETLINK_V0})
-	for _, a := range where {
-		request.AddData(nl.NewRtAttr(a.kind, nl.ZeroTerminated(a.text)))
-	}
-	err = request.ExecuteIter(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWRULE, func([]byte) bool {
+	rules := question(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, number, where...)
+	err = rules.ExecuteIter(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWRULE, func([]byte) bool {
 		found = true
 		return false
 	})

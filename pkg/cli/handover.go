@@ -93,7 +93,7 @@ func turn(pins *pinFlags, to string, force bool, out io.Writer) error {
 		return err
 	}
 	if err := reservePorts(pins); err != nil { // new connections are kube-proxy's by now
-		fmt.Fprintln(out, "nearlb:", err)
+		sayAside(out, oneLine(err.Error()))
 	}
 	return nil
 }

@@ -77,10 +77,7 @@ func Maglev(backends []uint64, size int) []uint32 {
 // WeightedMaglev is Maglev for backends of unequal shares, which are numbers of slots (Shares): they take turns as often as they have
 // slots, evenly spread.
 func WeightedMaglev(backends []uint64, shares []uint32) []uint32 {
-	size := 0
-	for _, share := range shares {
-		size += int(share)
-	}
+	size := total(shares)
 	slots := make([]uint32, size)
 	if len(backends) < 2 {
 		return slots
@@ -99,18 +96,22 @@ func WeightedMaglev(backends []uint64, shares []uint32) []uint32 {
 
 // InTurn is a table whose slots are taken in order: shares are numbers of slots, evenly spread; nil: each of so many backends has one.
 func InTurn(backends int, shares []uint32) []uint32 {
-	size := 0
-	for _, share := range shares {
-		size += int(share)
-	}
 	if shares != nil {
-		return turns(shares, size)
+		return turns(shares, total(shares))
 	}
 	slots := make([]uint32, backends)
 	for i := range slots {
 		slots[i] = uint32(i)
 	}
 	return slots
+}
+
+// total is the number of slots of all.
+func total(shares []uint32) (size int) {
+	for _, share := range shares {
+		size += int(share)
+	}
+	return size
 }
 
 // turns says which backend's turn it is, for each slot: the k-th of n turns of a backend comes when (2k+1)/2n of the slots are taken;

@@ -163,19 +163,33 @@ type held struct {
 	server string
 }
 
-// hold opens connections of every kind, two of each, so that both servers have some.
+// hold opens connections of every kind, of each as many as it takes until both servers have one: they are chosen by chance.
 func (h *handover) hold() (all []*held) {
 	h.T.Helper()
 	for _, client := range h.clients {
 		for _, at := range h.ats(client) {
 			for _, w := range rig.Ways() {
-				for range 2 {
-					all = append(all, h.open(client, at, w))
-				}
+				all = append(all, h.openToBoth(client, at, w)...)
 			}
 		}
 	}
 	return all
+}
+
+// tries are so many that chance alone leaves a server out once in a trillion times.
+const tries = 40
+
+func (h *handover) openToBoth(client rig.Host, at rig.At, w rig.Way) (opened []*held) {
+	h.T.Helper()
+	servers := map[string]bool{}
+	for len(servers) < len(h.servers) {
+		if len(opened) == tries {
+			h.T.Fatalf("%s over %s to %s: %d connections are answered by %v alone", client, w, at(w.Six), tries, servers)
+		}
+		c := h.open(client, at, w)
+		opened, servers[c.server] = append(opened, c), true
+	}
+	return opened
 }
 
 func (h *handover) open(client rig.Host, at rig.At, w rig.Way) *held {
@@ -401,6 +415,7 @@ func (h *handover) run(n *rig.Node, arguments ...string) string {
 	h.runs++
 	p, err := n.Start(fmt.Sprintf("nearlb-%d", h.runs), append([]string{"/proc/self/exe"}, append(arguments, "--pin-path", n.PinPath())...), "NEARLB_TEST_RUN_CLI=1")
 	h.must(err)
+	defer os.Remove(p.Log) // it is part of what fails
 	<-p.Ended()
 	text, err := os.ReadFile(p.Log)
 	h.must(err)

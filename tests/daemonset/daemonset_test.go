@@ -28,6 +28,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/tests/daemonset"
+	"github.com/nearlb/nearlb/tests/logs"
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
@@ -60,11 +61,7 @@ func newNode(t *testing.T, flags ...string) *node {
 	n.must(err)
 	t.Cleanup(func() {
 		if t.Failed() {
-			logs, _ := filepath.Glob(filepath.Join(n.Dir, "log", "*"))
-			for _, path := range logs {
-				text, _ := os.ReadFile(path)
-				t.Logf("%s:\n%s", filepath.Base(path), text)
-			}
+			logs.Show(t, n.Dir)
 		}
 		if err := n.Close(); err != nil {
 			t.Error(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/tests/logs"
 	"github.com/nearlb/nearlb/tests/privileged"
 	"github.com/nearlb/nearlb/tests/rig"
 )
@@ -59,9 +60,9 @@ func (c *cluster) end() {
 				c.t.Errorf("%s: %d packets %s", n.Name, packets, verdict)
 			}
 		}
-		if text, err := os.ReadFile(c.Dir + "/log/" + n.Name + "-agent.log"); err == nil && c.t.Failed() {
-			c.t.Logf("agents of %s, the end of what they said:\n%s", n.Name, text[max(0, len(text)-8_000):])
-		}
+	}
+	if c.t.Failed() {
+		logs.Show(c.t, c.Dir)
 	}
 	if err := c.Close(); err != nil {
 		c.t.Error(err)

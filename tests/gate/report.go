@@ -76,7 +76,7 @@ func summarise(to io.Writer, results []*result, clock time.Duration, judged bool
 }
 
 // failing are lines that say what failed: names of tests, and what tests said with file and line.
-var failing = regexp.MustCompile(`^\s*(--- FAIL: |[a-z0-9_]+_test\.go:\d+: |panic: |FAIL\t|WARNING: DATA RACE)`)
+var failing = regexp.MustCompile(`^\s*(--- FAIL: |[a-z0-9_]+\.go:\d+: |panic: |FAIL\t|WARNING: DATA RACE)`)
 
 // mostFailures is how many lines of a suite are repeated.
 const mostFailures = 40

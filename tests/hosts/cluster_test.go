@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/tests/logs"
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
@@ -107,10 +107,9 @@ func (c *cluster) end() {
 				c.t.Errorf("%s: %d packets %s\n%s", n.Name, packets, verdict, c.sampled(n, verdict))
 			}
 		}
-		if c.t.Failed() {
-			text, _ := os.ReadFile(c.Dir + "/log/" + n.Name + "-agent.log")
-			c.t.Logf("agent of %s:\n%s", n.Name, text)
-		}
+	}
+	if c.t.Failed() {
+		logs.Show(c.t, c.Dir)
 	}
 	if err := c.Close(); err != nil {
 		c.t.Error(err)

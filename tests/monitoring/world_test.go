@@ -17,6 +17,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/tests/logs"
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
@@ -65,9 +66,7 @@ func (w *world) must(err error) {
 
 func (w *world) end() {
 	if w.t.Failed() {
-		for _, n := range w.nodes {
-			w.t.Logf("agent of %s:\n%s", n.Name, w.log(n))
-		}
+		logs.Show(w.t, w.Dir)
 	}
 	if err := w.Close(); err != nil {
 		w.t.Error(err)

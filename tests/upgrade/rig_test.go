@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/tests/logs"
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
@@ -122,8 +122,7 @@ func (r *rig) dropped() map[string]uint64 {
 func (r *rig) end() {
 	if r.t.Failed() {
 		r.t.Logf("dropped: %v", r.dropped())
-		text, _ := os.ReadFile(filepath.Join(r.Dir, "log", "n1-agent.log"))
-		r.t.Logf("agent:\n%s", text)
+		logs.Show(r.t, r.Dir)
 	}
 	if err := r.Close(); err != nil {
 		r.t.Error(err)

@@ -41,6 +41,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/cli"
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/tests/cluster/control"
+	"github.com/nearlb/nearlb/tests/logs"
 	"github.com/nearlb/nearlb/tests/privileged"
 	"github.com/nearlb/nearlb/tests/repository"
 )
@@ -86,6 +87,7 @@ type shared struct {
 	outside map[string]*lab.Outside
 	vips    int
 	tests   int
+	logs    logs.Logs
 }
 
 // Main runs the tests of a package, and takes down the cluster that they shared.
@@ -94,7 +96,7 @@ func Main(m *testing.M) {
 		os.Exit(cli.Main(os.Args[1:]))
 	}
 	code := m.Run()
-	if err := common.end(code != 0); err != nil {
+	if err := common.end(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
@@ -110,7 +112,7 @@ func New(t *testing.T, o Options) *Cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := c.end(t.Failed()); err != nil {
+		if err := c.end(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -123,7 +125,7 @@ func start(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Lab: l, shared: &shared{options: o, dropped: map[string]bool{}, outside: map[string]*lab.Outside{}}}
+	c := &Cluster{Lab: l, shared: &shared{options: o, dropped: map[string]bool{}, outside: map[string]*lab.Outside{}, logs: logs.Logs{Dir: l.Dir}}}
 	if c.Plane, err = control.Start(ctx, l, o.Control); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -175,18 +177,19 @@ func Shared(t *testing.T) *Cluster {
 	return common.cluster.For(t)
 }
 
-func (s *sharing) end(failed bool) error {
+func (s *sharing) end() error {
 	if s.cluster == nil {
 		return nil
 	}
-	return s.cluster.end(failed)
+	return s.cluster.end()
 }
 
-// For is the cluster for a test or a subtest, with a namespace of its own.
+// For is the cluster for a test or a subtest, with a namespace of its own. If it fails, it prints what was logged since it began.
 func (c *Cluster) For(t *testing.T) *Cluster {
 	t.Helper()
 	of := *c
 	of.T = t
+	c.logs.ShowIfFailed(t)
 	c.mu.Lock()
 	c.tests++
 	of.Namespace = fmt.Sprintf("test-%d", c.tests)
@@ -203,7 +206,7 @@ func (c *Cluster) MayDrop(verdict string) {
 }
 
 // end judges what is seen at the end of a cluster, and takes it down.
-func (c *Cluster) end(failed bool) error {
+func (c *Cluster) end() error {
 	var errs []error
 	for _, n := range c.nodes {
 		for verdict, packets := range c.Verdicts(n) {
@@ -215,19 +218,10 @@ func (c *Cluster) end(failed bool) error {
 	if !c.options.Refusals {
 		errs = append(errs, c.Plane.CheckAudit(Account))
 	}
-	if failed || errors.Join(errs...) != nil {
-		c.showLogs()
+	if errors.Join(errs...) != nil {
+		c.logs.Show("the cluster")
 	}
 	return errors.Join(append(errs, c.Close())...)
-}
-
-// showLogs prints what the agents said, and the end of what the control plane said.
-func (c *Cluster) showLogs() {
-	logs, _ := filepath.Glob(filepath.Join(c.Dir, "log", "*"))
-	for _, log := range logs {
-		text, _ := os.ReadFile(log)
-		fmt.Fprintf(os.Stderr, "--- %s\n%s\n", filepath.Base(log), text[max(0, len(text)-2500):])
-	}
 }
 
 // Await polls until the condition holds; what it is for is named in the failure.

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"net/netip"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -39,7 +40,7 @@ func (l *loop) namesOf(name lb.ServiceName) *serviceNames {
 }
 
 // narrow comes after Input was read and before the tables are written. What changed meanwhile will be told of again: until then the
-// names are those that were there before and after. A headless Service has no packets here.
+// names are those that were there before and after. A Service without ClusterIP has no packets here.
 func (s *serviceNames) narrow() {
 	if s.named == nil {
 		return
@@ -49,11 +50,12 @@ func (s *serviceNames) narrow() {
 	case s.before == nil, after == nil:
 		s.before = nil
 		s.names.Remove(s.name)
-	case !after.Headless && after.ExternalName == "":
-		s.before = after.Within(s.before)
-		s.names.Narrow(s.before)
+	case after.OfPackets():
+		s.before = after.Within(s.before) // nil: it is in doubt until then
+		s.names.Narrow(cmp.Or(s.before, after))
 	default:
 		s.before = after
+		s.names.Narrow(after)
 	}
 }
 

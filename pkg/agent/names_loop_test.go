@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +20,10 @@ import (
 )
 
 // namedScripted is a source whose Services have names.
-type namedScripted struct{ *scripted }
+type namedScripted struct {
+	*scripted
+	headless *atomic.Bool // nil: none is
+}
 
 func (s namedScripted) Named(name lb.ServiceName) *lb.NamedService {
 	in, found := s.Input(name)
@@ -30,7 +34,7 @@ func (s namedScripted) Named(name lb.ServiceName) *lb.NamedService {
 	for _, e := range in.Endpoints {
 		endpoints = append(endpoints, lb.NamedEndpoint{Addresses: []netip.Addr{e.Address.Addr()}, Is: lb.IsReady})
 	}
-	return &lb.NamedService{Name: name, Slices: []*lb.NamedSlice{lb.NewNamedSlice("s", nil, endpoints...)}}
+	return &lb.NamedService{Name: name, Headless: s.headless != nil && s.headless.Load(), Slices: []*lb.NamedSlice{lb.NewNamedSlice("s", nil, endpoints...)}}
 }
 
 func (s namedScripted) NamedServices() []lb.ServiceName { return s.Services() }
@@ -58,9 +62,9 @@ func (n *notedNames) responders() []netip.AddrPort {
 
 func TestNamesComeAfterPacketsAndGoBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source, tables := newScripted(), newWitnessed()
+		source, tables, headless := newScripted(), newWitnessed(), new(atomic.Bool)
 		names := &notedNames{witnessed: tables, dns: serviceName(2)}
-		l := newLoop(namedScripted{source}, tables, metrics.New("test"), newDiary(), slog.New(slog.DiscardHandler),
+		l := newLoop(namedScripted{source, headless}, tables, metrics.New("test"), newDiary(), slog.New(slog.DiscardHandler),
 			loopOptions{auditEvery: time.Hour, reclaimEvery: time.Hour, debounce: testDebounce, checks: asked{}, names: names})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -94,6 +98,9 @@ func TestNamesComeAfterPacketsAndGoBefore(t *testing.T) {
 		if tiers := names.last.Frontends[0].Internal.Tiers; len(tiers) != 2 || tiers[0].Backends[0].Address != names.responders()[0] {
 			t.Errorf("the cluster's DNS: %+v, want the responder first", tiers)
 		}
+		headless.Store(true)
+		l.ServiceChanged(names.dns)
+		want("narrow s2", "apply s2", "set s2") // its ClusterIP goes with the tables that have it
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -106,7 +113,7 @@ func TestAFurtherAddressForNamesIsTheClustersDNSs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, tables := newScripted(), newWitnessed()
 		names := &notedNames{witnessed: tables, dns: serviceName(2), also: addresses("169.254.20.10")}
-		l := newLoop(namedScripted{source}, tables, metrics.New("test"), newDiary(), slog.New(slog.DiscardHandler),
+		l := newLoop(namedScripted{source, nil}, tables, metrics.New("test"), newDiary(), slog.New(slog.DiscardHandler),
 			loopOptions{auditEvery: time.Hour, reclaimEvery: time.Hour, debounce: testDebounce, checks: asked{}, names: names})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)

@@ -134,10 +134,15 @@ func questionOf(args []string) (qtype uint16, err error) {
 			return 0, usagef("type %q: want A, AAAA, SRV, PTR, CNAME, TXT, SOA or NS", args[1])
 		}
 	}
-	if _, ok := wire.IsDomainName(args[0]); !ok || args[0] == "" {
-		return 0, usagef("name %q: want a domain name, as db.prod.svc.cluster.local", args[0])
+	return qtype, checkName("name", args[0])
+}
+
+// checkName refuses what no resolver looks up.
+func checkName(what, name string) error {
+	if _, ok := wire.IsDomainName(name); !ok || name == "" {
+		return usagef("%s %q: want a domain name, as db.prod.svc.cluster.local", what, name)
 	}
-	return qtype, nil
+	return nil
 }
 
 // lookUp asks the agent, or answers from files.

@@ -46,6 +46,11 @@ said where a Pod's subdomain has none.`,
 	flags.StringVar(&lookup, "lookup", "", "`NAME` to look up: prints the names that are asked for one after the other")
 	format := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("lookup") {
+			if err := checkName("--lookup", lookup); err != nil {
+				return err
+			}
+		}
 		f.pods = string(dns.PodsDisabled)
 		names, _, err := f.read(cmd)
 		if err != nil {

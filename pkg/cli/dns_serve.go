@@ -119,6 +119,11 @@ func (f *dnsFlags) options() (o dns.Options, err error) {
 		o.OwnAddresses = append(o.OwnAddresses, ip.Unmap())
 	}
 	servers, err := upstreams("upstream", f.upstream)
+	for _, server := range servers {
+		if answersAt(f.listen, server) {
+			return o, usagef("--upstream %v: this server answers there itself (--listen)", server)
+		}
+	}
 	if len(servers) > 0 {
 		o.Forwarder = dns.NewForwarder(dns.NewUpstreams(servers))
 	}
@@ -137,6 +142,15 @@ func checkListen(text string) error {
 		return usagef("--listen %q: want ADDR:PORT, as 127.0.0.1:5353 or [::1]:5353", text)
 	}
 	return nil
+}
+
+// answersAt tells that who listens at an address that was checked is asked by questions to a server, as far as the texts say.
+func answersAt(listen string, server netip.AddrPort) bool {
+	host, port, _ := net.SplitHostPort(listen)
+	number, _ := strconv.ParseUint(port, 10, 16)
+	at, _ := netip.ParseAddr(host)
+	everywhere := host == "" || at.IsUnspecified()
+	return uint16(number) == server.Port() && (at.Unmap() == server.Addr().Unmap() || everywhere && server.Addr().IsLoopback())
 }
 
 // clusterZones are one or more: names of Services are in one.

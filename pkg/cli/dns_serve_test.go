@@ -69,6 +69,8 @@ func TestANameServerRefusesFlagsThatMakeNoSense(t *testing.T) {
 		{"-f x.yaml --listen :0 --zone=", `--zone "": want a domain name`},
 		{"-f x.yaml --listen :0 --reverse-zone cluster.local", "--reverse-zone"},
 		{"-f x.yaml --listen :0 --upstream resolver", "--upstream"},
+		{"-f x.yaml --listen 127.0.0.1:5353 --upstream 192.0.2.53,127.0.0.1:5353", "--upstream 127.0.0.1:5353: this server answers there itself"},
+		{"-f x.yaml --listen :53 --upstream ::1", "--upstream [::1]:53: this server"},
 		{"-f x.yaml --listen :0 --own-address me", "--own-address"},
 		{"-f /no/such/file --listen :0", "/no/such/file"},
 	} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	wire "github.com/miekg/dns"
@@ -118,6 +119,7 @@ func (k Kubelet) NamesOf(pod lb.NamedPod) (out PodNames) {
 	default:
 		out.ResolvConf = k.Node
 	}
+	refused(w, problem)
 	out.Nameservers = distinct(append(slices.Clone(out.Nameservers), w.Nameservers...))
 	out.Searches = distinct(append(slices.Clone(out.Searches), w.Searches...))
 	out.Options = mergeOptions(out.Options, w.Options)
@@ -129,6 +131,29 @@ func (k Kubelet) NamesOf(pod lb.NamedPod) (out PodNames) {
 		out.Hostname = k.hostname(pod.Name, w, problem)
 	}
 	return out
+}
+
+// refused tells what of a Pod's dnsConfig no API server takes (ValidatePod of Kubernetes), or no resolver reads.
+func refused(w lb.PodWishes, problem func(string, ...any)) {
+	for _, s := range w.Nameservers {
+		if _, err := netip.ParseAddr(s); err != nil {
+			problem("spec.dnsConfig.nameservers %q: want an IP address; the API server refuses the Pod", s)
+		}
+	}
+	for _, s := range w.Searches {
+		if _, ok := wire.IsDomainName(s); s == "" || !ok || strings.ContainsAny(s, " \t\\") {
+			problem("spec.dnsConfig.searches %q: want a domain name; the API server refuses the Pod", s)
+		}
+	}
+	for _, o := range w.Options {
+		name, value, _ := strings.Cut(o, ":")
+		if name == "" {
+			problem("spec.dnsConfig.options %q: want a name; the API server refuses the Pod", o)
+		}
+		if n, err := strconv.Atoi(value); name == "ndots" && (err != nil || n < 0) {
+			problem("spec.dnsConfig.options %q: want a number; glibc takes 0, musl 1", o)
+		}
+	}
 }
 
 // fromCluster tells whether a Pod asks the cluster's DNS.

@@ -47,6 +47,13 @@ func TestTheKubeletsRules(t *testing.T) {
 		{"D21: dnsConfig is merged, without what is there", "search prod.svc.cluster.local svc.cluster.local cluster.local node.example a.example\n" +
 			"nameserver 10.96.0.10\nnameserver 192.0.2.1\noptions ndots:2 edns0\n", "",
 			lb.PodWishes{Nameservers: []string{"10.96.0.10", "192.0.2.1"}, Searches: []string{"svc.cluster.local", "a.example"}, Options: []string{"ndots:2", "edns0"}}},
+		{"D21: a name server that is no address", "nameserver resolver\n", "nameservers \"resolver\": want an IP address",
+			lb.PodWishes{Policy: "None", Nameservers: []string{"resolver"}}},
+		{"D21: a search domain that is none", "search a..b\nnameserver 192.0.2.1\n", "searches \"a..b\": want a domain name",
+			lb.PodWishes{Policy: "None", Nameservers: []string{"192.0.2.1"}, Searches: []string{"a..b"}}},
+		{"D21: the root as search domain", "search .\nnameserver 192.0.2.1\n", "", lb.PodWishes{Policy: "None", Nameservers: []string{"192.0.2.1"}, Searches: []string{"."}}},
+		{"D22: ndots that is no number", "nameserver 192.0.2.1\noptions ndots:many\n", "options \"ndots:many\": want a number",
+			lb.PodWishes{Policy: "None", Nameservers: []string{"192.0.2.1"}, Options: []string{"ndots:many"}}},
 		{"an unknown policy", cluster, `"Nearest": want`, lb.PodWishes{Policy: "Nearest"}},
 		{"an unknown policy with hostNetwork", cluster, `"Nearest": want`, lb.PodWishes{Policy: "Nearest", HostNetwork: true}},
 	} {

@@ -82,7 +82,7 @@ func TestAnAnswerIsRepeatedUntilTheViewIsWritten(t *testing.T) {
 		{"Synced", "gone.prod.svc.cluster.local.", view.Synced, wire.RcodeNameError, 0},
 		{"Set", "web.prod.svc.cluster.local.", func() { view.Set(clusterIP("web", "10.96.0.11")) }, wire.RcodeSuccess, 1},
 		{"Set, headless", "db.prod.svc.cluster.local.", func() { view.Set(db) }, wire.RcodeSuccess, 1},
-		{"Narrow", "db.prod.svc.cluster.local.", func() { view.Narrow(&lb.NamedService{Name: db.Name, Headless: true}) }, wire.RcodeNameError, 0},
+		{"Narrow", "web.prod.svc.cluster.local.", func() { view.Narrow(clusterIP("web", "10.96.0.12")) }, wire.RcodeServerFailure, 0},
 		{"Remove", "web.prod.svc.cluster.local.", func() { view.Remove(lb.ServiceName{Namespace: "prod", Name: "web"}) }, wire.RcodeNameError, 0},
 		{"Doubt", "web.prod.svc.cluster.local.", func() { view.Doubt(lb.ServiceName{Namespace: "prod", Name: "web"}) }, wire.RcodeServerFailure, 0},
 		{"SetNamespace", "new.svc.cluster.local.", func() { view.SetNamespace("new", true) }, wire.RcodeSuccess, 0},

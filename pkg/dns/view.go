@@ -70,13 +70,39 @@ func (v *View) Set(s *lb.NamedService) {
 	v.replace(s.Name, s)
 }
 
-// Narrow takes those endpoints of a Service out that its next state has not: before the tables of packets lose them. Set follows.
+// Narrow takes those ClusterIPs and endpoints of a Service out that its next state has not: before the tables of packets lose them. Where
+// nothing stays, the Service is in doubt. Set follows. What no tables have stays until then.
 func (v *View) Narrow(next *lb.NamedService) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if old := v.services[next.Name]; old != nil && old.service != next {
-		v.replace(next.Name, old.service.Within(next))
+	old := v.services[next.Name]
+	if old == nil || old.service == next || !old.service.OfPackets() && old.service.Headless == next.Headless && !next.OfPackets() {
+		return
 	}
+	if both := old.service.Within(next); both != nil {
+		v.replace(next.Name, both)
+		return
+	}
+	v.suspend(old)
+}
+
+// suspend has a Service that is in force be in doubt. It exists all the time.
+func (v *View) suspend(old *entry) {
+	v.modified()
+	v.drop(old)
+	if v.doubtful == nil {
+		v.doubtful = map[lb.ServiceName]bool{}
+	}
+	v.doubtful[old.service.Name] = true
+	v.mirror.service(old.service.Name, old, nil, false)
+}
+
+// drop takes an entry out of everything but what counts the objects of Namespaces.
+func (v *View) drop(old *entry) {
+	v.clusterIPs.replace(old.number, old.clusterIPs(), nil)
+	v.endpoints.replace(old.number, old.addresses(), nil)
+	delete(v.services, old.service.Name)
+	v.entries[old.number], v.free = nil, append(v.free, old.number)
 }
 
 // Doubt says that there is a Service whose packets cannot be served yet, until Set or Remove. Its names are answered with SERVFAIL, not
@@ -122,17 +148,13 @@ func (v *View) replace(name lb.ServiceName, service *lb.NamedService) {
 	case service != nil:
 		next = &entry{service: service, number: old.number, podNames: v.options.PodNames}
 	default:
-		next.number = old.number
 		v.count(name.Namespace, -1)
-	}
-	v.clusterIPs.replace(next.number, old.clusterIPs(), next.clusterIPs())
-	v.endpoints.replace(next.number, old.addresses(), next.addresses())
-	if service == nil {
-		delete(v.services, name)
-		v.entries[next.number], v.free = nil, append(v.free, next.number)
+		v.drop(old)
 		v.mirror.service(name, old, nil, false)
 		return
 	}
+	v.clusterIPs.replace(next.number, old.clusterIPs(), next.clusterIPs())
+	v.endpoints.replace(next.number, old.addresses(), next.addresses())
 	v.services[service.Name], v.entries[next.number] = next, next
 	v.mirror.service(name, old, next, false)
 }

@@ -139,3 +139,56 @@ func TestRecordsAreListedWithoutAskingAnybody(t *testing.T) {
 		}
 	}
 }
+
+// A Service that was deleted and made again may come as one change: with another ClusterIP, as another kind, or without a Service. What the
+// tables are about to lose is answered no more, and neither denied nor said to have no addresses, while the Service exists.
+func TestAServiceThatBecomesAnotherOneIsInDoubtBetween(t *testing.T) {
+	clusterIPs := func(texts ...string) *lb.NamedService {
+		s := named("prod", "web")
+		s.ClusterIPs = addrs(texts...)
+		s.Slices = []*lb.NamedSlice{lb.NewNamedSlice("a", nil, ready("10.244.1.1", "web-0"))}
+		return s
+	}
+	headless, external, unserved := clusterIPs(), clusterIPs(), clusterIPs()
+	headless.Headless, external.ExternalName, unserved.Unserved = true, "www.example.com", true
+	const own, reverse = "web.prod.svc.cluster.local", "20.0.96.10.in-addr.arpa"
+	for _, row := range []struct {
+		name                   string
+		before, next           *lb.NamedService
+		between, its, backends string // of the Service's name, of its ClusterIP's, of its endpoint's
+	}{
+		{"another ClusterIP", clusterIPs("10.96.0.20"), clusterIPs("10.96.0.21"), "SERVFAIL", "NXDOMAIN", "SERVFAIL"},
+		{"one family less", clusterIPs("10.96.0.20", "fd00:96::20"), clusterIPs("10.96.0.20"), "NOERROR A 10.96.0.20", "NOERROR PTR " + own + ".", "NOERROR A 10.244.1.1"},
+		{"the first family less", clusterIPs("10.96.0.20", "fd00:96::20"), clusterIPs("fd00:96::20"), "NOERROR", "NXDOMAIN", "NOERROR A 10.244.1.1"},
+		{"headless", clusterIPs("10.96.0.20"), headless, "SERVFAIL", "NXDOMAIN", "SERVFAIL"},
+		{"another name", clusterIPs("10.96.0.20"), external, "SERVFAIL", "NXDOMAIN", "SERVFAIL"},
+		{"no Service", clusterIPs("10.96.0.20"), unserved, "NXDOMAIN", "NXDOMAIN", "NXDOMAIN"},
+		{"headless before", headless, clusterIPs("10.96.0.20"), "SERVFAIL", "NXDOMAIN", "SERVFAIL"},
+		{"headless, and still", headless, headless, "NOERROR A 10.244.1.1", "NXDOMAIN", "NOERROR A 10.244.1.1"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			v := dns.NewView(dns.ViewOptions{})
+			r := dns.NewResponder(v, dns.Options{Zones: []string{"cluster.local"}, ReverseZones: []string{"in-addr.arpa"}})
+			v.SetNamespace("prod", true)
+			v.Synced()
+			v.Set(row.before)
+			v.Narrow(row.next)
+			for name, want := range map[string]string{own: row.between, "web-0." + own: row.backends} {
+				if got := ask(r, name, "A"); got != want {
+					t.Errorf("between: %s: %s, want %s", name, got, want)
+				}
+			}
+			if got := ask(r, reverse, "PTR"); got != row.its {
+				t.Errorf("between: %s: %s, want %s", reverse, got, row.its)
+			}
+			v.Set(row.next)
+			if got := ask(r, own, "A"); strings.HasPrefix(got, "SERVFAIL") && row.next != external {
+				t.Errorf("after: %s", got)
+			}
+			v.Remove(row.next.Name)
+			if got := ask(r, own, "A"); !strings.HasPrefix(got, "NXDOMAIN") {
+				t.Errorf("in the end: %s", got)
+			}
+		})
+	}
+}

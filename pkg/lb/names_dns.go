@@ -21,10 +21,18 @@ type NamedService struct {
 	Slices       []*NamedSlice // in the order of their names
 }
 
-// Within is the Service without the ready endpoints that another state of it has not, or has not ready.
+// Within is the Service without the ClusterIPs and the ready endpoints that another state of it has not, or has not ready. nil: the two have
+// nothing in common, as the other one is of another kind, or has other ClusterIPs alone.
 func (s *NamedService) Within(other *NamedService) *NamedService {
 	if s == other {
 		return s
+	}
+	out := *s
+	out.Unserved = s.Unserved || other.Unserved
+	out.ClusterIPs = slices.DeleteFunc(slices.Clone(s.ClusterIPs), func(a netip.Addr) bool { return !slices.Contains(other.ClusterIPs, a) })
+	sameKind := s.Headless == other.Headless && (s.ExternalName == "") == (other.ExternalName == "")
+	if !out.Unserved && (!sameKind || len(out.ClusterIPs) == 0 && len(s.ClusterIPs) > 0) {
+		return nil
 	}
 	ready := map[[16]byte]bool{}
 	for _, slice := range other.Slices {
@@ -33,13 +41,15 @@ func (s *NamedService) Within(other *NamedService) *NamedService {
 		}
 	}
 	gone := func(e SliceEndpoint) bool { return e.Is&IsReady != 0 && e.Addr().IsValid() && !ready[e.Address] }
-	out := *s
 	out.Slices = make([]*NamedSlice, 0, len(s.Slices))
 	for _, slice := range s.Slices {
 		out.Slices = append(out.Slices, slice.without(gone))
 	}
 	return &out
 }
+
+// OfPackets tells that the tables of packets have the addresses that the Service's own name answers with.
+func (s *NamedService) OfPackets() bool { return !s.Headless && s.ExternalName == "" }
 
 // NamesPort is where names are asked for (RFC 1035 4.2).
 const NamesPort = 53

@@ -75,9 +75,10 @@ kube-down: root ## end it; nothing of it is left
 kube-smoke: root kube-packages ## install nearlb on such a cluster, hold connections while it is updated and kubelets restart, remove it (three minutes)
 	cd tests/cluster && NEARLB_KUBE=1 NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) ./kube
 
-cni: root kube-packages ## the same beside each network of the reference CNI plugins and of flannel (five minutes; NETWORKS=bridge): writes docs/cni.md, unless NETWORKS says which
-	cd tests/cluster && NEARLB_CNI=1 NEARLB_REQUIRE_PRIVILEGED=1 NETWORKS='$(NETWORKS)' NEARLB_CNI_OUT=$(if $(NETWORKS),,$(abspath docs/cni.md)) NEARLB_CNI_VERSION=$(VERSION) \
-		$(GO) test -count=1 -v -timeout $(TIMEOUT) -run EveryNetwork ./kube
+cni: root kube-packages ## the same beside each network of the reference CNI plugins and of flannel (five minutes; NETWORKS=bridge): writes docs/cni.md, unless NETWORKS says which; or beside the one that a directory describes (FROM=DIR)
+	cd tests/cluster && NEARLB_REQUIRE_PRIVILEGED=1 $(if $(FROM),NEARLB_CNI_FROM='$(abspath $(FROM))',NEARLB_CNI=1) \
+		NETWORKS='$(NETWORKS)' NEARLB_CNI_OUT=$(if $(NETWORKS),,$(abspath docs/cni.md)) NEARLB_CNI_VERSION=$(VERSION) \
+		$(GO) test -count=1 -v -timeout $(TIMEOUT) -run 'EveryNetwork|NetworkThatIsGiven' ./kube
 
 kube-handover: root kube-packages ## hand such a cluster over from kube-proxy's DaemonSet by the commands of docs/install.md, under load (two minutes)
 	@tests/packages.sh nftables conntrack

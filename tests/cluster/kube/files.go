@@ -13,6 +13,7 @@ import (
 // Where a node has what it runs.
 const (
 	kubernetesFile   = "/opt/kubernetes" // the program
+	containerdFile   = "/etc/containerd/config.toml"
 	containerdSocket = "/run/containerd/containerd.sock"
 	pluginDir        = "/usr/lib/cni"
 	networkFile      = "/etc/cni/net.d/10-pods.conflist"
@@ -83,10 +84,13 @@ func (c *Cluster) files(n *lab.Node) (map[string]string, error) {
 		"/etc/group":                   "root:x:0:\n",
 		"/etc/os-release":              "ID=nearlb\nPRETTY_NAME=\"A node of nearlb's test cluster\"\n",
 		"/etc/machine-id":              fmt.Sprintf("%032x\n", n.V4.As4()),
-		"/etc/containerd/config.toml":  containerdConfig,
+		containerdFile:                 containerdConfig,
 		"/etc/kubernetes/kubelet.yaml": kubeletConfig,
 	}
-	if c.network.Flannel == nil { // which says itself what pods get
+	if c.network.Given != nil {
+		files[containerdFile] = strings.Replace(containerdConfig, pluginDir, givenPluginDir, 1)
+	}
+	if c.network.Plugin != nil { // else the network says itself what pods get
 		if files[networkFile], err = c.network.config(n.PodSubnets()); err != nil {
 			return nil, err
 		}
@@ -113,7 +117,7 @@ func services(n *lab.Node) []service {
 		labels = append(labels, "topology.kubernetes.io/zone="+n.Options.Zone)
 	}
 	return []service{
-		{Name: "containerd", Command: []string{"containerd", "--config=/etc/containerd/config.toml"}, Socket: containerdSocket},
+		{Name: "containerd", Command: []string{"containerd", "--config=" + containerdFile}, Socket: containerdSocket},
 		{Name: "kubelet", Command: []string{
 			kubernetesFile, "kubelet", "--config=/etc/kubernetes/kubelet.yaml", "--kubeconfig=/etc/kubernetes/kubelet.kubeconfig",
 			"--hostname-override=" + n.Name, "--node-ip=" + n.V4.String() + "," + n.V6.String(), "--node-labels=" + strings.Join(labels, ","),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kube runs a whole Kubernetes cluster on this machine: the control plane of package control with a scheduler, and nodes with a
-// kubelet and a containerd each, which run real pods, connected by the reference CNI plugins, or by flannel.
+// kubelet and a containerd each, which run real pods, connected by the reference CNI plugins, by flannel, or as a directory
+// says.
 //
 // A node is a set of namespaces (network, mounts, processes, cgroups) with a file system in memory: its containers, images, pins and
 // processes are the node's own. Nothing of this machine is changed but directories of the cluster's own: one in the directory of
@@ -103,13 +104,26 @@ func (c *Cluster) start(ctx context.Context, o Options) error {
 	if err := c.startNodes(ctx, o.Nodes); err != nil {
 		return err
 	}
-	if c.network.Flannel != nil {
-		if err := c.installFlannel(ctx); err != nil {
-			return err
-		}
+	if err := c.installNetwork(ctx); err != nil {
+		return err
+	}
+	if err := c.awaitDaemonSets(ctx); err != nil {
+		return err
 	}
 	c.say("waiting for the nodes to be ready")
 	return c.awaitReady(ctx)
+}
+
+// installNetwork installs what runs in pods itself.
+func (c *Cluster) installNetwork(ctx context.Context) error {
+	switch {
+	case c.network.Flannel != nil:
+		return c.installFlannel(ctx)
+	case c.network.Given != nil:
+		return c.network.Given.install(ctx, c)
+	default:
+		return nil
+	}
 }
 
 func (c *Cluster) startNodes(ctx context.Context, all []lab.NodeOptions) error {
@@ -135,8 +149,8 @@ func (c *Cluster) addNode(o lab.NodeOptions) (*Node, error) {
 
 // AddNode gives a cluster that runs another node, with the images that its tests' pods need and these, and waits until it is ready.
 func (c *Cluster) AddNode(ctx context.Context, o lab.NodeOptions, tarballs ...string) (*Node, error) {
-	if c.network.Flannel != nil {
-		return nil, errors.New("add a node: flannel's nodes start with the cluster")
+	if c.network.Flannel != nil || c.network.Given != nil {
+		return nil, fmt.Errorf("add a node: those of the network %s start with the cluster", c.network.Name)
 	}
 	n, err := c.addNode(o)
 	if err != nil {

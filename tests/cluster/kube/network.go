@@ -11,12 +11,13 @@ import (
 )
 
 // Network is how pods are connected: by one of the reference CNI plugins, with addresses of host-local and with portmap, and from node
-// to node by plain routes, through VXLAN devices, or by flannel.
+// to node by plain routes, through VXLAN devices, or by flannel; or as a directory says that somebody brings.
 type Network struct {
 	Name     string
 	Tunneled bool
 	Plugin   Plugin
 	Flannel  *Flannel
+	Given    *Given
 }
 
 // Plugin is the type of the first plugin, and what it is told but for addresses and routes.
@@ -43,6 +44,8 @@ func (n Network) options() lab.Options {
 	switch {
 	case n.Flannel != nil:
 		return n.Flannel.options()
+	case n.Given != nil:
+		return n.Given.options()
 	case n.Tunneled:
 		return lab.Options{Network: lab.Tunneled}
 	default:

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +41,9 @@ func (c *Cluster) startNode(of *lab.Node) (*Node, error) {
 	m := machine{
 		Name: of.Name, Root: root, Logs: filepath.Join(c.Lab.Dir, "log"), Cgroup: c.cgroup(of.Name), Hierarchies: c.hierarchies,
 		Binds: map[string]string{kubernetesFile: c.program}, Files: files, Services: services(of),
+	}
+	if c.network.Given != nil {
+		maps.Copy(m.Binds, c.network.Given.plugins())
 	}
 	loans, err := makeCgroups(m.Hierarchies, m.Cgroup)
 	c.borrow(loans)

@@ -22,8 +22,8 @@ import (
 
 const usage = `usage: workload pause
        workload serve PORT               answer each line over TCP, and each datagram, with this pod's name, who asks, and the line
-       workload ask [-times N] [-more B] URL...   ask each N times over new connections, with B bytes more than it takes, and print
-                                         who answers: tcp://HOST:PORT, udp://...
+       workload ask [-times N] [-more B] [-within D] URL...   ask each N times over new connections, with B bytes more than it takes,
+                                         and print who answers in this time: tcp://HOST:PORT, udp://...
        workload hold URL...              ask each every 100 ms over one connection for ever, and say when one is lost
        workload make URL...              ask each every 100 ms over a new connection for ever, and say how many failed, and why`
 
@@ -108,12 +108,12 @@ func answerDatagrams(conn net.PacketConn, name string) {
 	}
 }
 
-func dial(url string) (*client.Conn, error) {
+func dial(url string, within time.Duration) (*client.Conn, error) {
 	network, address, found := strings.Cut(url, "://")
 	if !found {
 		return nil, errors.New(usage)
 	}
-	conn, err := net.DialTimeout(network, address, client.Attempt)
+	conn, err := net.DialTimeout(network, address, within)
 	if err != nil {
 		return nil, err
 	}
@@ -124,10 +124,11 @@ func askAll(args []string) error {
 	flags := flag.NewFlagSet("ask", flag.ExitOnError)
 	times := flags.Int("times", 1, "how often each")
 	more := flags.Int("more", 0, "how many bytes more than it takes")
+	within := flags.Duration("within", client.Attempt, "how long each may take")
 	_ = flags.Parse(args)
 	for _, url := range flags.Args() {
 		for range *times {
-			answer, err := askOnce(url, *more)
+			answer, err := askOnce(url, *more, *within)
 			if err != nil {
 				return fmt.Errorf("%s: %w", url, err)
 			}
@@ -137,14 +138,14 @@ func askAll(args []string) error {
 	return nil
 }
 
-func askOnce(url string, more int) (string, error) {
-	conn, err := dial(url)
+func askOnce(url string, more int, within time.Duration) (string, error) {
+	conn, err := dial(url, within)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
 	conn.More = more
-	return conn.Ask(client.Attempt)
+	return conn.Ask(within)
 }
 
 // holdAll never returns but with an error. It says "held" when all connections have answered once, and "lost" when one does not any more.
@@ -193,7 +194,7 @@ func makeAll(urls []string) error {
 	for round := 0; ; round++ {
 		for _, url := range urls {
 			made++
-			if _, err := askOnce(url, 0); err != nil {
+			if _, err := askOnce(url, 0, client.Attempt); err != nil {
 				failed++
 				fmt.Println("no answer", time.Now().UTC().Format(time.RFC3339), url, err)
 			}
@@ -208,7 +209,7 @@ func makeAll(urls []string) error {
 // awaitAnswer gives a connection that has answered.
 func awaitAnswer(url string) (*client.Conn, error) {
 	for deadline := time.Now().Add(client.Patience); ; time.Sleep(time.Second) {
-		conn, err := dial(url)
+		conn, err := dial(url, client.Attempt)
 		if err == nil {
 			if _, err = conn.Ask(client.Attempt); err == nil {
 				return conn, nil

@@ -127,8 +127,7 @@ func TestAServerThatFailsIsSaidOnceAndFollowedAgainWhenItWorks(t *testing.T) {
 		f := newFaulty(t, nil, nil).start()
 		f.name = name
 		f.faults.Set(fault)
-		f.api.compact() // so that lists are asked for again
-		f.wire.Reset()
+		f.api.expire() // so that lists are asked for again; a connection that ends beside them is another outage, if a request is on it
 		all = append(all, f)
 	}
 	for _, f := range all {

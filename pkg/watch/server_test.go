@@ -101,8 +101,7 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, kind metav1.Ty
 	s.mu.Lock()
 	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	if from < s.compacted && !streamed {
-		events <- event("ERROR", metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-			Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: http.StatusGone, Message: "too old resource version"})
+		events <- tooOld()
 	}
 	for _, o := range s.objects[r.URL.Path] {
 		if version, _ := strconv.Atoi(o.(metav1.Object).GetResourceVersion()); streamed || version > from {
@@ -126,6 +125,11 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, kind metav1.Ty
 			w.(http.Flusher).Flush()
 		}
 	}
+}
+
+func tooOld() metav1.WatchEvent {
+	return event("ERROR", metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+		Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: http.StatusGone, Message: "too old resource version"})
 }
 
 func event(kind string, o any) metav1.WatchEvent {
@@ -198,6 +202,16 @@ func (s *apiServer) compact() {
 	defer s.mu.Unlock()
 	s.version += 10
 	s.compacted = s.version
+}
+
+// expire forgets the history, and ends the watches by saying so.
+func (s *apiServer) expire() {
+	s.compact()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for path := range s.events {
+		s.send(path, tooOld())
+	}
 }
 
 // read runs a source over the server, over HTTP/1.1, and waits for its first lists.

@@ -17,7 +17,7 @@ type suite struct {
 	after []string // suites that must have ended well before
 	dir   string   // of its module; "": nearlb's own
 	env   []string
-	ahead bool // it gets the processor before others: the run ends with it
+	ahead bool // it gets the processor before others: the run would end with it
 	// warm and fresh are what it takes where everything was compiled before, and what it takes more with empty caches: seconds of
 	// processor time of all its processes, as measured: those that are warm by CI, on two processors that did nothing else. The budget is a fifth more.
 	warm, fresh int
@@ -63,53 +63,52 @@ const (
 	imported = "imported"
 )
 
-// suites is the gate. Those that many wait for start first, then those that are long.
+// suites is the gate. It ends with cluster, which waits for most of its time and begins after the compilation of Kubernetes: both go ahead
+// of others, so that these compute while it waits. After them come those that take long by the clock, and at the end the short ones that
+// compute.
 var suites = []suite{
-	{name: "fresh", about: "what go generate writes is what is committed", warm: 24, fresh: 25, command: []string{"bash", "tests/fresh.sh"}},
-
 	{name: "compile-libraries", about: "what nearlb and its tests import", fresh: 180, command: compile(imported)},
 	{name: "compile", about: "nearlb, its tests and tools", after: []string{"compile-libraries"}, fresh: 70, command: compile("-test", "./...", "tool")},
-	{name: "compile-modules", about: "with Kubernetes, etcd, Helm, Prometheus and CoreDNS", after: []string{"compile"}, fresh: 440, command: modules},
+	{name: "compile-modules", about: "with Kubernetes, etcd, Helm, Prometheus and CoreDNS", after: []string{"compile"}, ahead: true, fresh: 440, command: modules},
+	{name: "cluster", about: "agents on a real control plane", after: []string{"compile-modules"}, ahead: true, dir: "tests/cluster", env: []string{privileged}, warm: 139,
+		command: test("./...")},
 	{name: "compile-race", about: "with the race detector", after: []string{"compile"}, env: []string{cgo}, fresh: 265,
 		command: compile(append([]string{"-race", "-test", torn[0], torn[1], agent}, concurrent...)...)},
-	{name: "compile-arm64", about: "the program for arm64", after: []string{"compile"}, env: []string{"GOARCH=arm64"}, fresh: 165,
-		command: compile("./cmd/nearlb")},
-
-	{name: "compile-plugin", about: "kubectl nearlb for another system than Linux", after: []string{"compile"}, env: []string{"GOOS=windows"}, fresh: 100,
-		command: compile("./cmd/kubectl-nearlb")},
-
-	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, ahead: true, warm: 260, fresh: 20,
-		command: []string{"go", "run", "./tests/kernels", "-quick"}},
-	{name: "hosts", about: "real agents and sockets in network namespaces", after: []string{"compile"}, env: []string{privileged}, warm: 126,
-		command: test("-parallel=4", "./tests/hosts")}, // each test waits for most of its time
-	{name: "cluster", about: "agents on a real control plane", after: []string{"compile-modules"}, dir: "tests/cluster", env: []string{privileged}, warm: 139,
-		command: test("./...")},
-	{name: "kube", about: "installed on a whole cluster with kubelets, updated and removed, under traffic", after: []string{"compile-modules"}, dir: "tests/cluster",
-		env: []string{privileged, "NEARLB_KUBE=1"}, warm: 19, command: test("-v", "./kube")},
 	{name: "race-agent", about: "the agent's goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 75,
 		command: test("-race", agent)},
+	{name: "hosts", about: "real agents and sockets in network namespaces", after: []string{"compile"}, env: []string{privileged}, warm: 126,
+		command: test("-parallel=4", "./tests/hosts")}, // each test waits for most of its time
+	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, ahead: true, warm: 260, fresh: 20,
+		command: []string{"go", "run", "./tests/kernels", "-quick"}},
 	{name: "upgrade", about: "layouts in each other's place, under traffic", after: []string{"compile"}, env: []string{privileged}, warm: 124,
 		command: test("./tests/upgrade")},
 	{name: "units", about: "everything that is not concurrent", after: []string{"compile"}, env: []string{privileged}, warm: 143,
 		command: test(others)},
+	{name: "faults", about: "killed agents, full tables, missing features", after: []string{"compile"}, env: []string{privileged}, warm: 66,
+		command: test("./tests/faults")},
+	{name: "fresh", about: "what go generate writes is what is committed", warm: 24, fresh: 25, command: []string{"bash", "tests/fresh.sh"}},
 	{name: "race", about: "other packages with goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 35,
 		command: append(test("-race"), concurrent...)},
+	{name: "packets", about: "packets through the real programs", after: []string{"compile"}, env: []string{privileged, "RAPID_CHECKS=25"}, warm: 95,
+		command: test("./tests/packet", "./tests/sockets", "./tests/differential")},
+	{name: "kube", about: "installed on a whole cluster with kubelets, updated and removed, under traffic", after: []string{"compile-modules"}, dir: "tests/cluster",
+		env: []string{privileged, "NEARLB_KUBE=1"}, warm: 19, command: test("-v", "./kube")},
+	{name: "compile-arm64", about: "the program for arm64", after: []string{"compile"}, env: []string{"GOARCH=arm64"}, fresh: 165,
+		command: compile("./cmd/nearlb")},
+	{name: "compile-plugin", about: "kubectl nearlb for another system than Linux", after: []string{"compile"}, env: []string{"GOOS=windows"}, fresh: 100,
+		command: compile("./cmd/kubectl-nearlb")},
 	{name: "race-maps", about: "tables that are read while they are written, and the barrier, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 8,
 		command: append(test("-race"), torn...)},
 	{name: "privileges", about: "what agents give away, with threads as the program has them: without cgo, unlike under the race detector", after: []string{"compile"}, env: []string{privileged}, warm: 6,
 		command: test("./pkg/capability", "./pkg/agent", "-run=Loader|Privileges|WhatIsNotKept")},
-	{name: "packets", about: "packets through the real programs", after: []string{"compile"}, env: []string{privileged, "RAPID_CHECKS=25"}, warm: 95,
-		command: test("./tests/packet", "./tests/sockets", "./tests/differential")},
-	{name: "faults", about: "killed agents, full tables, missing features", after: []string{"compile"}, env: []string{privileged}, warm: 66,
-		command: test("./tests/faults")},
+	{name: "monitoring", about: "dashboard and alerts over what real agents tell", after: []string{"compile-modules"}, dir: "tests/monitoring",
+		env: []string{privileged}, warm: 11, command: test("./...")},
+	{name: "daemonset", about: "the agent in its container", after: []string{"compile"}, env: []string{privileged}, warm: 10,
+		command: test("./tests/daemonset")},
 	{name: "oracle", about: "decisions beside kube-proxy's own code, 6,000 worlds", after: []string{"compile-modules"}, dir: "tests/oracle", warm: 9,
 		command: test("./...", "-rapid.checks=3000")},
 	{name: "dnsoracle", about: "answers to names beside CoreDNS's", after: []string{"compile-modules"}, dir: "tests/dnsoracle", warm: 6,
 		command: test("./...", "-rapid.checks=40")},
-	{name: "daemonset", about: "the agent in its container", after: []string{"compile"}, env: []string{privileged}, warm: 10,
-		command: test("./tests/daemonset")},
-	{name: "monitoring", about: "dashboard and alerts over what real agents tell", after: []string{"compile-modules"}, dir: "tests/monitoring",
-		env: []string{privileged}, warm: 11, command: test("./...")},
 	{name: "manifests", about: "every way to install, and the image's program for each architecture", after: []string{"compile-modules", "compile-arm64"},
 		dir: "tests/manifests", warm: 14, command: test("./...")},
 	{name: "lint", about: "gofmt, clang-format, vet, staticcheck, shellcheck", after: []string{"compile-modules"}, warm: 19, fresh: 70,

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
@@ -51,4 +52,62 @@ func TestPathsAreChosenByName(t *testing.T) {
 	if len(r.Paths) != 2 {
 		t.Errorf("got %v, want the two paths of to_pod/udp6", r.Paths)
 	}
+}
+
+// One packet of a flow in eight seconds goes by TC, and a path is looked at whenever that is.
+func TestAPathAtXDPIsVerifiedThoughAPacketIsLeftToTC(t *testing.T) {
+	privileged.Require(t)
+	_, err := elsewhere(func() (Result, error) {
+		b, err := open(true)
+		if err != nil {
+			return Result{}, err
+		}
+		defer b.close()
+		courses, err := b.courses(Options{Flows: []int{1}, Paths: []string{"xdp/tcp4/established", "xdp/tcp6/established"}})
+		if err != nil {
+			return Result{}, err
+		}
+		for _, c := range courses {
+			if err := c.verify(b); err != nil {
+				return Result{}, err
+			}
+			if c.xdp != nil && age(t, b) == 0 {
+				t.Error("the program at XDP remembers no way")
+			}
+			if err := c.verify(b); err != nil {
+				t.Errorf("%s: its way is nine seconds old: %v", c.name, err)
+			}
+		}
+		return Result{}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// age has the ways of all flows be nine seconds old or more, and tells how many there are.
+func age(t *testing.T, b *bench) (ways int) {
+	t.Helper()
+	const nineSeconds = 9 * 1000 // jiffies, or more: a kernel has at most a thousand in a second
+	var all []bpf.NearlbXdpWay
+	for slot := range b.objects.XdpWays.MaxEntries() {
+		if err := b.objects.XdpWays.Lookup(slot, &all); err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for i := range all {
+			if all[i].Ifindex != 0 {
+				all[i].When -= nineSeconds
+				found = true
+			}
+		}
+		if !found {
+			continue
+		}
+		ways++
+		if err := b.objects.XdpWays.Put(slot, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ways
 }

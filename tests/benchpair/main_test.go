@@ -3,6 +3,9 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -35,5 +38,35 @@ func TestThePathThatBecameSlowestComesFirst(t *testing.T) {
 		if got := strings.Fields(line); strings.Join(got, " ") != strings.Join(want[i], " ") {
 			t.Errorf("line %d: %q, want %q", i+1, got, want[i])
 		}
+	}
+}
+
+// fails writes a program that fails so many times and prints a result after that.
+func fails(t *testing.T, times int) string {
+	t.Helper()
+	dir := t.TempDir()
+	program := filepath.Join(dir, "nearlb")
+	script := fmt.Sprintf(`#!/bin/sh
+echo x >>%[1]s/runs
+if [ $(wc -l <%[1]s/runs) -le %d ]; then exit 1; fi
+echo '{"paths": [{"name": "xdp/tcp4/established", "flows": 1, "min": 70}]}'
+`, dir, times)
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+func TestARoundThatFailsIsMeasuredAgain(t *testing.T) {
+	old, now := minima{}, minima{}
+	if err := measureBoth([]string{fails(t, 0), fails(t, 2)}, []minima{old, now}, 1); err != nil {
+		t.Fatal(err)
+	}
+	at := path{"xdp/tcp4/established", 1}
+	if old[at] != 70 || now[at] != 70 {
+		t.Errorf("measured %v before and %v after, want 70 in both", old, now)
+	}
+	if err := measureBoth([]string{fails(t, tries)}, []minima{old}, 1); err == nil {
+		t.Error("a binary that fails always was measured")
 	}
 }

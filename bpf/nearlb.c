@@ -191,10 +191,10 @@ int from_pod_icmp(struct __sk_buff *skb)
 {
 	struct icmp icmp = { .outer.hook = HOOK_FROM_POD };
 	__u32 length = skb->len;
-	enum verdict verdict = icmp_forward(skb, &icmp, HOOK_FROM_POD);
+	struct step step = icmp_forward(skb, &icmp, HOOK_FROM_POD);
 
-	event_refused(skb, &icmp.outer, verdict);
-	return finish_turned(skb, HOOK_FROM_POD, verdict, length, icmp.back);
+	event_refused(skb, &icmp.outer, step.verdict);
+	return finish_turned(skb, HOOK_FROM_POD, step.verdict, length, icmp.back);
 }
 
 SEC("tc")
@@ -202,47 +202,46 @@ int from_net_icmp(struct __sk_buff *skb)
 {
 	struct icmp icmp = { .outer.hook = HOOK_FROM_NET };
 	__u32 length = skb->len;
-	enum verdict verdict = icmp_forward(skb, &icmp, HOOK_FROM_NET);
+	struct step step = icmp_forward(skb, &icmp, HOOK_FROM_NET);
 
-	if (icmp.match.flow.flags & FLOW_SNAT && verdict == VERDICT_TRANSLATE_ICMP) {
-		tail_route(skb, verdict, length, icmp.match.flow.service, WAY_ERROR);
+	if (step.next == NEXT_ROUTE) {
+		tail_route(skb, step.verdict, length, icmp.match.flow.service, WAY_ERROR);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
-		verdict = VERDICT_DROP_NO_PROGRAM;
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	if (icmp.match.flow.flags & FLOW_CARRY && verdict == VERDICT_TRANSLATE_ICMP) {
-		tail_tunnel(skb, &icmp.match.flow, verdict, backend_node(icmp.match.flow.backend), TUNNEL_FORWARD,
+	if (step.next == NEXT_TUNNEL) {
+		tail_tunnel(skb, &icmp.match.flow, step.verdict, backend_node(icmp.match.flow.backend), TUNNEL_FORWARD,
 			    HOOK_FROM_NET);
 		handed(skb)->tunnel.backend = 0;
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
-		verdict = VERDICT_DROP_NO_PROGRAM;
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	event_refused(skb, &icmp.outer, verdict);
-	return finish_turned(skb, HOOK_FROM_NET, verdict, length, icmp.back);
+	event_refused(skb, &icmp.outer, step.verdict);
+	return finish_turned(skb, HOOK_FROM_NET, step.verdict, length, icmp.back);
 }
 
 SEC("tc")
 int to_pod_icmp(struct __sk_buff *skb)
 {
 	struct icmp icmp = { .outer.hook = HOOK_TO_POD };
-	enum verdict verdict = icmp_reply(skb, &icmp);
+	struct step step = icmp_reply(skb, &icmp, HOOK_TO_POD);
 
-	return finish_turned(skb, HOOK_TO_POD, verdict, skb->len, icmp.back);
+	return finish_turned(skb, HOOK_TO_POD, step.verdict, skb->len, icmp.back);
 }
 
 SEC("tc")
 int to_net_icmp(struct __sk_buff *skb)
 {
 	struct icmp icmp = { .outer.hook = HOOK_TO_NET };
-	enum verdict verdict = icmp_reply(skb, &icmp);
+	struct step step = icmp_reply(skb, &icmp, HOOK_TO_NET);
 
-	if (tunnel_there && (icmp.match.flow.flags & (FLOW_CARRIED | FLOW_DSR)) == FLOW_CARRIED &&
-	    verdict == VERDICT_TRANSLATE_ICMP) {
-		tail_tunnel(skb, &icmp.match.flow, verdict, flow_carried_by(&icmp.match.flow), TUNNEL_REPLY,
+	if (step.next == NEXT_TUNNEL) {
+		tail_tunnel(skb, &icmp.match.flow, step.verdict, flow_carried_by(&icmp.match.flow), TUNNEL_REPLY,
 			    HOOK_TO_NET);
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
-		verdict = VERDICT_DROP_NO_PROGRAM;
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	return finish_turned(skb, HOOK_TO_NET, verdict, skb->len, icmp.back);
+	return finish_turned(skb, HOOK_TO_NET, step.verdict, skb->len, icmp.back);
 }
 
 SEC("tc")
@@ -420,15 +419,15 @@ int tunnel_icmp(struct __sk_buff *skb)
 {
 	const struct tunnel_packet *in = tunnel_packet_get();
 	struct icmp icmp = { .outer.hook = HOOK_FROM_NET };
-	enum verdict verdict = in ? tunnel_error(skb, &icmp, in) : VERDICT_DROP_NO_PROGRAM;
+	struct step step = in ? tunnel_error(skb, &icmp, in) : step_finish(VERDICT_DROP_NO_PROGRAM);
 
-	if (in && in->kind == TUNNEL_REPLY && verdict == VERDICT_TRANSLATE_ICMP) {
-		tail_route(skb, verdict, in->length, 0, WAY_ERROR);
+	if (step.next == NEXT_ROUTE) {
+		tail_route(skb, step.verdict, in ? in->length : 0, 0, WAY_ERROR);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
-		verdict = VERDICT_DROP_NO_PROGRAM;
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
-	event_refused(skb, &icmp.outer, verdict);
-	return finish_turned(skb, HOOK_FROM_NET, verdict, in ? in->length : 0, false);
+	event_refused(skb, &icmp.outer, step.verdict);
+	return finish_turned(skb, HOOK_FROM_NET, step.verdict, in ? in->length : 0, false);
 }
 
 SEC("tc")

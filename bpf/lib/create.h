@@ -37,24 +37,34 @@ __noinline int create_is_second(const struct insertion *in, __u32 port, __u32 at
 
 #define CREATE_PORTS_KNOWN 2 /* that a connection may have got: hardly one of them is taken */
 
+struct create_second_search {
+	struct flow_cursor cursor;
+	const struct insertion *in;
+	__u32 port;
+	bool found;
+};
+
+/* What bpf_loop calls, as the verifier goes through each turn of a loop that is written out. 1: that was the last. */
+static long create_second_step(__u32 i, void *data)
+{
+	struct create_second_search *search = data;
+	int at = flow_next(&search->cursor);
+
+	search->found = at >= 0 && create_is_second(search->in, search->port, at);
+	return at < 0 || search->found;
+}
+
 /* Not 0: a flow that is made again has its second entry under this port. A function of its own so that the verifier goes through it once. */
 __noinline int create_has_second(const struct insertion *in, __u32 port)
 {
-	struct flow_cursor cursor = {};
+	struct create_second_search search = { .in = in, .port = port };
 
 	if (!in)
 		return false;
-	flow_search_begin(&cursor, flow_hash(&in->flow.client, port, in->flow.protocol, filter_seed()),
+	flow_search_begin(&search.cursor, flow_hash(&in->flow.client, port, in->flow.protocol, filter_seed()),
 			  FLOW_BLOCKS_OWN);
-	for (int i = 0; i < FLOW_CANDIDATES; i++) {
-		int at = flow_next(&cursor);
-
-		if (at < 0)
-			break;
-		if (create_is_second(in, port, at))
-			return true;
-	}
-	return false;
+	bpf_loop(FLOW_CANDIDATES, create_second_step, &search, 0);
+	return search.found;
 }
 
 /* The port that the server sees of a flow whose first entry was evicted, 0: its own, as far as can be seen. */
@@ -124,11 +134,14 @@ __noinline int retry_slot(struct retry *retry, __u32 slot)
 	return found >= RETRY_BEST;
 }
 
-/* True: the tier has one that is not left out. */
-static __always_inline bool retry_tier(struct retry *retry, const struct tier *tier, __u32 hash)
+/* Not 0: the tier has one that is not left out. A function of its own so that the verifier goes through it once. */
+__noinline int retry_tier(struct retry *retry, const struct tier *tier, __u32 hash)
 {
-	__u32 count = tier->count;
+	__u32 count;
 
+	if (!retry || !tier)
+		return false;
+	count = tier->count;
 	for (__u32 i = 0; i < NEXT_SLOTS && i < count; i++) {
 		if (retry_slot(retry, tier->first + (hash + i) % count))
 			break;
@@ -576,7 +589,7 @@ static __always_inline void create_move_affinity(const struct choice *choice, co
 		affinity_move(choice, &work->packet.source, service, last->backend);
 }
 
-/* The backend of a new flow, by retry, by what is left of the flow, by affinity, by turn or by Maglev. VERDICT_CONTINUE: there is none. */
+/* The backend of a new flow, by retry, by what is left of the flow, by affinity, by turn or by Maglev, or VERDICT_DROP_NO_BACKEND. */
 static __always_inline enum verdict create_choose(struct __sk_buff *skb, struct choice *choice, struct work *work,
 						  const struct record *record, const struct side *side)
 {
@@ -599,7 +612,7 @@ static __always_inline enum verdict create_choose(struct __sk_buff *skb, struct 
 	if (how & PICK_TURN)
 		hash = turn_take(record->service, handed(skb)->slow.tries);
 	if (!create_pick(skb, choice, side, work, hash, how))
-		return VERDICT_CONTINUE;
+		return VERDICT_DROP_NO_BACKEND;
 	if (record->affinity)
 		affinity_remember(choice, &work->packet.source, record->service);
 	return create_verdict(work, false);
@@ -611,10 +624,10 @@ static __always_inline struct step create_balance(struct __sk_buff *skb, struct 
 	struct choice choice = {}; /* kernels before 6.3 want what is handed to a function to be written */
 	enum verdict verdict = create_choose(skb, &choice, work, record, &record->sides[side_index]);
 
-	if (verdict != VERDICT_CONTINUE)
+	if (verdict != VERDICT_DROP_NO_BACKEND)
 		return create_to_backend(skb, work, record, side_index, &choice, verdict);
 	/* Its last backend may have gone since the record was found: the one in force has others. */
-	return handed(skb)->slow.tries ? step_finish(VERDICT_DROP_NO_BACKEND) : step_again(VERDICT_DROP_NO_BACKEND);
+	return handed(skb)->slow.tries ? step_finish(verdict) : step_again(verdict);
 }
 
 static __always_inline struct step create_by_record(struct __sk_buff *skb, struct work *work,
@@ -639,7 +652,7 @@ static __always_inline struct step create_by_record(struct __sk_buff *skb, struc
 
 /* Passes a direct connection to a server. It gets an entry where its client can also reach the server by a frontend, so that the two use
  * different source ports. */
-static __always_inline struct step create_direct(struct __sk_buff *skb, struct work *work)
+static __always_inline struct step create_direct(struct work *work)
 {
 	struct packet *packet = &work->packet;
 	struct insertion *in = &work->in;
@@ -655,11 +668,11 @@ static __always_inline struct step create_direct(struct __sk_buff *skb, struct w
 }
 
 /* No frontend of this port. */
-static __always_inline struct step create_unknown(struct __sk_buff *skb, struct work *work)
+static __always_inline struct step create_unknown(struct work *work)
 {
 	enum verdict verdict = refuse_unknown(&work->packet.destination);
 
-	return verdict == VERDICT_CONTINUE ? create_direct(skb, work) : step_finish(verdict);
+	return verdict == VERDICT_CONTINUE ? create_direct(work) : step_finish(verdict);
 }
 
 /* NEXT_TRANSLATE: work->in has the flow. */
@@ -667,7 +680,7 @@ static __always_inline struct step forward_create(struct __sk_buff *skb, struct 
 {
 	const struct record *record = frontend_of(&work->packet);
 	bool service = record && !(record->flags & RECORD_ADDRESS);
-	struct step step = service ? create_by_record(skb, work, record, side) : create_unknown(skb, work);
+	struct step step = service ? create_by_record(skb, work, record, side) : create_unknown(work);
 
 	if (step.next != NEXT_CREATE)
 		return step;

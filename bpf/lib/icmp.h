@@ -231,19 +231,34 @@ static __always_inline bool icmp_find_snat(struct icmp *icmp, const struct setti
 	return true;
 }
 
-static __always_inline enum verdict icmp_translate(struct __sk_buff *skb, struct icmp *icmp)
+/* How an error leaves that was translated. */
+static __always_inline enum next icmp_way(__u8 flags, enum hook hook)
+{
+	if (hook == HOOK_FROM_NET && flags & FLOW_SNAT)
+		return NEXT_ROUTE;
+	if (tunnel_there && hook == HOOK_TO_NET && (flags & (FLOW_CARRIED | FLOW_DSR)) == FLOW_CARRIED)
+		return NEXT_TUNNEL;
+	return NEXT_FINISH;
+}
+
+/* hook: a constant. */
+static __always_inline struct step icmp_translate(struct __sk_buff *skb, struct icmp *icmp, enum hook hook)
 {
 	__u8 swap = icmp->match.flow.flags & FLOW_HAIRPIN;
+	enum verdict verdict;
 
 	if (icmp->match.flow.flags == FLOW_DIRECT && icmp->match.flow.key_port == icmp->match.flow.twin_port)
-		return VERDICT_PASS_ICMP;
+		return step_finish(VERDICT_PASS_ICMP);
 	trace_flow(&icmp->match.flow);
-	if (icmp->match.flow.flags & FLOW_CARRY)
-		return VERDICT_TRANSLATE_ICMP; /* by the other node */
+	if (icmp->match.flow.flags & FLOW_CARRY) /* the other node translates it */
+		return (struct step){ hook == HOOK_FROM_NET ? NEXT_TUNNEL : NEXT_FINISH, VERDICT_TRANSLATE_ICMP };
 	icmp->back = swap;
 	if (swap && !(packet_pull(skb, ETH_HLEN) && swap_macs(skb)))
-		return VERDICT_DROP_REWRITE;
-	return icmp_rewrite(skb, icmp);
+		return step_finish(VERDICT_DROP_REWRITE);
+	verdict = icmp_rewrite(skb, icmp);
+	if (verdict_is_drop(verdict))
+		return step_finish(verdict);
+	return (struct step){ icmp_way(icmp->match.flow.flags, hook), verdict };
 }
 
 /* Answers a packet that was translated and cannot go on: packet too big, or time exceeded, to its sender and about what that

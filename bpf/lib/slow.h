@@ -231,20 +231,20 @@ static __always_inline enum verdict icmp_parse(struct __sk_buff *skb, struct icm
 
 /* An error from the client's side about a packet that came from a server. A pod may also be the server of a hairpin flow; from
  * the network also comes what routers say about packets that left by SNAT. */
-static __always_inline enum verdict icmp_error_forward(struct __sk_buff *skb, struct icmp *icmp,
-						       const struct settings *settings, enum hook hook)
+static __always_inline struct step icmp_error_forward(struct __sk_buff *skb, struct icmp *icmp,
+						      const struct settings *settings, enum hook hook)
 {
 	bool hairpin;
 
 	if (!quote_parse(skb, icmp))
-		return VERDICT_PASS_ICMP;
+		return step_finish(VERDICT_PASS_ICMP);
 	hairpin = hook == HOOK_FROM_POD && is_hairpin_address(settings, icmp->answer.family, &icmp->answer.destination);
 	if (hook == HOOK_FROM_NET && bpf_ntohs(icmp->answer.destination_port) >= SNAT_PORT_FIRST &&
 	    icmp_find_snat(icmp, settings))
-		return icmp_translate(skb, icmp);
+		return icmp_translate(skb, icmp, hook);
 	if (!(hairpin ? icmp_find_reply(icmp, settings) : icmp_find_forward(skb, icmp, settings)))
-		return VERDICT_PASS_ICMP;
-	return icmp_translate(skb, icmp);
+		return step_finish(VERDICT_PASS_ICMP);
+	return icmp_translate(skb, icmp, hook);
 }
 
 static __always_inline enum verdict icmp_echo(struct __sk_buff *skb, struct icmp *icmp)
@@ -263,36 +263,38 @@ static __always_inline enum verdict icmp_echo(struct __sk_buff *skb, struct icmp
 }
 
 /* hook: a constant, the door of a client. */
-static __always_inline enum verdict icmp_forward(struct __sk_buff *skb, struct icmp *icmp, enum hook hook)
+static __always_inline struct step icmp_forward(struct __sk_buff *skb, struct icmp *icmp, enum hook hook)
 {
 	const struct settings *settings = settings_get();
 	enum verdict verdict;
 	__u8 type = 0;
 
 	if (!settings)
-		return VERDICT_PASS_DISABLED;
+		return step_finish(VERDICT_PASS_DISABLED);
 	verdict = icmp_parse(skb, icmp, &type);
 	if (verdict == VERDICT_PASS_FRAGMENT && slow_refuses(&icmp->outer))
-		return VERDICT_DROP_FRAGMENT;
+		return step_finish(VERDICT_DROP_FRAGMENT);
 	if (verdict != VERDICT_CONTINUE)
-		return verdict;
+		return step_finish(verdict);
 	if (is_echo_request(&icmp->outer, type))
-		return icmp_echo(skb, icmp);
-	return is_icmp_error(&icmp->outer, type) ? icmp_error_forward(skb, icmp, settings, hook) : VERDICT_PASS_ICMP;
+		return step_finish(icmp_echo(skb, icmp));
+	return is_icmp_error(&icmp->outer, type) ? icmp_error_forward(skb, icmp, settings, hook)
+						 : step_finish(VERDICT_PASS_ICMP);
 }
 
-static __always_inline enum verdict icmp_reply(struct __sk_buff *skb, struct icmp *icmp)
+/* hook: a constant, the door of a client from the other side. */
+static __always_inline struct step icmp_reply(struct __sk_buff *skb, struct icmp *icmp, enum hook hook)
 {
 	const struct settings *settings = settings_get();
 	enum verdict verdict;
 	__u8 type = 0;
 
 	if (!settings)
-		return VERDICT_PASS_DISABLED;
+		return step_finish(VERDICT_PASS_DISABLED);
 	verdict = icmp_parse(skb, icmp, &type);
 	if (verdict != VERDICT_CONTINUE)
-		return verdict;
+		return step_finish(verdict);
 	if (!is_icmp_error(&icmp->outer, type) || !quote_parse(skb, icmp) || !icmp_find_reply(icmp, settings))
-		return VERDICT_PASS_ICMP;
-	return icmp_translate(skb, icmp);
+		return step_finish(VERDICT_PASS_ICMP);
+	return icmp_translate(skb, icmp, hook);
 }

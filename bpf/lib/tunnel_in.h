@@ -543,9 +543,9 @@ static __always_inline enum verdict tunnel_turn(struct __sk_buff *skb, struct pa
 
 /* An error about either. */
 
-/* VERDICT_TRANSLATE_ICMP: it goes on: to a backend of this node, about its answer, or to a client that came by this one. */
-static __always_inline enum verdict tunnel_error(struct __sk_buff *skb, struct icmp *icmp,
-						 const struct tunnel_packet *in)
+/* It goes on to a backend of this node, about its answer, or by the program route to a client that came by this node. */
+static __always_inline struct step tunnel_error(struct __sk_buff *skb, struct icmp *icmp,
+						const struct tunnel_packet *in)
 {
 	const struct settings *settings = settings_get();
 	struct found found = {};
@@ -553,11 +553,13 @@ static __always_inline enum verdict tunnel_error(struct __sk_buff *skb, struct i
 
 	if (!settings || icmp_parse(skb, icmp, &type) != VERDICT_CONTINUE || !is_icmp_error(&icmp->outer, type) ||
 	    !quote_parse(skb, icmp))
-		return VERDICT_DROP_TUNNEL_MALFORMED;
-	if (in->kind == TUNNEL_REPLY)
-		return tunnel_find_back(skb, &found, &icmp->query, &icmp->answer, in->node) ? VERDICT_TRANSLATE_ICMP
-											    : VERDICT_DROP_TUNNEL_STRAY;
+		return step_finish(VERDICT_DROP_TUNNEL_MALFORMED);
+	if (in->kind == TUNNEL_REPLY) {
+		if (!tunnel_find_back(skb, &found, &icmp->query, &icmp->answer, in->node))
+			return step_finish(VERDICT_DROP_TUNNEL_STRAY);
+		return (struct step){ NEXT_ROUTE, VERDICT_TRANSLATE_ICMP };
+	}
 	if (!icmp_find_forward(skb, icmp, settings) || icmp->match.flow.flags & ~(FLOW_CARRIED | FLOW_DSR | FLOW_ALIAS))
-		return VERDICT_DROP_TUNNEL_STRAY;
-	return icmp_translate(skb, icmp);
+		return step_finish(VERDICT_DROP_TUNNEL_STRAY);
+	return icmp_translate(skb, icmp, HOOK_FROM_NET);
 }

@@ -91,6 +91,7 @@ type names struct {
 	observer  dns.Observer
 	responder atomic.Pointer[dns.Responder] // nil: nobody is answered
 	beating   atomic.Bool                   // the last beat said that it lives
+	asked     atomic.Bool                   // the cluster's DNS has a ClusterIP where questions come
 
 	mu        sync.Mutex
 	listening []netip.AddrPort
@@ -142,6 +143,7 @@ func (n *names) responders() []netip.AddrPort {
 // learn takes the servers of all other names from what the packets of the cluster's DNS are decided by, unless they are named. None of
 // them is the Service itself or this responder: a question that is handed on must not come back.
 func (n *names) learn(d *lb.Decision) {
+	n.asked.Store(slices.ContainsFunc(d.Frontends, isAsked))
 	servers := serversOf(d)
 	if len(n.options.Upstreams) > 0 {
 		servers = slices.Clone(n.options.Upstreams)
@@ -153,12 +155,17 @@ func (n *names) learn(d *lb.Decision) {
 	n.servers.Set(slices.DeleteFunc(servers, func(s netip.AddrPort) bool { return slices.Contains(own, s) }))
 }
 
+// isAsked tells whether a frontend is where clients of the cluster's DNS ask.
+func isAsked(f lb.Frontend) bool {
+	return f.Kind == lb.KindClusterIP && f.Key.Address.Port() == lb.NamesPort
+}
+
 // serversOf are the endpoints that answer for the cluster's DNS, each once, in any order: not every node asks the same one first. The
 // node's responder is none of them, though it may have ended since the decision.
 func serversOf(d *lb.Decision) (servers []netip.AddrPort) {
 	for i := range d.Frontends {
 		f := &d.Frontends[i]
-		if f.Key.Protocol != lb.UDP || f.Key.Address.Port() != lb.NamesPort || f.Kind != lb.KindClusterIP {
+		if f.Key.Protocol != lb.UDP || !isAsked(*f) {
 			continue
 		}
 		for _, tier := range f.Internal.Tiers {

@@ -101,6 +101,12 @@ func TestNamesComeAfterPacketsAndGoBefore(t *testing.T) {
 		headless.Store(true)
 		l.ServiceChanged(names.dns)
 		want("narrow s2", "apply s2", "set s2") // its ClusterIP goes with the tables that have it
+		source.remove(names.dns)
+		l.ServiceChanged(names.dns)
+		want("unname s2", "remove s2")
+		if len(names.last.Frontends) > 0 {
+			t.Errorf("the cluster's DNS is gone: %+v", names.last)
+		}
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)

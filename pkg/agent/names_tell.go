@@ -54,6 +54,8 @@ func (n *names) silence() string {
 	switch {
 	case n.agent.reader.draining():
 		return "new connections are left to kube-proxy (nearlb handover)"
+	case n.ready() && !n.asked.Load():
+		return "there is no such Service with a ClusterIP and port 53 (--dns-service)"
 	case n.responder.Load() != nil && n.beating.Load():
 		return ""
 	case n.agent.source.Health().Held.Any():

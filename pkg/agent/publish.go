@@ -103,6 +103,7 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 		l.ways.forget(name)
 		stats, err := l.tables.Remove(name)
 		names.settle(err)
+		names.learn(&lb.Decision{Service: name})
 		return outcome{service: name, stats: stats}, err
 	}
 	l.pending(name, in.Triggered)

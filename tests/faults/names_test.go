@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -252,5 +253,9 @@ func followsTheTables(t *testing.T, flags ...string) (*cluster, *lab.Node) {
 			return err == nil && m.Rcode == wire.RcodeNameError
 		})
 	}
+	c.must(c.Manifests.Remove("dns.yaml"))
+	a.await("nobody asks where the cluster's DNS is no Service", func(s agent.Status) bool {
+		return s.Names != nil && !s.Names.Answering && strings.HasPrefix(s.Names.Because, "there is no such Service") && len(s.Names.Upstreams) == 0
+	})
 	return c, n
 }

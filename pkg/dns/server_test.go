@@ -6,6 +6,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -84,6 +85,37 @@ func TestQueriesOnOneConnectionAreAllAnswered(t *testing.T) {
 	}
 	if err := group.Wait(); err != nil || len(seen) != n {
 		t.Errorf("%d of %d answers, %v", len(seen), n, err)
+	}
+}
+
+// A length that is not its message's costs the connection that it came by, and keeps neither others waiting nor the server from ending.
+func TestALengthThatLiesKeepsNobodyElseWaiting(t *testing.T) {
+	var open []net.Conn
+	t.Cleanup(func() { // after the server's end
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+	})
+	at := serve(t, responder(dns.Options{}, dns.ViewOptions{}, cluster()...), "127.0.0.1:0")
+	message, err := query("web.prod.svc.cluster.local", "A").Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, said := range [][]byte{{0}, {0, 0}, {0, 5}, {0xff, 0xff}, {0, byte(len(message) - 1)}, {0, byte(len(message) + 1)}} {
+		conn, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, conn)
+		if _, err := conn.Write(slices.Concat(said, message)); err != nil {
+			t.Fatal(err)
+		}
+		for _, network := range []string{"udp", "tcp"} {
+			client := wire.Client{Net: network, Timeout: time.Minute}
+			if m, _, err := client.Exchange(query("web.prod.svc.cluster.local", "A"), at); err != nil || len(m.Answer) != 1 {
+				t.Errorf("after a length of %x, by %s: %v, %v", said, network, m, err)
+			}
+		}
 	}
 }
 

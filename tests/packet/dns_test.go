@@ -248,7 +248,7 @@ func TestQuestionsForNamesAreAnsweredByTheProgram(t *testing.T) {
 			{strings.Repeat("x.", 40) + "cluster.local", ""},
 		} {
 			for _, qtype := range []uint16{miekg.TypeA, miekg.TypeAAAA} {
-				for _, change := range []func(*miekg.Msg){func(*miekg.Msg) {}, withEDNS(1232, false), withEDNS(100, true), func(m *miekg.Msg) {
+				for _, change := range []func(*miekg.Msg){func(*miekg.Msg) {}, withEDNS(1232, false), withEDNS(0, true), func(m *miekg.Msg) {
 					m.RecursionDesired, m.CheckingDisabled, m.AuthenticatedData = false, true, true
 				}} {
 					message := question(row.name, qtype, change)

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +16,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/tests/rig"
 )
 
 // What a churn is made of.
@@ -202,21 +201,24 @@ func (c *churn) judge() error {
 	return c.compare(c.rests[len(c.rests)-1])
 }
 
+// print writes the table of docs/performance.md. Entries of all tables are one figure: compare names the table that grew.
 func (c *churn) print() {
-	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	defer out.Flush()
-	fmt.Fprint(out, "changes\town memory, MiB\tdescriptors\t")
-	for _, row := range c.rests[0].fills {
-		fmt.Fprintf(out, "%s\t", row.Table)
-	}
-	fmt.Fprintln(out)
+	kernel, cpu := rig.Machine()
+	fmt.Printf("%s Services x endpoints, %d changes a second. Linux %s, %s.\n\n", c.size, churnRate, kernel, cpu)
+	fmt.Print("| changes | memory of its own (RssAnon) | open descriptors | entries of tables, without those of connections |\n|---:|---:|---:|---:|\n")
 	for _, r := range c.rests {
-		fmt.Fprintf(out, "%d\t%.1f\t%d\t", r.changes, float64(r.memory)/(1<<20), r.descriptors)
-		for _, row := range r.fills {
-			fmt.Fprintf(out, "%d\t", row.Used)
-		}
-		fmt.Fprintln(out)
+		fmt.Printf("| %s | %.1f MiB | %d | %s |\n", thousands(r.changes), float64(r.memory)/(1<<20), r.descriptors, thousands(r.entries()))
 	}
+}
+
+// entries are those of all tables that fill with objects.
+func (s state) entries() (sum int) {
+	for _, row := range s.fills {
+		if !slices.Contains(ofTraffic, row.Table) {
+			sum += int(row.Used)
+		}
+	}
+	return sum
 }
 
 func fillText(rows []maps.FillRow) string {

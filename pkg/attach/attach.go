@@ -20,7 +20,6 @@ import (
 	"net/netip"
 	"path"
 	"sync"
-	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 
@@ -102,9 +101,13 @@ type Manager struct {
 	changed chan struct{} // asks Run for another Sync
 	tried   chan struct{} // see Tried
 
-	puttingBack atomic.Bool // a look at filters that were removed is due
+	dueMu   sync.Mutex
+	due     change // what the news said since the last look
+	removed change // devices whose filters somebody took away: due in a moment
 
 	mu       sync.Mutex     // held by Sync
+	view     view           // as of the last look
+	doors    map[int]door   // as they were when their programs were last looked at, by ifindex
 	carried  bool           // Carry was called
 	started  bool           // one Sync has looked for what earlier agents left behind
 	noTCX    bool           // the kernel has no TCX
@@ -144,6 +147,7 @@ func New(o Options) (*Manager, error) {
 		log:      o.Log,
 		changed:  make(chan struct{}, 1),
 		tried:    make(chan struct{}),
+		doors:    map[int]door{},
 		attached: map[key]*attachment{},
 		failing:  map[key]string{},
 	}, nil
@@ -168,7 +172,7 @@ func (m *Manager) Changed() {
 	}
 }
 
-// Devices are the rows of the last Sync, by device and hook; devices that failed have their error.
+// Devices are the rows of the last look, by device and hook; devices that failed have their error.
 func (m *Manager) Devices() []DeviceRow {
 	m.rowsMu.Lock()
 	defer m.rowsMu.Unlock()

@@ -35,45 +35,20 @@ func openLinks() (*netlink.Handle, []netlink.Link, error) {
 	return h, links, nil
 }
 
-// listDevices reads the devices of the namespace with what the choice of devices looks at.
-func listDevices(h *netlink.Handle) ([]device, error) {
-	links, err := complete(h.LinkList)
-	if err != nil {
-		return nil, fmt.Errorf("list devices: %w", err)
+// deviceOf is what a link says of its device by itself.
+func deviceOf(l netlink.Link) device {
+	a := l.Attrs()
+	return device{
+		name:        a.Name,
+		ifindex:     a.Index,
+		kind:        kindOf(l),
+		header:      headerOf(l),
+		loopback:    a.Flags&net.FlagLoopback != 0,
+		idle:        a.Flags&net.FlagUp == 0 || a.Flags&net.FlagRunning == 0,
+		master:      a.MasterIndex,
+		veth:        l.Type() == "veth",
+		peerOutside: a.NetNsID >= 0,
 	}
-	addresses, err := addressesByDevice(h)
-	if err != nil {
-		return nil, err
-	}
-	routed, err := devicesOfDefaultRoutes(h)
-	if err != nil {
-		return nil, err
-	}
-	tagged := map[int]bool{}
-	for _, l := range links {
-		if l.Type() == "vlan" {
-			tagged[l.Attrs().ParentIndex] = true
-		}
-	}
-	devices := make([]device, 0, len(links))
-	for _, l := range links {
-		a := l.Attrs()
-		devices = append(devices, device{
-			name:         a.Name,
-			ifindex:      a.Index,
-			kind:         kindOf(l),
-			header:       headerOf(l),
-			loopback:     a.Flags&net.FlagLoopback != 0,
-			idle:         a.Flags&net.FlagUp == 0 || a.Flags&net.FlagRunning == 0,
-			master:       a.MasterIndex,
-			veth:         l.Type() == "veth",
-			peerOutside:  a.NetNsID >= 0,
-			vlans:        tagged[a.Index],
-			addresses:    addresses[a.Index],
-			defaultRoute: routed[a.Index],
-		})
-	}
-	return devices, nil
 }
 
 // kindOf is the kernel's name of the kind of device; a tap is another one than a tun.

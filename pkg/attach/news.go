@@ -6,14 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// news is the kernel's stream of changes to devices, addresses, routes and filters of one namespace. What changed is not kept: Sync
-// looks at everything, so that a lost message costs nothing but the look.
+// news is the kernel's stream of changes to devices, addresses, routes and filters of one namespace. A message only says what is to be read
+// again: what it says itself may be old by then. Where messages were lost, that is everything.
 type news struct{ socket *nl.NetlinkSocket }
 
 const newsBuffer = 1 << 20 // bytes
@@ -33,43 +34,71 @@ func listen() (*news, error) {
 
 func (n *news) close() { n.socket.Close() }
 
-// read calls changed for all that may matter, and removed where filters were taken away, until ctx ends.
-func (n *news) read(ctx context.Context, changed, removed func()) error {
+// read calls changed for what may matter, and removed for a device that filters were taken away from, until ctx ends.
+func (n *news) read(ctx context.Context, changed func(change), removed func(ifindex int)) error {
 	for {
 		messages, from, err := n.socket.Receive()
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS):
-			changed() // some were lost
+			changed(change{all: true})
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 		case err != nil:
 			return fmt.Errorf("read netlink: %w", err)
 		case from.Pid != nl.PidKernel:
 		default:
 			for _, message := range messages {
-				switch kind := message.Header.Type; {
-				case kind == unix.RTM_DELQDISC || kind == unix.RTM_DELTFILTER:
+				if kind := message.Header.Type; kind == unix.RTM_DELQDISC || kind == unix.RTM_DELTFILTER {
 					if ofClsact(message.Data) {
-						removed()
+						removed(int(nl.DeserializeTcMsg(message.Data).Ifindex))
 					}
-				case matters(kind, message.Data):
-					changed()
+				} else if c, matters := changeOf(kind, message.Data); matters {
+					changed(c)
 				}
 			}
 		}
 	}
 }
 
-// matters leaves out routes other than default ones: a routing daemon may change thousands of them.
-func matters(kind uint16, data []byte) bool {
+// changeOf is what is to be read again after a message. It leaves out routes other than default ones, as a routing daemon may change
+// thousands of them, link-local addresses, which every device of a pod gets, and what comes at TC, our own
+// filters among it.
+func changeOf(kind uint16, data []byte) (c change, matters bool) {
 	switch kind {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		if len(data) < unix.SizeofIfInfomsg {
+			return change{all: true}, true
+		}
+		c.device(int(nl.DeserializeIfInfomsg(data).Index))
+		return c, true
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		return change{addresses: true}, !isLinkLocal(data)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return len(data) >= unix.SizeofRtMsg && nl.DeserializeRtMsg(data).Dst_len == 0
-	case unix.RTM_NEWQDISC, unix.RTM_NEWTFILTER, unix.RTM_NEWCHAIN, unix.RTM_DELCHAIN: // our own among them
+		return change{routes: true}, len(data) >= unix.SizeofRtMsg && nl.DeserializeRtMsg(data).Dst_len == 0
+	case unix.RTM_NEWQDISC, unix.RTM_NEWTFILTER, unix.RTM_NEWCHAIN, unix.RTM_DELCHAIN,
+		unix.RTM_NEWTCLASS, unix.RTM_DELTCLASS, unix.RTM_NEWACTION, unix.RTM_DELACTION:
+		return c, false
+	}
+	return change{all: true}, true
+}
+
+// isLinkLocal tells whether struct ifaddrmsg and what follows it are of a link-local address.
+func isLinkLocal(data []byte) bool {
+	if len(data) < unix.SizeofIfAddrmsg {
 		return false
 	}
-	return true
+	attributes, err := nl.ParseRouteAttr(data[unix.SizeofIfAddrmsg:])
+	if err != nil {
+		return false
+	}
+	for _, a := range attributes {
+		if a.Attr.Type == unix.IFA_ADDRESS {
+			ip, _ := netip.AddrFromSlice(a.Value)
+			return ip.IsLinkLocalUnicast()
+		}
+	}
+	return false
 }
 
 // ofClsact tells whether struct tcmsg is of a clsact qdisc or of a filter on one.

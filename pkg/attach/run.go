@@ -15,12 +15,12 @@ const (
 	settle       = 10 * time.Millisecond  // between two Syncs: a new pod's device makes several events at once
 	retryFirst   = 200 * time.Millisecond // after a failed Sync, doubled up to
 	retryLongest = 30 * time.Second
-	recheck      = 5 * time.Minute        // finds what somebody else detached and the kernel tells nobody of
+	recheck      = 5 * time.Minute        // between two looks at everything: they find what somebody else detached and the kernel tells nobody of
 	putBack      = 300 * time.Millisecond // after somebody took filters away: who makes a qdisc anew is done by then, and two who fight are slow
 )
 
 // Run keeps Sync's promise until ctx ends, which is no error: it listens to the kernel's news of devices, addresses, default
-// routes and filters that go, and tries again with back-off what failed. What is attached stays.
+// routes and filters that go, looks at what they are about, and tries again with back-off what failed. What is attached stays.
 func (m *Manager) Run(ctx context.Context) error {
 	runtime.LockOSThread() // the namespace is the thread's
 	defer runtime.UnlockOSThread()
@@ -29,25 +29,57 @@ func (m *Manager) Run(ctx context.Context) error {
 		return fmt.Errorf("follow devices: %w", err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return news.read(ctx, m.Changed, m.filtersRemoved) })
+	group.Go(func() error { return news.read(ctx, m.note, m.filtersRemoved) })
 	group.Go(func() error { <-ctx.Done(); news.close(); return nil })
 	m.follow(ctx)
 	return group.Wait()
 }
 
-// filtersRemoved has filters looked at in a moment.
-func (m *Manager) filtersRemoved() {
-	if m.puttingBack.CompareAndSwap(false, true) {
-		time.AfterFunc(putBack, func() { m.puttingBack.Store(false); m.Changed() })
-	}
+// note has a running Manager look at what changed.
+func (m *Manager) note(c change) {
+	m.dueMu.Lock()
+	m.due.add(c)
+	m.dueMu.Unlock()
+	m.Changed()
 }
 
-// follow syncs at once and after every piece of news.
+// noted is what changed since it was asked last.
+func (m *Manager) noted() change {
+	m.dueMu.Lock()
+	defer m.dueMu.Unlock()
+	c := m.due
+	m.due = change{}
+	return c
+}
+
+// filtersRemoved has a device's filters looked at in a moment, with those of others from which some are taken away until then.
+func (m *Manager) filtersRemoved(ifindex int) {
+	m.dueMu.Lock()
+	defer m.dueMu.Unlock()
+	if m.removed.devices == nil {
+		time.AfterFunc(putBack, func() {
+			m.dueMu.Lock()
+			removed := m.removed
+			m.removed = change{}
+			m.dueMu.Unlock()
+			m.note(removed)
+		})
+	}
+	m.removed.device(ifindex)
+}
+
+// follow looks at everything at once, after a failure, and again every recheck; after every piece of news at what changed.
 func (m *Manager) follow(ctx context.Context) {
 	retry := retryFirst
+	var full time.Time // when everything was looked at last
+	var err error
 	for ctx.Err() == nil {
-		next := recheck
-		if err := m.Sync(); err != nil {
+		c := m.noted()
+		if c.all = c.all || err != nil || time.Since(full) >= recheck; c.all {
+			full = time.Now()
+		}
+		next := recheck - time.Since(full)
+		if err = m.sync(c); err != nil {
 			next, retry = retry, min(2*retry, retryLongest)
 			m.log.Warn("sync devices", "error", err, "retry", next)
 		} else {

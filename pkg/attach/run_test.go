@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -200,10 +201,93 @@ func TestLostNewsIsNews(t *testing.T) {
 		told := make(chan struct{}, 1000)
 		ended := make(chan error, 1)
 		n.address("lo", "10.1.2.1/32")
-		go func() { ended <- news.read(ctx, func() { told <- struct{}{} }, func() {}) }()
+		go func() { ended <- news.read(ctx, func(change) { told <- struct{}{} }, func(int) {}) }()
 		<-told
 		cancel()
 		news.close()
 		n.must(<-ended)
+	})
+}
+
+// Who removes a link's file is told of to nobody, so that it shows which devices were looked at.
+func TestNewsHasOnlyThoseDevicesLookedAtThatItIsAbout(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("pod1", 0)
+		m := n.manager(nil)
+		n.must(m.Sync())
+		all := n.pinned()
+		unpin := func() {
+			for _, name := range all {
+				n.must(os.Remove(n.linkDir + "/" + name))
+			}
+		}
+		unpin()
+		n.pod("pod2", 0)
+		c := change{}
+		c.device(n.link("pod2").Attrs().Index)
+		n.must(m.sync(c))
+		want := append(n.podDoors("pod1"), n.podDoors("pod2")...)
+		if got := shown(m.Devices()); !slices.Equal(got, want) {
+			t.Errorf("pod2 came: the manager shows %v, want %v", got, want)
+		}
+		if slices.ContainsFunc(all, func(name string) bool { return slices.Contains(n.pinned(), name) }) {
+			t.Error("pod2 came, and pod1 was looked at")
+		}
+		c = change{}
+		c.device(n.link("pod1").Attrs().Index)
+		n.must(m.sync(c))
+		if got := n.pinned(); len(got) != 2*len(all) {
+			t.Errorf("something happened to pod1: %v are pinned, want links of two devices", got)
+		}
+		unpin()
+		n.must(m.Sync())
+		if got := n.pinned(); len(got) != 2*len(all) {
+			t.Errorf("a look at everything: %v are pinned, want links of two devices", got)
+		}
+	})
+}
+
+// The kernel tells of the end that goes to another namespace, or comes back, and not of the end that stays.
+func TestTheOtherEndOfAPairThatMovesIsReadAgain(t *testing.T) {
+	inNode(t, func(n *node) {
+		pod := n.pod("other", 0)
+		n.must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "stays"}, PeerName: "moves"}))
+		m := n.manager(nil)
+		n.must(m.Sync())
+		c := change{}
+		c.device(n.link("moves").Attrs().Index)
+		n.must(netlink.LinkSetNsFd(n.link("moves"), int(pod.Fd())))
+		n.must(m.sync(c))
+		want := append(n.podDoors("other"), n.podDoors("stays")...)
+		if got := shown(m.Devices()); !slices.Equal(got, want) {
+			t.Errorf("one end went to a pod: the manager shows %v, want %v", got, want)
+		}
+		n.enter(pod)
+		n.must(netlink.LinkSetNsFd(n.link("moves"), int(n.own.Fd())))
+		n.enter(n.own)
+		c = change{}
+		c.device(n.link("moves").Attrs().Index)
+		n.must(m.sync(c))
+		if got, want := shown(m.Devices()), n.podDoors("other"); !slices.Equal(got, want) {
+			t.Errorf("it came back: the manager shows %v, want %v", got, want)
+		}
+	})
+}
+
+// A route of a device that goes down goes without a word of the kernel's.
+func TestTheRoutesOfADeviceThatGoesDownAreReadAgain(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("veth1", 0)
+		n.must(netlink.RouteAdd(&netlink.Route{LinkIndex: n.link("veth1").Attrs().Index, Scope: netlink.SCOPE_LINK,
+			Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}}))
+		m := n.manager(nil)
+		n.must(m.Sync())
+		n.must(netlink.LinkSetDown(n.link("veth1")))
+		c := change{}
+		c.device(n.link("veth1").Attrs().Index)
+		n.must(m.sync(c))
+		if m.view.routed[n.link("veth1").Attrs().Index] {
+			t.Error("a default route is known that is gone")
+		}
 	})
 }

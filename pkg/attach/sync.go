@@ -5,6 +5,7 @@ package attach
 import (
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/vishvananda/netlink"
 )
@@ -12,7 +13,10 @@ import (
 // Sync brings every pod device and network device to what it should have, once: attaches, puts new programs in the place of
 // old ones, and removes what is not wanted any more. A device that fails does not keep the others; the error joins all
 // failures.
-func (m *Manager) Sync() error {
+func (m *Manager) Sync() error { return m.sync(change{all: true}) }
+
+// sync is Sync where only what changed is to be read and looked at.
+func (m *Manager) sync(c change) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.options.Programs.check(); err != nil {
@@ -23,12 +27,12 @@ func (m *Manager) Sync() error {
 		return err
 	}
 	defer h.Close()
-	devices, doors, err := m.look(h)
+	devices, doors, err := m.look(h, &c)
 	if err != nil {
 		return err
 	}
 	m.succeed(h, doors)
-	err = errors.Join(m.removeOthers(h, devices, doors), m.ensureAll(h, doors))
+	err = errors.Join(m.removeOthers(h, devices, doors), m.ensureAll(h, doors, c))
 	if !m.started {
 		m.started = true
 		close(m.tried)
@@ -51,7 +55,7 @@ func (m *Manager) Look() error {
 		return err
 	}
 	defer h.Close()
-	_, _, err = m.look(h)
+	_, _, err = m.look(h, &change{all: true})
 	return err
 }
 
@@ -61,12 +65,19 @@ type door struct {
 	kind string
 }
 
-// look lists the devices and those that get programs. Who follows the network knows of an address before its packets come.
-func (m *Manager) look(h *netlink.Handle) ([]device, []door, error) {
-	devices, err := listDevices(h)
+// look lists the devices and those that get programs, after it has read what changed. Who follows the network knows of an address before its
+// packets come.
+func (m *Manager) look(h *netlink.Handle, c *change) ([]device, []door, error) {
+	var err error
+	if c.all {
+		err = m.view.read(h)
+	} else {
+		err = m.view.follow(h, c)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
+	devices := m.view.devices()
 	var doors []door
 	s := m.selection()
 	pods := s.pods(devices)
@@ -138,38 +149,63 @@ func (m *Manager) hooks(d door) ([]hook, error) {
 	return hooksOf(kindNetwork, nil, nil), fmt.Errorf("packets with a link header of kind %q cannot be read", d.header)
 }
 
-// ensureAll attaches to every device and notes what came of it.
-func (m *Manager) ensureAll(h *netlink.Handle, doors []door) error {
+// ensureAll attaches to every device that changed, or is another kind of door than it was, and notes what came of it. Of the others the rows
+// stay.
+func (m *Manager) ensureAll(h *netlink.Handle, doors []door, c change) error {
 	var errs []error
 	var rows []DeviceRow
 	failing := map[key]string{}
+	known := m.rowsByDevice()
+	ensured := map[int]door{}
 	for _, d := range doors {
-		hooks, unready := m.hooks(d)
-		for i, hook := range hooks {
-			row, err := hook.row(d.name, d.ifindex), unready
-			if err == nil {
-				row, err = m.ensure(h, d.device, hook)
-			}
-			if err != nil && vanished(h, d.device) {
-				break // it went while we looked
-			}
-			if err != nil {
-				err = fmt.Errorf("attach %s to %s: %w", hook.program, d.name, err)
-				row.Error = err.Error()
-				failing[hook.key(d.ifindex)] = row.Error
-				m.sayFailure(d.device, hook, err)
-				errs = append(errs, err)
-			}
-			rows = append(rows, row)
-			if err != nil {
-				rows = append(rows, waiting(d.device, hooks[i+1:], hook)...)
-				break
-			}
+		before, looked := m.doors[d.ifindex]
+		if looked && !c.all && !c.devices[d.ifindex] && reflect.DeepEqual(before, d) {
+			rows = append(rows, known[d.ifindex]...)
+		} else {
+			now, err := m.ensureDoor(h, d, failing)
+			rows = append(rows, now...)
+			errs = append(errs, err)
 		}
+		ensured[d.ifindex] = d
 	}
-	m.failing = failing
+	m.failing, m.doors = failing, ensured
 	m.setRows(append(rows, m.syncXDP(h, doors)...))
 	return errors.Join(errs...)
+}
+
+// ensureDoor attaches to a device. What fails it adds to failing.
+func (m *Manager) ensureDoor(h *netlink.Handle, d door, failing map[key]string) (rows []DeviceRow, failed error) {
+	hooks, unready := m.hooks(d)
+	for i, hook := range hooks {
+		row, err := hook.row(d.name, d.ifindex), unready
+		if err == nil {
+			row, err = m.ensure(h, d.device, hook)
+		}
+		if err != nil && vanished(h, d.device) {
+			return rows, nil // it went while we looked
+		}
+		if err == nil {
+			rows = append(rows, row)
+			continue
+		}
+		err = fmt.Errorf("attach %s to %s: %w", hook.program, d.name, err)
+		row.Error = err.Error()
+		failing[hook.key(d.ifindex)] = row.Error
+		m.sayFailure(d.device, hook, err)
+		return append(append(rows, row), waiting(d.device, hooks[i+1:], hook)...), err
+	}
+	return rows, nil
+}
+
+// rowsByDevice are those of the last look, by ifindex, without XDP's.
+func (m *Manager) rowsByDevice() map[int][]DeviceRow {
+	known := map[int][]DeviceRow{}
+	for _, row := range m.Devices() {
+		if row.Hook != atXDP {
+			known[row.Ifindex] = append(known[row.Ifindex], row)
+		}
+	}
+	return known
 }
 
 // waiting are the rows of the places after one that failed: requests translated where replies are not would be worse than

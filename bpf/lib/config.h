@@ -108,6 +108,8 @@ EXPORT_ENUM(flow_phase);
 EXPORT_ENUM(flow_flags);
 EXPORT_ENUM(flow_seen);
 EXPORT_ENUM(tried);
+EXPORT_ENUM(flow_load);
+EXPORT_ENUM(balance);
 EXPORT_ENUM(name_kind);
 EXPORT_ENUM(event_kind);
 EXPORT_ENUM(program);

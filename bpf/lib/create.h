@@ -512,6 +512,14 @@ static __always_inline __u32 create_tried(struct __sk_buff *skb, const struct wo
 	return last->seen & SEEN_ESTABLISHED || flow_tried(last) == TRIED_STAYS ? TRIED_STAYS : 0;
 }
 
+/* What a flow of the frontend has in seen for the sake of its backend's load. A connection that is reset counts no more. */
+static __always_inline __u32 create_loads(const struct record *record, const struct packet *packet)
+{
+	if (record->balance != BALANCE_LEAST_CONNECTIONS)
+		return 0;
+	return packet->tcp_flags & TCP_RST ? SEEN_LOADS : SEEN_LOADS | SEEN_COUNTED;
+}
+
 /* Describes a flow to a backend, and says by which address its packets leave. NEXT_FINISH: it is refused. */
 static __always_inline struct step create_to_backend(struct __sk_buff *skb, struct work *work,
 						     const struct record *record, enum side_index side,
@@ -532,7 +540,7 @@ static __always_inline struct step create_to_backend(struct __sk_buff *skb, stru
 	in->flow.generation = choice->generation;
 	in->flow.service = record->service;
 	in->flow.side = side;
-	in->flow.seen |= create_tried(skb, work, verdict) << TRIED_SHIFT;
+	in->flow.seen |= create_tried(skb, work, verdict) << TRIED_SHIFT | create_loads(record, packet);
 	if (side == SIDE_INTERNAL && address_equal(&choice->address, &packet->source))
 		in->flow.flags = FLOW_HAIRPIN;
 	in->to.destination = choice->address;
@@ -567,7 +575,7 @@ static __always_inline bool create_listens(struct __sk_buff *skb, const struct c
 /* A connection that goes on finds its backend again, left out or not; not by a turn. */
 static __always_inline int create_how(const struct packet *packet, const struct record *record)
 {
-	return opens_connection(packet) ? PICK_NEW | PICK_TRIAL | pick_turn(record) : 0;
+	return opens_connection(packet) ? PICK_NEW | PICK_TRIAL | pick_balance(record) : 0;
 }
 
 static __always_inline bool create_pick(struct __sk_buff *skb, struct choice *choice, const struct side *side,

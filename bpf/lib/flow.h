@@ -5,6 +5,7 @@
 
 #include "config.h"
 #include "health.h"
+#include "load.h"
 #include "maps.h"
 #include "packet.h"
 #include "policy.h"
@@ -78,6 +79,12 @@ static __always_inline bool flow_holds_port(const struct flow *flow, __u32 seen)
 static __always_inline bool flow_may_be_closed(const struct flow *flow, __u32 seen)
 {
 	return seen & SEEN_CLIENT_FIN && (flow->flags & (FLOW_CARRY | FLOW_DSR)) == (FLOW_CARRY | FLOW_DSR);
+}
+
+/* As far as this node will see. */
+static __always_inline bool flow_has_ended(const struct flow *flow, __u32 seen)
+{
+	return seen_closed(seen) || flow_may_be_closed(flow, seen);
 }
 
 static __always_inline __u32 flow_timeout(const struct flow *flow, __u32 seen)
@@ -357,7 +364,7 @@ enum flow_query_kind {
 };
 
 /* Which backends a connection's SYN went to before: a count, and the low bits of their ids. Another one with the same bits is passed over:
- * one of 2,048 that are not neighbours. */
+ * one of 1,024 that are not neighbours. */
 
 static __always_inline __u32 tried_count(__u32 tried)
 {
@@ -392,7 +399,7 @@ static __always_inline __u32 tried_add(__u32 tried, __u32 id)
 /* To which backends the connection went before. Of one that came through the tunnel the other node knows. */
 static __always_inline __u32 flow_tried(const struct flow *flow)
 {
-	return flow->flags & FLOW_CARRIED ? 0 : flow->seen >> TRIED_SHIFT;
+	return flow->flags & FLOW_CARRIED ? 0 : flow->seen >> TRIED_SHIFT & ((1u << TRIED_BITS) - 1);
 }
 
 /* The connection of a client off the node went to another server, as one did not answer in time. It does not tell which. */
@@ -537,6 +544,8 @@ static __always_inline void flow_note_seen(struct flow *flow, __u32 seen, __u32 
 		flow_answered(flow, add);
 	if (add & SEEN_ESTABLISHED && seen & SEEN_RESET)
 		__sync_fetch_and_and(&flow->seen, ~SEEN_RESET);
+	if (seen & SEEN_COUNTED && flow_has_ended(flow, seen_after(seen, add)))
+		load_leave(flow);
 }
 
 /* Says when the flow's last packet came. Written once a second at most. */
@@ -573,7 +582,7 @@ static __always_inline __u16 flow_carried_by(const struct flow *flow)
 static __always_inline void flow_uncarry(struct flow *flow)
 {
 	*(volatile __u8 *)&flow->flags &= (__u8) ~(FLOW_CARRIED | FLOW_DSR);
-	__sync_fetch_and_and(&flow->seen, SEEN_ALL);
+	__sync_fetch_and_and(&flow->seen, SEEN_ALL | SEEN_LOADS | SEEN_COUNTED);
 }
 
 /* The address that the server takes for its client's. */

@@ -96,6 +96,8 @@ static __always_inline bool flow_free(struct flow *flow, __u32 at, __u32 word)
 
 	if (!flow_swap_word(flow, word, writing))
 		return false;
+	if (flow->seen & SEEN_COUNTED)
+		load_leave(flow);
 	flow_write_tag(at, 0);
 	flow_show(flow, (writing & ~FLOW_PHASE_MASK) | FLOW_FREE);
 	return true;
@@ -140,6 +142,8 @@ static __always_inline bool flow_take(struct insertion *in, __u32 at, __u32 word
 	if (!flow || (word & FLOW_PHASE_MASK) == FLOW_WRITING ||
 	    !flow_swap_word(flow, word, flow_next_word(word, FLOW_WRITING)))
 		return false;
+	if (flow->seen & SEEN_COUNTED)
+		load_leave(flow);
 	in->made = at;
 	in->made_word = flow_next_word(word, FLOW_CLAIMED);
 	return true;
@@ -460,7 +464,7 @@ static __always_inline enum insert flow_make_room(struct insertion *in)
 static __always_inline void flow_fill(struct flow *to, const struct flow *from, __u32 now)
 {
 	to->touched = now;
-	to->seen = from->seen;
+	to->seen = from->flags & FLOW_ALIAS ? from->seen & ~SEEN_COUNTED : from->seen;
 	to->backend = from->backend;
 	to->client = from->client;
 	to->frontend = from->frontend;
@@ -473,6 +477,8 @@ static __always_inline void flow_fill(struct flow *to, const struct flow *from, 
 	to->source = from->source;
 	to->side = from->side;
 	to->service = from->service;
+	if (to->seen & SEEN_COUNTED)
+		load_add(to->backend, 1);
 }
 
 /* Of one client to one frontend. */

@@ -182,12 +182,39 @@ static __always_inline __u32 syn_bucket(__u32 microseconds)
 	return 1 + exponent * 4 + ((__u64)microseconds * 4 / SYN_LEAST >> exponent & 3);
 }
 
+#define SYN_SMOOTH 8 /* a SYN's time counts an eighth */
+#define SYN_SECONDS \
+	10 /* after which a time means nothing: who got no connection could not show that it has become faster */
+
+/* Has the time of a SYN that was answered count. Processors side by side may lose one. */
+static __always_inline void syn_smooth(__u32 id, __u32 microseconds)
+{
+	struct backend_health *health = trace_on ? NULL : health_get(id);
+	__u32 now = bpf_jiffies64(), time;
+
+	if (!health)
+		return;
+	time = health->syn_time;
+	if (!time || health_age(health->syn_timed, now) > SYN_SECONDS * jiffies_per_second)
+		time = microseconds;
+	else
+		time = time - time / SYN_SMOOTH + microseconds / SYN_SMOOTH;
+	health->syn_time = time ? time : 1;
+	health->syn_timed = now;
+}
+
+/* Microseconds, 0: not known. */
+static __always_inline __u32 syn_time_of(const struct backend_health *health, __u32 now)
+{
+	return health_age(health->syn_timed, now) > SYN_SECONDS * jiffies_per_second ? 0 : health->syn_time;
+}
+
 /* The server's first answer to a flow is a SYN-ACK. A function of its own so that the verifier goes through it once. */
 __noinline int syn_answered(const struct flow *flow)
 {
 	struct syn_times *times;
 	struct syn_sent *slot;
-	__u32 key, id, bucket;
+	__u32 key, id, bucket, time;
 	__u64 sent;
 
 	if (!flow || flow->flags & FLOW_DIRECT)
@@ -202,7 +229,10 @@ __noinline int syn_answered(const struct flow *flow)
 	*(volatile __u64 *)&slot->flow = 0; /* the flow's second entry has its first answer, too */
 	id = flow->backend;
 	times = bpf_map_lookup_elem(&syn_times, &id);
-	bucket = syn_bucket(syn_now() - (__u32)(sent >> 32));
+	time = syn_now() - (__u32)(sent >> 32);
+	if (flow->seen & SEEN_LOADS)
+		syn_smooth(id, time);
+	bucket = syn_bucket(time);
 	if (bucket >= SYN_BUCKETS)
 		bucket = SYN_BUCKETS - 1;
 	if (times)

@@ -5,6 +5,7 @@
 
 #include "config.h"
 #include "health.h"
+#include "load.h"
 #include "maps.h"
 #include "packet.h"
 #include "settings.h"
@@ -180,6 +181,7 @@ enum pick {
 	PICK_NEW = 2,       /* for a new connection: not one that is left out */
 	PICK_TRIAL = 4,     /* whose answer will be seen: it may try one whose time is over */
 	PICK_TURN = 8,      /* by a number from turn_take in the place of a hash */
+	PICK_LOAD = 16,     /* the less loaded one of two */
 };
 
 /* A backend as a flow will remember it. */
@@ -284,10 +286,12 @@ __noinline int backend_next(const struct tier *tier, __u32 hash, __u32 service)
 	return 0;
 }
 
-/* New connections of the frontend take turns. A trace takes none: it shows one of the backends that a connection may get. */
-static __always_inline int pick_turn(const struct record *record)
+/* How new connections of the frontend are balanced. A trace takes no turn: it shows one of the backends that a connection may get. */
+static __always_inline int pick_balance(const struct record *record)
 {
-	return record->flags & RECORD_ROUND_ROBIN && !trace_on ? PICK_TURN : 0;
+	if (record->balance == BALANCE_LEAST_CONNECTIONS)
+		return PICK_LOAD;
+	return record->balance == BALANCE_ROUND_ROBIN && !trace_on ? PICK_TURN : 0;
 }
 
 /* The number of a new connection among those of its service port: the slots of a tier are in the order of turns then. again: the slow path
@@ -331,6 +335,36 @@ __noinline int backend_pick_tier(const struct tier *tier, __u32 service, __u32 h
 	return 0;
 }
 
+#define LOAD_SLOTS \
+	8 /* of a tier that are searched for a second backend: of two equal ones it is missed once in 128 times */
+
+/* Id of the backend that takes a new connection: the one that was picked, or the next in Maglev's order if that has less load. One that the
+ * connection is to try, as its time is over, stays; and so does this node's responder. A function of its own so that the verifier goes through
+ * it once. */
+__noinline int backend_less_loaded(const struct tier *tier, __u32 hash, __u32 service, __u32 id)
+{
+	const struct backend_health *health = health_get(id), *other_health;
+	const struct backend *backend = backend_get(id);
+	__u32 first, count;
+
+	if (!tier || !health || health->until || !backend || backend->state == BACKEND_RESPONDER)
+		return id;
+	count = tier->count;
+	if (!count)
+		return id;
+	first = tier->first;
+	for (__u32 i = 0; i < LOAD_SLOTS && i < count; i++) {
+		__u32 slot = first + (hash + i) % count;
+		__u32 other = slot_backend(slot);
+
+		if (other == id || !backend_of_slot(slot, service))
+			continue;
+		other_health = health_get(other);
+		return other_health && load_is_more(health, other_health) ? other : id;
+	}
+	return id;
+}
+
 /* Not 0: choice has the backend. how: enum pick. A function of its own so that the verifier goes through it
  * once. */
 __noinline int backend_pick(struct choice *choice, const struct side *side, __u32 service, __u32 hash, int how)
@@ -340,8 +374,11 @@ __noinline int backend_pick(struct choice *choice, const struct side *side, __u3
 
 	if (!choice || !side)
 		return false;
-	for (int i = 0; i < TIERS_MAX && !id; i++)
+	for (int i = 0; i < TIERS_MAX && !id; i++) {
 		id = backend_pick_tier(&side->tiers[i], service, hash, how, &out);
+		if (id && how & PICK_LOAD)
+			id = backend_less_loaded(&side->tiers[i], hash, service, id);
+	}
 	if (!id)
 		id = out; /* rather one that does not answer than none */
 	backend = backend_get(id);

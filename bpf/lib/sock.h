@@ -177,7 +177,7 @@ static __always_inline enum verdict sock_balance(void *ctx, const struct sock_re
 	int affine = record->affinity ? affinity_find(choice, record, side, &request->client, PICK_NEW) : AFFINITY_OVER;
 	__u32 hash =
 		affine == AFFINITY_OVER ? maglev_hash(&socket, 0, &record->key) : maglev_hash_client(&request->client);
-	int how = PICK_NEW | pick_turn(record);
+	int how = PICK_NEW | pick_balance(record);
 
 	if (affine != AFFINITY_FOUND && how & PICK_TURN)
 		hash = turn_take(record->service, false);

@@ -298,7 +298,8 @@ static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct
 	in->flow.service = record->service;
 	in->flow.side = SIDE_EXTERNAL;
 	in->flow.flags = tunnel_flags_of(packet, from, record);
-	in->flow.seen |= (__u32)from->node << CARRIED_NODE_SHIFT | (tunnel_is_near(skb, packet) ? CARRIED_NEAR : 0);
+	in->flow.seen |= (__u32)from->node << CARRIED_NODE_SHIFT | (tunnel_is_near(skb, packet) ? CARRIED_NEAR : 0) |
+			 create_loads(record, packet);
 	in->to.destination = choice.address;
 	in->to.destination_port = choice.port;
 	create_routed(work->settings, record);
@@ -339,7 +340,7 @@ static __always_inline bool tunnel_agrees(const struct flow *flow, const struct 
 /* Of seen, what stays when another node becomes the one that the connection came from: a flow that came from none has tried there. */
 static __always_inline __u32 seen_carried(const struct flow *flow, __u32 seen)
 {
-	return flow->flags & FLOW_CARRIED ? seen & ~CARRIED_NODE : seen & SEEN_ALL;
+	return flow->flags & FLOW_CARRIED ? seen & ~CARRIED_NODE : seen & (SEEN_ALL | SEEN_LOADS | SEEN_COUNTED);
 }
 
 /* Answers go where the last packet says. */

@@ -222,9 +222,15 @@ enum record_flags {
 	RECORD_DSR = 16,  /* beside RECORD_CARRY: the other node answers such clients itself, where it can */
 	RECORD_RETRY_REFUSED =
 		32, /* a SYN that a backend refuses goes to the next one at once (nearlb.io/retry-refused) */
-	RECORD_ROUND_ROBIN = 64, /* new connections take turns, whatever their addresses (nearlb.io/balance) */
 	RECORD_KEEP_LOST =
 		128, /* backends that go become BACKEND_GONE_KEPT. For agents: one that starts may find the Service gone */
+};
+
+/* How the backend of a new connection is chosen (nearlb.io/balance). */
+enum balance {
+	BALANCE_MAGLEV = 0,
+	BALANCE_ROUND_ROBIN,       /* in turn, whatever the addresses */
+	BALANCE_LEAST_CONNECTIONS, /* of two in Maglev's order the one with fewer open connections for its weight */
 };
 
 struct tier {
@@ -252,7 +258,8 @@ struct record {
 	__u8 flags;              /* enum record_flags */
 	__u8 kind;               /* enum kind */
 	__u8 udp_retry; /* so many datagrams of a flow in a row without an answer: the next backend gets those that follow; 0: never */
-	__u8 pad[5];
+	__u8 balance; /* enum balance */
+	__u8 pad[4];
 	struct side sides[SIDE_MAX];
 	__u8 pad2[8];
 };
@@ -293,7 +300,13 @@ struct backend_health {
 	__u8 clients;     /* 1: all of them are of one client; 2: they are not */
 	__u8 pad[3];
 	__u32 times; /* how often it was left out, one time after the other. Written by the agent */
-	__u8 pad2[20];
+
+	/* Of backends of Services that balance by connections (load.h), whatever the generation; the agent begins anew with a new one. */
+	__s32 open; /* entries of the flow table with SEEN_COUNTED */
+	__u32 weight; /* what it gets of the new connections beside others; 0: as much as one of 1. Written by the agent */
+	__u32 syn_time;  /* microseconds until a SYN is answered, smoothed; 0: not known */
+	__u32 syn_timed; /* jiffies (low 32 bits) of the last of these answers */
+	__u8 pad2[4];
 };
 _Static_assert(sizeof(struct backend_health) == 64, "one cache line");
 
@@ -345,10 +358,17 @@ enum flow_seen {
 enum tried {
 	TRIED_COUNT_BITS = 2,
 	TRIED_MAX = 3, /* the highest count */
-	TRIED_ID_BITS = 11,
+	TRIED_ID_BITS = 10,
 	TRIED_SHIFT = 8, /* of all this in seen */
+	TRIED_BITS = TRIED_COUNT_BITS + (TRIED_MAX - 1) * TRIED_ID_BITS,
 };
-_Static_assert(TRIED_SHIFT + TRIED_COUNT_BITS + (TRIED_MAX - 1) * TRIED_ID_BITS == 32, "fits seen");
+
+/* The highest bits of seen: of flows of a Service that balances by connections (load.h). */
+enum flow_load {
+	SEEN_LOADS = 1u << 30,   /* on both entries: such a flow */
+	SEEN_COUNTED = 1u << 31, /* on the first entry, while it counts as an open connection of its backend */
+};
+_Static_assert(TRIED_SHIFT + TRIED_BITS == 30, "fits seen");
 
 /* FLOW_CARRIED: the other node has chosen the backend, so there the same bits of seen have that node's number in names. */
 #define CARRIED_NODE_SHIFT TRIED_SHIFT
@@ -361,7 +381,7 @@ _Static_assert(TRIED_SHIFT + TRIED_COUNT_BITS + (TRIED_MAX - 1) * TRIED_ID_BITS 
 struct flow {
 	__u32 word;    /* phase and claim counter */
 	__u32 touched; /* jiffies (low 32 bits) of the last packet, written when it differs by a second */
-	__u32 seen;    /* enum flow_seen, and from TRIED_SHIFT on which backends were tried before */
+	__u32 seen; /* enum flow_seen, from TRIED_SHIFT on which backends were tried before, SEEN_LOADS, SEEN_COUNTED */
 	__u32 backend; /* id */
 	struct address client;
 	struct address frontend;

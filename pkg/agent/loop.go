@@ -35,6 +35,7 @@ type publisher interface {
 	Again() []lb.ServiceName
 	Waiting() bool
 	Searching() bool
+	Recount() (more bool)
 	Settle()
 	Note(on bool)
 	AuditSteps(repair bool) iter.Seq2[[]maps.Drift, error]
@@ -112,6 +113,7 @@ const (
 	configure                  // what every program is told
 	audit
 	reclaim
+	recount
 	warm // one Service, whose endpoints that have become ready are due to more
 )
 
@@ -198,6 +200,7 @@ func (l *loop) run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { l.every(ctx, l.auditEvery, audit); return nil })
+	group.Go(func() error { l.every(ctx, recountEvery, recount); return nil })
 	group.Go(func() error { <-ctx.Done(); l.queue.ShutDown(); return nil })
 	group.Go(func() error { l.work(ctx); return nil })
 	return group.Wait()
@@ -250,6 +253,10 @@ func (l *loop) do(t task) error {
 		return l.audit()
 	case reclaim:
 		l.reclaim()
+	case recount:
+		if l.tables.Recount() {
+			l.queue.AddAfter(t, searchPause)
+		}
 	case warm:
 		l.ServiceChanged(t.service)
 	}
@@ -259,6 +266,9 @@ func (l *loop) do(t task) error {
 // searchPause is the time between two pieces of a search of the tables of connections, each a millisecond or two: it is in no
 // hurry.
 const searchPause = 20 * time.Millisecond
+
+// recountEvery is how often connections that have expired are counted out where a Service balances by them.
+const recountEvery = 10 * time.Second
 
 // reclaimLater schedules a reclaim of what a change left behind.
 func (l *loop) reclaimLater() { l.reclaimAfter(l.reclaimEvery) }

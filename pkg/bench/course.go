@@ -137,6 +137,8 @@ func (t *tasks) addNew(w world, prefix string, from hook) {
 		c.outs = append(c.outs, w.first(w.backend(n)))
 	}
 	t.add(c, from.program, w.first(w.service(newBackends)), true)
+	c.name = prefix + "new_by_load"
+	t.add(c, from.program, w.first(w.loadService()), true)
 }
 
 func (b *bench) reply(d door, w world, o Options) ([]*course, error) {

@@ -82,6 +82,20 @@ func (w world) decision(backends int) lb.Decision {
 	return d
 }
 
+// loadService is a frontend whose ten backends get new connections by their load.
+func (w world) loadService() netip.AddrPort {
+	return netip.AddrPortFrom(w.address("10.96.0.3", "fd00:96::3"), 80)
+}
+
+func (w world) byLoad() lb.Decision {
+	d := w.decision(newBackends)
+	d.Service.Name += "-load"
+	d.Balancing = lb.BalanceLeastConnections
+	d.Frontends[0].Port.Service = d.Service
+	d.Frontends[0].Key.Address = w.loadService()
+	return d
+}
+
 // open loads the programs and publishes the services.
 func open(xdp bool) (*bench, error) {
 	objects, err := bpf.Load(bpf.Options{XDP: xdp, Sizes: bpf.Sizes{Frontends: 1024, Records: 1024, Slots: 1 << 20, Backends: 1024, Services: 1024, Names: 1024}})
@@ -116,8 +130,8 @@ func (b *bench) prepare() error {
 		return err
 	}
 	for _, w := range worlds() {
-		for _, n := range []int{1, newBackends} {
-			if _, err := tables.Apply(w.decision(n)); err != nil {
+		for _, d := range []lb.Decision{w.decision(1), w.decision(newBackends), w.byLoad()} {
+			if _, err := tables.Apply(d); err != nil {
 				return err
 			}
 		}

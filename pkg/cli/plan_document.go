@@ -105,9 +105,7 @@ func newPlanDocument(node lb.Node, offNode lb.OffNode, decisions []lb.Decision, 
 		}
 		for _, frontend := range decision.Frontends {
 			made := newPlanFrontend(frontend, backends)
-			if decision.RoundRobin {
-				made.Balance = lb.BalanceRoundRobin
-			}
+			made.Balance = string(decision.Balancing)
 			if frontend.Key.Protocol == lb.UDP {
 				made.UDPRetry = decision.UDPRetry
 			}

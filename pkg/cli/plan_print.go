@@ -72,7 +72,7 @@ func frontendColumns() []column[planFrontend] {
 		{heading: "FROM OUTSIDE", wide: true, cell: func(f planFrontend) string { return sideText(f.External) }},
 		outside(func(f planFrontend) (string, string) { return sideText(f.Internal), sideText(f.External) }),
 		{heading: "TO OTHER NODES", needed: func(f planFrontend) bool { return f.OffNode != nil }, cell: func(f planFrontend) string { return planWayText(f.OffNode) }},
-		{heading: "BALANCE", needed: func(f planFrontend) bool { return f.Balance != "" }, cell: func(f planFrontend) string { return cmp.Or(f.Balance, lb.BalanceMaglev) }},
+		{heading: "BALANCE", needed: func(f planFrontend) bool { return f.Balance != "" }, cell: func(f planFrontend) string { return cmp.Or(f.Balance, string(lb.BalanceMaglev)) }},
 		{heading: "NEXT BACKEND AFTER", needed: func(f planFrontend) bool { return f.UDPRetry > 0 }, cell: func(f planFrontend) string { return udpRetryText(f.UDPRetry) }},
 		{heading: "AFFINITY", wide: true, cell: func(f planFrontend) string { return secondsText(f.AffinitySeconds) }},
 		{heading: "SOURCES", wide: true, cell: func(f planFrontend) string { return joined(f.SourceRanges) }},

@@ -58,18 +58,23 @@ func TestPlansThatDifferInTheWayToOtherNodesDiffer(t *testing.T) {
 }
 
 // A plan names the way in which backends are chosen where it is not Maglev's, and a comparison of plans a change of it.
-func TestThePlanTellsOfTurns(t *testing.T) {
-	plan := func(turns bool) planDocument {
+func TestThePlanTellsHowConnectionsAreBalanced(t *testing.T) {
+	plan := func(by lb.Balancing) planDocument {
 		name := lb.ServiceName{Namespace: "default", Name: "web"}
 		key := lb.FrontendKey{Address: netip.MustParseAddrPort("10.96.0.1:80")}
-		return newPlanDocument(lb.Node{}, lb.OffNodeSNAT, []lb.Decision{{Service: name, RoundRobin: turns, Frontends: []lb.Frontend{{Key: key, Port: lb.PortName{Service: name}}}}}, nil)
+		return newPlanDocument(lb.Node{}, lb.OffNodeSNAT, []lb.Decision{{Service: name, Balancing: by, Frontends: []lb.Frontend{{Key: key, Port: lb.PortName{Service: name}}}}}, nil)
 	}
-	if by, turn := plan(false).Frontends[0].Balance, plan(true).Frontends[0].Balance; by != "" || turn != "round-robin" {
-		t.Errorf("balance %q and %q", by, turn)
+	if by := plan("").Frontends[0].Balance; by != "" {
+		t.Errorf("balance %q", by)
 	}
-	rows, _ := newPlanDiff(plan(false), plan(true)).rows()
-	if len(rows) != 1 || besideText(rows[0]) != "balance maglev -> round-robin" {
-		t.Errorf("differences %+v", rows)
+	for _, by := range []lb.Balancing{lb.BalanceRoundRobin, lb.BalanceLeastConnections} {
+		if got := plan(by).Frontends[0].Balance; got != string(by) {
+			t.Errorf("balance %q, want %q", got, by)
+		}
+		rows, _ := newPlanDiff(plan(""), plan(by)).rows()
+		if want := "balance maglev -> " + string(by); len(rows) != 1 || besideText(rows[0]) != want {
+			t.Errorf("differences %+v, want %q", rows, want)
+		}
 	}
 }
 

@@ -45,7 +45,7 @@ func serve(in lb.Input, node lb.Node) (lb.Decision, []pool) {
 	use := listsInUse(doors, rules)
 	byKey := make(map[poolKey]*pool, len(pools))
 	d := lb.Decision{
-		Service: in.Service.Name, Held: in.Held, Ejection: in.Service.Ejection, OffNode: in.Service.OffNode, KeepLost: in.Service.KeepLost, RetryRefused: in.Service.RetryRefused, UDPRetry: in.Service.UDPRetry, RoundRobin: in.Service.RoundRobin,
+		Service: in.Service.Name, Held: in.Held, Ejection: in.Service.Ejection, OffNode: in.Service.OffNode, KeepLost: in.Service.KeepLost, RetryRefused: in.Service.RetryRefused, UDPRetry: in.Service.UDPRetry, Balancing: in.Service.Balancing,
 		Backends: make([]lb.Backend, 0, len(in.Endpoints)),
 	}
 	for i := range pools {

@@ -18,7 +18,7 @@ var verdicts = []Word{
 
 	{"translate-established", Verdict, "of a connection that is known, on its way to the backend", ""},
 	{"translate-reply", Verdict, "of a connection that is known, on its way back to the client", ""},
-	{"translate-balance", Verdict, "a new connection: its backend was picked by hash, or in turn (nearlb.io/balance)", ""},
+	{"translate-balance", Verdict, "a new connection: its backend was picked by hash, in turn, or by its load (nearlb.io/balance)", ""},
 	{"translate-affinity", Verdict, "a new connection: session affinity named its backend", ""},
 	{"translate-recover", Verdict, "in the middle of a connection that was not known any more: made again by hash, on the same backend unless backends changed", "many of them: connections were evicted, see the table flows in nearlb status"},
 	{"translate-rehome", Verdict, "the connection's backend is not usable any more: another was picked", "nearlb changes says when and why the backend went"},

@@ -17,9 +17,9 @@ type Decision struct {
 	OffNode  OffNode  // as of the Service, or the agent's flag where that says nothing
 	KeepLost bool     // as of the Service
 
-	RetryRefused bool  // as of the Service
-	UDPRetry     uint8 // as of the Service
-	RoundRobin   bool  // as of the Service
+	RetryRefused bool      // as of the Service
+	UDPRetry     uint8     // as of the Service
+	Balancing    Balancing // as of the Service
 	Frontends    []Frontend
 	Backends     []Backend // every endpoint that a frontend leads to, in a tier or not: their states are published too
 	Endpoints    []EndpointReason

@@ -6,7 +6,7 @@ import "slices"
 
 // Equal tells whether two decisions are the same in every part, reasons and problems included. A nil list equals an empty one.
 func (d Decision) Equal(o Decision) bool {
-	return d.Service == o.Service && d.Ejection == o.Ejection && d.OffNode == o.OffNode && d.KeepLost == o.KeepLost && d.RetryRefused == o.RetryRefused && d.UDPRetry == o.UDPRetry && d.RoundRobin == o.RoundRobin &&
+	return d.Service == o.Service && d.Ejection == o.Ejection && d.OffNode == o.OffNode && d.KeepLost == o.KeepLost && d.RetryRefused == o.RetryRefused && d.UDPRetry == o.UDPRetry && d.Balancing == o.Balancing &&
 		slices.EqualFunc(d.Frontends, o.Frontends, Frontend.Equal) &&
 		slices.EqualFunc(d.Backends, o.Backends, Backend.Equal) &&
 		slices.Equal(d.Endpoints, o.Endpoints) &&

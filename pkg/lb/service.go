@@ -30,15 +30,24 @@ type Service struct {
 	KeepLost        bool           // annotation nearlb.io/reset-lost is false: connections whose backend is gone and silent get no reset
 	RetryRefused    bool           // annotation nearlb.io/retry-refused: a SYN that a backend refuses goes to the next one, and the client is not told
 	UDPRetry        uint8          // annotation nearlb.io/udp-retry: so many datagrams of a flow without an answer, and the next backend gets those that follow; 0: never
-	RoundRobin      bool           // annotation nearlb.io/balance: new connections go to the backends of a tier in turn
+	Balancing       Balancing      // annotation nearlb.io/balance; "": maglev
 	WantsHints      bool           // spec.trafficDistribution or annotation topology-mode: slices should have hints
 }
 
-// The values of the annotation nearlb.io/balance: how the backend of a new connection is chosen.
+// Balancing is how the backend of a new connection is chosen.
+type Balancing string
+
+// The values of the annotation nearlb.io/balance.
 const (
-	BalanceMaglev     = "maglev"      // by a hash of the connection, which finds it again
-	BalanceRoundRobin = "round-robin" // in turn
+	BalanceMaglev           Balancing = "maglev"            // by a hash of the connection, which finds it again
+	BalanceRoundRobin       Balancing = "round-robin"       // in turn
+	BalanceLeastConnections Balancing = "least-connections" // of two by that hash the one with fewer open connections for its weight
 )
+
+// Balancings are the values that a person may give.
+func Balancings() []Balancing {
+	return []Balancing{BalanceMaglev, BalanceRoundRobin, BalanceLeastConnections}
+}
 
 // AnyTopology is the topology key that every endpoint matches. It comes last.
 const AnyTopology = "*"

@@ -33,6 +33,7 @@ func (c *Carrier) flows(f *bpf.Former, known *identities, done *Carried) error {
 			if flow.Word&flowPhase != flowLive || expiry.expired(&flow) {
 				continue
 			}
+			flow.Seen &^= seenCounted // nobody has counted it here: Recount does
 			if !known.translate(&flow) || !c.put(flow, &settings, expiry) {
 				done.Left++
 				continue

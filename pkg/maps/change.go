@@ -191,13 +191,16 @@ func serviceFlags(d *lb.Decision) (flags uint8) {
 	if d.RetryRefused {
 		flags |= uint8(bpf.NearlbRecordFlagsRECORD_RETRY_REFUSED)
 	}
-	if d.RoundRobin {
-		flags |= uint8(bpf.NearlbRecordFlagsRECORD_ROUND_ROBIN)
-	}
 	if d.KeepLost {
 		flags |= uint8(bpf.NearlbRecordFlagsRECORD_KEEP_LOST)
 	}
 	return flags
+}
+
+// balanceOf is a record's, of how a Service balances.
+var balanceOf = map[lb.Balancing]uint8{
+	lb.BalanceRoundRobin:       uint8(bpf.NearlbBalanceBALANCE_ROUND_ROBIN),
+	lb.BalanceLeastConnections: uint8(bpf.NearlbBalanceBALANCE_LEAST_CONNECTIONS),
 }
 
 func (c *change) prepareFrontend(w *wish) error {
@@ -211,6 +214,7 @@ func (c *change) prepareFrontend(w *wish) error {
 	} else {
 		f.value = frontendRecord(w.frontend, p.id)
 		f.value.Flags |= wayFlags(c.decision.OffNode) | serviceFlags(c.decision)
+		f.value.Balance = balanceOf[c.decision.Balancing]
 		if w.frontend.Key.Protocol == lb.UDP {
 			f.value.UdpRetry = c.decision.UDPRetry
 		}

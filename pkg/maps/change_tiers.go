@@ -120,7 +120,7 @@ func idsOf(members []member) []uint32 {
 func (c *change) run(p *port, members []member) (*run, error) {
 	all, shares := idsOf(members), c.t.sharesOf(weightsOf(members))
 	count := uint32(c.t.tableSize(len(members)))
-	inTurn := c.decision.RoundRobin
+	inTurn := c.decision.Balancing == lb.BalanceRoundRobin
 	switch {
 	case shares != nil:
 		count = sum(shares)

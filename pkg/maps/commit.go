@@ -15,10 +15,10 @@ import (
 // so that a failure between two of them leaves something that the next change mends.
 func (c *change) commit() error {
 	t := c.t
-	steps := []func() error{c.writeNames, c.writeBackends, c.addRanges, c.writeRuns, c.putFrontends, c.dropFrontends,
+	steps := []func() error{c.writeNames, c.writeBackends, c.writeWeights, c.addRanges, c.writeRuns, c.putFrontends, c.dropFrontends,
 		c.settleBackends, c.removeRanges}
 	if len(t.frontends)+len(c.frontends) > int(t.store.sizes.Frontends) {
-		steps[4], steps[5] = steps[5], steps[4] // no room for both: those that go anyway go first
+		steps[5], steps[6] = steps[6], steps[5] // no room for both: those that go anyway go first
 	}
 	var failed error
 	for _, step := range steps {

@@ -76,7 +76,7 @@ func (t *Tables) tellAgain(stats *Stats) {
 
 func (t *Tables) apply(d *lb.Decision) (Stats, error) {
 	s := t.service(d.Service)
-	s.ejection, s.keepLost = d.Ejection, d.KeepLost
+	s.ejection, s.keepLost, s.balancing = d.Ejection, d.KeepLost, d.Balancing
 	t.applying = s
 	defer func() { t.applying = nil }()
 	wanted := wishes(d)

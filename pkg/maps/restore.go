@@ -259,7 +259,7 @@ func (r *restorer) run(f *frontend, s span, runs map[span]*run) *run {
 	if !r.plausible(s, ids, f.value.Service) || !r.slots.reserve(s) {
 		return nil
 	}
-	have := &run{span: s, port: f.port, inTurn: f.value.Flags&uint8(bpf.NearlbRecordFlagsRECORD_ROUND_ROBIN) != 0}
+	have := &run{span: s, port: f.port, inTurn: f.value.Balance == uint8(bpf.NearlbBalanceBALANCE_ROUND_ROBIN)}
 	runs[s] = have
 	if f.port != nil && r.members(have, ids) && f.port.run(have.ids, have.shares, have.count, have.inTurn) == nil {
 		f.port.runs = append(f.port.runs, have)

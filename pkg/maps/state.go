@@ -54,7 +54,9 @@ type Tables struct {
 	sources    *sources
 	searching  *search // of the tables of connections, while it goes on
 	piece      searchPiece
-	config     *Config // as told last; nil: not yet
+	recounting *recount         // of the connections that count, while it goes on
+	drifts     map[uint32]int32 // by backend: connections that the last recount found beyond those that are counted
+	config     *Config          // as told last; nil: not yet
 
 	tunnelNodes map[string]*named // that have a number for the tunnel's sake
 	tunnelOn    bool              // local_backends follows what is published
@@ -78,14 +80,15 @@ type staleMark struct{ since, searched time.Time }
 
 // service is one Kubernetes Service as published.
 type service struct {
-	name     lb.ServiceName
-	applied  bool // its decision was published; false: restored, or removed
-	ports    []*port
-	keys     []frontendKey // that it claims, in order
-	waits    int           // how many of these another Service has
-	ejection lb.Ejection   // of the decision published last
-	keepLost bool          // the same
-	decision *lb.Decision  // the last one published, kept as long as it waits for a key
+	name      lb.ServiceName
+	applied   bool // its decision was published; false: restored, or removed
+	ports     []*port
+	keys      []frontendKey // that it claims, in order
+	waits     int           // how many of these another Service has
+	ejection  lb.Ejection   // of the decision published last
+	keepLost  bool          // the same
+	balancing lb.Balancing  // the same
+	decision  *lb.Decision  // the last one published, kept as long as it waits for a key
 }
 
 // port finds a service port; nil when there is none.

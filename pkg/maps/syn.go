@@ -86,6 +86,7 @@ func (s *store) synTimes(id uint32) (t SYNTimes) {
 func (s *store) forgetAnswers(id uint32) {
 	if s.health.in(id, 1) {
 		s.health.store(id, wordAnswered, 0)
+		s.forgetLoad(id)
 	}
 	if id >= s.syn.size {
 		return

@@ -5,6 +5,8 @@ package maps
 import (
 	"slices"
 	"testing"
+
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // slotsOf are the ids in the one run that service number 1 has in use.
@@ -33,7 +35,7 @@ func TestATierOfTurnsHasASlotForEachBackend(t *testing.T) {
 	store := memoryStore(tinySizes())
 	b := newBench(t, store)
 	d := made(1, active(1, 2, 4)...)
-	d.RoundRobin = true
+	d.Balancing = lb.BalanceRoundRobin
 	b.apply(t, d)
 	slots := b.slotsOf(t)
 	if len(slots) != 3 || !slices.IsSorted(slots) || len(slices.Compact(slices.Clone(slots))) != 3 {
@@ -51,7 +53,7 @@ func TestATierOfTurnsHasASlotForEachBackend(t *testing.T) {
 	if again := b.slotsOf(t); !slices.Equal(again, slots) {
 		t.Errorf("slots %v, were %v", again, slots)
 	}
-	d.RoundRobin = false
+	d.Balancing = ""
 	b.apply(t, d)
 	if slots := b.slotsOf(t); len(slots) != b.tableSize(3) {
 		t.Errorf("%d slots of Maglev's", len(slots))

@@ -41,7 +41,7 @@ const maxTopologyKeys = 16
 // readAnnotations puts what nearlb's annotations ask for into the Service. One that breaks a rule has no effect: the Service
 // is served as if it were not there (requirement B8). The problems come in the order of the annotations' names, those that nobody reads last.
 func readAnnotations(out *serviceMore, svc *corev1.Service) (errs field.ErrorList) {
-	out.RoundRobin, errs = roundRobin(svc)
+	out.Balancing, errs = balancing(svc)
 	_, wrong := nameSelection(svc) // names alone are made of it
 	errs = append(errs, wrong...)
 	ejection, wrong := ejection(svc)
@@ -116,13 +116,17 @@ func retryRefused(svc *corev1.Service) (bool, field.ErrorList) {
 	return value == "true", oneOf(path, value, "true", "false")
 }
 
-// roundRobin tells how the backend of a new connection is chosen: annotation nearlb.io/balance.
-func roundRobin(svc *corev1.Service) (bool, field.ErrorList) {
+// balancing tells how the backend of a new connection is chosen: annotation nearlb.io/balance.
+func balancing(svc *corev1.Service) (lb.Balancing, field.ErrorList) {
 	value, path := annotation(svc, annotationBalance)
 	if value == "" {
-		return false, nil
+		return "", nil
 	}
-	return value == lb.BalanceRoundRobin, oneOf(path, value, lb.BalanceMaglev, lb.BalanceRoundRobin)
+	wants := lb.Balancing(value)
+	if errs := oneOf(path, wants, lb.Balancings()...); len(errs) > 0 || wants == lb.BalanceMaglev {
+		return "", errs
+	}
+	return wants, nil
 }
 
 // maxUDPRetry is what the tables have room for.

@@ -96,7 +96,8 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 		{"no such thing", "nearlb.io/reset-lost: 'no'", "", "[]  false", []string{`nearlb.io/reset-lost: "no": unsupported value`}},
 		{"refused connections go on", "nearlb.io/retry-refused: 'true'", "", "[]  false retry", nil},
 		{"no such answer", "nearlb.io/retry-refused: 'yes'", "", "[]  false", []string{`nearlb.io/retry-refused: "yes": unsupported value`}},
-		{"in turn", "nearlb.io/balance: round-robin", "", "[]  false in turn", nil},
+		{"in turn", "nearlb.io/balance: round-robin", "", "[]  false round-robin", nil},
+		{"by connections", "nearlb.io/balance: least-connections", "", "[]  false least-connections", nil},
 		{"by hash", "nearlb.io/balance: maglev", "", "[]  false", nil},
 		{"no such balance", "nearlb.io/balance: random", "", "[]  false", []string{`nearlb.io/balance: "random": unsupported value`}},
 		{"datagrams go on", "nearlb.io/udp-retry: ' 3 '", udp, "[]  false 3 datagrams", nil},
@@ -122,8 +123,8 @@ func TestAnnotationsAskForTopology(t *testing.T) {
 			if svc.RetryRefused {
 				asked += " retry"
 			}
-			if svc.RoundRobin {
-				asked += " in turn"
+			if svc.Balancing != "" {
+				asked += " " + string(svc.Balancing)
 			}
 			if svc.UDPRetry > 0 {
 				asked += fmt.Sprintf(" %d datagrams", svc.UDPRetry)

@@ -77,6 +77,10 @@ func (o options) scenes() []scene {
 			{fmt.Sprint(o.restarts()) + " restarts, one backend after the other, each of which is listed for 300 ms after its port has closed, 1,000 connects a second: failed", "", refusals},
 		}},
 		{name: "roll-retry", nearlbAlone: true, play: playRollRetry, rows: []row{{"the same, with nearlb.io/retry-refused", "0", refusals}}},
+		{name: "load", play: playLoad, rows: []row{
+			{"one of 10 backends works ten times as long as the others, clients ask for 80 % of what all can do: p99 of requests", "", loaded},
+		}},
+		{name: "load-least", nearlbAlone: true, play: playLoadLeast, rows: []row{{"the same, with nearlb.io/balance: least-connections", "half of nearlb's, or less", loaded}}},
 		{name: "loss", nearlbAlone: true, play: playLoss, rows: ejected("a twentieth of all packets of servers is lost: backends left out")},
 		{name: "slow", nearlbAlone: true, play: playSlow, rows: ejected("a backend answers half of its SYNs: backends left out")},
 		{name: "flood", nearlbAlone: true, play: playFlood, rows: ejected("a pod floods a Service with SYNs: backends left out")},
@@ -223,6 +227,11 @@ func playHang(w *world) (f figures, err error) {
 	})
 	err = both.Wait()
 	return f, err
+}
+
+// loaded is how long requests took.
+func loaded(f figures) string {
+	return fmt.Sprintf("%s of %s", spread(f.all, 99), thousands(len(f.all)))
 }
 
 // refusals are connections that failed.

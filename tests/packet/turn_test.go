@@ -12,7 +12,7 @@ import (
 )
 
 // turning is a Service whose new connections take turns.
-func turning(d lb.Decision) lb.Decision { d.RoundRobin = true; return d }
+func turning(d lb.Decision) lb.Decision { d.Balancing = lb.BalanceRoundRobin; return d }
 
 // Each backend in turn, whatever the client's port; packets of a connection, copies of its SYN, and one in the middle whose entry is lost take no
 // turn.

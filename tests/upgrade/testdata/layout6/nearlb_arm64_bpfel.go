@@ -139,7 +139,11 @@ type NearlbBackendHealth struct {
 	Clients    uint8
 	Pad        [3]uint8
 	Times      uint32
-	Pad2       [20]uint8
+	Open       int32
+	Weight     uint32
+	SynTime    uint32
+	SynTimed   uint32
+	Pad2       [4]uint8
 }
 
 type NearlbBackendState uint32
@@ -152,6 +156,14 @@ const (
 	NearlbBackendStateBACKEND_GONE      NearlbBackendState = 4
 	NearlbBackendStateBACKEND_RESPONDER NearlbBackendState = 5
 	NearlbBackendStateBACKEND_GONE_KEPT NearlbBackendState = 6
+)
+
+type NearlbBalance uint32
+
+const (
+	NearlbBalanceBALANCE_MAGLEV            NearlbBalance = 0
+	NearlbBalanceBALANCE_ROUND_ROBIN       NearlbBalance = 1
+	NearlbBalanceBALANCE_LEAST_CONNECTIONS NearlbBalance = 2
 )
 
 type NearlbDevice struct {
@@ -247,6 +259,13 @@ const (
 	NearlbFlowFlagsFLOW_CARRIED NearlbFlowFlags = 32
 	NearlbFlowFlagsFLOW_DSR     NearlbFlowFlags = 64
 	NearlbFlowFlagsFLOW_ASKS    NearlbFlowFlags = 128
+)
+
+type NearlbFlowLoad uint32
+
+const (
+	NearlbFlowLoadSEEN_LOADS   NearlbFlowLoad = 1073741824
+	NearlbFlowLoadSEEN_COUNTED NearlbFlowLoad = 2147483648
 )
 
 type NearlbFlowPhase uint32
@@ -484,7 +503,8 @@ type NearlbRecord struct {
 		Reason   uint8
 		Action   uint8
 	}
-	Pad      [5]uint8
+	Pad      [4]uint8
+	Balance  uint8
 	UdpRetry uint8
 	Kind     uint8
 	Flags    uint8
@@ -502,7 +522,6 @@ const (
 	NearlbRecordFlagsRECORD_CARRY         NearlbRecordFlags = 8
 	NearlbRecordFlagsRECORD_DSR           NearlbRecordFlags = 16
 	NearlbRecordFlagsRECORD_RETRY_REFUSED NearlbRecordFlags = 32
-	NearlbRecordFlagsRECORD_ROUND_ROBIN   NearlbRecordFlags = 64
 	NearlbRecordFlagsRECORD_KEEP_LOST     NearlbRecordFlags = 128
 )
 
@@ -668,8 +687,9 @@ type NearlbTried uint32
 const (
 	NearlbTriedTRIED_COUNT_BITS NearlbTried = 2
 	NearlbTriedTRIED_MAX        NearlbTried = 3
-	NearlbTriedTRIED_ID_BITS    NearlbTried = 11
+	NearlbTriedTRIED_ID_BITS    NearlbTried = 10
 	NearlbTriedTRIED_SHIFT      NearlbTried = 8
+	NearlbTriedTRIED_BITS       NearlbTried = 22
 )
 
 type NearlbTunnelEnd struct {
@@ -889,9 +909,11 @@ const (
 	NearlbVarExportAnswerCount     = "export_answer_count"
 	NearlbVarExportAnswerFlags     = "export_answer_flags"
 	NearlbVarExportBackendState    = "export_backend_state"
+	NearlbVarExportBalance         = "export_balance"
 	NearlbVarExportEvent           = "export_event"
 	NearlbVarExportEventKind       = "export_event_kind"
 	NearlbVarExportFlowFlags       = "export_flow_flags"
+	NearlbVarExportFlowLoad        = "export_flow_load"
 	NearlbVarExportFlowPhase       = "export_flow_phase"
 	NearlbVarExportFlowSeen        = "export_flow_seen"
 	NearlbVarExportHook            = "export_hook"
@@ -1078,9 +1100,11 @@ type NearlbVariableSpecs struct {
 	ExportAnswerCount     *ebpf.VariableSpec `ebpf:"export_answer_count"`
 	ExportAnswerFlags     *ebpf.VariableSpec `ebpf:"export_answer_flags"`
 	ExportBackendState    *ebpf.VariableSpec `ebpf:"export_backend_state"`
+	ExportBalance         *ebpf.VariableSpec `ebpf:"export_balance"`
 	ExportEvent           *ebpf.VariableSpec `ebpf:"export_event"`
 	ExportEventKind       *ebpf.VariableSpec `ebpf:"export_event_kind"`
 	ExportFlowFlags       *ebpf.VariableSpec `ebpf:"export_flow_flags"`
+	ExportFlowLoad        *ebpf.VariableSpec `ebpf:"export_flow_load"`
 	ExportFlowPhase       *ebpf.VariableSpec `ebpf:"export_flow_phase"`
 	ExportFlowSeen        *ebpf.VariableSpec `ebpf:"export_flow_seen"`
 	ExportHook            *ebpf.VariableSpec `ebpf:"export_hook"`
@@ -1251,9 +1275,11 @@ type NearlbVariables struct {
 	ExportAnswerCount     *ebpf.Variable `ebpf:"export_answer_count"`
 	ExportAnswerFlags     *ebpf.Variable `ebpf:"export_answer_flags"`
 	ExportBackendState    *ebpf.Variable `ebpf:"export_backend_state"`
+	ExportBalance         *ebpf.Variable `ebpf:"export_balance"`
 	ExportEvent           *ebpf.Variable `ebpf:"export_event"`
 	ExportEventKind       *ebpf.Variable `ebpf:"export_event_kind"`
 	ExportFlowFlags       *ebpf.Variable `ebpf:"export_flow_flags"`
+	ExportFlowLoad        *ebpf.Variable `ebpf:"export_flow_load"`
 	ExportFlowPhase       *ebpf.Variable `ebpf:"export_flow_phase"`
 	ExportFlowSeen        *ebpf.Variable `ebpf:"export_flow_seen"`
 	ExportHook            *ebpf.Variable `ebpf:"export_hook"`

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// The load of the backends of Services that balance by connections: bpf/lib/load.h. The programs count connections as they open and close;
+// what they cannot see is mended here.
+
+const (
+	wordOpen    = int(unsafe.Offsetof(healthRow{}.Open) / 4)
+	wordWeight  = int(unsafe.Offsetof(healthRow{}.Weight) / 4)
+	wordSynTime = int(unsafe.Offsetof(healthRow{}.SynTime) / 4)
+	wordOfPort  = int(unsafe.Offsetof(bpf.NearlbFlow{}.Service) / 4)
+	seenLoads   = uint32(bpf.NearlbFlowLoadSEEN_LOADS)
+	seenCounted = uint32(bpf.NearlbFlowLoadSEEN_COUNTED)
+	wordsOfTags = 2 // of a set
+)
+
+// addOpen counts connections of a backend in or out; programs do so at the same time.
+func (s *store) addOpen(id uint32, connections int32) {
+	atomic.AddUint32(s.health.word(id, wordOpen), uint32(connections))
+	s.health.written()
+}
+
+// open is how many connections count.
+func (s *store) open(id uint32) int32 { return int32(s.health.load(id, wordOpen)) }
+
+// forgetLoad begins anew with an id: another endpoint has it.
+func (s *store) forgetLoad(id uint32) {
+	for _, word := range []int{wordOpen, wordWeight, wordSynTime} {
+		s.health.store(id, word, 0)
+	}
+}
+
+// writeWeights tells the programs what each backend is due, where they compare connections by that.
+func (c *change) writeWeights() error {
+	if c.decision.Balancing != lb.BalanceLeastConnections {
+		return nil
+	}
+	for i := range c.members {
+		for _, m := range c.members[i].all {
+			if health := c.t.store.health; health.load(m.id, wordWeight) != m.due {
+				health.store(m.id, wordWeight, m.due)
+			}
+		}
+	}
+	return nil
+}
+
+// recount is a walk of the flow table for the connections that count.
+type recount struct {
+	ports map[uint32]bool  // ids of the service ports that balance by connections
+	found map[uint32]int32 // connections that count, by backend
+	set   uint32           // where to go on
+}
+
+// Recount compares the connections that count for their backends with the flow table, a piece of it in each call, and makes up for what is
+// not so: it counts those out that have expired, and those in that were there before their Service asked for it. It returns true as long as
+// the walk goes on. Where no Service balances by connections it does nothing.
+func (t *Tables) Recount() (more bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	if t.recounting == nil {
+		t.recounting = &recount{ports: t.portsByLoad(), found: map[uint32]int32{}}
+	}
+	r := t.recounting
+	if len(r.ports) > 0 && !t.recountSome(r) {
+		return true
+	}
+	t.recounting = nil
+	t.settleLoad(r)
+	return false
+}
+
+func (t *Tables) portsByLoad() map[uint32]bool {
+	ports := map[uint32]bool{}
+	for _, s := range t.services {
+		if s.balancing != lb.BalanceLeastConnections {
+			continue
+		}
+		for _, p := range s.ports {
+			ports[p.id] = true
+		}
+	}
+	return ports
+}
+
+// recountSome looks at the next sets of the flow table. It returns true at the end of the table.
+func (t *Tables) recountSome(r *recount) bool {
+	s, expiry := t.store, newExpiry(t.store.clock)
+	for end := min(s.flows.size, r.set+t.piece.sets); r.set < end; r.set++ {
+		block, tags := r.set/uint32(flowSets), int(r.set)%flowSets*wordsOfTags
+		if s.tags.load(block, tags)|s.tags.load(block, tags+1) == 0 {
+			continue
+		}
+		for way := range flowWays {
+			if place := flowPlace(r.set, way); r.ports[atomic.LoadUint32(flowWord(s.flows, place, wordOfPort))] {
+				r.entry(s, place, expiry)
+			}
+		}
+	}
+	return r.set == s.flows.size
+}
+
+// entry has a connection count if it is open, and not if it has ended. The programs may change the entry at the same time: then it stays as
+// they have it until the next walk.
+func (r *recount) entry(s *store, place uint32, e expiry) {
+	f, ok := readFlow(s.flows, place)
+	if !ok || f.Word&flowPhase != flowLive || f.Flags&(flowAlias|flowDirect) != 0 || !r.ports[f.Service] ||
+		f.Backend >= s.backends.size || uint16(s.backends.load(f.Backend, wordMembership)) != f.Generation {
+		return
+	}
+	counts, open := f.Seen&seenCounted != 0, isOpen(&f, e)
+	seen := flowWord(s.flows, place, wordSeen)
+	switch {
+	case open && !counts && atomic.CompareAndSwapUint32(seen, f.Seen, f.Seen|seenLoads|seenCounted):
+		s.addOpen(f.Backend, 1)
+		counts = true
+	case !open && counts && atomic.CompareAndSwapUint32(seen, f.Seen, f.Seen&^seenCounted):
+		s.addOpen(f.Backend, -1)
+		counts = false
+	}
+	if counts {
+		r.found[f.Backend]++
+	}
+}
+
+// settleLoad corrects the counts at the end of a walk. Connections open and close while it goes on, so that the two always differ on a busy
+// node: as much is corrected as this walk and the one before agree about.
+func (t *Tables) settleLoad(r *recount) {
+	drifts := map[uint32]int32{}
+	for _, s := range t.services {
+		if s.balancing != lb.BalanceLeastConnections {
+			continue
+		}
+		for _, p := range s.ports {
+			if !r.ports[p.id] {
+				continue
+			}
+			for i := range p.backends {
+				id := p.backends[i].id
+				drift := r.found[id] - t.store.open(id)
+				if agreed := agreement(drift, t.drifts[id]); agreed != 0 {
+					t.store.addOpen(id, agreed)
+					drift -= agreed
+				}
+				if drift != 0 {
+					drifts[id] = drift
+				}
+			}
+		}
+	}
+	t.drifts = drifts
+}
+
+// agreement is the smaller one of two differences in the same direction, else 0.
+func agreement(a, b int32) int32 {
+	switch {
+	case a > 0 && b > 0:
+		return min(a, b)
+	case a < 0 && b < 0:
+		return max(a, b)
+	}
+	return 0
+}

@@ -204,6 +204,7 @@ func (s *stage) run(command ...string) string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	defer os.Remove(p.Log) // a test that fails prints what is left in logs
 	<-p.Ended()
 	said, err := os.ReadFile(p.Log)
 	if err != nil {

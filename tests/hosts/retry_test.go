@@ -18,7 +18,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/lab"
 )
 
-// deaf has a pod lose the SYNs that come to it, as one whose node has lost its power.
+// deaf has a pod lose the SYNs that come to it, as one whose node has lost its power. It counts those of the tests' clients, who choose their
+// ports: those that the kernel chooses are of the agent's own questions, which come when they like.
 func deaf(t *testing.T, p *lab.Pod) {
 	t.Helper()
 	if err := p.Netfilter(fmt.Sprintf(`
@@ -26,7 +27,11 @@ table inet deaf {
 	counter syns { }
 	chain input {
 		type filter hook input priority filter
-		tcp dport %d tcp flags & (syn | ack) == syn counter name syns drop
+		tcp dport %d tcp flags & (syn | ack) == syn jump lost
+	}
+	chain lost {
+		tcp sport 32768-60999 drop
+		counter name syns drop
 	}
 }`, targetPort)); err != nil {
 		t.Fatal(err)

@@ -24,8 +24,9 @@ const (
 	servicePort = 80
 	nodePort    = 30080
 	targetPort  = 8080
-	// patience is how long a change may take: long, so that only what never comes is a failure.
-	patience = 2 * time.Minute
+	// patience is how long a change may take: long, so that only what never comes is a failure. An upgrade loads two sets of programs, which
+	// takes the verifier seconds of a processor that dozens of others may want.
+	patience = 5 * time.Minute
 )
 
 // rig is a cluster of two nodes, of which the first changes its agent. Packets for its Services' addresses come to it.

@@ -60,8 +60,7 @@ func Run(ctx context.Context, o Options) (err error) {
 // start opens everything that works with one set of tables, in steps of which each wants those before it. The first start has the
 // source read objects from the moment that the privileges are settled: the first list takes as long as to restore tables.
 func (d *daemon) start(ctx context.Context, p plan) (_ *running, err error) {
-	r := &running{options: d.options, log: d.log, metrics: d.metrics, source: d.source, origin: d.origin, reader: d.reader, checks: d.checks, daemon: d, plan: p,
-		loaded: make(chan struct{}), hostNews: make(chan struct{}, 1), shortcutNews: make(chan struct{}, 1)}
+	r := &running{daemon: d, plan: p, loaded: make(chan struct{}), hostNews: make(chan struct{}, 1), shortcutNews: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
@@ -96,8 +95,8 @@ func (r *running) openTables(context.Context) (err error) {
 	if r.tables, err = tables.Open(&r.objects.NearlbMaps); err != nil {
 		return err
 	}
-	if r.options.Wrote != nil && !r.plan.waiting {
-		r.tables.Watch(r.options.Wrote)
+	if r.daemon.options.Wrote != nil && !r.plan.waiting {
+		r.tables.Watch(r.daemon.options.Wrote)
 	}
 	serving := r.tables.Serving()
 	r.daemon.foundServing(serving)
@@ -129,7 +128,7 @@ func (r *running) loadPrograms(ctx context.Context) error {
 	}
 	p := r.plan
 	p.fresh = false
-	q := r.options.request(p)
+	q := r.daemon.options.request(p)
 	loaded, err := r.daemon.loader.load(ctx, q)
 	if ctx.Err() != nil {
 		return nil
@@ -168,22 +167,22 @@ func (r *running) programmed(ctx context.Context) bool {
 
 // openLoop readies what publishes, and has everybody ask this agent from now on.
 func (r *running) openLoop(context.Context) error {
-	o, d := r.options, r.daemon
+	o, d := r.daemon.options, r.daemon
 	namespace, err := bpf.NamespaceCookie()
 	if err != nil {
 		return err
 	}
-	r.loop = newLoop(r.source, r.tables, r.metrics, d.diary, r.log, loopOptions{
+	r.loop = newLoop(r.daemon.source, r.tables, r.daemon.metrics, d.diary, r.daemon.log, loopOptions{
 		loopback4: o.Loopback4, loopback6: o.Loopback6, offNode: o.OffNode, tunnelPort: r.tunnelPort(), peers: d.peers,
 		auditEvery: o.AuditEvery, reclaimEvery: o.ReclaimEvery, debounce: o.Debounce,
 		namespace: namespace, snatPorts: o.SNATPorts, snatWide: o.SNATAllPorts && r.objects.Conntrack() == nil, nodeConfig: o.nodeConfig(),
-		nodeChanged: func() { r.devices.Changed(); r.checks.Look(); r.hostChanged(); d.lookAtNames() },
-		checks:      r.checks,
+		nodeChanged: func() { r.devices.Changed(); r.daemon.checks.Look(); r.hostChanged(); d.lookAtNames() },
+		checks:      r.daemon.checks,
 		names:       d.nameTables(),
 		changes:     d.changes,
 		warming:     d.warming,
 	})
-	if err := r.reader.open(&r.objects.NearlbMaps); err != nil {
+	if err := r.daemon.reader.open(&r.objects.NearlbMaps); err != nil {
 		return err
 	}
 	if !r.plan.waiting {
@@ -207,8 +206,8 @@ func (r *running) lookAround(context.Context) error {
 	r.lookAtRules()
 	r.lookAtShortcut()
 	r.lookAtHost()
-	r.looked(r.metrics.Look())
-	r.tables.TellEnds(r.metrics)
+	r.looked(r.daemon.metrics.Look())
+	r.tables.TellEnds(r.daemon.metrics)
 	return nil
 }
 
@@ -237,25 +236,25 @@ func (d *daemon) guard(ctx context.Context) watch.Guard {
 func (r *running) attachOptions(ctx context.Context) attach.Options {
 	var once sync.Once
 	return attach.Options{
-		Pods:     r.options.PodDevices,
-		Networks: r.options.NetDevices,
+		Pods:     r.daemon.options.PodDevices,
+		Networks: r.daemon.options.NetDevices,
 		Network: func(n attach.Network) {
 			r.networkChanged(n)
-			r.checks.Look()
+			r.daemon.checks.Look()
 			r.hostChanged()
 			r.shortcutChanged()
 			r.daemon.lookAtNames()
 		},
-		Peers:         r.options.Shortcut != ShortcutOff,
-		NodeAddresses: func() []netip.Addr { return r.source.Node().Addresses },
-		LinkDir:       bpf.LinkDirectory(r.options.PinPath),
+		Peers:         r.daemon.options.Shortcut != ShortcutOff,
+		NodeAddresses: func() []netip.Addr { return r.daemon.source.Node().Addresses },
+		LinkDir:       bpf.LinkDirectory(r.daemon.options.PinPath),
 		Former:        r.formerLinks,
 		Carry:         r.carryConnections,
-		QdiscDir:      bpf.QdiscDirectory(r.options.PinPath),
-		Ours:          func() (map[ebpf.ProgramID]bool, error) { return bpf.PinnedPrograms(r.options.PinPath) },
-		XDP:           attach.XDPOptions{Mode: r.options.XDP, Serve: r.objects.SetXDPDevices},
-		Force:         r.options.AttachMethod,
-		Log:           r.log,
+		QdiscDir:      bpf.QdiscDirectory(r.daemon.options.PinPath),
+		Ours:          func() (map[ebpf.ProgramID]bool, error) { return bpf.PinnedPrograms(r.daemon.options.PinPath) },
+		XDP:           attach.XDPOptions{Mode: r.daemon.options.XDP, Serve: r.objects.SetXDPDevices},
+		Force:         r.daemon.options.AttachMethod,
+		Log:           r.daemon.log,
 		Synced:        func() { r.turn(); once.Do(r.removeOldPrograms); r.leaveFormer() },
 	}
 }
@@ -263,16 +262,16 @@ func (r *running) attachOptions(ctx context.Context) attach.Options {
 // boundMemory bounds the runtime's by the cgroup's.
 func (r *running) boundMemory() {
 	if limit, err := boundMemory(&r.objects.NearlbMaps); err != nil {
-		r.log.Warn("bound memory", "error", err)
+		r.daemon.log.Warn("bound memory", "error", err)
 	} else if limit > 0 && !r.plan.waiting {
-		r.log.Info("bounded memory", "bytes", limit)
+		r.daemon.log.Info("bounded memory", "bytes", limit)
 	}
 }
 
 // removeUnattachedPrograms keeps agents that end again and again before they attach anything from piling up programs. It tells whether
 // programs of an earlier agent may be attached.
 func (r *running) removeUnattachedPrograms() bool {
-	rows, err := attach.List(bpf.LinkDirectory(r.options.PinPath))
+	rows, err := attach.List(bpf.LinkDirectory(r.daemon.options.PinPath))
 	attached := map[ebpf.ProgramID]bool{}
 	for _, row := range rows {
 		attached[ebpf.ProgramID(row.ID)] = true
@@ -281,7 +280,7 @@ func (r *running) removeUnattachedPrograms() bool {
 		err = r.objects.RemoveUnattachedPrograms(attached)
 	}
 	if err != nil {
-		r.log.Warn("remove programs that were never attached", "error", err)
+		r.daemon.log.Warn("remove programs that were never attached", "error", err)
 	}
 	return err != nil || len(rows) > 0
 }
@@ -290,7 +289,7 @@ func (r *running) removeUnattachedPrograms() bool {
 func (r *running) removeOldPrograms() {
 	if err := r.programs.RemoveOldPrograms(); err != nil {
 		r.trouble("remove old programs", err)
-		r.log.Error("remove old programs", "error", err)
+		r.daemon.log.Error("remove old programs", "error", err)
 	}
 }
 

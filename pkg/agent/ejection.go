@@ -141,14 +141,14 @@ func newEjector(tables ejectable, mode lb.Ejection, log *slog.Logger, changes *c
 
 // followHealth leaves backends out that do not answer, until ctx ends.
 func (r *running) followHealth(ctx context.Context) {
-	e := newEjector(r.tables, r.options.Ejection, r.log, r.changes, r.metrics)
+	e := newEjector(r.tables, r.daemon.options.Ejection, r.daemon.log, r.changes, r.daemon.metrics)
 	told := make(chan maps.Suspect)
 	go func() {
 		defer close(told)
 		for ctx.Err() == nil {
 			err := readSuspects(ctx, told, func() (suspects, error) { return maps.NewSuspectReader(&r.objects.NearlbMaps) })
 			if r.trouble("read suspects", err) {
-				r.log.Error("read suspects", "error", err)
+				r.daemon.log.Error("read suspects", "error", err)
 			}
 			pause(ctx, readAgain)
 		}

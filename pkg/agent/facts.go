@@ -31,11 +31,11 @@ func (r *running) facts() facts {
 	serving := r.serving()
 	return facts{
 		node:     r.node(),
-		eligible: r.source.NodeEligible(),
+		eligible: r.daemon.source.NodeEligible(),
 		serving:  serving,
 		programs: slices.Concat(r.socketHooks.Rows(), r.devices.Devices()),
-		checks:   r.checks.Rows(),
-		source:   r.source.Health(),
+		checks:   r.daemon.checks.Rows(),
+		source:   r.daemon.source.Health(),
 		growth:   r.daemon.grown(),
 		outdated: r.daemon.outdated.Load(),
 	}

@@ -97,13 +97,13 @@ func (d *daemon) next(ctx context.Context, e *exchange) (*running, error) {
 
 // awaitList waits until all objects are listed, and then ends the work without tables for that with tables of a size that fits.
 func (r *running) awaitList(ctx context.Context) error {
-	r.log.Info("no tables are here yet: waiting for the first list of objects")
+	r.daemon.log.Info("no tables are here yet: waiting for the first list of objects")
 	select {
 	case <-ctx.Done():
 		return nil
 	case <-r.listed:
 		r.daemon.noteMade()
-		return &exchange{plan{fresh: true, sizes: r.daemon.room.For(needOf(r.source, r.node()))}}
+		return &exchange{plan{fresh: true, sizes: r.daemon.room.For(needOf(r.daemon.source, r.node()))}}
 	}
 }
 
@@ -148,11 +148,11 @@ func (r *running) followRoom(ctx context.Context) error {
 			pause(ctx, roomEvery)
 			continue
 		}
-		r.log.Info("tables grow: larger ones take their place", "entries", next)
+		r.daemon.log.Info("tables grow: larger ones take their place", "entries", next)
 		p := plan{sizes: next, grow: true}
 		if err := r.prepare(ctx, &p); err != nil {
 			r.daemon.noteGrowth(err)
-			r.log.Error("grow tables", "error", err, "retry", r.daemon.growPause())
+			r.daemon.log.Error("grow tables", "error", err, "retry", r.daemon.growPause())
 			continue
 		}
 		return &exchange{p}
@@ -162,13 +162,13 @@ func (r *running) followRoom(ctx context.Context) error {
 // prepare has tables and programs made while those before serve and are published to.
 func (r *running) prepare(ctx context.Context, p *plan) error {
 	l := r.daemon.loader
-	if l == nil && r.options.DropPrivileges {
+	if l == nil && r.daemon.options.DropPrivileges {
 		return errors.New("no process is left that may load programs; a restart of the agent starts one")
 	}
 	if l == nil {
 		return nil
 	}
-	loaded, err := l.load(ctx, r.options.request(*p))
+	loaded, err := l.load(ctx, r.daemon.options.request(*p))
 	p.loaded = &loaded
 	return err
 }
@@ -185,7 +185,7 @@ func (r *running) tellShort(full string, next, have, need bpf.Sizes) {
 			full, bpf.SizeFlag(full), r.daemon.room.Most(full), *need.Of(full))
 	}
 	if r.trouble("room in tables", short) {
-		r.log.Error("room in tables", "error", short)
+		r.daemon.log.Error("room in tables", "error", short)
 	}
 }
 
@@ -195,7 +195,7 @@ func (r *running) wanted(have bpf.Sizes, full string) (next, need bpf.Sizes) {
 	if full == "" && room.Grow(have, used, used, flows, again) == have {
 		return have, used
 	}
-	need = used.Max(needOf(r.source, r.node())) // all at once, rather than step by step
+	need = used.Max(needOf(r.daemon.source, r.node())) // all at once, rather than step by step
 	if field := need.Of(full); field != nil {
 		*field = max(*field, *have.Of(full))
 	}

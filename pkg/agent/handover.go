@@ -33,7 +33,7 @@ func (r *running) followRules(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := r.awaitRules(ctx)
 		if r.trouble("follow kube-proxy's rules", err) {
-			r.log.Warn("follow kube-proxy's rules", "error", err)
+			r.daemon.log.Warn("follow kube-proxy's rules", "error", err)
 		}
 		pause(ctx, rulesPause)
 	}
@@ -56,24 +56,24 @@ func (r *running) awaitRules(ctx context.Context) error {
 func (r *running) lookAtRules() {
 	rules, err := kubeproxy.Look()
 	if r.trouble("look for kube-proxy's rules", err) {
-		r.log.Warn("look for kube-proxy's rules", "error", err)
+		r.daemon.log.Warn("look for kube-proxy's rules", "error", err)
 	}
 	if err != nil {
 		return
 	}
 	if now := yieldTo(rules); r.setYield(now) {
-		r.log.Info("looked for kube-proxy's rules", "subject", ruleState(rules))
+		r.daemon.log.Info("looked for kube-proxy's rules", "subject", ruleState(rules))
 		if r.configure() != nil {
 			r.queue.AddRateLimited(task{kind: configure})
 		}
 	}
-	blind := blindness(rules, r.objects.Conntrack(), r.options.ProxyName)
+	blind := blindness(rules, r.objects.Conntrack(), r.daemon.options.ProxyName)
 	if r.trouble("tell kube-proxy's connections", blind) {
-		r.log.Warn("tell kube-proxy's connections", "problem", blind)
+		r.daemon.log.Warn("tell kube-proxy's connections", "problem", blind)
 	}
-	shared := SharedPorts(rules, r.objects.Conntrack(), r.options.SNATPorts)
+	shared := SharedPorts(rules, r.objects.Conntrack(), r.daemon.options.SNATPorts)
 	if r.trouble("ask connection tracking", shared) {
-		r.log.Warn("ask connection tracking", "problem", shared)
+		r.daemon.log.Warn("ask connection tracking", "problem", shared)
 	}
 }
 

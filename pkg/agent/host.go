@@ -158,7 +158,7 @@ func ParseSNATPorts(text string) (maps.PortRange, error) {
 
 // lookAtHost notes what on this host keeps clients from being served, and logs what is news.
 func (r *running) lookAtHost() {
-	network, node := r.lastNetwork(), r.source.Node()
+	network, node := r.lastNetwork(), r.daemon.source.Node()
 	devices := []string{}
 	for _, d := range network.Devices {
 		devices = append(devices, d.Name)
@@ -166,9 +166,9 @@ func (r *running) lookAtHost() {
 	has := func(v4 bool) bool {
 		return slices.ContainsFunc(network.Local, func(a netip.Addr) bool { return a.Is4() == v4 })
 	}
-	findings := map[string]error{"IPv4 forwarding": nil, "IPv6 forwarding": nil, "source ports": PortOverlap(r.options.SNATPorts), "node addresses": nil,
+	findings := map[string]error{"IPv4 forwarding": nil, "IPv6 forwarding": nil, "source ports": PortOverlap(r.daemon.options.SNATPorts), "node addresses": nil,
 		"source ports beyond --snat-ports": nil}
-	if unknown := r.objects.Conntrack(); r.options.SNATAllPorts && unknown != nil {
+	if unknown := r.objects.Conntrack(); r.daemon.options.SNATAllPorts && unknown != nil {
 		findings["source ports beyond --snat-ports"] = fmt.Errorf("not used, as it cannot be asked whose they are: %w", unknown)
 	}
 	if len(devices) > 0 && has(true) {
@@ -183,7 +183,7 @@ func (r *running) lookAtHost() {
 	}
 	for what, err := range findings {
 		if r.trouble(what, err) {
-			r.log.Warn("look at the host", "subject", what, "problem", err)
+			r.daemon.log.Warn("look at the host", "subject", what, "problem", err)
 		}
 	}
 }
@@ -196,7 +196,7 @@ const hostEvery = 30 * time.Second
 func (r *running) followHost(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF); err != nil {
-		r.log.Warn("follow the host's settings by news: they are read now and then", "error", err)
+		r.daemon.log.Warn("follow the host's settings by news: they are read now and then", "error", err)
 	} else {
 		group.Go(func() error { hear(socket, r.hostChanged); return nil })
 		group.Go(func() error { <-ctx.Done(); socket.Close(); return nil })

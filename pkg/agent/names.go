@@ -195,7 +195,7 @@ func (n *names) place() (p place) {
 	r := n.agent.now.Load()
 	network := r.lastNetwork()
 	for _, v4 := range []bool{true, false} {
-		for _, a := range r.source.Node().Addresses {
+		for _, a := range n.agent.source.Node().Addresses {
 			if a.Is4() == v4 && slices.Contains(network.Local, a) {
 				p.addresses = append(p.addresses, netip.AddrPortFrom(a, n.options.Port))
 				break

@@ -117,15 +117,15 @@ func (r *reporter) put(s Status) error {
 // report keeps the status file.
 func (r *running) report(ctx context.Context) error {
 	reporter := reporter{
-		path:    StatusPath(r.options.LockDir, r.options.PinPath),
+		path:    StatusPath(r.daemon.options.LockDir, r.daemon.options.PinPath),
 		news:    r.news,
 		turned:  r.turned,
 		stage:   r.stage,
 		status:  r.status,
-		changed: func(s Status) { r.source.Announce(s.troubles()) },
+		changed: func(s Status) { r.daemon.source.Announce(s.troubles()) },
 		failed: func(err error) {
 			if r.trouble("write status", err) {
-				r.log.Error("write status", "error", err)
+				r.daemon.log.Error("write status", "error", err)
 			}
 		},
 	}

@@ -37,7 +37,7 @@ func TestServicesThatDoNotFitAtTheBoundAreNoReasonToLookAtAllOfThemEachTime(t *t
 		source := &counted{Source: b.source}
 		loaded := make(chan struct{})
 		close(loaded)
-		r := &running{loaded: loaded, loop: b.loop, log: slog.New(slog.DiscardHandler), tables: b.tables.Tables, source: source, objects: &bpf.Objects{}, daemon: &daemon{}}
+		r := &running{loaded: loaded, loop: b.loop, tables: b.tables.Tables, objects: &bpf.Objects{}, daemon: &daemon{log: slog.New(slog.DiscardHandler), source: source}}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute-time.Millisecond) // the look at its very end may come or not
 		defer cancel()
 		ended := make(chan error)

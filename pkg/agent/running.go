@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -13,26 +12,16 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
-	"github.com/nearlb/nearlb/pkg/health"
 	"github.com/nearlb/nearlb/pkg/lb"
 	tables "github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/metrics"
-	"github.com/nearlb/nearlb/pkg/watch"
 )
 
 // running is the work with one set of tables: what daemon.start opened, and what its goroutines share.
 type running struct {
 	*loop // publishes to the tables
 
-	// What outlives the tables. All of these are the daemon's; close leaves them alone.
-	daemon  *daemon
-	options Options
-	log     *slog.Logger
-	source  watch.Source
-	origin  string // of the objects, for people
-	reader  *reader
-	checks  *health.Servers
-	metrics *metrics.Metrics
+	daemon *daemon // what outlives the tables: close leaves it alone
 
 	// Set by start, and not changed until close.
 	plan        plan
@@ -64,23 +53,23 @@ type running struct {
 func (r *running) status() Status {
 	f := r.facts()
 	s := Status{
-		Version:  r.options.Version,
+		Version:  r.daemon.options.Version,
 		PID:      os.Getpid(),
-		Source:   r.origin,
-		Proxy:    r.options.ProxyName,
-		PinPath:  r.options.PinPath,
+		Source:   r.daemon.origin,
+		Proxy:    r.daemon.options.ProxyName,
+		PinPath:  r.daemon.options.PinPath,
 		May:      append([]string{}, r.daemon.may...),
 		Failing:  []FailingService{},
-		Problems: append([]lb.Problem{}, r.source.Problems()...),
-		here:     slices.Concat(r.tables.Problems(), r.checks.Problems(), r.loop.ways.problems()),
+		Problems: append([]lb.Problem{}, r.daemon.source.Problems()...),
+		here:     slices.Concat(r.tables.Problems(), r.daemon.checks.Problems(), r.loop.ways.problems()),
 		Ejected:  r.leftOut(),
 		Trouble:  r.kept(),
 		Names:    r.daemon.names.status(),
 	}
-	if r.options.tunnelPort() != 0 {
-		s.Tunnel = r.daemon.peers.status(r.options.OffNode, r.options.OffNode == lb.OffNodeDSR || r.loop.ways.anyDirect(), r.source.Nodes(), r.options.NodeName)
+	if r.daemon.options.tunnelPort() != 0 {
+		s.Tunnel = r.daemon.peers.status(r.daemon.options.OffNode, r.daemon.options.OffNode == lb.OffNodeDSR || r.loop.ways.anyDirect(), r.daemon.source.Nodes(), r.daemon.options.NodeName)
 	}
-	if r.options.Shortcut != ShortcutOff {
+	if r.daemon.options.Shortcut != ShortcutOff {
 		passing := r.passing.last()
 		s.Shortcut = &passing
 	}
@@ -125,9 +114,9 @@ func (r *running) tableFill() []tables.FillRow {
 		return r.fill
 	}
 	rows := []tables.FillRow{}
-	for row, err := range r.reader.Fill() {
+	for row, err := range r.daemon.reader.Fill() {
 		if r.trouble("read tables", err) {
-			r.log.Error("read tables", "error", err)
+			r.daemon.log.Error("read tables", "error", err)
 		}
 		if err != nil {
 			return r.fill
@@ -141,7 +130,7 @@ func (r *running) tableFill() []tables.FillRow {
 // looked notes whether the counters could be read.
 func (r *running) looked(err error) {
 	if r.trouble("read counters", err) {
-		r.log.Error("read counters", "error", err)
+		r.daemon.log.Error("read counters", "error", err)
 	}
 }
 
@@ -168,7 +157,7 @@ func (r *running) lastFaults() faults {
 func (r *running) count() metrics.State {
 	s := r.progress.count()
 	r.facts().count(&s)
-	s.Draining = r.reader.draining()
+	s.Draining = r.daemon.reader.draining()
 	problems := r.lastFaults()
 	s.Problems, s.External = problems.all, problems.external
 	return s

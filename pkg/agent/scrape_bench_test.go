@@ -58,7 +58,7 @@ func BenchmarkTellingOfTenThousandServices(b *testing.B) {
 		b.Run("scrape, all in use", func(b *testing.B) { useAll(b, r); benchmarkScrape(b, r) })
 		b.Run("look", func(b *testing.B) {
 			for b.Loop() {
-				r.looked(r.metrics.Look())
+				r.looked(r.daemon.metrics.Look())
 			}
 		})
 		b.Run("fill", func(b *testing.B) {
@@ -79,7 +79,7 @@ func benchmarkScrape(b *testing.B, r *running) {
 	size := 0
 	for b.Loop() {
 		answer := httptest.NewRecorder()
-		r.metrics.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		r.daemon.metrics.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		size = answer.Body.Len()
 	}
 	b.ReportMetric(float64(size), "bytes")

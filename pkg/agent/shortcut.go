@@ -80,13 +80,13 @@ const (
 
 // followShortcut keeps the way by what is in it, until ctx ends.
 func (r *running) followShortcut(ctx context.Context) error {
-	if r.options.Shortcut == ShortcutOff {
+	if r.daemon.options.Shortcut == ShortcutOff {
 		return nil
 	}
 	for ctx.Err() == nil {
 		err := r.awaitShortcut(ctx)
 		if r.trouble("follow what the shortcut passes by", err) {
-			r.log.Warn("follow what the shortcut passes by", "error", err)
+			r.daemon.log.Warn("follow what the shortcut passes by", "error", err)
 		}
 		pause(ctx, shortcutPause)
 	}
@@ -148,21 +148,21 @@ func (r *running) shortcutChanged() {
 
 // lookAtShortcut looks for what the shortcut would bypass, and switches the programs if that decides otherwise now.
 func (r *running) lookAtShortcut() ShortcutStatus {
-	if r.options.Shortcut == ShortcutOff {
+	if r.daemon.options.Shortcut == ShortcutOff {
 		return ShortcutStatus{}
 	}
 	var passedBy []string
-	ours, err := bpf.PinnedPrograms(r.options.PinPath)
+	ours, err := bpf.PinnedPrograms(r.daemon.options.PinPath)
 	if r.ours = ours; err == nil {
 		passedBy, err = bypass.Look(PassedDevices(r.lastNetwork()), ours)
 	}
 	before := r.passing.last()
-	changed, now := r.passing.found(r.options.Shortcut, passedBy, err)
+	changed, now := r.passing.found(r.daemon.options.Shortcut, passedBy, err)
 	if now.Taken != before.Taken && r.configure() != nil {
 		r.queue.AddRateLimited(task{kind: configure})
 	}
 	if changed {
-		r.log.Info("looked at the shortcut", "subject", now.String(), "problem", strings.Join(now.PassedBy, "; "))
+		r.daemon.log.Info("looked at the shortcut", "subject", now.String(), "problem", strings.Join(now.PassedBy, "; "))
 		r.tell()
 	}
 	return now

@@ -27,7 +27,7 @@ func (r *running) socketMode() attach.SocketMode {
 	if r.objects.SocketHooks != nil || r.plan.waiting {
 		return attach.NoSockets
 	}
-	return r.options.SocketLB
+	return r.daemon.options.SocketLB
 }
 
 // tellOfSockets says whom nobody serves.
@@ -39,13 +39,13 @@ func (r *running) tellOfSockets() {
 	}
 	err = fmt.Errorf("the kernel lacks what it takes, so that only pods and clients off the node are: %w", err)
 	if r.trouble("serve the node's own clients", err) {
-		r.log.Error("serve the node's own clients", "error", err)
+		r.daemon.log.Error("serve the node's own clients", "error", err)
 	}
 }
 
 // tellOfPods says at the start what will hide the sockets of pods once a backend leaves.
 func (r *running) tellOfPods() {
-	if r.options.SocketLB != attach.AllSockets {
+	if r.daemon.options.SocketLB != attach.AllSockets {
 		return
 	}
 	has, err := capability.Effective()
@@ -53,7 +53,7 @@ func (r *running) tellOfPods() {
 		err = hidesPods(os.Getpid(), has)
 	}
 	if r.trouble("find UDP clients in pods", err) {
-		r.log.Error("find UDP clients in pods", "error", err)
+		r.daemon.log.Error("find UDP clients in pods", "error", err)
 	}
 }
 
@@ -74,10 +74,10 @@ func hidesPods(pid int, has capability.Set) error {
 func (r *running) socketOptions() attach.SocketOptions {
 	return attach.SocketOptions{
 		Mode:    r.socketMode(),
-		Cgroup:  r.options.Cgroup,
-		LinkDir: bpf.LinkDirectory(r.options.PinPath),
+		Cgroup:  r.daemon.options.Cgroup,
+		LinkDir: bpf.LinkDirectory(r.daemon.options.PinPath),
 		Former:  r.formerLinks,
-		Log:     r.log,
+		Log:     r.daemon.log,
 		Synced:  func() { r.turn(); r.leaveFormer() },
 	}
 }
@@ -118,10 +118,10 @@ func (r *running) endSockets() {
 		err = fmt.Errorf("end sockets of UDP clients whose backend is gone: %w", err)
 	}
 	if r.trouble("end sockets", err) {
-		r.log.Error("end sockets", "error", err)
+		r.daemon.log.Error("end sockets", "error", err)
 	}
 	if ended > 0 {
-		r.log.Info("ended sockets of UDP clients whose backend is gone", "sockets", ended)
+		r.daemon.log.Info("ended sockets of UDP clients whose backend is gone", "sockets", ended)
 	}
 }
 
@@ -132,9 +132,9 @@ func (r *running) endAbandoned() (int, error) {
 	}
 	chosen := func(cookie uint64, remote netip.AddrPort) bool {
 		peer, ours := peers[cookie]
-		return ours && r.reader.abandoned(remote, peer)
+		return ours && r.daemon.reader.abandoned(remote, peer)
 	}
-	if r.options.SocketLB == attach.AllSockets {
+	if r.daemon.options.SocketLB == attach.AllSockets {
 		return sockdiag.EndEverywhere(chosen)
 	}
 	return sockdiag.End(netns.None(), chosen)

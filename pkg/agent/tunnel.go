@@ -328,7 +328,7 @@ func (r *running) tunnelPort() uint16 {
 	if r.plan.waiting {
 		return 0
 	}
-	return r.options.tunnelPort()
+	return r.daemon.options.tunnelPort()
 }
 
 // followTunnel asks the other nodes, until ctx ends, and has the programs told of what changed.
@@ -351,15 +351,15 @@ func (r *running) followTunnel(ctx context.Context) error {
 	tick := time.NewTicker(helloEvery / helloParts)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		own, nodes := r.node().Addresses, r.source.Nodes()
-		questions, err := peers.questions(own, nodes, r.options.NodeName, func(s *net.UDPConn) { go peers.hear(s, tell) })
+		own, nodes := r.node().Addresses, r.daemon.source.Nodes()
+		questions, err := peers.questions(own, nodes, r.daemon.options.NodeName, func(s *net.UDPConn) { go peers.hear(s, tell) })
 		if err != nil {
-			r.log.Debug("ask other nodes for their tunnels", "error", err)
+			r.daemon.log.Debug("ask other nodes for their tunnels", "error", err)
 		}
 		tick.Reset(roundOf(len(nodes)) / helloParts)
 		for part := range helloParts {
 			peers.ask(questions[part*len(questions)/helloParts : (part+1)*len(questions)/helloParts])
-			r.awaitAnswers(ctx, tick.C, news, func() bool { return peers.judge(own, nodes, r.options.NodeName, time.Now()) })
+			r.awaitAnswers(ctx, tick.C, news, func() bool { return peers.judge(own, nodes, r.daemon.options.NodeName, time.Now()) })
 		}
 	}
 	return nil

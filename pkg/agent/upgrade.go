@@ -45,15 +45,15 @@ func (r *running) load(ctx context.Context) (err error) {
 	unread := r.carrier.Tables()
 	switch {
 	case unread == nil && former[0].Other():
-		r.log.Info("carried tables over from another layout", "layout", former[0].Layout())
+		r.daemon.log.Info("carried tables over from another layout", "layout", former[0].Layout())
 		return nil
 	case unread == nil:
-		r.log.Info("carried tables over to larger ones")
+		r.daemon.log.Info("carried tables over to larger ones")
 		return nil
 	case !former[0].Other():
 		return unread // they serve as they are
 	}
-	r.log.Warn("tables of another layout cannot be read: they serve until all Services are published", "error", unread)
+	r.daemon.log.Warn("tables of another layout cannot be read: they serve until all Services are published", "error", unread)
 	if err := errors.Join(r.carrier.Close(), r.objects.Close()); err != nil { // what was carried so far is thrown away
 		return err
 	}
@@ -66,7 +66,7 @@ func (r *running) load(ctx context.Context) (err error) {
 }
 
 func (r *running) open(ctx context.Context) (err error) {
-	o, request := r.options, r.options.request(r.plan)
+	o, request := r.daemon.options, r.daemon.options.request(r.plan)
 	switch {
 	case r.plan.loaded != nil || r.daemon.loader != nil:
 		r.objects, err = r.adopt(ctx, request)
@@ -81,7 +81,7 @@ func (r *running) open(ctx context.Context) (err error) {
 // layer3 are the programs of devices without an Ethernet header, loaded when the first such device is there.
 func (r *running) layer3(ctx context.Context) (fromNet, toNet *ebpf.Program, err error) {
 	if l := r.daemon.loader; l != nil {
-		q := r.options.request(r.plan)
+		q := r.daemon.options.request(r.plan)
 		err = r.programs.AdoptLayer3(func(loaded bpf.Loaded) error {
 			q.Layer3 = &loaded
 			_, err := l.load(ctx, q)
@@ -130,9 +130,9 @@ func (r *running) carry() {
 	}
 	done, err := r.carrier.Connections()
 	if err != nil {
-		r.log.Warn("carry connections over: some are made again by their next packet", "error", err)
+		r.daemon.log.Warn("carry connections over: some are made again by their next packet", "error", err)
 	}
-	r.log.Info("carried connections over", "flows", done.Flows, "affinity", done.Affinity, "sockets", done.Sockets, "left", done.Left)
+	r.daemon.log.Info("carried connections over", "flows", done.Flows, "affinity", done.Affinity, "sockets", done.Sockets, "left", done.Left)
 }
 
 // formerLinks are the links of other layouts, as long as there are any.
@@ -142,7 +142,7 @@ func (r *running) formerLinks() []string {
 	if r.carrier == nil {
 		return nil
 	}
-	return bpf.FormerLinkDirectories(r.options.PinPath)
+	return bpf.FormerLinkDirectories(r.daemon.options.PinPath)
 }
 
 // leaveFormer ends an upgrade once all devices and the cgroup have this agent's programs.
@@ -162,7 +162,7 @@ func (r *running) leaveFormer() {
 	r.awaitFormer()
 	r.carry()
 	if err := r.carrier.Peers(); err != nil {
-		r.log.Warn("carry over what sockets of the node keep: their peers are backends to them", "error", err)
+		r.daemon.log.Warn("carry over what sockets of the node keep: their peers are backends to them", "error", err)
 	}
 	r.leave() // backends of theirs may have stopped serving meanwhile
 	err = errors.Join(err, r.devices.LeaveFormer())
@@ -170,19 +170,19 @@ func (r *running) leaveFormer() {
 		err = r.objects.RemoveFormer()
 	}
 	if r.trouble("remove former tables", err) {
-		r.log.Error("remove former tables", "error", err)
+		r.daemon.log.Error("remove former tables", "error", err)
 	}
 	if err == nil {
 		_ = r.carrier.Close() // its memory alone
 		r.carrier = nil
-		r.log.Info("the former programs and tables are gone")
+		r.daemon.log.Info("the former programs and tables are gone")
 	}
 }
 
 // awaitFormer waits until no processor runs a program that was replaced.
 func (r *running) awaitFormer() {
 	if err := bpf.WaitForPrograms(); err != nil {
-		r.log.Warn("wait for the former programs", "error", err)
+		r.daemon.log.Warn("wait for the former programs", "error", err)
 	}
 }
 

@@ -37,34 +37,33 @@ __noinline int create_is_second(const struct insertion *in, __u32 port, __u32 at
 
 #define CREATE_PORTS_KNOWN 2 /* that a connection may have got: hardly one of them is taken */
 
-struct create_second_search {
-	struct flow_cursor cursor;
-	const struct insertion *in;
-	__u32 port;
-	bool found;
-};
-
-/* What bpf_loop calls, as the verifier goes through each turn of a loop that is written out. 1: that was the last. */
-static long create_second_step(__u32 i, void *data)
+__noinline int create_second_round(struct flow_cursor *cursor, const struct insertion *in, __u32 port)
 {
-	struct create_second_search *search = data;
-	int at = flow_next(&search->cursor);
+	for (int i = 0; i < FLOW_ROUND; i++) {
+		int at = flow_next(cursor);
 
-	search->found = at >= 0 && create_is_second(search->in, search->port, at);
-	return at < 0 || search->found;
+		if (at < 0 || create_is_second(in, port, at))
+			return at;
+	}
+	return FLOW_NEXT_ROUND;
 }
 
 /* Not 0: a flow that is made again has its second entry under this port. A function of its own so that the verifier goes through it once. */
 __noinline int create_has_second(const struct insertion *in, __u32 port)
 {
-	struct create_second_search search = { .in = in, .port = port };
+	struct flow_cursor cursor = {};
 
 	if (!in)
 		return false;
-	flow_search_begin(&search.cursor, flow_hash(&in->flow.client, port, in->flow.protocol, filter_seed()),
+	flow_search_begin(&cursor, flow_hash(&in->flow.client, port, in->flow.protocol, filter_seed()),
 			  FLOW_BLOCKS_OWN);
-	bpf_loop(FLOW_CANDIDATES, create_second_step, &search, 0);
-	return search.found;
+	for (int i = 0; i < FLOW_ROUNDS; i++) {
+		int at = create_second_round(&cursor, in, port);
+
+		if (at != FLOW_NEXT_ROUND)
+			return at >= 0;
+	}
+	return false;
 }
 
 /* The port that the server sees of a flow whose first entry was evicted, 0: its own, as far as can be seen. */
@@ -89,8 +88,8 @@ static __always_inline __be16 create_port_again(const struct work *work)
 		       : create_port_known(&work->in);
 }
 
-/* A SYN that nobody answered, or that a closed port refused, comes again, or datagrams are not answered: it goes to the next backend in Maglev's order that it has not
- * been to, of the nearest tier that has one. */
+/* A SYN that nobody answered or that a closed port refused comes again, or datagrams are not answered: the flow goes to the next backend
+ * in Maglev's order that it has not been to, of the nearest tier that has one. */
 
 /* How good a backend is for a SYN that comes again: above its id, so that a better one is the greater number. */
 #define RETRY_OUT       (1u << 28) /* it is left out of new connections */

@@ -156,18 +156,21 @@ static __always_inline __u64 flow_tags_equal(__u64 tags, __u64 tag)
 	return ~(((x & 0x7f7f7f7f7f7f7f7fULL) + 0x7f7f7f7f7f7f7f7fULL) | x | 0x7f7f7f7f7f7f7f7fULL);
 }
 
-/* Some entry of a block has this tag. */
-static __always_inline bool flow_block_has(const struct flow_block *tags, __u64 tag)
+/* The sets of a block that have entries with this tag: a byte for each, 1 or 0. Without a branch, as the verifier goes both ways at each. */
+static __always_inline __u64 flow_block_sets(const struct flow_block *tags, __u64 tag)
 {
-	__u64 found = 0;
+	__u64 sets = 0;
 
 #pragma unroll
 	for (int i = 0; i < FLOW_SETS; i++) {
 		__u64 x = tags->sets[i] ^ tag * 0x0101010101010101ULL;
+		__u64 found = (x - 0x0101010101010101ULL) & ~x & 0x8080808080808080ULL;
 
-		found |= (x - 0x0101010101010101ULL) & ~x;
+		found = -(found >> 7);
+		asm volatile("" : "+r"(found)); /* one after the other; and else the compiler makes a branch of it */
+		sets |= found >> 63 << (8 * i);
 	}
-	return found & 0x8080808080808080ULL;
+	return flow_set_mask < FLOW_SETS - 1 ? sets & ((1ULL << 8 * (flow_set_mask + 1)) - 1) : sets;
 }
 
 /* A search for entries with a tag, in one or in several of a hash's blocks. */
@@ -194,27 +197,38 @@ static __always_inline void flow_search_begin(struct flow_cursor *cursor, __u64 
 	cursor->end = blocks * FLOW_SETS;
 }
 
-/* The way of the lowest bit of match. */
-static __always_inline __u32 flow_lowest(__u64 match)
+/* The same for the block of a search and in its order, without those that it has looked at. */
+static __always_inline __u64 flow_block_rest(const struct flow_block *tags, const struct flow_cursor *cursor)
 {
-	return ((match & -match) >> 7) * 0x0001020304050607ULL >> 56;
+	__u64 sets = flow_block_sets(tags, cursor->tag);
+	__u32 first = 8 * flow_set_in_block(cursor->hash, 0);
+
+	sets = sets >> first | sets << (-first & 63);
+	return sets & ~0ULL << 8 * (cursor->step % FLOW_SETS);
 }
 
-/* The ways of the rest of a block's sets that have the tag, set by set. */
+/* The number of the lowest byte that is 1, where the others are 1 or 0. */
+static __always_inline __u32 flow_lowest(__u64 bytes)
+{
+	return (bytes & -bytes) * 0x0001020304050607ULL >> 56;
+}
+
+/* The ways that have the tag in the next of a block's sets where there are some. */
 static __always_inline void flow_next_set(struct flow_cursor *cursor, const struct flow_block *tags, __u32 block)
 {
-	__u32 set = 0, step = cursor->step;
-	__u64 match = 0;
+	__u64 sets = flow_block_rest(tags, cursor);
+	__u32 step = cursor->step & ~(FLOW_SETS - 1);
+	__u32 i, set;
 
-	for (__u32 i = 0; i < FLOW_SETS; i++) {
-		set = flow_set_in_block(cursor->hash, step++);
-		match = flow_tags_equal(tags->sets[set], cursor->tag);
-		if (match || !(step % FLOW_SETS))
-			break;
+	if (!sets) {
+		cursor->step = step + FLOW_SETS;
+		return;
 	}
-	cursor->match = match;
+	i = flow_lowest(sets);
+	set = flow_set_in_block(cursor->hash, i);
+	cursor->match = flow_tags_equal(tags->sets[set], cursor->tag);
 	cursor->set = block * FLOW_SETS + set;
-	cursor->step = step;
+	cursor->step = step + i + 1;
 }
 
 /* Number of the next entry, below 0: there is none. A function of its own so that the verifier goes through it once. */
@@ -231,20 +245,20 @@ __noinline int flow_next(struct flow_cursor *cursor)
 		tags = bpf_map_lookup_elem(&flow_tags, &block);
 		if (!tags)
 			return -1;
-		if (cursor->step % FLOW_SETS || flow_block_has(tags, cursor->tag))
-			flow_next_set(cursor, tags, block);
-		else
-			cursor->step += FLOW_SETS;
+		flow_next_set(cursor, tags, block);
 	}
 	match = cursor->match;
 	if (!match)
 		return -1;
 	cursor->match = match & (match - 1);
-	return cursor->set * FLOW_WAYS + flow_lowest(match);
+	return cursor->set * FLOW_WAYS + flow_lowest(match >> 7);
 }
 
-/* What a search may find: more than there is room for with one client's address, port and protocol. */
-#define FLOW_CANDIDATES (FLOW_STEPS * FLOW_WAYS)
+/* A search may find more entries than there is room for with one client's address, port and protocol. It looks at them in rounds, which are
+ * functions of their own: the verifier goes through each turn of a round and each round, not through each of the entries. */
+#define FLOW_ROUND      16
+#define FLOW_ROUNDS     (FLOW_STEPS * FLOW_WAYS / FLOW_ROUND)
+#define FLOW_NEXT_ROUND (-2) /* what a round returns that has not found what it was to, nor the end */
 
 /* The flow has a second entry. */
 static __always_inline bool flow_has_twin(const struct flow *flow)
@@ -444,6 +458,20 @@ __noinline int flow_answers(struct flow_query *query, __u32 at)
 	return !flow_expired(flow, flow_now());
 }
 
+/* One round. A function of its own so that the verifier goes through it once, as the others of the kind. */
+__noinline int flow_search_round(struct flow_query *query)
+{
+	if (!query)
+		return -1;
+	for (int i = 0; i < FLOW_ROUND; i++) {
+		int at = flow_next(&query->cursor);
+
+		if (at < 0 || flow_answers(query, at))
+			return at;
+	}
+	return FLOW_NEXT_ROUND;
+}
+
 /* Number of the entry, below 0: there is none. It may be another flow's by now: then its word is another. A function of its own so
  * that the verifier goes through it once. */
 __noinline int flow_search(struct flow_query *query)
@@ -451,10 +479,10 @@ __noinline int flow_search(struct flow_query *query)
 	if (!query)
 		return -1;
 	flow_search_begin(&query->cursor, query->hash, query->blocks);
-	for (int i = 0; i < FLOW_CANDIDATES; i++) {
-		int at = flow_next(&query->cursor);
+	for (int i = 0; i < FLOW_ROUNDS; i++) {
+		int at = flow_search_round(query);
 
-		if (at < 0 || flow_answers(query, at))
+		if (at != FLOW_NEXT_ROUND)
 			return at;
 	}
 	return -1;
@@ -629,16 +657,27 @@ static __always_inline const struct address *flow_alias_address(const struct set
 	return flow->flags & FLOW_SNAT ? snat_address(settings, flow) : &flow->client;
 }
 
+__noinline int flow_twin_round(struct flow_cursor *cursor, const struct flow *of)
+{
+	for (int i = 0; i < FLOW_ROUND; i++) {
+		int at = flow_next(cursor);
+
+		if (at < 0 || flow_is_twin(of, at))
+			return at;
+	}
+	return FLOW_NEXT_ROUND;
+}
+
 /* Number of the other entry, below 0: there is none. A function of its own for the sake of the stack. */
 __noinline int flow_twin_find(const struct flow *of, __u64 hash, __u32 blocks)
 {
 	struct flow_cursor cursor = {};
 
 	flow_search_begin(&cursor, hash, blocks);
-	for (int i = 0; i < FLOW_CANDIDATES; i++) {
-		int at = flow_next(&cursor);
+	for (int i = 0; i < FLOW_ROUNDS; i++) {
+		int at = flow_twin_round(&cursor, of);
 
-		if (at < 0 || flow_is_twin(of, at))
+		if (at != FLOW_NEXT_ROUND)
 			return at;
 	}
 	return -1;

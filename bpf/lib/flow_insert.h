@@ -556,6 +556,18 @@ __noinline int flow_clash(const struct insertion *in, __u32 at)
 	return same_key ? INSERT_AGAIN : INSERT_PORT;
 }
 
+__noinline int flow_clash_round(struct flow_cursor *cursor, const struct insertion *in)
+{
+	for (int i = 0; i < FLOW_ROUND; i++) {
+		int at = flow_next(cursor);
+		int clash = at < 0 ? INSERT_DONE : flow_clash(in, at);
+
+		if (at < 0 || clash != INSERT_DONE)
+			return clash;
+	}
+	return FLOW_NEXT_ROUND;
+}
+
 /* Entries that may clash are found by this hash, so they have its tag. A function of its own for the sake of the stack. */
 __noinline int flow_find_clash(const struct insertion *in, __u64 hash, __u32 blocks)
 {
@@ -564,11 +576,10 @@ __noinline int flow_find_clash(const struct insertion *in, __u64 hash, __u32 blo
 	if (!in)
 		return INSERT_DONE;
 	flow_search_begin(&cursor, hash, blocks);
-	for (int i = 0; i < FLOW_CANDIDATES; i++) {
-		int at = flow_next(&cursor);
-		int clash = at < 0 ? INSERT_DONE : flow_clash(in, at);
+	for (int i = 0; i < FLOW_ROUNDS; i++) {
+		int clash = flow_clash_round(&cursor, in);
 
-		if (at < 0 || clash != INSERT_DONE)
+		if (clash != FLOW_NEXT_ROUND)
 			return clash;
 	}
 	return INSERT_DONE;

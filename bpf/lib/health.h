@@ -173,11 +173,13 @@ static __always_inline __u32 syn_bucket(__u32 microseconds)
 	if (!rest)
 		return 0;
 #pragma unroll
-	for (__u32 step = 16; step; step /= 2) {
-		if (rest >> step) {
-			rest >>= step;
-			exponent += step;
-		}
+	for (__u32 step = 16; step; step /= 2) { /* without a branch, as the verifier goes both ways at each */
+		__u64 more = -(__u64)(rest >> step);
+
+		asm volatile("" : "+r"(more)); /* else the compiler makes a branch of it */
+		more = (more >> 63) * step;
+		rest >>= more;
+		exponent += more;
 	}
 	return 1 + exponent * 4 + ((__u64)microseconds * 4 / SYN_LEAST >> exponent & 3);
 }

@@ -286,6 +286,21 @@ __noinline int backend_next(const struct tier *tier, __u32 hash, __u32 service)
 	return 0;
 }
 
+#define PROBE_OUT (1u << 28) /* beside an id: the backend is left out of new connections */
+
+/* The backend of a slot if it serves, with PROBE_OUT; 0: it does not. how: enum pick. A function of its own so that the verifier goes through
+ * it once. */
+__noinline int backend_probe(__u32 slot, __u32 service, int how)
+{
+	__u32 id = slot_backend(slot);
+	const struct backend *backend = backend_get(id);
+
+	if (!backend || backend->service != service ||
+	    !(how & PICK_RESPONDER ? backend_serving(backend) : backend_serves_always(backend)))
+		return 0;
+	return how & PICK_NEW && health_out(id, backend->generation, how & PICK_TRIAL) ? id | PROBE_OUT : id;
+}
+
 /* How new connections of the frontend are balanced. A trace takes no turn: it shows one of the backends that a connection may get. */
 static __always_inline int pick_balance(const struct record *record)
 {
@@ -318,18 +333,16 @@ __noinline int backend_pick_tier(const struct tier *tier, __u32 service, __u32 h
 	if (!count)
 		return 0;
 	for (int i = 0; i < BACKEND_PROBES; i++) {
-		__u32 id = slot_backend(tier->first + hash % count);
-		const struct backend *backend = backend_get(id);
+		__u32 id = backend_probe(tier->first + hash % count, service, how);
 
-		if (backend && backend->service == service &&
-		    (how & PICK_RESPONDER ? backend_serving(backend) : backend_serves_always(backend))) {
-			if (!(how & PICK_NEW) || !health_out(id, backend->generation, how & PICK_TRIAL))
-				return id;
+		if (id & PROBE_OUT) {
 			if (!*out)
-				*out = id;
+				*out = id & ~PROBE_OUT;
 			/* after one that is left out not always the same has its turn */
 			return backend_next(tier, how & PICK_TURN ? hash_next(hash) : hash, service);
 		}
+		if (id)
+			return id;
 		hash = hash_next(hash);
 	}
 	return 0;

@@ -175,6 +175,19 @@ __noinline int snat_entry_worth(const struct insertion *in, __u32 port, __u32 at
 	return snat_port_left(flow, in, now) << SNAT_PORT_SHIFT | seconds;
 }
 
+/* How good a port is by the first entry that has it; below 0: none of these has. */
+__noinline int snat_worth_round(struct flow_cursor *cursor, const struct insertion *in, __u32 port)
+{
+	for (int i = 0; i < FLOW_ROUND; i++) {
+		int at = flow_next(cursor);
+		int worth = at < 0 ? at : snat_entry_worth(in, port, at);
+
+		if (at < 0 || worth >= 0)
+			return worth;
+	}
+	return FLOW_NEXT_ROUND;
+}
+
 /* How good a port is, as far as can be seen before it is claimed: the larger the better. A function of its own so that the verifier
  * goes through it once. */
 __noinline int snat_port_worth(const struct insertion *in, __u32 port)
@@ -187,15 +200,13 @@ __noinline int snat_port_worth(const struct insertion *in, __u32 port)
 	flow_search_begin(&cursor,
 			  flow_hash(snat_address(settings, &in->flow), port, in->flow.protocol, settings->seed),
 			  FLOW_BLOCKS_OWN);
-	for (int i = 0; i < FLOW_CANDIDATES; i++) {
-		int at = flow_next(&cursor);
-		int worth;
+	for (int i = 0; i < FLOW_ROUNDS; i++) {
+		int worth = snat_worth_round(&cursor, in, port);
 
-		if (at < 0)
-			break;
-		worth = snat_entry_worth(in, port, at);
 		if (worth >= 0)
 			return worth;
+		if (worth != FLOW_NEXT_ROUND)
+			break;
 	}
 	return SNAT_PORT_FREE << SNAT_PORT_SHIFT;
 }
@@ -508,15 +519,10 @@ static __always_inline void snat_give(const struct reply *reply)
 static __always_inline struct step snat_translate(struct __sk_buff *skb, const struct settings *settings,
 						  const struct packet *packet, struct reply *reply)
 {
-	__u32 add = seen_from_server(packet, reply->flow.seen);
 	enum verdict verdict;
 	__u32 syn = 0;
 
-	flow_note(reply->at, flow_now(), add);
-	flow_note_twin(&reply->flow, add, false);
-	trace_flow(&reply->flow);
-	if (reply->flow.flags & FLOW_ASKS)
-		asked_answered(&reply->flow);
+	reply_note(reply->at, &reply->flow, packet);
 	if (kept_asked(packet, &reply->flow))
 		syn = kept_refused(skb, packet, &reply->flow);
 	if (syn)

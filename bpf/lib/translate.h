@@ -15,21 +15,27 @@
 
 /* Way out: packets of clients. */
 
-/* A new connection may go to this backend: it is active, or terminating and still in the list that is in force. */
-static __always_inline bool backend_takes_new(const struct backend *backend, const struct packet *packet)
+/* Not 0: the backend is in the list that is in force for the packet's frontend. A function of its own for the sake of the stack. */
+__noinline int backend_is_listed(const struct backend *backend, const struct packet *packet)
 {
 	struct frontend_key key;
 	const struct record *record;
 
-	if (backend->state == BACKEND_ACTIVE)
-		return true;
-	if (backend->state == BACKEND_RESPONDER)
-		return responder_alive();
-	if (backend->state != BACKEND_DRAINING)
+	if (!backend || !packet)
 		return false;
 	frontend_key_of(&key, packet);
 	record = frontend_find(&key);
 	return record && backend->member & record->sides[packet_side(packet)].member;
+}
+
+/* A new connection may go to this backend: it is active, or terminating and still in the list that is in force. */
+static __always_inline bool backend_takes_new(const struct backend *backend, const struct packet *packet)
+{
+	if (backend->state == BACKEND_ACTIVE)
+		return true;
+	if (backend->state == BACKEND_RESPONDER)
+		return responder_alive();
+	return backend->state == BACKEND_DRAINING && backend_is_listed(backend, packet);
 }
 
 /* TCP stays with its backend whatever becomes of it, and on its way; a new connection and UDP do not. */
@@ -336,23 +342,30 @@ static __always_inline struct step reply_translated(struct __sk_buff *skb, const
 	return (struct step){ NEXT_TUNNEL, verdict };
 }
 
+/* Notes an answer with both entries of its flow. at: the one that was found; flow: the same, or a copy of it. */
+static __always_inline void reply_note(struct flow *at, const struct flow *flow, const struct packet *packet)
+{
+	__u32 add = seen_from_server(packet, flow->seen);
+
+	flow_note(at, flow_now(), add);
+	flow_note_twin(flow, add, false);
+	trace_flow(flow);
+	if (flow->flags & FLOW_ASKS)
+		asked_answered(flow);
+}
+
 /* seen: the packet with its client as the destination, which it is but for hairpin flows. */
 static __always_inline struct step reply_translate(struct __sk_buff *skb, const struct settings *settings,
 						   const struct packet *packet, const struct packet *seen)
 {
 	struct reply reply = {};
-	__u32 add, syn = 0;
+	__u32 syn = 0;
 
 	reply_find(&reply, settings, seen, QUERY_REPLY);
 	if (!reply.at)
 		return reply_is_late(packet) ? (struct step){ NEXT_REJECT, VERDICT_REJECT_LATE_ANSWER }
 					     : step_finish(VERDICT_PASS_NOT_SERVICE);
-	add = seen_from_server(packet, reply.flow.seen);
-	flow_note(reply.at, flow_now(), add);
-	flow_note_twin(&reply.flow, add, false);
-	trace_flow(&reply.flow);
-	if (reply.flow.flags & FLOW_ASKS)
-		asked_answered(&reply.flow);
+	reply_note(reply.at, &reply.flow, packet);
 	if (reply.flow.flags == FLOW_DIRECT)
 		return step_finish(VERDICT_PASS_DIRECT);
 	if (kept_asked(packet, &reply.flow))

@@ -486,7 +486,6 @@ static __always_inline enum verdict tunnel_answer(struct __sk_buff *skb, struct 
 						  struct flow_query *query, __u16 node)
 {
 	struct flow *flow;
-	__u32 add;
 
 	packet->hook = HOOK_FROM_NET;
 	if (parse_full(skb, packet) != VERDICT_CONTINUE || packet->malformed)
@@ -499,10 +498,7 @@ static __always_inline enum verdict tunnel_answer(struct __sk_buff *skb, struct 
 	if (!flow)
 		return VERDICT_DROP_TUNNEL_STRAY;
 	fragment_remember(packet);
-	add = seen_from_server(packet, flow->seen);
-	flow_note(flow, flow_now(), add);
-	flow_note_twin(flow, add, false);
-	trace_flow(flow);
+	reply_note(flow, flow, packet);
 	count_from_backend(flow->backend, skb->len);
 	return VERDICT_CONTINUE;
 }

@@ -17,6 +17,8 @@ volatile const __u32 tcp_closed_timeout = 10;
 /* The same of an entry that keeps a port of SNAT from others, after a server closed first: Linux keeps TIME_WAIT for 60 seconds, and
  * an entry's time may be a second behind its last packet. */
 volatile const __u32 tcp_held_timeout = 62;
+/* The first where both sides have been heard and packets come for more than a second; the second else, as a question that has its answer is
+ * over (nf_conntrack_udp_timeout): its client's port may be another's soon. */
 volatile const __u32 udp_answered_timeout = 180;
 volatile const __u32 udp_unanswered_timeout = 30;
 

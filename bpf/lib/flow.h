@@ -90,7 +90,7 @@ static __always_inline bool flow_has_ended(const struct flow *flow, __u32 seen)
 static __always_inline __u32 flow_timeout(const struct flow *flow, __u32 seen)
 {
 	if (flow->protocol == IPPROTO_UDP)
-		return seen & SEEN_REPLY ? udp_answered_timeout : udp_unanswered_timeout;
+		return seen & SEEN_ESTABLISHED ? udp_answered_timeout : udp_unanswered_timeout;
 	if (seen_closed(seen))
 		return flow_holds_port(flow, seen) ? tcp_held_timeout : tcp_closed_timeout;
 	if (flow_may_be_closed(flow, seen))
@@ -186,6 +186,9 @@ struct flow_cursor {
 #define FLOW_BLOCKS_OWN  2 /* where the client's address and port alone say where an entry is */
 #define FLOW_BLOCKS_PAIR 4 /* where those of its frontend do as well (flow_pair_hash) */
 #define FLOW_STEPS       (FLOW_BLOCKS_PAIR * FLOW_SETS)
+#define FLOW_TURNS \
+	(2 *       \
+	 FLOW_BLOCKS_PAIR) /* of a search that finds nothing in a block, or whose set another processor empties meanwhile */
 
 static __always_inline void flow_search_begin(struct flow_cursor *cursor, __u64 hash, __u32 blocks)
 {
@@ -240,7 +243,7 @@ __noinline int flow_next(struct flow_cursor *cursor)
 
 	if (!cursor)
 		return -1;
-	for (int i = 0; i < FLOW_BLOCKS_PAIR && !cursor->match && cursor->step < cursor->end; i++) {
+	for (int i = 0; i < FLOW_TURNS && !cursor->match && cursor->step < cursor->end; i++) {
 		block = flow_block(cursor->hash, cursor->step / FLOW_SETS);
 		tags = bpf_map_lookup_elem(&flow_tags, &block);
 		if (!tags)
@@ -576,11 +579,14 @@ static __always_inline void flow_note_seen(struct flow *flow, __u32 seen, __u32 
 		load_leave(flow);
 }
 
-/* Says when the flow's last packet came. Written once a second at most. */
+/* Says when the flow's last packet came. Written once a second at most: so UDP that comes here is no question that has its answer. */
 static __always_inline void flow_touch(struct flow *flow, __u32 now)
 {
-	if (flow_age(flow, now) >= jiffies_per_second)
-		*(volatile __u32 *)&flow->touched = now;
+	if (flow_age(flow, now) < jiffies_per_second)
+		return;
+	if (flow->protocol == IPPROTO_UDP && (flow->seen & (SEEN_REPLY | SEEN_ESTABLISHED)) == SEEN_REPLY)
+		__sync_fetch_and_or(&flow->seen, SEEN_ESTABLISHED);
+	*(volatile __u32 *)&flow->touched = now;
 }
 
 /* Both writes are rare, so that an established connection's cache line stays shared between processors. */

@@ -360,7 +360,9 @@ __noinline int backend_less_loaded(const struct tier *tier, __u32 hash, __u32 se
 	const struct backend *backend = backend_get(id);
 	__u32 first, count;
 
-	if (!tier || !health || health->until || !backend || backend->state == BACKEND_RESPONDER)
+	if (!tier || !health || !backend || backend->state == BACKEND_RESPONDER)
+		return id;
+	if (health->until && health->generation == backend->generation)
 		return id;
 	count = tier->count;
 	if (!count)

@@ -345,7 +345,8 @@ enum flow_seen {
 	SEEN_SERVER_FIN = 4,
 	SEEN_RESET = 8, /* by either, and neither went on after it */
 	SEEN_ESTABLISHED =
-		16, /* TCP: the client went on after the reply (ACK, no SYN), or the server did (neither SYN nor RST) */
+		16, /* TCP: the client went on after the reply (ACK, no SYN), or the server did (neither SYN nor RST). UDP: one of both did so
+		     * a second after the last packet that was noted */
 	SEEN_SERVER_WAITS = 32, /* TCP: the server closed first, or both did at once: it keeps TIME_WAIT */
 	SEEN_CLIENT_WAITS =
 		64, /* TCP: the client went on after both had closed: a server that closed last has forgotten it */

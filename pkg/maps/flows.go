@@ -106,9 +106,9 @@ func (e expiry) surely(f *bpf.NearlbFlow) bool {
 
 // limit is flow_timeout of bpf/lib/flow.h, in seconds.
 func (e expiry) limit(f *bpf.NearlbFlow) uint32 {
-	const reply, established = uint32(bpf.NearlbFlowSeenSEEN_REPLY), uint32(bpf.NearlbFlowSeenSEEN_ESTABLISHED)
+	const established = uint32(bpf.NearlbFlowSeenSEEN_ESTABLISHED)
 	switch {
-	case f.Protocol == uint8(lb.UDP) && f.Seen&reply != 0:
+	case f.Protocol == uint8(lb.UDP) && f.Seen&established != 0:
 		return e.limits.UDPAnswered
 	case f.Protocol == uint8(lb.UDP):
 		return e.limits.UDPUnanswered

@@ -21,6 +21,12 @@ func (r *rig) age(to map[uint16]time.Duration) {
 	})
 }
 
+// ageAll makes all flows older.
+func (r *rig) ageAll(by time.Duration) {
+	r.Helper()
+	r.editFlows(func(f *bpf.NearlbFlow) { f.Touched -= uint32(by/time.Second) * bpf.JiffiesPerSecond() })
+}
+
 func swap(port uint16) uint16 { return port<<8 | port>>8 }
 
 // The order in which a full set gives up its entries: expired, closed, unanswered, idle longest; never one that was active in
@@ -90,6 +96,7 @@ func (r *rig) live(in packet, answered, closed bool) {
 	c := r.start(in)
 	if answered {
 		c.goOn(r, "translate_established", "translate_reply")
+		r.age(map[uint16]time.Duration{in.src.Port(): 2 * time.Second}) // UDP: no question alone
 		c.goOn(r, "translate_established", "translate_reply")
 	}
 	if closed {
@@ -137,8 +144,8 @@ func TestAnExpiredFlowIsMadeAgain(t *testing.T) {
 	}{
 		{"unanswered UDP after 20 s", lb.UDP, false, 20 * time.Second, "translate_established"},
 		{"unanswered UDP after 35 s", lb.UDP, false, 35 * time.Second, "translate_balance"},
-		{"answered UDP after 170 s", lb.UDP, true, 170 * time.Second, "translate_established"},
-		{"answered UDP after 190 s", lb.UDP, true, 190 * time.Second, "translate_balance"},
+		{"answered UDP after 20 s", lb.UDP, true, 20 * time.Second, "translate_established"},
+		{"answered UDP after 35 s", lb.UDP, true, 35 * time.Second, "translate_balance"},
 		{"unanswered TCP after 50 s", lb.TCP, false, 50 * time.Second, "translate_established"},
 		{"unanswered TCP after 70 s", lb.TCP, false, 70 * time.Second, "translate_recover"},
 		{"established TCP after 23 h", lb.TCP, true, 23 * time.Hour, "translate_established"},
@@ -161,6 +168,32 @@ func TestAnExpiredFlowIsMadeAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// UDP is a question and its answer until packets come for more than a second, of the client or of the server; then it is kept as long as
+// connection tracking keeps a stream. Its twin is, too.
+func TestUDPThatGoesOnIsKeptLonger(t *testing.T) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		r.publish(twins(w)...)
+		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
+		asked, client := r.start(in), r.start(in.to(at(w.vip(11), 80)))
+		server := r.start(w.packet(at(w.pod(1), 42000), at(w.vip(10), 80)))
+		for _, c := range []talk{asked, client, server} {
+			c.goOn(r, "translate_established", "translate_reply")
+			c.goOn(r, "translate_established", "translate_reply")
+		}
+		r.ageAll(2 * time.Second)
+		step{hook: fromPod, in: client.in.with("A", "more"), verdict: "translate_established", out: became(client.out.with("A", "more"))}.play(r, 1)
+		server.answered(r)
+		for _, pause := range []time.Duration{100 * time.Second, 170 * time.Second} {
+			r.ageAll(pause)
+			client.goOn(r, "translate_established", "translate_reply")
+			server.goOn(r, "translate_established", "translate_reply")
+		}
+		r.expect(fromPod, asked.in, "translate_balance")
+		r.ageAll(190 * time.Second)
+		r.expect(fromPod, client.in, "translate_balance")
+	}, lb.UDP)
 }
 
 // What a connection has shown does not stick to the next one on the same ports, and one side's FIN is not its end.

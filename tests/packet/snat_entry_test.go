@@ -124,7 +124,7 @@ func timeout(f bpf.NearlbFlow) uint32 {
 	t := bpf.DefaultTimeouts()
 	seen := func(bit bpf.NearlbFlowSeen) bool { return f.Seen&uint32(bit) != 0 }
 	switch {
-	case f.Protocol == 17 && seen(bpf.NearlbFlowSeenSEEN_REPLY):
+	case f.Protocol == 17 && seen(bpf.NearlbFlowSeenSEEN_ESTABLISHED):
 		return t.UDPAnswered
 	case f.Protocol == 17:
 		return t.UDPUnanswered

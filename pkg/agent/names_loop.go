@@ -27,7 +27,8 @@ type nameTables interface {
 type serviceNames struct {
 	*loop
 	name   lb.ServiceName
-	before *lb.NamedService // read before what the tables are made of; nil: it does not exist
+	before *lb.NamedService // read before what the tables are made of; nil: there is none, or it is in doubt
+	exists bool
 }
 
 // namesOf is to be called before the source is asked for the Service's Input.
@@ -35,6 +36,7 @@ func (l *loop) namesOf(name lb.ServiceName) *serviceNames {
 	s := &serviceNames{loop: l, name: name}
 	if l.named != nil {
 		s.before = l.named.Named(name)
+		s.exists = s.before != nil
 	}
 	return s
 }
@@ -48,7 +50,7 @@ func (s *serviceNames) narrow() {
 	after := s.named.Named(s.name)
 	switch {
 	case s.before == nil, after == nil:
-		s.before = nil
+		s.before, s.exists = nil, false
 		s.names.Remove(s.name)
 	case after.OfPackets():
 		s.before = after.Within(s.before) // nil: it is in doubt until then
@@ -63,8 +65,8 @@ func (s *serviceNames) narrow() {
 // names yet is one that exists all the same.
 func (s *serviceNames) settle(err error) {
 	switch {
-	case s.named == nil, s.before == nil:
-	case err == nil:
+	case s.named == nil, !s.exists:
+	case err == nil && s.before != nil:
 		s.names.Set(s.before)
 	default:
 		s.names.Doubt(s.name)

@@ -72,8 +72,10 @@ func changeOf(kind uint16, data []byte) (c change, matters bool) {
 		}
 		c.device(int(nl.DeserializeIfInfomsg(data).Index))
 		return c, true
-	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+	case unix.RTM_NEWADDR:
 		return change{addresses: true}, !isLinkLocal(data)
+	case unix.RTM_DELADDR: // the routes of a device's last address go without a word
+		return change{addresses: true, routes: true}, !isLinkLocal(data)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return change{routes: true}, len(data) >= unix.SizeofRtMsg && nl.DeserializeRtMsg(data).Dst_len == 0
 	case unix.RTM_NEWQDISC, unix.RTM_NEWTFILTER, unix.RTM_NEWCHAIN, unix.RTM_DELCHAIN,

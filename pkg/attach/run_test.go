@@ -16,6 +16,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // during sends packets from the pod as long as f runs, and tells how many arrived.
@@ -286,6 +287,40 @@ func TestTheRoutesOfADeviceThatGoesDownAreReadAgain(t *testing.T) {
 		c := change{}
 		c.device(n.link("veth1").Attrs().Index)
 		n.must(m.sync(c))
+		if m.view.routed[n.link("veth1").Attrs().Index] {
+			t.Error("a default route is known that is gone")
+		}
+	})
+}
+
+// So do the routes of a device whose last address goes; the kernel tells of the address.
+func TestTheRoutesOfADeviceWithoutAddressesAreReadAgain(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("veth1", 0)
+		n.address("veth1", "10.1.3.1/24")
+		n.must(netlink.RouteAdd(&netlink.Route{LinkIndex: n.link("veth1").Attrs().Index, Scope: netlink.SCOPE_LINK,
+			Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}}))
+		m := n.manager(nil)
+		n.must(m.Sync())
+		if !m.view.routed[n.link("veth1").Attrs().Index] {
+			t.Fatal("the default route is not known")
+		}
+		news, err := listen()
+		n.must(err)
+		defer news.close()
+		addresses, err := netlink.AddrList(n.link("veth1"), netlink.FAMILY_V4)
+		n.must(err)
+		n.must(netlink.AddrDel(n.link("veth1"), &addresses[0]))
+		for told := false; !told; {
+			messages, _, err := news.socket.Receive()
+			n.must(err)
+			for _, message := range messages {
+				told = told || message.Header.Type == unix.RTM_DELADDR
+				if c, matters := changeOf(message.Header.Type, message.Data); matters {
+					n.must(m.sync(c))
+				}
+			}
+		}
 		if m.view.routed[n.link("veth1").Attrs().Index] {
 			t.Error("a default route is known that is gone")
 		}

@@ -221,6 +221,7 @@ func (c *Carrier) claim(keys flowKeys, hash uint64, place, word uint32, f *bpf.N
 	if word&flowPhase == flowWriting || !atomic.CompareAndSwapUint32(state, word, claimed|flowWriting) {
 		return false
 	}
+	c.store.countOut(place)
 	for i, value := range wordsOf(f) {
 		if i != wordOfFlow {
 			atomic.StoreUint32(flowWord(a, place, i), value)

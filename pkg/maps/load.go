@@ -29,6 +29,17 @@ func (s *store) addOpen(id uint32, connections int32) {
 	s.health.written()
 }
 
+// countOut counts the connection out that an entry had which is being written.
+func (s *store) countOut(place uint32) {
+	var f bpf.NearlbFlow
+	for i, words := 0, wordsOf(&f); i < len(words); i++ {
+		words[i] = atomic.LoadUint32(flowWord(s.flows, place, i))
+	}
+	if f.Seen&seenCounted != 0 && f.Backend < s.backends.size && uint16(s.backends.load(f.Backend, wordMembership)) == f.Generation {
+		s.addOpen(f.Backend, -1)
+	}
+}
+
 // open is how many connections count.
 func (s *store) open(id uint32) int32 { return int32(s.health.load(id, wordOpen)) }
 

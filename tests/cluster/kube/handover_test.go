@@ -186,7 +186,7 @@ func (s *smoke) makeAll() *makers {
 	for _, n := range s.Nodes {
 		for _, network := range []string{"tcp", "udp"} {
 			for _, a := range []netip.Addr{n.V4, n.V6} {
-				s.await("from outside, "+network+" "+a.String(), func() error { return s.outside.makeOne(network, netip.AddrPortFrom(a, 30090)) })
+				s.await("from outside, "+network+" "+a.String(), func() error { _, err := s.outside.makeOne(network, netip.AddrPortFrom(a, 30090)); return err })
 			}
 		}
 	}

@@ -222,7 +222,7 @@ func (d *day) comeAndGo() {
 	d.kubectl("rollout", "status", "daemonset/web", limit)
 	for _, network := range []string{"tcp", "udp"} {
 		for _, a := range []netip.Addr{n.V4, n.V6} {
-			d.await("from outside, "+network+" "+a.String(), func() error { return d.outside.makeOne(network, netip.AddrPortFrom(a, 30090)) })
+			d.await("from outside, "+network+" "+a.String(), func() error { _, err := d.outside.makeOne(network, netip.AddrPortFrom(a, 30090)); return err })
 		}
 	}
 	d.kubectl("drain", n.Name, "--ignore-daemonsets", "--pod-selector=app=shop", limit)
@@ -380,7 +380,27 @@ type makers struct {
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 	made   int
-	failed []failure // from outside
+	used   map[use]used // ports of datagrams from outside
+	failed []failure    // from outside
+}
+
+// use is of a port of the client's towards an address.
+type use struct {
+	to   netip.AddrPort
+	port uint16
+}
+
+// used is when it was last.
+type used struct {
+	at     time.Time
+	stream bool // it was known then from the time before
+}
+
+// known: connection tracking keeps a question that has its answer for 30 seconds, and a stream for 120 (nf_conntrack_udp_timeout,
+// nf_conntrack_udp_timeout_stream).
+func (u used) known(now time.Time) bool {
+	since := now.Sub(u.at)
+	return since < 30*time.Second || u.stream && since < 120*time.Second
 }
 
 // failure is a connection without an answer.
@@ -389,19 +409,27 @@ type failure struct {
 	at   time.Time
 	what string // who made it, where to, and why it failed
 	udp  bool
+	used bool // its port was another connection's just before
 }
 
-// excused: a datagram from a port that its client had a moment before goes where the one before went, as with kube-proxy's connection
-// tracking. If that backend ended while the node had no agent, nobody has said so.
-func (f failure) excused(away []span) bool {
-	return f.udp && slices.ContainsFunc(away, func(s span) bool {
+// excuse: a datagram from a port that its client had a moment before goes where the one before went, as with kube-proxy's connection
+// tracking, until somebody says that this backend has ended. While the node has no agent, nobody does. "": there is none.
+func (f failure) excuse(away []span) string {
+	switch {
+	case f.udp && f.used:
+		return "from a port that it had just before"
+	case f.udp && slices.ContainsFunc(away, func(s span) bool {
 		return s.node == f.node && s.from.Before(f.at) && f.at.Add(-client.Attempt).Before(s.to)
-	})
+	}):
+		return "without an agent on " + f.node
+	default:
+		return ""
+	}
 }
 
 func newMakers(s *smoke) *makers {
 	ctx, cancel := context.WithCancel(s.Context())
-	m := &makers{smoke: s, stop: cancel}
+	m := &makers{smoke: s, stop: cancel, used: map[use]used{}}
 	s.Cleanup(m.halt)
 	nodes := slices.Clone(s.Nodes) // others come and go
 	m.done.Go(func() {
@@ -421,20 +449,32 @@ func newMakers(s *smoke) *makers {
 
 func (m *makers) one(network, node string, to netip.AddrPort) {
 	m.made++
-	if err := m.outside.makeOne(network, to); err != nil {
-		m.failed = append(m.failed, failure{node, time.Now(), fmt.Sprintf("from outside, %s %s: %v", network, to, err), network == "udp"})
+	port, err := m.outside.makeOne(network, to)
+	again := network == "udp" && m.use(use{to, port})
+	if err != nil {
+		m.failed = append(m.failed, failure{node, time.Now(), fmt.Sprintf("from outside, %s %s: %v", network, to, err), network == "udp", again})
 	}
 }
 
-// makeOne makes a connection, which any server may answer.
-func (o *outside) makeOne(network string, to netip.AddrPort) error {
+// use says whether what had the port before is known still.
+func (m *makers) use(u use) bool {
+	now := time.Now()
+	last, found := m.used[u]
+	known := found && last.known(now)
+	m.used[u] = used{now, known}
+	return known
+}
+
+// makeOne makes a connection, which any server may answer, and gives the port that it came from.
+func (o *outside) makeOne(network string, to netip.AddrPort) (port uint16, err error) {
 	conn, err := o.host.Dial(context.Background(), network, to, lab.DialOptions{Patience: client.Attempt})
 	if err != nil {
-		return err
+		return 0, err
 	}
+	local, err := netip.ParseAddrPort(conn.LocalAddr().String())
 	c := client.New(conn.Conn)
-	_, err = c.Ask(client.Attempt)
-	return errors.Join(err, c.Close())
+	_, asked := c.Ask(client.Attempt)
+	return local.Port(), errors.Join(err, asked, c.Close())
 }
 
 func (m *makers) halt() {
@@ -448,10 +488,11 @@ func (m *makers) end(away []span) {
 	m.Logf("from outside: %d connections", m.made)
 	all := slices.Concat(m.failed, m.failedOf("make-from-pod", "n1"), m.failedOf("make-from-node", "n2"))
 	for _, f := range all {
-		if f.excused(away) {
-			m.Logf("%s: without an agent on %s, no answer: %s", f.at.UTC().Format(time.TimeOnly), f.node, f.what)
+		at := f.at.UTC().Format(time.TimeOnly)
+		if excuse := f.excuse(away); excuse != "" {
+			m.Logf("%s: %s, no answer: %s", at, excuse, f.what)
 		} else {
-			m.Errorf("%s: no answer: %s", f.at.UTC().Format(time.TimeOnly), f.what)
+			m.Errorf("%s: no answer: %s", at, f.what)
 		}
 	}
 }
@@ -470,7 +511,7 @@ func (m *makers) failedOf(pod, node string) (all []failure) {
 		when, what, _ := strings.Cut(text, " ")
 		at, err := time.Parse(time.RFC3339, when)
 		must(m.T, err)
-		all = append(all, failure{node, at, pod + ", " + what, strings.HasPrefix(what, "udp")})
+		all = append(all, failure{node: node, at: at, what: pod + ", " + what, udp: strings.HasPrefix(what, "udp")})
 	}
 	return all
 }

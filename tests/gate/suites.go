@@ -63,14 +63,13 @@ const (
 	imported = "imported"
 )
 
-// suites is the gate. It ends with cluster, which waits for most of its time and begins after the compilation of Kubernetes: both go ahead
-// of others, so that these compute while it waits. After them come those that take long by the clock, and at the end the short ones that
-// compute.
+// suites is the gate. It would end with cluster, which waits for most of its time and begins after the compilation of Kubernetes: both come
+// first, so that others compute while it waits. After them come those that take long by the clock, and at the end the short ones that compute.
 var suites = []suite{
 	{name: "compile-libraries", about: "what nearlb and its tests import", fresh: 180, command: compile(imported)},
 	{name: "compile", about: "nearlb, its tests and tools", after: []string{"compile-libraries"}, fresh: 70, command: compile("-test", "./...", "tool")},
-	{name: "compile-modules", about: "with Kubernetes, etcd, Helm, Prometheus and CoreDNS", after: []string{"compile"}, ahead: true, fresh: 440, command: modules},
-	{name: "cluster", about: "agents on a real control plane", after: []string{"compile-modules"}, ahead: true, dir: "tests/cluster", env: []string{privileged}, warm: 139,
+	{name: "compile-modules", about: "with Kubernetes, etcd, Helm, Prometheus and CoreDNS", after: []string{"compile"}, fresh: 440, command: modules},
+	{name: "cluster", about: "agents on a real control plane", after: []string{"compile-modules"}, dir: "tests/cluster", env: []string{privileged}, warm: 139,
 		command: test("./...")},
 	{name: "compile-race", about: "with the race detector", after: []string{"compile"}, env: []string{cgo}, fresh: 265,
 		command: compile(append([]string{"-race", "-test", torn[0], torn[1], agent}, concurrent...)...)},

@@ -50,10 +50,8 @@ func (c *Cluster) installFlannel(ctx context.Context) error {
 	if err := c.Import(ctx, file); err != nil {
 		return err
 	}
-	for _, n := range c.Nodes {
-		if err := c.assignPods(ctx, n); err != nil {
-			return err
-		}
+	if err := c.assignPods(ctx); err != nil {
+		return err
 	}
 	conf, err := marshal(map[string]any{
 		"Network": "10.244.0.0/16", "EnableIPv6": true, "IPv6Network": "fd24::/16", "EnableNFTables": c.network.Flannel.NFTables,
@@ -62,9 +60,7 @@ func (c *Cluster) installFlannel(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server := c.Plane.Address()
-	text := strings.NewReplacer("CONFIGURATION", conf, "ADDRESS", server.Addr().String(), "NUMBER", fmt.Sprint(server.Port())).Replace(flannelManifest)
-	if err := c.Plane.ApplyText(ctx, []byte(text), metav1.ApplyOptions{}); err != nil {
+	if err := c.applyNetwork(ctx, flannelManifest, "CONFIGURATION", conf); err != nil {
 		return err
 	}
 	for _, n := range c.Nodes {
@@ -85,8 +81,18 @@ func (c *Cluster) flannelImage() (string, error) {
 	return file, image.Image{Name: "flannel:latest", Program: program, Path: "/flanneld", Entrypoint: []string{"/flanneld"}}.Write(file)
 }
 
-// assignPods waits for the Node, which its kubelet makes.
-func (c *Cluster) assignPods(ctx context.Context, n *Node) error {
+// assignPods gives each node its pods' addresses, as a controller manager with --allocate-node-cidrs does.
+func (c *Cluster) assignPods(ctx context.Context) error {
+	for _, n := range c.Nodes {
+		if err := c.assignPodsOf(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// assignPodsOf waits for the Node, which its kubelet makes.
+func (c *Cluster) assignPodsOf(ctx context.Context, n *Node) error {
 	var subnets []string
 	for _, s := range n.PodSubnets() {
 		subnets = append(subnets, s.String())
@@ -112,9 +118,7 @@ func (c *Cluster) connectPods(ctx context.Context, n *Node) error {
 		return last == nil || ctx.Err() != nil
 	})
 	if err := errors.Join(err, last); err != nil {
-		pods, _ := c.Kubectl(ctx, "-n", "kube-flannel", "get", "pods,events", "-o", "wide")
-		log, _ := c.Kubectl(ctx, "-n", "kube-flannel", "logs", "daemonset/flannel")
-		return fmt.Errorf("wait for flannel: %w\n%s\n%s", err, pods, log)
+		return c.withLogs(ctx, fmt.Errorf("wait for flannel: %w", err), "kube-flannel", "flannel")
 	}
 	said = said[strings.Index(said, "FLANNEL_MTU=")+len("FLANNEL_MTU="):]
 	mtu, err := strconv.Atoi(strings.TrimSpace(strings.SplitN(said, "\n", 2)[0]))

@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -38,7 +39,7 @@ func GivenNetwork(dir string) (Network, error) {
 		return Network{}, err
 	}
 	given := &Given{dir: dir}
-	decoder := json.NewDecoder(strings.NewReader(string(text)))
+	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(given); err != nil {
 		return Network{}, fmt.Errorf("read %s: %w", file, err)
@@ -84,23 +85,27 @@ func (g *Given) install(ctx context.Context, c *Cluster) error {
 	if err := c.Import(ctx, g.files("*.tar")...); err != nil {
 		return err
 	}
-	for _, n := range c.Nodes {
-		if err := c.assignPods(ctx, n); err != nil {
-			return err
-		}
+	if err := c.assignPods(ctx); err != nil {
+		return err
 	}
-	server := c.Plane.Address()
-	fill := strings.NewReplacer("ADDRESS", server.Addr().String(), "NUMBER", fmt.Sprint(server.Port()))
 	for _, file := range g.files("*.yaml") {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return err
 		}
-		if err := c.Plane.ApplyText(ctx, []byte(fill.Replace(string(text))), metav1.ApplyOptions{}); err != nil {
+		if err := c.applyNetwork(ctx, string(text)); err != nil {
 			return fmt.Errorf("apply %s: %w", file, err)
 		}
 	}
 	return nil
+}
+
+// applyNetwork applies manifests in which ADDRESS and NUMBER are the API server's, as where there is no kube-proxy. The pairs are of what
+// else stands in them, and what it is.
+func (c *Cluster) applyNetwork(ctx context.Context, text string, pairs ...string) error {
+	server := c.Plane.Address()
+	pairs = append(pairs, "ADDRESS", server.Addr().String(), "NUMBER", fmt.Sprint(server.Port()))
+	return c.Plane.ApplyText(ctx, []byte(strings.NewReplacer(pairs...).Replace(text)), metav1.ApplyOptions{})
 }
 
 // awaitDaemonSets waits until the network runs on every node. The error has what it says.
@@ -111,10 +116,15 @@ func (c *Cluster) awaitDaemonSets(ctx context.Context) error {
 	}
 	for _, d := range all.Items {
 		if _, err := c.Kubectl(ctx, "-n", d.Namespace, "rollout", "status", "daemonset/"+d.Name, "--timeout", patience.String()); err != nil {
-			pods, _ := c.Kubectl(ctx, "-n", d.Namespace, "get", "pods,events", "-o", "wide")
-			log, _ := c.Kubectl(ctx, "-n", d.Namespace, "logs", "daemonset/"+d.Name, "--all-containers", "--tail", "50")
-			return fmt.Errorf("%w\n%s\n%s", err, pods, log)
+			return c.withLogs(ctx, err, d.Namespace, d.Name)
 		}
 	}
 	return nil
+}
+
+// withLogs adds to an error what a DaemonSet says.
+func (c *Cluster) withLogs(ctx context.Context, err error, namespace, name string) error {
+	pods, _ := c.Kubectl(ctx, "-n", namespace, "get", "pods,events", "-o", "wide")
+	log, _ := c.Kubectl(ctx, "-n", namespace, "logs", "daemonset/"+name, "--all-containers", "--tail", "50")
+	return fmt.Errorf("%w\n%s\n%s", err, pods, log)
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -184,11 +183,7 @@ func (s *smoke) makeAll() *makers {
 	s.kubectl("apply", "-f", "testdata/soak.yaml")
 	s.kubectl("rollout", "status", "deployment/shop", limit)
 	for _, n := range s.Nodes {
-		for _, network := range []string{"tcp", "udp"} {
-			for _, a := range []netip.Addr{n.V4, n.V6} {
-				s.await("from outside, "+network+" "+a.String(), func() error { _, err := s.outside.makeOne(network, netip.AddrPortFrom(a, 30090)); return err })
-			}
-		}
+		s.awaitNodePorts(n)
 	}
 	return newMakers(s)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kube runs a whole Kubernetes cluster on this machine: the control plane of package control with a scheduler, and nodes with a
-// kubelet and a containerd each, which run real pods, connected by the reference CNI plugins, by flannel, or as a directory
-// says.
+// kubelet and a containerd each, which run real pods, connected by the reference CNI plugins, by flannel, or as
+// a directory says.
 //
 // A node is a set of namespaces (network, mounts, processes, cgroups) with a file system in memory: its containers, images, pins and
 // processes are the node's own. Nothing of this machine is changed but directories of the cluster's own: one in the directory of

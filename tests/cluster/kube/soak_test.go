@@ -220,11 +220,7 @@ func (d *day) comeAndGo() {
 	must(d.T, err)
 	d.awaitAgents()
 	d.kubectl("rollout", "status", "daemonset/web", limit)
-	for _, network := range []string{"tcp", "udp"} {
-		for _, a := range []netip.Addr{n.V4, n.V6} {
-			d.await("from outside, "+network+" "+a.String(), func() error { _, err := d.outside.makeOne(network, netip.AddrPortFrom(a, 30090)); return err })
-		}
-	}
+	d.awaitNodePorts(n)
 	d.kubectl("drain", n.Name, "--ignore-daemonsets", "--pod-selector=app=shop", limit)
 	must(d.T, d.RemoveNode(d.Context(), n))
 	d.await("pods of a node that is gone", func() error {
@@ -380,43 +376,24 @@ type makers struct {
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 	made   int
-	used   map[use]used // ports of datagrams from outside
+	ports  client.Ports // from outside
 	failed []failure    // from outside
-}
-
-// use is of a port of the client's towards an address.
-type use struct {
-	to   netip.AddrPort
-	port uint16
-}
-
-// used is when it was last.
-type used struct {
-	at     time.Time
-	stream bool // it was known then from the time before
-}
-
-// known: connection tracking keeps a question that has its answer for 30 seconds, and a stream for 120 (nf_conntrack_udp_timeout,
-// nf_conntrack_udp_timeout_stream).
-func (u used) known(now time.Time) bool {
-	since := now.Sub(u.at)
-	return since < 30*time.Second || u.stream && since < 120*time.Second
 }
 
 // failure is a connection without an answer.
 type failure struct {
-	node string // whose agent the connection was an affair of
-	at   time.Time
-	what string // who made it, where to, and why it failed
-	udp  bool
-	used bool // its port was another connection's just before
+	node  string // whose agent the connection was an affair of
+	at    time.Time
+	what  string // who made it, where to, and why it failed
+	udp   bool
+	known bool // its port was another connection's just before
 }
 
 // excuse: a datagram from a port that its client had a moment before goes where the one before went, as with kube-proxy's connection
 // tracking, until somebody says that this backend has ended. While the node has no agent, nobody does. "": there is none.
 func (f failure) excuse(away []span) string {
 	switch {
-	case f.udp && f.used:
+	case f.known:
 		return "from a port that it had just before"
 	case f.udp && slices.ContainsFunc(away, func(s span) bool {
 		return s.node == f.node && s.from.Before(f.at) && f.at.Add(-client.Attempt).Before(s.to)
@@ -429,7 +406,7 @@ func (f failure) excuse(away []span) string {
 
 func newMakers(s *smoke) *makers {
 	ctx, cancel := context.WithCancel(s.Context())
-	m := &makers{smoke: s, stop: cancel, used: map[use]used{}}
+	m := &makers{smoke: s, stop: cancel}
 	s.Cleanup(m.halt)
 	nodes := slices.Clone(s.Nodes) // others come and go
 	m.done.Go(func() {
@@ -449,32 +426,34 @@ func newMakers(s *smoke) *makers {
 
 func (m *makers) one(network, node string, to netip.AddrPort) {
 	m.made++
-	port, err := m.outside.makeOne(network, to)
-	again := network == "udp" && m.use(use{to, port})
+	known, err := m.outside.makeOne(network, to, &m.ports)
 	if err != nil {
-		m.failed = append(m.failed, failure{node, time.Now(), fmt.Sprintf("from outside, %s %s: %v", network, to, err), network == "udp", again})
+		m.failed = append(m.failed, failure{node, time.Now(), fmt.Sprintf("from outside, %s %s: %v", network, to, err), network == "udp", known})
 	}
 }
 
-// use says whether what had the port before is known still.
-func (m *makers) use(u use) bool {
-	now := time.Now()
-	last, found := m.used[u]
-	known := found && last.known(now)
-	m.used[u] = used{now, known}
-	return known
-}
-
-// makeOne makes a connection, which any server may answer, and gives the port that it came from.
-func (o *outside) makeOne(network string, to netip.AddrPort) (port uint16, err error) {
+// makeOne makes a connection, which any server may answer, and says whether its port was known from one before.
+func (o *outside) makeOne(network string, to netip.AddrPort, ports *client.Ports) (known bool, err error) {
 	conn, err := o.host.Dial(context.Background(), network, to, lab.DialOptions{Patience: client.Attempt})
 	if err != nil {
-		return 0, err
+		return false, err
 	}
-	local, err := netip.ParseAddrPort(conn.LocalAddr().String())
 	c := client.New(conn.Conn)
+	known = ports.Use(c, time.Now())
 	_, asked := c.Ask(client.Attempt)
-	return local.Port(), errors.Join(err, asked, c.Close())
+	return known, errors.Join(asked, c.Close())
+}
+
+// awaitNodePorts waits until a node serves the Service of the soak for clients from outside.
+func (s *smoke) awaitNodePorts(n *kube.Node) {
+	for _, network := range []string{"tcp", "udp"} {
+		for _, a := range []netip.Addr{n.V4, n.V6} {
+			s.await("from outside, "+network+" "+a.String(), func() error {
+				_, err := s.outside.makeOne(network, netip.AddrPortFrom(a, 30090), &client.Ports{})
+				return err
+			})
+		}
+	}
 }
 
 func (m *makers) halt() {
@@ -508,10 +487,11 @@ func (m *makers) failedOf(pod, node string) (all []failure) {
 		if !found {
 			continue
 		}
-		when, what, _ := strings.Cut(text, " ")
+		when, text, _ := strings.Cut(text, " ")
+		port, what, _ := strings.Cut(text, " ")
 		at, err := time.Parse(time.RFC3339, when)
 		must(m.T, err)
-		all = append(all, failure{node: node, at: at, what: pod + ", " + what, udp: strings.HasPrefix(what, "udp")})
+		all = append(all, failure{node, at, pod + ", " + what, strings.HasPrefix(what, "udp"), port == client.KnownPort})
 	}
 	return all
 }

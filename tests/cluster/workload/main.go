@@ -183,20 +183,22 @@ func holdAll(urls []string) error {
 
 // makeAll never returns. It says "made" and "failed" with their numbers now and then; an address that has not answered yet does not count.
 func makeAll(urls []string) error {
+	var ports client.Ports
 	for _, url := range urls {
 		conn, err := awaitAnswer(url)
 		if err != nil {
 			return err
 		}
+		ports.Use(conn, time.Now())
 		_ = conn.Close()
 	}
 	made, failed := 0, 0
 	for round := 0; ; round++ {
 		for _, url := range urls {
 			made++
-			if _, err := askOnce(url, 0, client.Attempt); err != nil {
+			if known, err := makeOne(url, &ports); err != nil {
 				failed++
-				fmt.Println("no answer", time.Now().UTC().Format(time.RFC3339), url, err)
+				fmt.Println("no answer", time.Now().UTC().Format(time.RFC3339), portsName[known], url, err)
 			}
 		}
 		if round%50 == 0 {
@@ -204,6 +206,21 @@ func makeAll(urls []string) error {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
+}
+
+// portsName says of a connection without an answer whether its port was another one's just before.
+var portsName = map[bool]string{true: client.KnownPort, false: client.NewPort}
+
+// makeOne says whether the port of the connection was known from one before.
+func makeOne(url string, ports *client.Ports) (known bool, err error) {
+	conn, err := dial(url, client.Attempt)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	known = ports.Use(conn, time.Now())
+	_, err = conn.Ask(client.Attempt)
+	return known, err
 }
 
 // awaitAnswer gives a connection that has answered.

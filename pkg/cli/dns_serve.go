@@ -96,7 +96,8 @@ func (f *dnsFlags) options() (o dns.Options, err error) {
 	case f.ttl < 0 || f.ttl > 3600:
 		return o, usagef("--ttl %d: want seconds from 0 to 3600", f.ttl)
 	}
-	if err := checkListen(f.listen); err != nil {
+	listen, err := listenAddress(f.listen)
+	if err != nil {
 		return o, err
 	}
 	if o.Zones, err = clusterZones(f.zones); err != nil {
@@ -120,7 +121,7 @@ func (f *dnsFlags) options() (o dns.Options, err error) {
 	}
 	servers, err := upstreams("upstream", f.upstream)
 	for _, server := range servers {
-		if answersAt(f.listen, server) {
+		if answersAt(listen, server) {
 			return o, usagef("--upstream %v: this server answers there itself (--listen)", server)
 		}
 	}
@@ -130,27 +131,28 @@ func (f *dnsFlags) options() (o dns.Options, err error) {
 	return o, err
 }
 
-func checkListen(text string) error {
+// listenAddress reads --listen. Without an address it is every one: the zero Addr.
+func listenAddress(text string) (netip.AddrPort, error) {
+	var address netip.Addr
+	var number uint64
 	host, port, err := net.SplitHostPort(text)
 	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
+		number, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err == nil && host != "" {
-		_, err = netip.ParseAddr(host)
+		address, err = netip.ParseAddr(host)
 	}
 	if err != nil {
-		return usagef("--listen %q: want ADDR:PORT, as 127.0.0.1:5353 or [::1]:5353", text)
+		return netip.AddrPort{}, usagef("--listen %q: want ADDR:PORT, as 127.0.0.1:5353 or [::1]:5353", text)
 	}
-	return nil
+	return netip.AddrPortFrom(address, uint16(number)), nil
 }
 
-// answersAt tells that who listens at an address that was checked is asked by questions to a server, as far as the texts say.
-func answersAt(listen string, server netip.AddrPort) bool {
-	host, port, _ := net.SplitHostPort(listen)
-	number, _ := strconv.ParseUint(port, 10, 16)
-	at, _ := netip.ParseAddr(host)
-	everywhere := host == "" || at.IsUnspecified()
-	return uint16(number) == server.Port() && (at.Unmap() == server.Addr().Unmap() || everywhere && server.Addr().IsLoopback())
+// answersAt tells that who listens at an address is asked by questions to a server, as far as the texts say.
+func answersAt(listen, server netip.AddrPort) bool {
+	at := listen.Addr()
+	everywhere := !at.IsValid() || at.IsUnspecified()
+	return listen.Port() == server.Port() && (at.Unmap() == server.Addr().Unmap() || everywhere && server.Addr().IsLoopback())
 }
 
 // clusterZones are one or more: names of Services are in one.

@@ -90,11 +90,16 @@ func (v *View) Narrow(next *lb.NamedService) {
 func (v *View) suspend(old *entry) {
 	v.modified()
 	v.drop(old)
+	v.setDoubtful(old.service.Name, old)
+}
+
+// setDoubtful notes that a Service is in doubt, which was in force as old or is new.
+func (v *View) setDoubtful(name lb.ServiceName, old *entry) {
 	if v.doubtful == nil {
 		v.doubtful = map[lb.ServiceName]bool{}
 	}
-	v.doubtful[old.service.Name] = true
-	v.mirror.service(old.service.Name, old, nil, false)
+	v.doubtful[name] = true
+	v.mirror.service(name, old, nil, false)
 }
 
 // drop takes an entry out of everything but what counts the objects of Namespaces.
@@ -114,12 +119,8 @@ func (v *View) Doubt(name lb.ServiceName) {
 		return
 	}
 	v.modified()
-	if v.doubtful == nil {
-		v.doubtful = map[lb.ServiceName]bool{}
-	}
-	v.doubtful[name] = true
+	v.setDoubtful(name, nil)
 	v.count(name.Namespace, 1)
-	v.mirror.service(name, nil, nil, false)
 }
 
 // Remove takes a Service out. An unknown one is no error.

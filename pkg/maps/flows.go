@@ -53,20 +53,26 @@ func liveFlows(s *store) iter.Seq2[uint32, bpf.NearlbFlow] {
 // readFlow copies an entry that the programs may be changing: the word of state must be the same before and after. An entry
 // that never stands still is given as it was read last.
 func readFlow(a *array, place uint32) (f bpf.NearlbFlow, ok bool) {
-	words, state := wordsOf(&f), flowWord(a, place, wordOfFlow)
+	state := flowWord(a, place, wordOfFlow)
 	for range readAttempts {
 		word := atomic.LoadUint32(state)
 		if phase := word & flowPhase; phase != flowLive && phase != flowClaimed {
 			return f, false
 		}
-		for i := range words {
-			words[i] = atomic.LoadUint32(flowWord(a, place, i))
-		}
+		f = copyFlow(a, place)
 		if atomic.LoadUint32(state) == word {
 			break
 		}
 	}
 	return f, true
+}
+
+// copyFlow copies an entry word by word, whatever it is.
+func copyFlow(a *array, place uint32) (f bpf.NearlbFlow) {
+	for i, words := 0, wordsOf(&f); i < len(words); i++ {
+		words[i] = atomic.LoadUint32(flowWord(a, place, i))
+	}
+	return f
 }
 
 // expiry judges entries' age as the programs do.

@@ -3,6 +3,7 @@
 package maps
 
 import (
+	"iter"
 	"sync/atomic"
 	"unsafe"
 
@@ -31,13 +32,14 @@ func (s *store) addOpen(id uint32, connections int32) {
 
 // countOut counts the connection out that an entry had which is being written.
 func (s *store) countOut(place uint32) {
-	var f bpf.NearlbFlow
-	for i, words := 0, wordsOf(&f); i < len(words); i++ {
-		words[i] = atomic.LoadUint32(flowWord(s.flows, place, i))
-	}
-	if f.Seen&seenCounted != 0 && f.Backend < s.backends.size && uint16(s.backends.load(f.Backend, wordMembership)) == f.Generation {
+	if f := copyFlow(s.flows, place); f.Seen&seenCounted != 0 && s.hasBackend(&f) {
 		s.addOpen(f.Backend, -1)
 	}
+}
+
+// hasBackend: the id that the entry names has not gone to another endpoint since.
+func (s *store) hasBackend(f *bpf.NearlbFlow) bool {
+	return f.Backend < s.backends.size && uint16(s.backends.load(f.Backend, wordMembership)) == f.Generation
 }
 
 // open is how many connections count.
@@ -82,7 +84,10 @@ func (t *Tables) Recount() (more bool) {
 		return false
 	}
 	if t.recounting == nil {
-		t.recounting = &recount{ports: t.portsByLoad(), found: map[uint32]int32{}}
+		t.recounting = &recount{ports: map[uint32]bool{}, found: map[uint32]int32{}}
+		for p := range t.portsByLoad() {
+			t.recounting.ports[p.id] = true
+		}
 	}
 	r := t.recounting
 	if len(r.ports) > 0 && !t.recountSome(r) {
@@ -93,17 +98,20 @@ func (t *Tables) Recount() (more bool) {
 	return false
 }
 
-func (t *Tables) portsByLoad() map[uint32]bool {
-	ports := map[uint32]bool{}
-	for _, s := range t.services {
-		if s.balancing != lb.BalanceLeastConnections {
-			continue
-		}
-		for _, p := range s.ports {
-			ports[p.id] = true
+// portsByLoad are the service ports that balance by connections.
+func (t *Tables) portsByLoad() iter.Seq[*port] {
+	return func(yield func(*port) bool) {
+		for _, s := range t.services {
+			if s.balancing != lb.BalanceLeastConnections {
+				continue
+			}
+			for _, p := range s.ports {
+				if !yield(p) {
+					return
+				}
+			}
 		}
 	}
-	return ports
 }
 
 // recountSome looks at the next sets of the flow table. It returns true at the end of the table.
@@ -127,8 +135,7 @@ func (t *Tables) recountSome(r *recount) bool {
 // they have it until the next walk.
 func (r *recount) entry(s *store, place uint32, e expiry) {
 	f, ok := readFlow(s.flows, place)
-	if !ok || f.Word&flowPhase != flowLive || f.Flags&(flowAlias|flowDirect) != 0 || !r.ports[f.Service] ||
-		f.Backend >= s.backends.size || uint16(s.backends.load(f.Backend, wordMembership)) != f.Generation {
+	if !ok || f.Word&flowPhase != flowLive || f.Flags&(flowAlias|flowDirect) != 0 || !r.ports[f.Service] || !s.hasBackend(&f) {
 		return
 	}
 	counts, open := f.Seen&seenCounted != 0, isOpen(&f, e)
@@ -150,24 +157,19 @@ func (r *recount) entry(s *store, place uint32, e expiry) {
 // node: as much is corrected as this walk and the one before agree about.
 func (t *Tables) settleLoad(r *recount) {
 	drifts := map[uint32]int32{}
-	for _, s := range t.services {
-		if s.balancing != lb.BalanceLeastConnections {
-			continue
+	for p := range t.portsByLoad() {
+		if !r.ports[p.id] {
+			continue // since the walk began
 		}
-		for _, p := range s.ports {
-			if !r.ports[p.id] {
-				continue
+		for i := range p.backends {
+			id := p.backends[i].id
+			drift := r.found[id] - t.store.open(id)
+			if agreed := agreement(drift, t.drifts[id]); agreed != 0 {
+				t.store.addOpen(id, agreed)
+				drift -= agreed
 			}
-			for i := range p.backends {
-				id := p.backends[i].id
-				drift := r.found[id] - t.store.open(id)
-				if agreed := agreement(drift, t.drifts[id]); agreed != 0 {
-					t.store.addOpen(id, agreed)
-					drift -= agreed
-				}
-				if drift != 0 {
-					drifts[id] = drift
-				}
+			if drift != 0 {
+				drifts[id] = drift
 			}
 		}
 	}

@@ -58,7 +58,7 @@ func tallied[K comparable](s *store, of func(*bpf.NearlbFlow) (K, bool)) map[K]t
 // backendTallies counts connections by the id of their backend, which has not gone to another endpoint since.
 func (v *view) backendTallies() map[uint32]tally {
 	return tallied(v.store, func(f *bpf.NearlbFlow) (uint32, bool) {
-		return f.Backend, f.Backend < v.backends.size && uint16(v.backends.load(f.Backend, wordMembership)) == f.Generation
+		return f.Backend, v.hasBackend(f)
 	})
 }
 

@@ -103,7 +103,7 @@ func refuseProblems(strict bool, problems []lb.Problem) error {
 		return nil
 	}
 	first := problems[0]
-	return fmt.Errorf("%d problems (--strict); the first is in %s, %s: %s", len(problems), first.Object, first.Field, first.Message)
+	return fmt.Errorf("problems (--strict): %d; the first is in %s, %s: %s", len(problems), first.Object, first.Field, first.Message)
 }
 
 // withUnserved adds the endpoints of slices whose Service is not served, all by name of the Service.

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -83,12 +85,6 @@ func TestWhatIsLongIsQuickOnTheOldestKernelAlone(t *testing.T) {
 	if got := o.of("6.1"); len(got) != 1 || got[0].only != "X" || o.suites[0].only != "X|Y" {
 		t.Errorf("-quick runs %+v", got)
 	}
-	o = options{quick: true, kernels: []string{"6.1"}, suites: []suite{{without: "X", loads: "Y"}, {loads: "Y"}, {without: "X"}, {}}}
-	for i, want := range []string{"X|Y", "Y", "X", ""} {
-		if got := o.of("6.1")[i].without; got != want {
-			t.Errorf("-quick leaves out %q of suite %d, want %q", got, i, want)
-		}
-	}
 	o = options{kernels: []string{"6.1"}, suites: []suite{{pkg: "a", worlds: 5}}}
 	for quick, want := range map[bool]bool{false: false, true: true} {
 		o.quick = quick
@@ -99,5 +95,27 @@ func TestWhatIsLongIsQuickOnTheOldestKernelAlone(t *testing.T) {
 	o = options{quick: true, kernels: []string{"6.12", "6.1"}, suites: []suite{{pkg: "a"}, {pkg: "b", oldest: true}}}
 	if got := runs(o.of("6.12"), time.Minute); len(got) != 1 || got[0].Dir != source+"/a" {
 		t.Errorf("runs %+v", got)
+	}
+}
+
+// A name that no test has any more would leave its path out in silence.
+func TestEveryNameOfAPathIsATests(t *testing.T) {
+	files, err := filepath.Glob("../packet/*_test.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	for _, path := range strings.Split(paths, "|") {
+		name, _, _ := strings.Cut(path, "/")
+		if !strings.Contains(all.String(), "\nfunc "+name) {
+			t.Errorf("no test of tests/packet has a name that begins with %s", name)
+		}
 	}
 }

@@ -32,15 +32,38 @@ struct tunnel_option {
 	__be32 address[4];
 };
 
+#define TUNNEL_COOKIE_TYPE 0x82 /* critical, of the same class: in front of the backend's option */
+
+/* What nodes share: who sends from a node's address without it is none. */
+struct tunnel_cookie {
+	__be16 class;
+	__u8 type;
+	__u8 words;     /* behind this one */
+	__u32 value[2]; /* not 0 but in hellos: the options of a header are four bytes each */
+};
+_Static_assert(sizeof(struct tunnel_cookie) == 12, "no gaps");
+
 static __always_inline __u32 tunnel_option_size(__u8 family)
 {
 	return family == 4 ? 12 : 24;
 }
 
-/* What is in front of a packet without an option. */
+/* What is in front of a packet without options. */
 static __always_inline __u32 tunnel_size(__u8 family)
 {
 	return ip_header_size(family) + sizeof(struct udphdr) + sizeof(struct geneve);
+}
+
+/* The same with the cookie, which every packet has or none. */
+static __always_inline __u32 tunnel_headers_size(__u8 family, __u64 cookie)
+{
+	return tunnel_size(family) + (cookie ? sizeof(struct tunnel_cookie) : 0);
+}
+
+/* Of a packet's cookie, 0: it has none. */
+static __always_inline bool tunnel_accepts(const struct tunnel_end *tunnel, __u64 cookie)
+{
+	return !tunnel->keyed || tunnel->accepted[0] == cookie || tunnel->accepted[1] == cookie;
 }
 
 static __always_inline __be16 tunnel_protocol(__u8 family)
@@ -150,14 +173,15 @@ __noinline int tunnel_room(struct __sk_buff *skb, __u32 number, __u32 family)
 	const struct tunnel_node *node = tunnel_node_get(number);
 	__u8 outer = tunnel_outer(number, family);
 	struct bpf_fib_lookup fib = { .ifindex = skb->ifindex };
+	__u32 headers;
 
 	if (!tunnel || !node || !outer)
 		return 0;
 	tunnel_describe_way(&fib, tunnel, node, outer, TUNNEL_LENGTH_ANY);
-	if (bpf_fib_lookup(skb, &fib, sizeof(fib), 0) != BPF_FIB_LKUP_RET_FRAG_NEEDED ||
-	    fib.mtu_result < tunnel_size(outer))
+	headers = tunnel_headers_size(outer, tunnel->cookie);
+	if (bpf_fib_lookup(skb, &fib, sizeof(fib), 0) != BPF_FIB_LKUP_RET_FRAG_NEEDED || fib.mtu_result < headers)
 		return 0;
-	return fib.mtu_result - tunnel_size(outer);
+	return fib.mtu_result - headers;
 }
 
 #define TCP_OPTIONS_MAX 40
@@ -325,8 +349,9 @@ static __always_inline bool tunnel_is_here(struct __sk_buff *skb, const struct p
 /* What a packet gets in front of it. */
 struct wrap {
 	struct route route; /* of the outer packet; its packet is the inner one */
+	__u64 cookie;       /* 0: none */
 	__u32 length;       /* of the inner packet */
-	__u16 option;       /* bytes of it, 0: none */
+	__u16 option;       /* bytes of the backend's, 0: none */
 	__u8 family;        /* of the outer headers */
 	__u8 kind;          /* enum tunnel_kind */
 	__u8 class;         /* DSCP and ECN of the inner packet, copied (RFC 6040 4.1, normal mode) */
@@ -353,6 +378,12 @@ static __always_inline bool wrap_is_forward(const struct wrap *wrap)
 	return wrap->kind == TUNNEL_FORWARD || wrap->kind == TUNNEL_DIRECT;
 }
 
+/* Bytes in front of the inner packet. */
+static __always_inline __u32 wrap_size(const struct wrap *wrap)
+{
+	return tunnel_headers_size(wrap->family, wrap->cookie) + wrap->option;
+}
+
 static __always_inline bool wrap_class(struct __sk_buff *skb, struct wrap *wrap)
 {
 	__u8 pair[2];
@@ -363,11 +394,11 @@ static __always_inline bool wrap_class(struct __sk_buff *skb, struct wrap *wrap)
 	return true;
 }
 
-/* What is behind the outer IP header, UDP's header and all. A packet that is still to be cut may be longer than the field: who cuts it
+/* What is behind the first skipped bytes of what is in front. A packet that is still to be cut may be longer than the field: who cuts it
  * writes others. */
-static __always_inline __u16 wrap_length(const struct wrap *wrap, __u32 headers)
+static __always_inline __u16 wrap_length(const struct wrap *wrap, __u32 skipped)
 {
-	__u32 length = headers + wrap->option + wrap->length;
+	__u32 length = wrap_size(wrap) - skipped + wrap->length;
 
 	return length > 0xffff ? 0xffff : length;
 }
@@ -379,8 +410,8 @@ static __always_inline void wrap_inner(const struct wrap *wrap, struct udphdr *u
 
 	udp->source = tunnel_source_port(packet);
 	udp->dest = tunnel ? tunnel->port : 0;
-	geneve->words = wrap->option / 4;
-	geneve->flags = wrap->option ? GENEVE_CRITICAL : 0;
+	geneve->words = (wrap_size(wrap) - tunnel_size(wrap->family)) / 4;
+	geneve->flags = geneve->words ? GENEVE_CRITICAL : 0;
 	geneve->protocol = tunnel_protocol(packet->family);
 	geneve->kind = bpf_htonl((__u32)wrap->kind << 8);
 }
@@ -401,9 +432,9 @@ static __always_inline bool wrap_store4(struct __sk_buff *skb, const struct wrap
 		},
 	};
 
-	outer.ip.tot_len = bpf_htons(wrap_length(wrap, sizeof(outer)));
+	outer.ip.tot_len = bpf_htons(wrap_length(wrap, 0));
 	outer.ip.check = ~csum_fold(csum_words((__u32 *)&outer.ip, sizeof(outer.ip) / 4));
-	outer.udp.len = bpf_htons(wrap_length(wrap, sizeof(outer)) - sizeof(outer.ip));
+	outer.udp.len = bpf_htons(wrap_length(wrap, sizeof(outer.ip)));
 	wrap_inner(wrap, &outer.udp, &outer.geneve);
 	return answer_store(skb, link_header, &outer, sizeof(outer));
 }
@@ -423,16 +454,28 @@ static __always_inline bool wrap_store6(struct __sk_buff *skb, const struct wrap
 
 	address_to6(&tunnel->own6, &outer.ip.saddr);
 	address_to6(&node->address6, &outer.ip.daddr);
-	outer.ip.payload_len = bpf_htons(wrap_length(wrap, sizeof(outer) - sizeof(outer.ip)));
+	outer.ip.payload_len = bpf_htons(wrap_length(wrap, sizeof(outer.ip)));
 	outer.udp.len = outer.ip.payload_len;
 	wrap_inner(wrap, &outer.udp, &outer.geneve);
 	return answer_store(skb, link_header, &outer, sizeof(outer));
 }
 
+static __always_inline bool wrap_store_cookie(struct __sk_buff *skb, const struct wrap *wrap)
+{
+	struct tunnel_cookie option = {
+		.class = bpf_htons(TUNNEL_OPTION_CLASS),
+		.type = TUNNEL_COOKIE_TYPE,
+		.words = sizeof(option) / 4 - 1,
+		.value = { wrap->cookie, wrap->cookie >> 32 },
+	};
+
+	return answer_store(skb, link_header + tunnel_size(wrap->family), &option, sizeof(option));
+}
+
 static __always_inline bool wrap_store_option(struct __sk_buff *skb, const struct wrap *wrap, __u32 id)
 {
 	const struct backend *backend = backend_get(id);
-	__u32 at = link_header + tunnel_size(wrap->family);
+	__u32 at = link_header + tunnel_headers_size(wrap->family, wrap->cookie);
 	struct tunnel_option option = {
 		.class = bpf_htons(TUNNEL_OPTION_CLASS),
 		.type = TUNNEL_OPTION_TYPE,
@@ -464,6 +507,8 @@ __noinline int wrap_store(struct __sk_buff *skb, const struct wrap *wrap, __u32 
 		return false;
 	if (!(wrap->family == 4 ? wrap_store4(skb, wrap, tunnel, node) : wrap_store6(skb, wrap, tunnel, node)))
 		return false;
+	if (wrap->cookie && !wrap_store_cookie(skb, wrap))
+		return false;
 	return !wrap->option || wrap_store_option(skb, wrap, backend);
 }
 
@@ -489,10 +534,10 @@ __noinline int wrap_ask(struct __sk_buff *skb, struct wrap *wrap, __u32 number, 
 	return VERDICT_CONTINUE;
 }
 
-/* Whether it fits, with the option or, where that may be left out, without. VERDICT_REJECT_TOO_BIG: route->mtu is for the inner packet. */
+/* Whether it fits, with the backend's option or, where that may be left out, without. VERDICT_REJECT_TOO_BIG: route->mtu is for the inner packet. */
 static __always_inline enum verdict wrap_route(struct __sk_buff *skb, struct wrap *wrap)
 {
-	__u32 inner = route_length(skb, &wrap->route.packet), size = tunnel_size(wrap->family);
+	__u32 inner = route_length(skb, &wrap->route.packet), size = tunnel_headers_size(wrap->family, wrap->cookie);
 	bool known = handed(skb)->tunnel.kind & TUNNEL_KNOWN;
 	enum verdict verdict = wrap_ask(skb, wrap, handed(skb)->tunnel.node, inner + size + wrap->option);
 
@@ -520,7 +565,7 @@ static __always_inline enum verdict wrap_age(struct __sk_buff *skb, const struct
 static __always_inline bool wrap_open(struct __sk_buff *skb, const struct wrap *wrap, bool made)
 {
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
-	__u32 size = tunnel_size(wrap->family) + wrap->option;
+	__u32 size = wrap_size(wrap);
 
 	if (made)
 		return wrap->family == wrap->route.packet.family && bpf_skb_change_head(skb, size, 0) == 0;
@@ -557,6 +602,7 @@ static __always_inline __u8 wrap_kind(__u8 kind, __u16 number)
 static __always_inline enum verdict wrap_packet(struct __sk_buff *skb, struct wrap *wrap)
 {
 	struct packet *packet = &wrap->route.packet;
+	const struct tunnel_end *tunnel = tunnel_get();
 	__u16 node = handed(skb)->tunnel.node;
 	enum verdict verdict;
 
@@ -565,8 +611,9 @@ static __always_inline enum verdict wrap_packet(struct __sk_buff *skb, struct wr
 	wrap->kind = wrap_kind(handed(skb)->tunnel.kind & ~TUNNEL_KNOWN, node);
 	wrap->length = packet->l4 - link_header + packet->l4_length;
 	wrap->family = tunnel_outer(node, packet->family);
-	if (!wrap->family)
+	if (!tunnel || !wrap->family)
 		return VERDICT_DROP_NO_ROUTE;
+	wrap->cookie = tunnel->cookie;
 	if (wrap_is_forward(wrap) && handed(skb)->tunnel.backend)
 		wrap->option = tunnel_option_size(packet->family);
 	if (wrap_is_forward(wrap) && !route_lives(skb, packet))

@@ -51,8 +51,25 @@ static __always_inline bool arrival_kind(const struct geneve *geneve, struct tun
 	if (kind & 0xff || geneve->flags != (geneve->words ? GENEVE_CRITICAL : 0))
 		return false;
 	in->kind = kind >> 8;
-	return kind == TUNNEL_FORWARD << 8 || kind == TUNNEL_DIRECT << 8 ||
-	       ((kind == TUNNEL_REPLY << 8 || kind == TUNNEL_UNKNOWN << 8) && !geneve->words);
+	return kind == TUNNEL_FORWARD << 8 || kind == TUNNEL_DIRECT << 8 || kind == TUNNEL_REPLY << 8 ||
+	       kind == TUNNEL_UNKNOWN << 8;
+}
+
+/* The cookie at an offset, of a header with options: VERDICT_CONTINUE: it is this node's, or none is asked for. cookie: the packet has one. */
+static __always_inline enum verdict arrival_cookie(struct __sk_buff *skb, __u32 at, __u32 words, bool *cookie)
+{
+	const struct tunnel_end *tunnel = tunnel_get();
+	struct tunnel_cookie option = {};
+	__u64 value = 0;
+
+	*cookie = words * 4 >= sizeof(option) && !bpf_skb_load_bytes(skb, at, &option, sizeof(option)) &&
+		  option.class == bpf_htons(TUNNEL_OPTION_CLASS) && option.type == TUNNEL_COOKIE_TYPE;
+	if (*cookie) {
+		value = (__u64)option.value[1] << 32 | option.value[0];
+		if (option.words != sizeof(option) / 4 - 1 || !value)
+			return VERDICT_DROP_TUNNEL_MALFORMED;
+	}
+	return tunnel && tunnel_accepts(tunnel, value) ? VERDICT_CONTINUE : VERDICT_DROP_TUNNEL_COOKIE;
 }
 
 static __always_inline bool arrival_class(struct __sk_buff *skb, struct arrival *arrival)
@@ -65,7 +82,28 @@ static __always_inline bool arrival_class(struct __sk_buff *skb, struct arrival 
 	return true;
 }
 
-/* What is in front is as another node writes it; in gets what that says. A function of its own for the sake of the stack. */
+/* The options behind a header. */
+static __always_inline enum verdict arrival_options(struct __sk_buff *skb, const struct arrival *arrival,
+						    struct tunnel_packet *in, __u32 words, __u32 at)
+{
+	bool cookie;
+	enum verdict verdict = arrival_cookie(skb, at, words, &cookie);
+
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
+	if (cookie) {
+		words -= sizeof(struct tunnel_cookie) / 4;
+		at += sizeof(struct tunnel_cookie);
+	}
+	if (!words)
+		return VERDICT_CONTINUE;
+	return (in->kind == TUNNEL_FORWARD || in->kind == TUNNEL_DIRECT) &&
+			       words * 4 == tunnel_option_size(arrival->family) && arrival_option(skb, arrival, in, at)
+		       ? VERDICT_CONTINUE
+		       : VERDICT_DROP_TUNNEL_MALFORMED;
+}
+
+/* VERDICT_CONTINUE: what is in front is as another node writes it; in gets what that says. A function of its own for the sake of the stack. */
 __noinline int arrival_read(struct __sk_buff *skb, struct arrival *arrival)
 {
 	struct tunnel_packet *in = tunnel_packet_get();
@@ -75,23 +113,20 @@ __noinline int arrival_read(struct __sk_buff *skb, struct arrival *arrival)
 
 	if (!in || !arrival || arrival->packet.malformed || arrival->packet.fragment != FRAGMENT_NONE ||
 	    arrival->packet.l4 != link_header + ip_header_size(arrival->packet.family) || !arrival_class(skb, arrival))
-		return false;
+		return VERDICT_DROP_TUNNEL_MALFORMED;
 	at = arrival->packet.l4;
 	if (bpf_skb_load_bytes(skb, at, &udp, sizeof(udp)) || bpf_ntohs(udp.len) != arrival->packet.l4_length ||
 	    bpf_skb_load_bytes(skb, at + sizeof(udp), &geneve, sizeof(geneve)) || !arrival_kind(&geneve, in))
-		return false;
+		return VERDICT_DROP_TUNNEL_MALFORMED;
 	if (geneve.protocol != bpf_htons(ETH_P_IP) && geneve.protocol != bpf_htons(ETH_P_IPV6))
-		return false;
+		return VERDICT_DROP_TUNNEL_MALFORMED;
 	arrival->family = geneve.protocol == bpf_htons(ETH_P_IP) ? 4 : 6;
 	arrival->size = tunnel_size(arrival->packet.family) + (__u32)geneve.words * 4;
 	in->port = 0;
 	if (arrival->packet.l4_length <
 	    arrival->size - ip_header_size(arrival->packet.family) + ip_header_size(arrival->family))
-		return false;
-	if (!geneve.words)
-		return true;
-	return (__u32)geneve.words * 4 == tunnel_option_size(arrival->family) &&
-	       arrival_option(skb, arrival, in, at + sizeof(udp) + sizeof(geneve));
+		return VERDICT_DROP_TUNNEL_MALFORMED;
+	return arrival_options(skb, arrival, in, geneve.words, at + sizeof(udp) + sizeof(geneve));
 }
 
 /* Takes away what is in front. Before Linux 6.3 the kernel does not change a packet's family with that. */
@@ -115,14 +150,40 @@ static __always_inline bool arrival_congestion(struct __sk_buff *skb, const stru
 
 #define HELLO_MARK 8 /* bytes behind the header, which mean something to the asker alone */
 
-static __always_inline bool hello_is(struct __sk_buff *skb, const struct packet *packet)
-{
+struct hello {
+	struct udphdr udp;
 	struct geneve geneve;
+	struct tunnel_cookie
+		cookie; /* of who sends it; value may be 0. No more than the header where the option is missing */
+};
 
-	return packet->fragment == FRAGMENT_NONE && !packet->malformed &&
-	       packet->l4_length == sizeof(struct udphdr) + sizeof(geneve) + HELLO_MARK &&
-	       !bpf_skb_load_bytes(skb, packet->l4 + sizeof(struct udphdr), &geneve, sizeof(geneve)) && !geneve.words &&
-	       geneve.flags == GENEVE_OAM && !geneve.protocol && geneve.kind == bpf_htonl(TUNNEL_HELLO << 8);
+/* Bytes of its options, negative: it is none. */
+static __always_inline int hello_read(struct __sk_buff *skb, const struct packet *packet, struct hello *hello)
+{
+	__u32 plain = offsetof(struct hello, cookie), length = packet->l4_length - HELLO_MARK;
+
+	if (packet->fragment != FRAGMENT_NONE || packet->malformed || (length != plain && length != sizeof(*hello)) ||
+	    bpf_skb_load_bytes(skb, packet->l4, hello, length == plain ? plain : sizeof(*hello)) ||
+	    hello->geneve.words * 4 != length - plain || hello->geneve.protocol ||
+	    hello->geneve.flags != (length == plain ? GENEVE_OAM : GENEVE_OAM | GENEVE_CRITICAL) ||
+	    hello->geneve.kind != bpf_htonl(TUNNEL_HELLO << 8))
+		return -1;
+	if (length != plain &&
+	    (hello->cookie.class != bpf_htons(TUNNEL_OPTION_CLASS) || hello->cookie.type != TUNNEL_COOKIE_TYPE ||
+	     hello->cookie.words != sizeof(hello->cookie) / 4 - 1))
+		return -1;
+	return length - plain;
+}
+
+/* A word of the cookie becomes this node's: an answer to who knows of cookies says what this node's packets have. */
+static __always_inline bool hello_word(struct __sk_buff *skb, const struct packet *packet, __u32 word, __u32 from,
+				       __u32 to)
+{
+	__u32 at = packet->l4 + offsetof(struct hello, cookie.value) + word * 4;
+
+	return !bpf_l4_csum_replace(skb, packet->l4 + offsetof(struct udphdr, check), from, to,
+				    BPF_F_MARK_MANGLED_0 | sizeof(to)) &&
+	       !bpf_skb_store_bytes(skb, at, &to, sizeof(to), 0);
 }
 
 /* Turns a hello into its answer: addresses and ports change places, which no sum sees, and the kind is another. A function of its own for the
@@ -146,13 +207,29 @@ __noinline int hello_answer(struct __sk_buff *skb, const struct packet *packet)
 	       swap_macs(skb);
 }
 
-/* A node that serves answers, and one that is handed over to kube-proxy does not. */
-static __always_inline enum verdict hello_take(struct __sk_buff *skb, const struct packet *packet)
+/* VERDICT_CONTINUE: it is no hello. A node that serves answers, and one that is handed over to kube-proxy does not; nor does one whose packets
+ * have a cookie where the asker has said nothing of cookies: it might not know them. A function of its own for the sake of the stack. */
+__noinline int hello_take(struct __sk_buff *skb, const struct packet *packet)
 {
 	const struct settings *settings = settings_get();
+	const struct tunnel_end *tunnel = tunnel_get();
+	struct hello hello = {};
+	__u64 cookie;
+	int options;
 
-	if (!settings || settings->disabled || settings->draining)
+	if (!packet || !settings || !tunnel)
+		return VERDICT_CONTINUE;
+	options = hello_read(skb, packet, &hello);
+	if (options < 0)
+		return VERDICT_CONTINUE;
+	if (settings->disabled || settings->draining)
 		return VERDICT_PASS_DRAINING;
+	cookie = tunnel->cookie;
+	if (!tunnel_accepts(tunnel, (__u64)hello.cookie.value[1] << 32 | hello.cookie.value[0]) || (!options && cookie))
+		return VERDICT_DROP_TUNNEL_COOKIE;
+	if (options && !(hello_word(skb, packet, 0, hello.cookie.value[0], cookie) &&
+			 hello_word(skb, packet, 1, hello.cookie.value[1], cookie >> 32)))
+		return VERDICT_DROP_REWRITE;
 	return hello_answer(skb, packet) ? VERDICT_REJECT_HELLO : VERDICT_DROP_REWRITE;
 }
 
@@ -161,6 +238,7 @@ static __always_inline enum verdict arrival_take(struct __sk_buff *skb, struct a
 						 struct tunnel_packet *in)
 {
 	struct packet *packet = &arrival->packet;
+	enum verdict verdict;
 	__u8 family;
 
 	if (parse_full(skb, packet) != VERDICT_CONTINUE)
@@ -169,10 +247,11 @@ static __always_inline enum verdict arrival_take(struct __sk_buff *skb, struct a
 	in->node = tunnel_node_at(&packet->source);
 	if (!in->node)
 		return VERDICT_DROP_TUNNEL_SOURCE;
-	if (hello_is(skb, packet))
-		return hello_take(skb, packet);
-	if (!arrival_read(skb, arrival))
-		return VERDICT_DROP_TUNNEL_MALFORMED;
+	verdict = hello_take(skb, packet);
+	if (verdict == VERDICT_CONTINUE)
+		verdict = arrival_read(skb, arrival);
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
 	if (!arrival_open(skb, arrival))
 		return VERDICT_DROP_REWRITE;
 	family = arrival->family;

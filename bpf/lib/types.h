@@ -72,6 +72,7 @@ enum verdict {
 	VERDICT_DROP_TUNNEL_SOURCE,    /* to a node's tunnel, from somebody who is no node */
 	VERDICT_DROP_TUNNEL_MALFORMED, /* in the tunnel, and not as a node writes it */
 	VERDICT_DROP_TUNNEL_STRAY, /* in the tunnel, of no connection that is known here, and for no backend of this node */
+	VERDICT_DROP_TUNNEL_COOKIE, /* in the tunnel, without what the nodes share (--tunnel-key-file) */
 
 	VERDICT_MAX,
 };
@@ -653,14 +654,19 @@ struct xdp_way {
 };
 _Static_assert(sizeof(struct xdp_way) == 48, "layout is shared");
 
+#define TUNNEL_COOKIES 2 /* that are accepted while the key changes */
+
 /* This node's side of the tunnel. */
 struct tunnel_end {
 	struct address own4; /* to which the other nodes send; zero: none */
 	struct address own6;
-	__be16 port; /* of every node; 0: there is no tunnel */
-	__u8 pad[6];
+	__u64 accepted[TUNNEL_COOKIES]; /* what a packet of another node has one of, 0: none */
+	__u64 cookie;                   /* what this node's packets have, 0: none */
+	__be16 port;                    /* of every node; 0: there is no tunnel */
+	__u8 keyed;                     /* not 0: accepted is asked */
+	__u8 pad[5];
 };
-_Static_assert(sizeof(struct tunnel_end) == 40, "layout is shared");
+_Static_assert(sizeof(struct tunnel_end) == 64, "layout is shared");
 
 /* Another node's side of it; key: the node's number in names. */
 struct tunnel_node {

@@ -86,7 +86,10 @@ func newDaemon(o Options) (*daemon, error) {
 	}
 	var err error
 	config := o.nodeConfig()
-	d.drops, d.changes, d.peers = newDrops(d), newChanges(d), newTunnelPeers(o.tunnelPort())
+	d.drops, d.changes, d.peers = newDrops(d), newChanges(d), newTunnelPeers(o.tunnelPort(), o.TunnelKeyFile)
+	if _, err = d.peers.readKeys(); err != nil {
+		return nil, err
+	}
 	d.warming = newWarming()
 	if o.Names.On {
 		d.names = newNames(o.Names, o.NodeName, d)

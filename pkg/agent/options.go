@@ -53,6 +53,8 @@ type Options struct {
 	OffNode   lb.OffNode // --off-node: how clients off the node get to backends on other nodes, where the Service says nothing
 	CarryPort uint16     // --carry-port: UDP port of the tunnel between nodes, the same on all; 0: DefaultCarryPort where OffNode wants it
 
+	TunnelKeyFile string // --tunnel-key-file: keys that nodes share, followed as they change; "": nodes show each other no cookie
+
 	Shortcut ShortcutMode // --shortcut: whether translated packets leave past the host's stack
 
 	XDP attach.XDPMode // --xdp: which network devices' packets are taken before the host's stack

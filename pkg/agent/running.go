@@ -69,6 +69,9 @@ func (r *running) status() Status {
 	if r.daemon.options.tunnelPort() != 0 {
 		s.Tunnel = r.daemon.peers.status(r.daemon.options.OffNode, r.daemon.options.OffNode == lb.OffNodeDSR || r.loop.ways.anyDirect(), r.daemon.source.Nodes(), r.daemon.options.NodeName)
 	}
+	if err := r.daemon.peers.keyTrouble(); err != nil {
+		s.Trouble = append(s.Trouble, err.Error())
+	}
 	if r.daemon.options.Shortcut != ShortcutOff {
 		passing := r.passing.last()
 		s.Shortcut = &passing

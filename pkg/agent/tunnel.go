@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -46,8 +47,11 @@ type tunnelPeers struct {
 	sockets  map[netip.Addr]*net.UDPConn // by the own address that it asks from
 	answered map[netip.AddrPort]lastAnswer
 	able     map[string]ability
+	cookies  tables.Cookies
+	refused  error // why the file of keys was, when it was last looked at
 
-	remembers bool // what tables said at first
+	keyFile   string // "": nobody is asked for a cookie
+	remembers bool   // what tables said at first
 }
 
 // lastAnswer is of an address.
@@ -59,10 +63,10 @@ type lastAnswer struct {
 // ability is what a node does that answers.
 type ability struct{ carries, direct bool }
 
-func newTunnelPeers(port uint16) *tunnelPeers {
+func newTunnelPeers(port uint16, keyFile string) *tunnelPeers {
 	var mark [8]byte
 	rand.Read(mark[:])
-	return &tunnelPeers{port: port, mark: binary.BigEndian.Uint64(mark[:]), sockets: map[netip.Addr]*net.UDPConn{},
+	return &tunnelPeers{port: port, keyFile: keyFile, mark: binary.BigEndian.Uint64(mark[:]), sockets: map[netip.Addr]*net.UDPConn{},
 		answered: map[netip.AddrPort]lastAnswer{}, able: map[string]ability{}}
 }
 
@@ -73,11 +77,12 @@ type TunnelStatus struct {
 	Answer  int        `json:"answer"`  // other nodes that take packets
 	Silent  []string   `json:"silent"`  // names of those that do not: their connections go by SNAT
 	Through []string   `json:"through"` // where dsr is asked for: names of those that take packets and cannot answer clients
+	Cookie  string     `json:"cookie"`  // whether packets between nodes have one: off, on, or changing while there are two keys
 }
 
 // status is of the nodes that there are. direct: dsr is asked for.
 func (p *tunnelPeers) status(offNode lb.OffNode, direct bool, nodes map[string][]netip.Addr, self string) *TunnelStatus {
-	s := &TunnelStatus{OffNode: offNode, Port: p.port, Silent: []string{}, Through: []string{}}
+	s := &TunnelStatus{OffNode: offNode, Port: p.port, Silent: []string{}, Through: []string{}, Cookie: cookieMode(p.shown())}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		if name == self {
 			continue
@@ -122,22 +127,40 @@ func (p *tunnelPeers) takes(node string) ability {
 	return p.able[node]
 }
 
-// hello is a datagram of the tunnel (bpf/lib/tunnel.h): a Geneve header of an OAM packet without a protocol, and the mark.
-func (p *tunnelPeers) hello() []byte {
+// hello is a datagram of the tunnel (bpf/lib/tunnel_in.h): a Geneve header of an OAM packet without a protocol, and the mark. Where there are
+// keys, this node's cookie is between them, or zeros in its place: the answer has that of the other node there.
+func (p *tunnelPeers) hello(c tables.Cookies) []byte {
 	out := []byte{0, helloFlags, 0, 0, 0, 0, helloKind, 0}
+	if c.Asked {
+		out[0], out[1] = cookieWords, helloFlags|helloCritical
+		out = binary.LittleEndian.AppendUint64(append(out, cookieOption()...), c.Sent)
+	}
 	return binary.BigEndian.AppendUint64(out, p.mark)
 }
 
 const (
-	helloFlags  = 0x80
-	helloKind   = 3
-	helloAnswer = 4
-	helloDirect = 1 // beside it
+	helloFlags    = 0x80
+	helloCritical = 0x40 // beside them where there is an option
+	helloKind     = 3
+	helloAnswer   = 4
+	helloDirect   = 1 // beside it
+
+	cookieWords = 3 // of four bytes
 )
 
-// isAnswer says whether a datagram answers a hello of this agent.
+// cookieOption is the cookie's header.
+func cookieOption() []byte { return []byte{0xff, 0x01, 0x82, cookieWords - 1} }
+
+// isAnswer says whether a datagram answers a hello of this agent: of a node whose packets are taken here, and takes those of this one.
 func (p *tunnelPeers) isAnswer(in []byte) bool {
-	return len(in) == 16 && in[1] == helloFlags && in[6] == helloAnswer && binary.BigEndian.Uint64(in[8:]) == p.mark
+	c := p.shown()
+	if like := p.hello(c); len(in) != len(like) || in[0] != like[0] || in[1] != like[1] || in[6] != helloAnswer {
+		return false
+	}
+	if c.Asked && (!bytes.Equal(in[8:12], cookieOption()) || !slices.Contains(c.Accepted[:], binary.LittleEndian.Uint64(in[12:]))) {
+		return false
+	}
+	return binary.BigEndian.Uint64(in[len(in)-8:]) == p.mark
 }
 
 // ends are the addresses that packets go to and come from, one of each family.
@@ -188,7 +211,7 @@ func (p *tunnelPeers) questions(own []netip.Addr, nodes map[string][]netip.Addr,
 
 // ask sends hellos. Whoever cannot be reached does not answer.
 func (p *tunnelPeers) ask(questions []question) {
-	hello := p.hello()
+	hello := p.hello(p.shown())
 	for _, q := range questions {
 		_, _ = q.socket.WriteToUDPAddrPort(hello, q.to)
 	}
@@ -351,6 +374,7 @@ func (r *running) followTunnel(ctx context.Context) error {
 	tick := time.NewTicker(helloEvery / helloParts)
 	defer tick.Stop()
 	for ctx.Err() == nil {
+		r.followKeys()
 		own, nodes := r.node().Addresses, r.daemon.source.Nodes()
 		questions, err := peers.questions(own, nodes, r.daemon.options.NodeName, func(s *net.UDPConn) { go peers.hear(s, tell) })
 		if err != nil {
@@ -386,7 +410,7 @@ func (l *loop) tunnel() tables.Tunnel {
 	if l.tunnelPort == 0 {
 		return tables.Tunnel{}
 	}
-	t := tables.Tunnel{Port: l.tunnelPort, Nodes: map[string]tables.TunnelNode{}}
+	t := tables.Tunnel{Port: l.tunnelPort, Nodes: map[string]tables.TunnelNode{}, Cookies: l.peers.shown()}
 	for name, addresses := range l.source.Nodes() {
 		can := l.peers.takes(name)
 		t.Nodes[name] = tables.TunnelNode{Addresses: addresses, Carries: can.carries, Direct: can.direct}

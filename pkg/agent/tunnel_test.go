@@ -21,7 +21,7 @@ func TestANodeCarriesWhileItAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer node.Close()
-	p := newTunnelPeers(uint16(node.LocalAddr().(*net.UDPAddr).Port))
+	p := newTunnelPeers(uint16(node.LocalAddr().(*net.UDPAddr).Port), "")
 	defer p.close()
 	own := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	nodes := map[string][]netip.Addr{"n1": own, "n2": {netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("fd00::2")}}
@@ -87,7 +87,7 @@ func TestAnswersToAnEarlierAgentCountUntilNodesAreAsked(t *testing.T) {
 	nodes := map[string][]netip.Addr{"n1": own, "n2": {netip.MustParseAddr("127.0.0.2")}, "n3": {netip.MustParseAddr("127.0.0.3")}}
 	was := tables.Tunnel{Port: 6091, Nodes: map[string]tables.TunnelNode{"n2": {Addresses: nodes["n2"], Carries: true}, "n3": {Addresses: nodes["n3"]}}}
 	for port, want := range map[uint16]bool{6091: true, 6092: false} {
-		p := newTunnelPeers(port)
+		p := newTunnelPeers(port, "")
 		p.remember(was)
 		if p.takes("n2").carries != want || p.takes("n3").carries {
 			t.Errorf("port %d: n2 carries: %v, n3: %v", port, p.takes("n2").carries, p.takes("n3").carries)
@@ -140,7 +140,7 @@ func TestAServiceThatAsksForATunnelThatIsNotThereIsTold(t *testing.T) {
 
 // Who cannot answer clients is named where somebody asks for that.
 func TestTheStatusNamesWhoCannotAnswerClientsWhereThatIsAskedFor(t *testing.T) {
-	p := newTunnelPeers(6091)
+	p := newTunnelPeers(6091, "")
 	p.able = map[string]ability{"n2": {carries: true}, "n3": {carries: true, direct: true}}
 	nodes := map[string][]netip.Addr{"n1": nil, "n2": nil, "n3": nil}
 	for direct, want := range map[bool][]string{false: {}, true: {"n2"}} {

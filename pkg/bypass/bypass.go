@@ -7,6 +7,7 @@ package bypass
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -132,4 +133,27 @@ func lookAtIPsec() ([]string, error) {
 		return []string{"IPsec policies (ip xfrm policy)"}, nil
 	}
 	return nil, nil
+}
+
+// Open names the devices by which packets leave for hosts as whoever is on the way can read and write them: none of WireGuard, on a host
+// without IPsec policies.
+func Open(to []netip.Addr) ([]string, error) {
+	if policies, err := lookAtIPsec(); err != nil || len(policies) > 0 {
+		return nil, err
+	}
+	var open []string
+	for _, address := range to {
+		routes, err := netlink.RouteGet(address.AsSlice())
+		if err != nil || len(routes) == 0 {
+			continue // nothing gets there
+		}
+		link, err := netlink.LinkByIndex(routes[0].LinkIndex)
+		if err != nil {
+			return nil, fmt.Errorf("read the device to %s: %w", address, err)
+		}
+		if link.Type() != "wireguard" && !slices.Contains(open, link.Attrs().Name) {
+			open = append(open, link.Attrs().Name)
+		}
+	}
+	return open, nil
 }

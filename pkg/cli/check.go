@@ -50,7 +50,7 @@ the pin path. Changes nothing. Ends with 1 when nearlb cannot run here.`,
 	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		rows := append(checkMachine(), checkHandover(cmd.Context(), &pins, lockDir)...)
-		rows = append(rows, checkPins(pins.pinPath), checkPorts(&pins), checkShortcut(&pins), checkAgent(lockDir, pins.pinPath, time.Now()))
+		rows = append(rows, checkPins(pins.pinPath), checkPorts(&pins), checkShortcut(&pins), checkTunnel(&pins), checkAgent(lockDir, pins.pinPath, time.Now()))
 		if err := writeCheck(cmd.OutOrStdout(), output.value, rows); err != nil {
 			return err
 		}

@@ -91,6 +91,40 @@ func checkShortcut(pins *pinFlags) checkRow {
 	return checkRow{subject, good, "--shortcut=auto would take it: nothing is passed by"}
 }
 
+// checkTunnel says whether whoever sends as a node passes for one in the tunnel between nodes.
+func checkTunnel(pins *pinFlags) checkRow {
+	var row checkRow
+	if err := pins.read(func(reader *maps.Reader) error {
+		port, cookies, others := reader.Tunnel()
+		row = tunnelRow(port, cookies.Required(), func() ([]string, error) { return bypass.Open(others) })
+		return nil
+	}); err != nil {
+		return tunnelRow(0, false, nil) // without tables there is none
+	}
+	return row
+}
+
+// tunnelRow is given what says by which devices packets leave that others can write.
+func tunnelRow(port uint16, asked bool, look func() ([]string, error)) checkRow {
+	row := checkRow{Subject: "tunnel", Result: good, Detail: "no tunnel between nodes"}
+	if port == 0 {
+		return row
+	}
+	if row.Detail = "packets between nodes have a cookie"; asked {
+		return row
+	}
+	open, err := look()
+	switch {
+	case err != nil:
+		row.Result, row.Detail = warning, "whether packets between nodes are encrypted cannot be read: "+err.Error()
+	case len(open) > 0:
+		row.Result, row.Detail = warning, "packets between nodes leave by "+strings.Join(open, ", ")+" without a cookie that is asked for: whoever can send as a node there poses as any client of Services (--tunnel-key-file)"
+	default:
+		row.Detail = "packets between nodes have no cookie, and are encrypted (WireGuard, IPsec)"
+	}
+	return row
+}
+
 // programmed are the devices that have our programs.
 func programmed(pins *pinFlags) (devices []bypass.Device) {
 	rows, _ := attach.List(bpf.LinkDirectory(pins.pinPath)) // what cannot be read is none of ours

@@ -42,6 +42,27 @@ func TestAKernelThatEndsNoSocketsIsAWarningThatSaysWhatFollows(t *testing.T) {
 	}
 }
 
+func TestATunnelOnAnOpenNetworkWithoutACookieIsAWarning(t *testing.T) {
+	for _, row := range []struct {
+		port  uint16
+		asked bool
+		open  []string
+		err   error
+		want  checkRow
+	}{
+		{0, false, []string{"eth0"}, nil, checkRow{"tunnel", good, "no tunnel"}},
+		{6091, true, []string{"eth0"}, nil, checkRow{"tunnel", good, "have a cookie"}},
+		{6091, false, nil, nil, checkRow{"tunnel", good, "encrypted"}},
+		{6091, false, []string{"eth0", "eth1"}, nil, checkRow{"tunnel", warning, "leave by eth0, eth1 without a cookie"}},
+		{6091, false, nil, unix.EPERM, checkRow{"tunnel", warning, unix.EPERM.Error()}},
+	} {
+		got := tunnelRow(row.port, row.asked, func() ([]string, error) { return row.open, row.err })
+		if got.Subject != row.want.Subject || got.Result != row.want.Result || !strings.Contains(got.Detail, row.want.Detail) {
+			t.Errorf("got %v, want %v", got, row.want)
+		}
+	}
+}
+
 func TestEveryTableOfASizeHasItsFlag(t *testing.T) {
 	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 	addSizeFlags(flags, &agent.Options{})

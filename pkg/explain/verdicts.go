@@ -60,5 +60,6 @@ var verdicts = []Word{
 	{"drop-tunnel-source", Verdict, "dropped: sent to the tunnel between nodes by who is no node, or by a Service whose endpoint is a node's tunnel", "nearlb drops names who sends it; a node that is new is known once its Node object has its address"},
 	{"drop-tunnel-malformed", Verdict, "dropped: came in the tunnel between nodes, and is not as a node writes it", "compare the versions of nearlb on both nodes"},
 	{"drop-tunnel-stray", Verdict, "dropped: came in the tunnel between nodes, of no connection that is known here and for no backend of this node", "a few are of connections whose Pod has just gone; if they go on, compare nearlb dump backends on both nodes"},
+	{"drop-tunnel-cookie", Verdict, "dropped: came in the tunnel between nodes from a node's address, without the cookie that the nodes share", "nearlb status on both nodes: do both have the same --tunnel-key-file? If they do, somebody else sends as that node"},
 	{"drop-icmp-limit", Verdict, "dropped: an ICMP error would answer it, and this processor made 1,000 of them in the last second", "nearlb drops names the client that causes them"},
 }

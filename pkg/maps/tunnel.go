@@ -17,6 +17,15 @@ import (
 type Tunnel struct {
 	Port  uint16 // UDP, of every node; 0: there is no tunnel
 	Nodes map[string]TunnelNode
+
+	Cookies Cookies // in packets between nodes
+}
+
+// Cookies are what nodes show each other in the tunnel, derived from a key that they share; the zero value: nobody is asked for one.
+type Cookies struct {
+	Asked    bool      // a packet of another node has one of Accepted
+	Sent     uint64    // in this node's packets; 0: none
+	Accepted [2]uint64 // while the key changes, those of both; 0: a packet without one
 }
 
 // TunnelNode is another node, or this one, by its name.
@@ -24,6 +33,13 @@ type TunnelNode struct {
 	Addresses []netip.Addr // it sends from any, and gets what is sent to the first of each family
 	Carries   bool         // new connections go to it through the tunnel
 	Direct    bool         // it answers their clients itself where a Service asks for that
+}
+
+// Required says whether a packet without a cookie is dropped.
+func (c Cookies) Required() bool { return c.Asked && !slices.Contains(c.Accepted[:], 0) }
+
+func cookiesOf(end bpf.NearlbTunnelEnd) Cookies {
+	return Cookies{end.Keyed != 0, end.Cookie, end.Accepted}
 }
 
 // tunnelTables are what the tables of the tunnel should say.
@@ -68,7 +84,11 @@ func (t *Tables) tunnelOf(c *Config) tunnelTables {
 	if c.Tunnel.Port == 0 {
 		return all
 	}
-	all.end = bpf.NearlbTunnelEnd{Own4: optionalAddr16(c.Node4), Own6: optionalAddr16(c.Node6), Port: swap16(c.Tunnel.Port)}
+	all.end = bpf.NearlbTunnelEnd{Own4: optionalAddr16(c.Node4), Own6: optionalAddr16(c.Node6), Port: swap16(c.Tunnel.Port),
+		Cookie: c.Tunnel.Cookies.Sent, Accepted: c.Tunnel.Cookies.Accepted}
+	if c.Tunnel.Cookies.Asked {
+		all.end.Keyed = 1
+	}
 	for name, node := range c.Tunnel.Nodes {
 		n := t.tunnelNodes[name]
 		if n == nil {
@@ -93,7 +113,7 @@ func (t *Tables) tunnelOf(c *Config) tunnelTables {
 // tunnelNow is what the tables say.
 func (t *Tables) tunnelNow() Tunnel {
 	end, _, _ := t.store.tunnel.get(0)
-	now := Tunnel{Port: swap16(end.Port), Nodes: map[string]TunnelNode{}}
+	now := Tunnel{Port: swap16(end.Port), Nodes: map[string]TunnelNode{}, Cookies: cookiesOf(end)}
 	others := map[uint32][]netip.Addr{}
 	for address, number := range t.store.tunnelAddresses.all() {
 		others[number] = append(others[number], addrOf(address))
@@ -107,6 +127,19 @@ func (t *Tables) tunnelNow() Tunnel {
 		}
 	}
 	return now
+}
+
+// Tunnel is the port of the tunnel between nodes, 0: there is none, what they show each other, and where the others are.
+func (r *Reader) Tunnel() (port uint16, cookies Cookies, others []netip.Addr) {
+	end, _, _ := r.store.tunnel.get(0)
+	for _, row := range r.store.tunnelNodes.all() {
+		for _, a := range []bpf.NearlbAddress{row.Address4, row.Address6} {
+			if a != (bpf.NearlbAddress{}) && a != end.Own4 && a != end.Own6 {
+				others = append(others, addrOf(a))
+			}
+		}
+	}
+	return swap16(end.Port), cookiesOf(end), others
 }
 
 // writeTunnel brings the tables up to date: who may be sent to before anybody is.

@@ -4,6 +4,8 @@ package hosts
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,8 +23,17 @@ func TestTheTunnelOnEveryNetwork(t *testing.T) {
 		o.agent = append(o.agent, "--off-node", "carry")
 		o.carries = true
 		t.Run(name, func(t *testing.T) {
+			key := ""
+			if o.lab.MTU > 0 { // one network's nodes share a key
+				key = filepath.Join(t.TempDir(), "key")
+				shareKeys(t, key, "none")
+				o.agent = append(o.agent, "--tunnel-key-file", key)
+			}
 			s := newStage(t, o)
 			s.awaitCarried()
+			if key != "" {
+				s.part("a key comes and changes under load from off the node", func(t *testing.T, s *stage) { checkKeyChanges(t, s, key) })
+			}
 			s.part("every client and frontend and backend", checkMatrix)
 			s.part("backends on nodes' own addresses answer everybody", checkNodeBackends)
 			s.part("another node's port answers", checkOtherNodesPort)
@@ -31,6 +42,51 @@ func TestTheTunnelOnEveryNetwork(t *testing.T) {
 			s.part("an agent killed under load from off the node loses no connection", checkKilledAgent)
 		})
 	}
+}
+
+// shareKeys puts keys in the place of those before, as a Secret's volume changes.
+func shareKeys(t *testing.T, path string, keys ...string) {
+	t.Helper()
+	next := path + ".next"
+	if err := os.WriteFile(next, []byte(strings.Join(keys, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each step is taken by the nodes one after the other; none costs a connection or a packet. At the end nobody is a node without the last key.
+func checkKeyChanges(t *testing.T, s *stage, path string) {
+	const first, second = "the first key of all", "another key, later"
+	of := s.next()
+	s.serve(of, ready(s.far)...)
+	asked := s.by(of, loadBalancer)
+	l := asked.startLoad(s.outside, s.here)
+	asked.more(l, some)
+	cookies := func(node int) (now maps.Cookies) {
+		s.read(node, func(r *maps.Reader) error {
+			_, now, _ = r.Tunnel()
+			return nil
+		})
+		return now
+	}
+	for _, keys := range [][]string{{"none", first}, {first, "none"}, {first}, {first, second}, {second, first}, {second}} {
+		before := cookies(0)
+		shareKeys(t, path, keys...)
+		s.await("both nodes have the keys", func() bool { return cookies(0) != before && cookies(0) == cookies(1) })
+		asked.more(l, some)
+	}
+	l.end(t)
+	if !cookies(0).Required() {
+		t.Errorf("packets without a cookie are taken: %+v", cookies(0))
+	}
+	for node := range 2 {
+		if n := s.verdicts(node)["drop_tunnel_cookie"]; n > 0 {
+			t.Errorf("node %d dropped %d packets for their cookies", node+1, n)
+		}
+	}
+	s.awaitCarried()
 }
 
 // --off-node=dsr: the same, and what the backend's node sends does not come by the first one.

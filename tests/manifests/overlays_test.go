@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/tests/daemonset"
@@ -132,7 +133,9 @@ func TestWithoutKubeProxyTheAPIServersAddressIsRequired(t *testing.T) {
 	}
 }
 
-func TestTheComponentForOtherRuntimesChangesTheSeccompProfileAlone(t *testing.T) {
+// withComponent is the base with a component.
+func withComponent(t *testing.T, name string) map[string]runtime.Object {
+	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -141,11 +144,35 @@ func TestTheComponentForOtherRuntimesChangesTheSeccompProfileAlone(t *testing.T)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("resources: [%s/base]\ncomponents: [%s/components/unconfined-seccomp]\n", base, base)
+	text := fmt.Sprintf("resources: [%s/base]\ncomponents: [%s/components/%s]\n", base, base, name)
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, want := kustomized(t, dir), kustomized(t, "base")
+	return kustomized(t, dir)
+}
+
+// A Secret with the nodes' key is mounted where the agent looks for it, and nothing else changes.
+func TestTheTunnelsKeyIsMountedByComponentAndChartAlike(t *testing.T) {
+	got := withComponent(t, "tunnel-key")
+	if diff := cmp.Diff(plain(got), plain(charted(t, values{"tunnelKey": values{"secret": "nearlb-tunnel"}}))); diff != "" {
+		t.Errorf("the component and the chart (-kustomize +helm):\n%s", diff)
+	}
+	set, c := daemonSet(t, got)
+	at := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "NEARLB_TUNNEL_KEY_FILE" })
+	mounted := slices.IndexFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "tunnel-key" })
+	if at < 0 || mounted < 0 || c.Env[at].Value != c.VolumeMounts[mounted].MountPath+"/key" || !c.VolumeMounts[mounted].ReadOnly {
+		t.Fatalf("environment %v, mounts %v", c.Env, c.VolumeMounts)
+	}
+	spec := &set.Spec.Template.Spec
+	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == "tunnel-key" && v.Secret.SecretName == "nearlb-tunnel" })
+	c.Env, c.VolumeMounts = slices.Delete(c.Env, at, at+1), slices.Delete(c.VolumeMounts, mounted, mounted+1)
+	if diff := cmp.Diff(plain(kustomized(t, "base")), plain(got)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTheComponentForOtherRuntimesChangesTheSeccompProfileAlone(t *testing.T) {
+	got, want := withComponent(t, "unconfined-seccomp"), kustomized(t, "base")
 	_, c := daemonSet(t, want)
 	c.SecurityContext.SeccompProfile.Type = corev1.SeccompProfileTypeUnconfined
 	if diff := cmp.Diff(want, got); diff != "" {

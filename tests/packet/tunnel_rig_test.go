@@ -83,11 +83,18 @@ func forEachNodePair(t *testing.T, test func(nodePair, world), protocols ...lb.P
 // tell configures both nodes.
 func (s nodePair) tell(tunnel maps.Tunnel) {
 	s.Helper()
+	s.tellApart(tunnel, tunnel)
+}
+
+// tellApart has n1 and n2 know different things.
+func (s nodePair) tellApart(tunnel, other maps.Tunnel) {
+	s.Helper()
 	four, six := world{}, world{v6: true}
 	c := maps.Config{ServiceCIDRs: cidrs(), Loopback4: loopback4(), Loopback6: loopback6(), SNATPorts: snatPorts(), Tunnel: tunnel}
 	c.Devices = map[uint32]maps.DeviceSources{uint32(s.nodes.Attrs().Index): {Source4: netip.MustParseAddr("172.31.0.1"), Source6: netip.MustParseAddr("fd00:31::1")}, uint32(s.clients.Attrs().Index): {}}
 	c.Node4, c.Node6, c.NodePort4, c.NodePort6 = four.node1(), six.node1(), four.node1(), six.node1()
 	check(s, s.tables.Configure(c))
+	c.Tunnel = other
 	c.Node4, c.Node6, c.NodePort4, c.NodePort6 = four.node2(), six.node2(), four.node2(), six.node2()
 	check(s, s.other.tables.Configure(c))
 }
@@ -122,6 +129,7 @@ func (s nodePair) serveOn(of site, w world, change func(*service), pods ...int) 
 type datagram struct {
 	from, to netip.AddrPort
 	kind     uint32
+	cookie   uint64         // 0: none
 	option   netip.AddrPort // zero: none
 	class    uint8
 	inner    []byte // from its IP header on
@@ -132,11 +140,14 @@ func (d datagram) frame() []byte {
 	body := binary.BigEndian.AppendUint16(nil, uint16(map[bool]layers.EthernetType{false: layers.EthernetTypeIPv4, true: layers.EthernetTypeIPv6}[d.inner[0]>>4 == 6]))
 	body = binary.BigEndian.AppendUint32(body, d.kind<<8)
 	head := []byte{0, 0}
+	if d.cookie != 0 {
+		head, body = []byte{3, 0x40}, append(body, cookieOption(d.cookie)...)
+	}
 	if d.option.IsValid() {
 		option := binary.BigEndian.AppendUint16([]byte{0xff, 0x01, 0x81, 0}, d.option.Port())
 		option = append(append(option, 0, 0), d.option.Addr().AsSlice()...)
 		option[3] = byte(len(option)/4 - 1)
-		head, body = []byte{byte(len(option) / 4), 0x40}, append(body, option...)
+		head, body = []byte{head[0] + byte(len(option)/4), 0x40}, append(body, option...)
 	}
 	udp := &layers.UDP{SrcPort: layers.UDPPort(d.from.Port()), DstPort: layers.UDPPort(d.to.Port())}
 	part := serializeLengths(udp, gopacket.Payload(slices.Concat(head, body, d.inner)))
@@ -147,6 +158,11 @@ func (d datagram) frame() []byte {
 	}
 	ip := &layers.IPv6{Version: 6, HopLimit: 64, TrafficClass: d.class, NextHeader: layers.IPProtocolUDP, SrcIP: d.from.Addr().AsSlice(), DstIP: d.to.Addr().AsSlice()}
 	return slices.Concat(frame, []byte{0x86, 0xdd}, serialize(ip, gopacket.Payload(part)))
+}
+
+// cookieOption is as it is in a header.
+func cookieOption(cookie uint64) []byte {
+	return binary.LittleEndian.AppendUint64([]byte{0xff, 0x01, 0x82, 2}, cookie)
 }
 
 // serializeLengths fills lengths and leaves checksums zero.
@@ -166,11 +182,11 @@ func classOf(ip []byte) uint8 {
 
 // forward and back are the datagrams that n1 and n2 should send for a packet, given from its Ethernet header on.
 func (w world) forward(frame []byte, option netip.AddrPort) datagram {
-	return datagram{from: at(w.node1(), 0), to: at(w.node2(), tunnelPort), kind: kindForward, option: option, class: classOf(frame[14:]), inner: frame[14:]}
+	return datagram{from: at(w.node1(), 0), to: at(w.node2(), tunnelPort), kind: kindForward, cookie: w.cookie, option: option, class: classOf(frame[14:]), inner: frame[14:]}
 }
 
 func (w world) back(frame []byte) datagram {
-	return datagram{from: at(w.node2(), 0), to: at(w.node1(), tunnelPort), kind: kindReply, class: classOf(frame[14:]), inner: frame[14:]}
+	return datagram{from: at(w.node2(), 0), to: at(w.node1(), tunnelPort), kind: kindReply, cookie: w.cookie, class: classOf(frame[14:]), inner: frame[14:]}
 }
 
 // goes runs a frame and wants a verdict and what leaves.

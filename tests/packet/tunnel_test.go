@@ -10,10 +10,13 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// clamped is what the tunnel leaves of a SYN's maximum segment size: by headers and, towards the backend's node, the option.
+// clamped is what the tunnel leaves of a SYN's maximum segment size: by headers, the cookie and, towards the backend's node, the option.
 func (w world) clamped(p packet, forward bool) packet {
 	if w.protocol == lb.TCP {
 		p.mss = map[bool]uint16{false: 1500 - 36 - 40, true: 1500 - 56 - 60}[w.v6]
+		if w.cookie != 0 {
+			p.mss -= 12
+		}
 		if forward {
 			p.mss -= map[bool]uint16{false: 12, true: 24}[w.v6]
 		}

@@ -38,10 +38,12 @@ func TestErrorsPassTheTunnelBothWays(t *testing.T) {
 // A client's packet that does not fit with what comes in front is answered with what would; one that fits without the option goes without it,
 // once the other node knows the connection.
 func TestWhatDoesNotFitTheTunnelIsAnswered(t *testing.T) {
-	forEachNodePair(t, func(s nodePair, w world) {
+	fits := func(s nodePair, w world, overhead int) {
+		s.evict()
+		s.other.evict()
 		s.serve(w, nil, 2)
 		c := s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
-		front, option := map[bool]int{false: 36, true: 56}[w.v6], map[bool]int{false: 12, true: 24}[w.v6]
+		front, option := overhead+map[bool]int{false: 36, true: 56}[w.v6], map[bool]int{false: 12, true: 24}[w.v6]
 		fill := func(p packet, length int) packet {
 			p = p.with("PA", "")
 			return p.with("PA", string(bytes.Repeat([]byte("x"), length-len(p.network()))))
@@ -54,6 +56,12 @@ func TestWhatDoesNotFitTheTunnelIsAnswered(t *testing.T) {
 		s.other.goes(fromPod, there, routed(big.to(c.out.dst)), "translate_established", actUnspec)
 		s.answers(fill(c.in, 1500-front+1), "reject_too_big", kind, code, uint32(1500-front))
 		s.goesOnThrough(w, c)
+	}
+	forEachNodePair(t, func(s nodePair, w world) {
+		fits(s, w, 0)
+		s.tell(keyed(newCookie, newCookie))
+		w.cookie = newCookie
+		fits(s, w, len(cookieOption(newCookie)))
 	}, lb.TCP, lb.UDP)
 }
 

@@ -19,6 +19,7 @@ type world struct {
 	v6       bool
 	protocol lb.Protocol
 	door     door
+	cookie   uint64 // of what nodes send each other in the tunnel; 0: none
 }
 
 func (w world) String() string {

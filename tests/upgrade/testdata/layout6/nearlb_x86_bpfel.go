@@ -693,11 +693,14 @@ const (
 )
 
 type NearlbTunnelEnd struct {
-	_    structs.HostLayout
-	Own4 NearlbAddress
-	Own6 NearlbAddress
-	Port uint16
-	Pad  [6]uint8
+	_        structs.HostLayout
+	Own4     NearlbAddress
+	Own6     NearlbAddress
+	Accepted [2]uint64
+	Cookie   uint64
+	Port     uint16
+	Keyed    uint8
+	Pad      [5]uint8
 }
 
 type NearlbTunnelNode struct {
@@ -777,7 +780,8 @@ const (
 	NearlbVerdictVERDICT_DROP_TUNNEL_SOURCE       NearlbVerdict = 52
 	NearlbVerdictVERDICT_DROP_TUNNEL_MALFORMED    NearlbVerdict = 53
 	NearlbVerdictVERDICT_DROP_TUNNEL_STRAY        NearlbVerdict = 54
-	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 55
+	NearlbVerdictVERDICT_DROP_TUNNEL_COOKIE       NearlbVerdict = 55
+	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 56
 )
 
 type NearlbVerdictCounter struct {

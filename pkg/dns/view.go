@@ -119,8 +119,8 @@ func (v *View) Doubt(name lb.ServiceName) {
 		return
 	}
 	v.modified()
+	v.count(name.Namespace, 1) // first: the mirror writes names below those of Namespaces
 	v.setDoubtful(name, nil)
-	v.count(name.Namespace, 1)
 }
 
 // Remove takes a Service out. An unknown one is no error.

@@ -287,7 +287,14 @@ __noinline int tunnel_record(const struct packet *packet, __u32 node)
 	return record && record->kind == KIND_NODE_PORT ? number : 0;
 }
 
-/* Id of the backend that the packet names, 0: it is none of this node's. A function of its own for the sake of the stack. */
+/* The packet names the backend. */
+static __always_inline bool tunnel_names(const struct tunnel_packet *in, const struct backend *backend)
+{
+	return backend->port == in->port && address_equal(&backend->address, &in->backend);
+}
+
+/* Id of the backend that the packet names, 0: it is none of this node's. An id that the table gives may be of another key that has just got the
+ * element. A function of its own for the sake of the stack. */
 __noinline int tunnel_backend(__u32 service)
 {
 	const struct tunnel_packet *in = tunnel_packet_get();
@@ -302,7 +309,8 @@ __noinline int tunnel_backend(__u32 service)
 	key.service = service;
 	id = bpf_map_lookup_elem(&local_backends, &key);
 	backend = id ? backend_get(*id) : NULL;
-	return backend && backend->service == service && backend->tier == TIER_NODE ? *id : 0;
+	return backend && backend->service == service && backend->tier == TIER_NODE && tunnel_names(in, backend) ? *id
+														 : 0;
 }
 
 static __always_inline bool tunnel_choose(struct choice *choice, const struct packet *packet, __u32 service)
@@ -333,6 +341,17 @@ __noinline int tunnel_is_near(struct __sk_buff *skb, const struct packet *packet
 	return !device || device->pod;
 }
 
+/* Not 0: the backend's address is one of this host's own. A function of its own for the sake of the stack. */
+__noinline int tunnel_is_host(struct __sk_buff *skb, const struct packet *packet, const struct address *backend)
+{
+	struct bpf_fib_lookup fib = {};
+
+	if (!packet || !backend || !route_lookup)
+		return false;
+	fib_describe(&fib, skb->ifindex, packet, &packet->source, backend, 0);
+	return bpf_fib_lookup(skb, &fib, sizeof(fib), 0) == BPF_FIB_LKUP_RET_NOT_FWDED;
+}
+
 /* Of the flow of a packet that came through the tunnel. Whatever answers a SYN goes back: the other node does not know yet that the backend
  * answers, nor whether the connection before is over. */
 static __always_inline __u8 tunnel_flags(const struct packet *packet, const struct tunnel_packet *in)
@@ -348,8 +367,8 @@ static __always_inline __u8 tunnel_flags_of(const struct packet *packet, const s
 	return record && record->flags & RECORD_DSR ? tunnel_flags(packet, in) : FLOW_CARRIED;
 }
 
-/* This node does not know the Service or the backend, as its agent is behind or dead: the other node reaches the backend by SNAT none the less.
- * Only of what opens a connection, as the other node named the backend then, and has told the client nothing yet. */
+/* This node does not know the Service or the backend, as its agent is behind or dead, or has no way for the packet to the backend: the other node
+ * reaches that by SNAT none the less. Only of what opens a connection, as the other node named the backend then, and has told the client nothing yet. */
 static __always_inline struct step tunnel_unknown(const struct packet *packet, const struct tunnel_packet *in)
 {
 	if (!opens_connection(packet) || packet->fragment != FRAGMENT_NONE || !in->port)
@@ -364,6 +383,7 @@ static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct
 	struct packet *packet = &work->packet;
 	struct insertion *in = &work->in;
 	struct choice choice = {};
+	bool near;
 
 	work->service = record->service;
 	trace_frontend(record, SIDE_EXTERNAL);
@@ -371,14 +391,17 @@ static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct
 		return step_finish(VERDICT_DROP_SOURCE_RANGE);
 	if (record->sides[SIDE_EXTERNAL].action != ACTION_BALANCE || !tunnel_choose(&choice, packet, record->service))
 		return tunnel_unknown(packet, from);
+	near = tunnel_is_near(skb, packet);
+	if (near && tunnel_is_host(skb, packet, &choice.address)) /* it cannot be routed, nor pass the filter */
+		return tunnel_unknown(packet, from);
 	create_describe(in, packet);
 	in->flow.backend = choice.backend;
 	in->flow.generation = choice.generation;
 	in->flow.service = record->service;
 	in->flow.side = SIDE_EXTERNAL;
 	in->flow.flags = tunnel_flags_of(packet, from, record);
-	in->flow.seen |= (__u32)from->node << CARRIED_NODE_SHIFT | (tunnel_is_near(skb, packet) ? CARRIED_NEAR : 0) |
-			 create_loads(record, packet);
+	in->flow.seen |=
+		(__u32)from->node << CARRIED_NODE_SHIFT | (near ? CARRIED_NEAR : 0) | create_loads(record, packet);
 	in->to.destination = choice.address;
 	in->to.destination_port = choice.port;
 	create_routed(work->settings, record);
@@ -412,8 +435,7 @@ static __always_inline bool tunnel_agrees(const struct flow *flow, const struct 
 
 	if (!backend || flow->flags & ~(FLOW_CARRIED | FLOW_DSR | FLOW_ALIAS))
 		return false;
-	return !in->port || !opens_connection(packet) ||
-	       (backend->port == in->port && address_equal(&backend->address, &in->backend));
+	return !in->port || !opens_connection(packet) || tunnel_names(in, backend);
 }
 
 /* Of seen, what stays when another node becomes the one that the connection came from: a flow that came from none has tried there. */

@@ -81,17 +81,23 @@ func (s *stage) checkNodeBackend(client host, conn *lab.Conn, backend *lab.Node)
 	}
 }
 
-// For the other node they all are clients off the node, wherever the backend is: on it, or on the clients' own.
+// For the other node they all are clients off the node, wherever the backend is: on it, on the clients' own, or the clients' node itself.
 func checkOtherNodesPort(t *testing.T, s *stage) {
-	for _, backend := range []*lab.Pod{s.near, s.far} {
+	server, err := s.here.Serve(targetPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	for name, backend := range map[string]lab.Endpoint{s.near.Name: {Pod: s.near}, s.far.Name: {Pod: s.far}, s.here.Name: {Host: s.here}} {
 		of := s.next()
-		s.serve(of, ready(backend)...)
+		of.publish(backend)
+		of.awaitServer(s.pod, name)
 		other := of.by(nodePort, s.far.Node)
 		for _, client := range append(s.clients(), s.near) {
 			for _, w := range ways() {
 				conn := other.dial(client, w)
-				if answer, err := conn.Who(); err != nil || answer.Server != backend.Name {
-					t.Errorf("%s over %s: %+v, %v; want %s", client, w, answer, err, backend)
+				if answer, err := conn.Who(); err != nil || answer.Server != name {
+					t.Errorf("%s over %s: %+v, %v; want %s", client, w, answer, err, name)
 				}
 			}
 		}

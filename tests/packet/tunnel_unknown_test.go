@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -102,6 +103,24 @@ func TestABackendThatItsNodeDoesNotKnowIsReachedBySNAT(t *testing.T) {
 				s.Errorf("%s, way %v", what, s.way)
 				return
 			}
+		}
+	}, lb.TCP, lb.UDP)
+}
+
+// A pod comes by another node to a server on the address of the pod's own node: there the packet could not pass the reverse path filter, and no
+// route leads past that.
+func TestAClientOnTheNodeThatIsItsBackendIsServedBySNAT(t *testing.T) {
+	forEachWayThere(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		server, in := at(w.pod(2), 8080), w.packet(at(w.pod(5), 41000), at(w.outside(10), 80))
+		near := addDevice(s, "pod5", netip.PrefixFrom(server.Addr(), server.Addr().BitLen()).String())
+		check(s, netlink.RouteReplace(&netlink.Route{LinkIndex: near.Attrs().Index, Dst: netlink.NewIPNet(w.pod(5).AsSlice()), Scope: netlink.SCOPE_LINK}))
+		back := s.returned(w, in, server, "translate_balance")
+		check(s, netlink.LinkDel(near)) // n1 has no such address
+		c := s.goesBySNAT(w, in, back, server, "translate_uncarried")
+		s.goesOn(c, "translate_established")
+		if all := s.other.liveFlows(); len(all) != 0 {
+			s.Errorf("flows %+v on the other node, want none", all)
 		}
 	}, lb.TCP, lb.UDP)
 }
@@ -231,8 +250,32 @@ func TestWhatIsForNobodyKnownGoesBackToTheNodeThatItCameFrom(t *testing.T) {
 				return
 			}
 		}
+		s.serve(w, nil, 2, 3)
+		s.exchangeLocal()
+		got, err := s.run(fromPod, in.bytes())
+		check(s, err)
+		back := s.unknown(w, in)
+		s.other.enters(fromPod, got.frame, back, "translate_returned")
 		if flows := s.other.liveFlows(); len(flows) > 0 {
 			s.Errorf("%d flows", len(flows))
 		}
 	}, lb.TCP, lb.UDP)
+}
+
+// exchangeLocal gives the keys of two backends of n2 each other's element, as the kernel may while one is read.
+func (s nodePair) exchangeLocal() {
+	s.Helper()
+	var key bpf.NearlbLocalKey
+	var id uint32
+	ids := map[bpf.NearlbLocalKey]uint32{}
+	sum := uint32(0)
+	for entries := s.other.objects.LocalBackends.Iterate(); entries.Next(&key, &id); sum += id {
+		ids[key] = id
+	}
+	if len(ids) != 2 {
+		s.Fatalf("%d backends of this node, want two", len(ids))
+	}
+	for key, id := range ids {
+		check(s, s.other.objects.LocalBackends.Put(&key, sum-id))
+	}
 }

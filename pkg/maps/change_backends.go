@@ -106,6 +106,8 @@ func (c *change) prepareBackend(m *portMembers, d *lb.Backend) error {
 	if !m.exposed {
 		to.ClusterOnly = 1
 	}
+	decided := to.State
+	to.State = c.t.tunnels.stateOf(m.port, &to)
 	b := m.published(&where)
 	var id uint32
 	if b == nil {
@@ -119,6 +121,7 @@ func (c *change) prepareBackend(m *portMembers, d *lb.Backend) error {
 			c.backends = append(c.backends, backendChange{port: m.port, id: id, from: b.row, to: to})
 		}
 	}
+	c.t.tunnels.note(id, decided, to.State)
 	m.all = slices.Insert(m.all, place, member{where, id, d.Weight, d.Due()})
 	return nil
 }

@@ -37,10 +37,17 @@ func (t *Tables) settlePort(p *port, states map[endpoint]uint8) (written int) {
 		if !found {
 			state = stateQuiet
 		}
-		if gone(b.row.State) || b.row.State == state {
+		if gone(b.row.State) {
 			continue
 		}
-		b.row.State = state
+		to := b.row
+		to.State = state
+		to.State = t.tunnels.stateOf(p, &to)
+		t.tunnels.note(b.id, state, to.State)
+		if to == b.row {
+			continue
+		}
+		b.row = to
 		write(t.store.backends, b.id, b.row, wordState)
 		written++
 	}

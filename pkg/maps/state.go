@@ -61,6 +61,7 @@ type Tables struct {
 	tunnelNodes map[string]*named // that have a number for the tunnel's sake
 	tunnelOn    bool              // local_backends follows what is published
 	tunnelTold  bool              // tunnelOn is what was configured, and not what a restart begins with
+	tunnels     tunnelBackends
 
 	stale  map[filterBit]*staleMark // bits that are set and that nothing needs any more
 	ends   Ends                     // nil: nobody adds up counters

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // Tunnel is how packets of clients off the node get to backends on other nodes as they came; the zero value: not at all.
@@ -146,6 +147,7 @@ func (r *Reader) Tunnel() (port uint16, cookies Cookies, others []netip.Addr) {
 func (t *Tables) writeTunnel(c *Config) error {
 	errs := []error{t.nameTunnelNodes(c)}
 	want := t.tunnelOf(c)
+	t.tunnels.silence(t, want.end.Port, want.addresses)
 	errs = append(errs, t.writeLocal(c.Tunnel.Port != 0),
 		settle(t.store.tunnelAddresses, want.addresses, bpf.NearlbMapTunnelAddresses),
 		settle(t.store.tunnelNodes, want.nodes, bpf.NearlbMapTunnelNodes))
@@ -260,4 +262,76 @@ const tierNode = uint8(bpf.NearlbTierNameTIER_NODE)
 
 func localKey(row *backendRow) bpf.NearlbLocalKey {
 	return bpf.NearlbLocalKey{Address: row.Address, Port: row.Port, Service: row.Service}
+}
+
+// tunnelBackends are backends of UDP that are nodes' tunnels. They do not serve: whoever made their EndpointSlices would have this node send
+// there in its own name, as one of the nodes.
+type tunnelBackends struct {
+	port      uint16 // as in the table; 0: there is no tunnel
+	addresses map[bpf.NearlbAddress]uint32
+	silenced  map[uint32]uint8 // by backend: its state but for that
+}
+
+// has says whether a backend is such a one.
+func (t *tunnelBackends) has(p *port, row *backendRow) bool {
+	if t.port == 0 || row.Port != t.port || p.key.Value().Protocol != lb.UDP {
+		return false
+	}
+	_, is := t.addresses[row.Address]
+	return is
+}
+
+// stateOf is what the state of a backend becomes in the table.
+func (t *tunnelBackends) stateOf(p *port, row *backendRow) uint8 {
+	if usable(row.State) && t.has(p, row) {
+		return stateQuiet
+	}
+	return row.State
+}
+
+// note remembers the state that a decision gives a backend which has another one in the table.
+func (t *tunnelBackends) note(id uint32, decided, written uint8) {
+	if decided == written {
+		delete(t.silenced, id)
+		return
+	}
+	if t.silenced == nil {
+		t.silenced = map[uint32]uint8{}
+	}
+	t.silenced[id] = decided
+}
+
+// silence has what is published follow where the tunnels are: flows from before leave a backend that has become one.
+func (t *tunnelBackends) silence(tables *Tables, port uint16, addresses map[bpf.NearlbAddress]uint32) {
+	if t.port == port && maps.Equal(t.addresses, addresses) {
+		return
+	}
+	t.port, t.addresses = port, addresses
+	for _, s := range tables.services {
+		for _, p := range s.ports {
+			if p.key.Value().Protocol != lb.UDP {
+				continue
+			}
+			for i := range p.backends {
+				t.settle(tables.store.backends, p, &p.backends[i])
+			}
+		}
+	}
+}
+
+func (t *tunnelBackends) settle(table *array, p *port, b *backend) {
+	if gone(b.row.State) {
+		return
+	}
+	to := b.row
+	if decided, was := t.silenced[b.id]; was {
+		to.State = decided
+	}
+	decided := to.State
+	to.State = t.stateOf(p, &to)
+	t.note(b.id, decided, to.State)
+	if to != b.row {
+		b.row = to
+		write(table, b.id, b.row, wordState)
+	}
 }

@@ -116,3 +116,79 @@ func TestOtherNodesMayNameTheEndpointsOfThisOne(t *testing.T) {
 	}
 	want(0)
 }
+
+// A backend of UDP that is a node's tunnel is quiet for as long as it is one, whenever it was published, over a restart, too; after that it is
+// what the last decision says. One of TCP is none.
+func TestABackendThatIsATunnelIsQuiet(t *testing.T) {
+	const tunnel, other = "192.0.2.2:6091", "10.1.0.1:6091"
+	tables := NewFake(bpf.Sizes{})
+	apply := func(protocol lb.Protocol, state lb.State) {
+		t.Helper()
+		key := lb.PortKey{Name: "dns", Protocol: protocol}
+		d := lb.Decision{Service: lb.ServiceName{Namespace: "default", Name: string(protocol)}}
+		tier := lb.Tier{Name: lb.TierCluster}
+		for _, a := range []string{other, tunnel} {
+			b := lb.BackendKey{Port: key, Address: netip.MustParseAddrPort(a)}
+			tier.Backends = append(tier.Backends, b)
+			d.Backends = append(d.Backends, lb.Backend{Key: b, State: state, Near: tier.Name, Lists: []lb.List{lb.ListCluster}})
+		}
+		side := lb.Side{Action: lb.Balance, Reason: lb.ReasonAll, List: lb.ListCluster, Tiers: []lb.Tier{tier}}
+		d.Frontends = []lb.Frontend{{Key: lb.FrontendKey{Address: netip.MustParseAddrPort("10.96.0.1:53"), Protocol: protocol}, Kind: lb.KindClusterIP,
+			Port: lb.PortName{Service: d.Service, Port: key.Name, Protocol: protocol}, Internal: side, External: side}}
+		if _, err := tables.Apply(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	configure := func(nodes ...string) {
+		t.Helper()
+		c := tunnelConfig(nodes...)
+		if len(nodes) == 0 {
+			c = Config{}
+		}
+		if err := tables.Configure(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(when string, state uint8, others uint8) {
+		t.Helper()
+		for _, s := range tables.services {
+			for _, p := range s.ports {
+				for _, b := range p.backends {
+					want := others
+					if wire(&b.row).addrPort().String() == tunnel && p.key.Value().Protocol == lb.UDP {
+						want = state
+					}
+					if live := read[backendRow](tables.store.backends, b.id).State; live != want {
+						t.Errorf("%s: %s of %s is %s, want %s", when, wire(&b.row).addrPort(), p.name(), bpf.StateName(live), bpf.StateName(want))
+					}
+				}
+			}
+		}
+		if drifts, err := tables.Audit(false); err != nil || len(drifts) > 0 {
+			t.Errorf("%s: audit: %v, %v", when, drifts, err)
+		}
+	}
+	apply(lb.TCP, lb.Active)
+	apply(lb.UDP, lb.Active)
+	want("without a tunnel", stateActive, stateActive)
+	configure("n1")
+	want("no node has the address", stateActive, stateActive)
+	configure("n1", "n2")
+	want("a node has it", stateQuiet, stateActive)
+	apply(lb.UDP, lb.Draining)
+	apply(lb.TCP, lb.Draining)
+	want("published again", stateQuiet, stateDraining)
+	var err error
+	if tables, err = open(tables.store); err != nil {
+		t.Fatal(err)
+	}
+	configure("n1", "n2")
+	apply(lb.UDP, lb.Draining)
+	apply(lb.TCP, lb.Draining)
+	want("after a restart", stateQuiet, stateDraining)
+	configure("n1")
+	want("the node is gone", stateDraining, stateDraining)
+	configure("n1", "n2")
+	configure()
+	want("the tunnel is off", stateDraining, stateDraining)
+}

@@ -182,7 +182,7 @@ func TestAClientThatComesByTheBackendsNodeIsAnsweredThere(t *testing.T) {
 	}, lb.TCP, lb.UDP)
 }
 
-// A pod that sends to a node's tunnel, or has a Service do it, would pass for this node where what it sends is masqueraded.
+// A pod that sends to a node's tunnel would pass for this node where what it sends is masqueraded.
 func TestNoPodReachesATunnel(t *testing.T) {
 	forEachNodePair(t, func(s nodePair, w world) {
 		pod := s.site
@@ -193,11 +193,54 @@ func TestNoPodReachesATunnel(t *testing.T) {
 			pod.refuses(fromPod, in.cut(7, 0, 8).bytes(), "drop_tunnel_source")
 			pod.goes(fromPod, in.to(at(to, 53)).bytes(), in.to(at(to, 53)).bytes(), "pass_not_service", actUnspec)
 		}
-		s.publish(w.decide(service{name: "evil", address: at(w.vip(66), 53), tiers: tiersOf([]netip.AddrPort{at(w.node2(), tunnelPort)})}))
-		s.publish(w.decide(service{name: "door", kind: lb.KindLoadBalancer, address: at(w.outside(66), 53), remote: true, tiers: tiersOf([]netip.AddrPort{at(w.node2(), tunnelPort)})}))
-		pod.refuses(fromPod, w.packet(at(w.pod(1), 41000), at(w.vip(66), 53)).bytes(), "drop_tunnel_source")
-		s.counted = s.counters() // pod counts in the same tables
-		s.refuses(fromPod, w.packet(at(w.outside(1), 41000), at(w.outside(66), 53)).bytes(), "drop_tunnel_source")
+	}, lb.UDP)
+}
+
+// A Service has a node's tunnel as a backend beside another one: nothing goes there, nor does what went there before that was a tunnel.
+func TestNoServiceLeadsToATunnel(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		pod := s.site
+		pod.rig = s.rig.at(world{})
+		all, server := tiersOf([]netip.AddrPort{at(w.node2(), tunnelPort), at(w.pod(2), tunnelPort)}), at(w.pod(2), tunnelPort)
+		serve := func() {
+			s.publish(w.decide(service{name: "evil", address: at(w.vip(66), 53), tiers: all}))
+			s.publish(w.decide(service{name: "door", kind: lb.KindLoadBalancer, address: at(w.outside(66), 53), remote: true, tiers: all}))
+		}
+		const flows = 32
+		lead := func() (to map[netip.Addr]int) {
+			to = map[netip.Addr]int{}
+			for port := range uint16(flows / 2) {
+				s.counted = s.counters() // both count in the same tables
+				for of, in := range map[site]packet{
+					pod:    w.packet(at(w.pod(1), 41000+port), at(w.vip(66), 53)),
+					s.site: w.packet(at(w.outside(1), 41000+port), at(w.outside(66), 53)),
+				} {
+					of.counted = s.counters()
+					got, err := of.run(fromPod, in.bytes())
+					check(s, err)
+					_, dst := endpoints(s, got.frame)
+					to[dst.Addr()]++
+				}
+			}
+			return to
+		}
+		s.tell(maps.Tunnel{})
+		serve()
+		if to := lead(); to[w.node2()] == 0 || len(to) != 2 {
+			s.Errorf("without a tunnel packets go to %v", to)
+		}
+		for range 2 { // what is published later, or again, is no other
+			s.tell(tunnelNodes())
+			if to := lead(); to[server.Addr()] != flows {
+				s.Errorf("packets go to %v, want all to %s", to, server)
+			}
+			serve()
+		}
+		s.tell(maps.Tunnel{})
+		s.evict()
+		if to := lead(); to[w.node2()] == 0 {
+			s.Errorf("packets go to %v once there is no tunnel", to)
+		}
 	}, lb.UDP)
 }
 

@@ -628,11 +628,19 @@ struct device {
 
 #define XDP_DEVICES 256
 
+/* Whether the program at XDP serves a device, and how frames leave by it that came by it. */
+enum xdp_takes {
+	XDP_TAKES_NONE = 0,
+	XDP_TAKES_TX = 1,
+	XDP_TAKES_REDIRECT =
+		2, /* a veth in its driver: what it sends back may lie at the other end until something else comes */
+};
+
 /* A network device for the program at XDP; index: the ifindex modulo XDP_DEVICES. */
 struct xdp_device {
 	__u32 ifindex; /* 0: none */
 	__u8 mac[6];   /* to which its host's frames go */
-	__u8 takes;    /* not 0: the program serves it */
+	__u8 takes;    /* enum xdp_takes */
 	__u8 sends;    /* not 0: it sends frames that came by another device's XDP */
 	__u32 epoch;   /* of what the program remembers: of another one it is nothing */
 };

@@ -190,7 +190,7 @@ static __always_inline void xdp_rewrite(const struct packet *packet, const struc
 static __always_inline int xdp_send(const struct xdp_frame *frame, const struct xdp_way *way)
 {
 	__builtin_memcpy(frame->eth, way->macs, sizeof(way->macs));
-	if (way->ifindex == frame->ctx->ingress_ifindex)
+	if (way->ifindex == frame->ctx->ingress_ifindex && frame->device->takes != XDP_TAKES_REDIRECT)
 		return XDP_TX;
 	return bpf_redirect(way->ifindex, 0);
 }

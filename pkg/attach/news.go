@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -15,11 +16,14 @@ import (
 
 // news is the kernel's stream of changes to devices, addresses, routes and filters of one namespace. A message only says what is to be read
 // again: what it says itself may be old by then. Where messages were lost, that is everything.
-type news struct{ socket *nl.NetlinkSocket }
+type news struct {
+	socket  *nl.NetlinkSocket
+	drivers *nl.NetlinkSocket // of what drivers can do at XDP; nil: nobody asks, or the kernel does not say
+}
 
 const newsBuffer = 1 << 20 // bytes
 
-func listen() (*news, error) {
+func listen(toDrivers bool) (*news, error) {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
@@ -29,15 +33,54 @@ func listen() (*news, error) {
 		socket.Close()
 		return nil, fmt.Errorf("size netlink buffer: %w", err)
 	}
-	return &news{socket}, nil
+	n := &news{socket: socket}
+	if toDrivers {
+		if n.drivers, err = listenToDrivers(); err != nil {
+			socket.Close()
+			return nil, err
+		}
+	}
+	return n, nil
 }
 
-func (n *news) close() { n.socket.Close() }
+func (n *news) close() {
+	n.socket.Close()
+	if n.drivers != nil {
+		n.drivers.Close()
+	}
+}
 
 // read calls changed for what may matter, and removed for a device that filters were taken away from, until ctx ends.
 func (n *news) read(ctx context.Context, changed func(change), removed func(ifindex int)) error {
+	return receive(ctx, n.socket, changed, func(message syscall.NetlinkMessage) {
+		if kind := message.Header.Type; kind == unix.RTM_DELQDISC || kind == unix.RTM_DELTFILTER {
+			if ofClsact(message.Data) {
+				removed(int(nl.DeserializeTcMsg(message.Data).Ifindex))
+			}
+		} else if c, matters := changeOf(kind, message.Data); matters {
+			changed(c)
+		}
+	})
+}
+
+// readDrivers calls changed for each device whose driver can do something else at XDP than before, until ctx ends.
+func (n *news) readDrivers(ctx context.Context, changed func(change)) error {
+	if n.drivers == nil {
+		return nil
+	}
+	return receive(ctx, n.drivers, changed, func(message syscall.NetlinkMessage) {
+		if ifindex, of := driverChanged(message.Data); of {
+			var c change
+			c.device(ifindex)
+			changed(c)
+		}
+	})
+}
+
+// receive calls each for every message of the kernel until ctx ends, and changed where some were lost.
+func receive(ctx context.Context, socket *nl.NetlinkSocket, changed func(change), each func(syscall.NetlinkMessage)) error {
 	for {
-		messages, from, err := n.socket.Receive()
+		messages, from, err := socket.Receive()
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -49,13 +92,7 @@ func (n *news) read(ctx context.Context, changed func(change), removed func(ifin
 		case from.Pid != nl.PidKernel:
 		default:
 			for _, message := range messages {
-				if kind := message.Header.Type; kind == unix.RTM_DELQDISC || kind == unix.RTM_DELTFILTER {
-					if ofClsact(message.Data) {
-						removed(int(nl.DeserializeTcMsg(message.Data).Ifindex))
-					}
-				} else if c, matters := changeOf(kind, message.Data); matters {
-					changed(c)
-				}
+				each(message)
 			}
 		}
 	}

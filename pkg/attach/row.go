@@ -14,7 +14,7 @@ type DeviceRow struct {
 	Kind    string   `json:"kind"`    // pod, network, cgroup
 	Program string   `json:"program"` // from_pod, to_pod, from_net, to_net, from_net_xdp, sock_connect4 ...
 	Hook    string   `json:"hook"`    // ingress, egress, xdp; of a cgroup connect4, sendmsg6 ...
-	Method  Method   `json:"method"`  // tcx, clsact, xdp-generic, cgroup; "" when it is not attached
+	Method  Method   `json:"method"`  // tcx, clsact, xdp-native, xdp-generic, cgroup; "" when it is not attached
 	ID      uint32   `json:"programId"`
 	Tag     string   `json:"programTag"`
 	Link    uint32   `json:"linkId"` // 0 for clsact

@@ -24,12 +24,13 @@ const (
 func (m *Manager) Run(ctx context.Context) error {
 	runtime.LockOSThread() // the namespace is the thread's
 	defer runtime.UnlockOSThread()
-	news, err := listen()
+	news, err := listen(m.options.XDP.Mode.inDriver())
 	if err != nil {
 		return fmt.Errorf("follow devices: %w", err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return news.read(ctx, m.note, m.filtersRemoved) })
+	group.Go(func() error { return news.readDrivers(ctx, m.note) })
 	group.Go(func() error { <-ctx.Done(); news.close(); return nil })
 	m.follow(ctx)
 	return group.Wait()

@@ -23,17 +23,44 @@ type XDPMode string
 // The modes. The zero value is XDPOff.
 const (
 	XDPOff     XDPMode = "off"
+	XDPAuto    XDPMode = "auto"    // in the driver, where the kernel says that it can, but for veths
+	XDPNative  XDPMode = "native"  // in the driver
 	XDPGeneric XDPMode = "generic" // in the kernel's stack, before TC: any Ethernet device
 )
 
 // XDPModes are all of them.
-func XDPModes() []XDPMode { return []XDPMode{XDPOff, XDPGeneric} }
+func XDPModes() []XDPMode { return []XDPMode{XDPOff, XDPAuto, XDPNative, XDPGeneric} }
 
 // On tells whether any device gets the program.
 func (m XDPMode) On() bool { return m != XDPOff && m != "" }
 
-// GenericXDP is the method of the program at XDP.
-const GenericXDP Method = "xdp-generic"
+// inDriver tells whether the program is the driver's.
+func (m XDPMode) inDriver() bool { return m == XDPAuto || m == XDPNative }
+
+// attached is the kernel's word for where the program is (XDP_ATTACHED_*).
+func (m XDPMode) attached() uint8 {
+	if m.inDriver() {
+		return nl.XDP_ATTACHED_DRV
+	}
+	return nl.XDP_ATTACHED_SKB
+}
+
+// The methods of the program at XDP.
+const (
+	GenericXDP Method = "xdp-generic"
+	NativeXDP  Method = "xdp-native"
+)
+
+// methodAtXDP is that of a program which the kernel says is there; "": there is none of ours, or it is the device's own hardware that runs it.
+func methodAtXDP(attached uint8) Method {
+	switch attached {
+	case nl.XDP_ATTACHED_DRV:
+		return NativeXDP
+	case nl.XDP_ATTACHED_SKB:
+		return GenericXDP
+	}
+	return ""
+}
 
 // atXDP is the program's hook in rows, and the end of the name of its link's pin.
 const atXDP = "xdp"
@@ -125,10 +152,20 @@ func (m *Manager) ensureXDP(h *netlink.Handle, d device, row *DeviceRow, told *b
 	if err != nil {
 		return fmt.Errorf("read device: %w", err)
 	}
-	if d.header == ethernet {
-		told.MAC, told.Sends = l.Attrs().HardwareAddr, true // by the kernel's stack
+	can := driver{said: true, takes: true, sends: true} // the kernel's stack
+	if m.options.XDP.Mode.inDriver() {
+		if can, err = readDriver(d.ifindex); err != nil {
+			return errors.Join(err, m.dropLink(k))
+		}
 	}
-	if why := unfitForXDP(d, l); why != nil {
+	if d.header == ethernet {
+		told.MAC, told.Sends = l.Attrs().HardwareAddr, can.sends
+	}
+	why := unfitForXDP(d, l)
+	if why == nil && m.options.XDP.Mode.inDriver() {
+		why = can.unfit(m.options.XDP.Mode, l)
+	}
+	if why != nil {
 		return errors.Join(why, m.dropLink(k))
 	}
 	a, err := m.currentXDP(k, l.Attrs())
@@ -150,9 +187,9 @@ func (m *Manager) ensureXDP(h *netlink.Handle, d device, row *DeviceRow, told *b
 		}
 		return err
 	}
-	told.Takes = true
+	told.Takes, told.Redirects = true, m.options.XDP.Mode.inDriver() && isVeth(l)
 	id, _ := info.ID()
-	row.Method, row.ID, row.Tag, row.Link = GenericXDP, uint32(id), info.Tag, uint32(a.id)
+	row.Method, row.ID, row.Tag, row.Link = methodAtXDP(m.options.XDP.Mode.attached()), uint32(id), info.Tag, uint32(a.id)
 	return nil
 }
 
@@ -179,14 +216,18 @@ func (m *Manager) currentXDP(k key, l *netlink.LinkAttrs) (*attachment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read link: %w", err)
 	}
-	if on := info.XDP(); on != nil && int(on.Ifindex) == k.ifindex && l.Xdp != nil && l.Xdp.AttachMode == nl.XDP_ATTACHED_SKB {
+	if on := info.XDP(); on != nil && int(on.Ifindex) == k.ifindex && l.Xdp != nil && uint8(l.Xdp.AttachMode) == m.options.XDP.Mode.attached() {
 		return a, nil
 	}
 	return nil, m.dropLink(k) // of another device that had the index, or of another mode
 }
 
 func (m *Manager) attachXDP(d device, k key, l *netlink.LinkAttrs) (*attachment, error) {
-	attached, err := link.AttachXDP(link.XDPOptions{Program: m.options.XDP.Program, Interface: d.ifindex, Flags: link.XDPGenericMode})
+	where := link.XDPAttachFlags(link.XDPGenericMode)
+	if m.options.XDP.Mode.inDriver() {
+		where = link.XDPDriverMode
+	}
+	attached, err := link.AttachXDP(link.XDPOptions{Program: m.options.XDP.Program, Interface: d.ifindex, Flags: where})
 	if err != nil {
 		return nil, explainXDP(err, l)
 	}
@@ -199,7 +240,7 @@ func (m *Manager) attachXDP(d device, k key, l *netlink.LinkAttrs) (*attachment,
 		return nil, errors.Join(err, attached.Close())
 	}
 	m.attached[k] = a
-	m.log.Info("attached program", "device", d.name, "program", bpf.ProgramXDP, "method", GenericXDP)
+	m.log.Info("attached program", "device", d.name, "program", bpf.ProgramXDP, "method", methodAtXDP(m.options.XDP.Mode.attached()))
 	return a, nil
 }
 
@@ -221,7 +262,7 @@ func (m *Manager) updateXDP(a *attachment, d device, k key, want *ebpf.ProgramIn
 		if err := a.link.Update(m.options.XDP.Program); err != nil {
 			return fmt.Errorf("update link: %w", err)
 		}
-		m.log.Info("replaced program", "device", d.name, "program", bpf.ProgramXDP, "method", GenericXDP)
+		m.log.Info("replaced program", "device", d.name, "program", bpf.ProgramXDP, "method", methodAtXDP(m.options.XDP.Mode.attached()))
 	}
 	return m.repin(a, k)
 }
@@ -249,10 +290,13 @@ func readXDP(l *netlink.LinkAttrs, path string) (DeviceRow, bool, error) {
 	if err != nil {
 		return row, false, fmt.Errorf("read link: %w", err)
 	}
-	if on := info.XDP(); on == nil || int(on.Ifindex) != l.Index || l.Xdp == nil || l.Xdp.AttachMode != nl.XDP_ATTACHED_SKB {
+	on := info.XDP()
+	if on == nil || int(on.Ifindex) != l.Index || l.Xdp == nil {
 		return row, false, nil
 	}
-	row.Method = GenericXDP
+	if row.Method = methodAtXDP(uint8(l.Xdp.AttachMode)); row.Method == "" {
+		return row, false, nil
+	}
 	row.ID, row.Link = uint32(info.Program), uint32(info.ID)
 	return row, true, nil
 }

@@ -7,11 +7,13 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 )
@@ -97,6 +99,76 @@ func TestNetworkDevicesGetTheProgramAtXDP(t *testing.T) {
 			t.Errorf("left by an agent without XDP: %+v, %+v", left, n.rows())
 		}
 	})
+}
+
+// In the driver a veth has the program while its other end takes what is sent at XDP, as the kernel tells of at once. The kernel may say
+// nothing (before Linux 6.3): the packets are TC's.
+func TestAVethHasTheProgramInItsDriverWhileItsOtherEndTakesPackets(t *testing.T) {
+	inNode(t, func(n *node) {
+		outside := n.card("eth0", "192.0.2.1/24")
+		can, err := readDriver(n.link("eth0").Attrs().Index)
+		n.must(err)
+		var told atomic.Pointer[[]bpf.XDPDevice]
+		m, synced := n.follow(func(o *Options) {
+			asNode("192.0.2.1")(o)
+			o.XDP = XDPOptions{Mode: XDPNative, Program: n.passingXDP(), Serve: func(d []bpf.XDPDevice) ([]bpf.XDPDevice, error) { told.Store(&d); return nil, nil }}
+		})
+		await := func(what, note string, method Method) {
+			n.Helper()
+			for range synced {
+				rows, devices := xdpRows(m.Devices()), told.Load()
+				serves := method != ""
+				if len(rows) == 1 && rows[0].Method == method && strings.Contains(rows[0].Note, note) && devices != nil &&
+					len(*devices) == 1 && (*devices)[0].Takes == serves && (*devices)[0].Redirects == serves && (*devices)[0].Sends == serves {
+					return
+				}
+				n.Logf("%s: %+v, told of %+v", what, rows, devices)
+			}
+		}
+		if !can.said {
+			await("a kernel that does not say", "the kernel does not say", "")
+			return
+		}
+		await("an end without GRO", "takes nothing that is sent at XDP", "")
+		n.enter(outside)
+		other, err := link.AttachXDP(link.XDPOptions{Program: n.passingXDP(), Interface: n.link("eth0").Attrs().Index, Flags: link.XDPDriverMode})
+		n.enter(n.own)
+		n.must(err)
+		await("an end with a program", "", NativeXDP)
+		n.must(other.Close())
+		await("the program has gone", "takes nothing that is sent at XDP", "")
+		if left := n.link("eth0").Attrs().Xdp; left != nil && left.Attached {
+			t.Errorf("left on the device: %+v", left)
+		}
+	})
+}
+
+// Nothing is tried in a driver where it might do harm, or cannot.
+func TestWhatKeepsADriverFromTheProgram(t *testing.T) {
+	veth, bond, card := &netlink.Veth{}, &netlink.Bond{}, &netlink.Device{}
+	for _, c := range []struct {
+		mode XDPMode
+		link netlink.Link
+		can  driver
+		want string // "": nothing does
+	}{
+		{XDPNative, card, driver{}, ""},
+		{XDPNative, card, driver{said: true, takes: true}, ""},
+		{XDPNative, card, driver{said: true, sends: true}, "its driver has no XDP"},
+		{XDPNative, bond, driver{said: true, takes: true, sends: true}, "bond"},
+		{XDPNative, veth, driver{}, "the kernel does not say whether the other end"},
+		{XDPNative, veth, driver{said: true, takes: true}, "takes nothing"},
+		{XDPNative, veth, driver{said: true, takes: true, sends: true}, ""},
+		{XDPAuto, card, driver{}, "the kernel does not say"},
+		{XDPAuto, card, driver{said: true, takes: true}, ""},
+		{XDPAuto, card, driver{said: true}, "its driver has no XDP"},
+		{XDPAuto, veth, driver{said: true, takes: true, sends: true}, "segmentation offload"},
+	} {
+		why := c.can.unfit(c.mode, c.link)
+		if (why == nil) != (c.want == "") || why != nil && !strings.Contains(why.Error(), c.want) {
+			t.Errorf("%s of a %s, %+v: %v, want %q", c.mode, c.link.Type(), c.can, why, c.want)
+		}
+	}
 }
 
 // Where another program is at XDP the packets are TC's, which serves; and the row says why.

@@ -53,10 +53,16 @@ func chooseXDP(spec *ebpf.CollectionSpec, o Options) error {
 
 // XDPDevice is a network device as the program at XDP is told of it.
 type XDPDevice struct {
-	Ifindex uint32
-	MAC     net.HardwareAddr // to which frames for its host go: six bytes
-	Takes   bool             // the program serves it
-	Sends   bool             // it sends frames that the program got from another device
+	Ifindex   uint32
+	MAC       net.HardwareAddr // to which frames for its host go: six bytes
+	Takes     bool             // the program serves it
+	Redirects bool             // frames that came by it and leave by it are redirected to it (XDP_REDIRECT), not sent back (XDP_TX)
+	Sends     bool             // it sends frames that the program got from another device
+}
+
+// takes is enum xdp_takes of bpf/lib/types.h.
+func (d XDPDevice) takes() uint8 {
+	return number(d.Takes) << number(d.Redirects)
 }
 
 // SetXDPDevices tells the program at XDP of these devices and of no others; what it remembers of packets' ways is forgotten. It leaves out one whose place another has, and returns those:
@@ -69,7 +75,7 @@ func (m *NearlbMaps) SetXDPDevices(devices []XDPDevice) (without []XDPDevice, er
 			without = append(without, d)
 			continue
 		}
-		*slot = NearlbXdpDevice{Ifindex: d.Ifindex, Mac: [6]uint8(d.MAC), Takes: number(d.Takes), Sends: number(d.Sends)}
+		*slot = NearlbXdpDevice{Ifindex: d.Ifindex, Mac: [6]uint8(d.MAC), Takes: d.takes(), Sends: number(d.Sends)}
 	}
 	for i := range want {
 		var now NearlbXdpDevice

@@ -60,7 +60,7 @@ on the command line wins, then the environment.`,
 	flags.Var(shortcut, "shortcut", "whether translated packets leave past the host's stack: `off|auto|on`; auto: while that passes nothing by")
 	complete(cmd, "shortcut", shortcut.words)
 	xdp := modeFlag[attach.XDPMode]{&options.XDP, attach.XDPModes()}
-	flags.Var(xdp, "xdp", "where packets of connections through SNAT are taken at XDP: `off|generic`")
+	flags.Var(xdp, "xdp", "where packets of connections through SNAT are taken at XDP: `off|auto|native|generic`; native: by the device's driver; auto: so, where that is known to serve")
 	complete(cmd, "xdp", xdp.words)
 	flags.StringVar(&options.Cgroup, "cgroup", "", "`directory` of the cgroup of those sockets (default: the whole cgroup2 hierarchy)")
 	ejection := modeFlag[lb.Ejection]{&options.Ejection, lb.Ejections()}

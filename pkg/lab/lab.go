@@ -27,7 +27,7 @@ type Options struct {
 	Network   Network
 	Unrouted  bool // nothing knows the nodes' pods, whatever the network: what runs on the nodes sees to that
 	Netfilter bool // nodes have the nftables rules that CNIs and kube-proxy install
-	XDP       bool // links of hosts give packets complete checksums, which programs at XDP want
+	XDP       bool // links of hosts give packets complete checksums, which programs at XDP want, and take what these send
 }
 
 // Lab is one cluster. Its methods may be called from several goroutines unless they say otherwise.

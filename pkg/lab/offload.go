@@ -23,7 +23,21 @@ type ethtoolRequest struct {
 // DisableOffloads has packets leave a device with complete checksums and in segments of its MTU (ETHTOOL_STXCSUM): whoever
 // receives them checks every one.
 func (ns *Namespace) DisableOffloads(device string) error {
-	value := ethtoolValue{command: unix.ETHTOOL_STXCSUM}
+	if err := ns.setOffload(device, ethtoolValue{command: unix.ETHTOOL_STXCSUM}); err != nil {
+		return fmt.Errorf("disable offloads of %s of %s: %w", device, ns.Name, err)
+	}
+	return nil
+}
+
+// EnableGRO has a veth merge what arrives (ETHTOOL_SGRO). Its other end sends what programs at XDP redirect to it, from then on alone.
+func (ns *Namespace) EnableGRO(device string) error {
+	if err := ns.setOffload(device, ethtoolValue{command: unix.ETHTOOL_SGRO, data: 1}); err != nil {
+		return fmt.Errorf("enable GRO of %s of %s: %w", device, ns.Name, err)
+	}
+	return nil
+}
+
+func (ns *Namespace) setOffload(device string, value ethtoolValue) error {
 	request := ethtoolRequest{data: unsafe.Pointer(&value)}
 	copy(request.name[:unix.IFNAMSIZ-1], device)
 	err := ns.Do(func() error {
@@ -39,8 +53,5 @@ func (ns *Namespace) DisableOffloads(device string) error {
 		return nil
 	})
 	runtime.KeepAlive(&value)
-	if err != nil {
-		return fmt.Errorf("disable offloads of %s of %s: %w", device, ns.Name, err)
-	}
-	return nil
+	return err
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
-// Every client and frontend works with the program at XDP, and what goes on through SNAT leaves from there: on links that complete
-// checksums. Packets whose checksum is left to the other end are TC's.
+// Every client and frontend works with the program at XDP, in the driver and before the stack, and what goes on through SNAT leaves from
+// there: on links that complete checksums. Packets whose checksum is left to the other end are TC's.
 func TestConnectionsThroughSNATGoOnAtXDP(t *testing.T) {
 	for name, o := range map[string]options{
-		"complete checksums": {lab: lab.Options{XDP: true}},
-		"partial checksums":  {},
+		"native":            {lab: lab.Options{XDP: true}, agent: []string{"--xdp", "native"}},
+		"generic":           {lab: lab.Options{XDP: true}, agent: []string{"--xdp", "generic"}},
+		"partial checksums": {agent: []string{"--xdp", "generic"}},
 	} {
-		o.agent = []string{"--xdp", "generic"}
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, o)
 			s.part("every client and frontend and backend", checkMatrix)

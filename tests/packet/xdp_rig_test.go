@@ -35,7 +35,13 @@ func (r *rig) serveXDP(senders ...netlink.Link) {
 	if r.noXDP {
 		return
 	}
-	devices := []bpf.XDPDevice{{Ifindex: loopback, MAC: hostMAC, Takes: true}}
+	r.serveXDPBy(bpf.XDPDevice{Ifindex: loopback, MAC: hostMAC, Takes: true}, senders...)
+}
+
+// serveXDPBy is serveXDP where the device of test frames is this one.
+func (r *rig) serveXDPBy(device bpf.XDPDevice, senders ...netlink.Link) {
+	r.Helper()
+	devices := []bpf.XDPDevice{device}
 	for _, d := range senders {
 		mac := d.Attrs().HardwareAddr
 		if len(mac) == 0 {
@@ -130,5 +136,20 @@ func (o *outcome) compare(r *rig, in []byte, tc outcome) {
 	if tc.verdict != o.verdict || tc.action != want || o.action != xdpDrop && !bytes.Equal(o.frame[12:], tc.frame[12:]) {
 		r.Errorf("xdp: action %d, %s; from_net: action %d, %s\nin:\n%s\npacket out (-from_net +xdp)\n%s", o.action, o.verdict, tc.action, tc.verdict,
 			show(in), cmp.Diff(show(tc.frame), show(o.frame)))
+	}
+}
+
+// leadBack has all ways that the program at XDP remembers lead out of the device of test frames, by which they came.
+func (r *rig) leadBack() {
+	r.Helper()
+	for slot := range r.objects.XdpWays.MaxEntries() {
+		var ways []bpf.NearlbXdpWay
+		check(r, r.objects.XdpWays.Lookup(slot, &ways))
+		for i := range ways {
+			if ways[i].Ifindex != 0 {
+				ways[i].Ifindex = loopback
+			}
+		}
+		check(r, r.objects.XdpWays.Put(slot, ways))
 	}
 }

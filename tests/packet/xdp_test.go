@@ -78,6 +78,26 @@ func TestAConnectionThroughSNATGoesOnAtXDP(t *testing.T) {
 	}, lb.TCP, lb.UDP)
 }
 
+// What leaves by the device that it came by is sent back, or redirected where the device is one that would keep it lying (a veth in its
+// driver).
+func TestWhatLeavesAsItCameAtXDPIsSentBackOrRedirected(t *testing.T) {
+	forEachSite(t, bpf.Options{}, func(s site, w world) {
+		s.publish(far(w, 2))
+		c := s.connect(w, 1)
+		for redirects, want := range map[bool]action{false: xdpTx, true: xdpRedirect} {
+			s.serveXDPBy(bpf.XDPDevice{Ifindex: loopback, MAC: hostMAC, Takes: true, Redirects: redirects}, s.nodes, s.clients)
+			s.takesBoth(c)
+			s.leadBack()
+			s.counted = s.counters()
+			got, err := s.runXDP(c.in.with("A", "more").bytes())
+			check(s, err)
+			if got.action != want && !(got.action == xdpPass && s.mayConfirm()) {
+				t.Errorf("%s: with redirects %t: action %d, want %d", w, redirects, got.action, want)
+			}
+		}
+	}, lb.TCP)
+}
+
 // Both entries of a flow whose packets all leave from XDP say when the last one came.
 func TestAFlowLivesOnPacketsAtXDP(t *testing.T) {
 	forEachSite(t, bpf.Options{}, func(s site, w world) {

@@ -42,9 +42,11 @@ type daemon struct {
 	drops   *drops
 	changes *changes
 	peers   *tunnelPeers // other nodes' sides of the tunnel
-	warming *warming
-	room    bpf.Room
-	started time.Time
+
+	heartbeats *heartbeats
+	warming    *warming
+	room       bpf.Room
+	started    time.Time
 
 	relay   relay                   // from the source to the loop at work
 	now     atomic.Pointer[running] // the one at work; nil until the first tables are open
@@ -87,6 +89,7 @@ func newDaemon(o Options) (*daemon, error) {
 	var err error
 	config := o.nodeConfig()
 	d.drops, d.changes, d.peers = newDrops(d), newChanges(d), newTunnelPeers(o.tunnelPort(), o.TunnelKeyFile)
+	d.heartbeats = newHeartbeats(o, d.peers.shown)
 	if _, err = d.peers.readKeys(); err != nil {
 		return nil, err
 	}

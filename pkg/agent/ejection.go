@@ -28,6 +28,7 @@ import (
 type ejectable interface {
 	Evidence(maps.Suspect) (maps.Evidence, bool)
 	Doubtful(maps.Suspect) (node string, others []maps.Evidence)
+	OnNode(name string) []maps.Evidence
 	Eject(s maps.Suspect, until uint64, times int) (refused string, err error)
 	Readmit(maps.Suspect) bool
 	Ejected() []maps.Evidence
@@ -55,6 +56,15 @@ type ejector struct {
 
 	doubted map[maps.Suspect]string // those that are left out because of their node, by its name
 	powered map[string]uint64       // nodes of which a backend answered though others do not: not in doubt until then
+
+	// Of heartbeats (ejection_silent.go).
+	heartbeats     lb.Ejection
+	nodes          *pulse // is told of nodes whose backends do, or do not, answer
+	silences       <-chan pulseNews
+	silent         map[string]*silentNode
+	silentHeard    chan silentHeard
+	askingSilent   int
+	lookedAtSilent uint64
 }
 
 // doubt is a backend that has done nothing wrong: of a node that has others of several Services that do not answer.
@@ -136,12 +146,14 @@ type suspects interface {
 func newEjector(tables ejectable, mode lb.Ejection, log *slog.Logger, changes *changes, m *metrics.Metrics) *ejector {
 	return &ejector{tables: tables, mode: mode, hear: heardFrom, now: bpf.BootNanoseconds, log: log, changes: changes, metrics: m,
 		heard: make(chan heard), asking: map[maps.Suspect]bool{}, ends: map[maps.Suspect]end{}, rests: map[maps.Suspect]uint64{},
-		doubted: map[maps.Suspect]string{}, powered: map[string]uint64{}}
+		doubted: map[maps.Suspect]string{}, powered: map[string]uint64{},
+		heartbeats: lb.EjectionOff, nodes: newPulse(""), silent: map[string]*silentNode{}, silentHeard: make(chan silentHeard)}
 }
 
 // followHealth leaves backends out that do not answer, until ctx ends.
 func (r *running) followHealth(ctx context.Context) {
 	e := newEjector(r.tables, r.daemon.options.Ejection, r.daemon.log, r.changes, r.daemon.metrics)
+	e.heartbeats, e.nodes, e.silences = r.daemon.heartbeats.mode, r.daemon.heartbeats.pulse, r.silences
 	told := make(chan maps.Suspect)
 	go func() {
 		defer close(told)
@@ -198,6 +210,10 @@ func (e *ejector) run(ctx context.Context, told <-chan maps.Suspect) {
 		case a := <-e.heard:
 			e.judge(a)
 			e.askNext(ctx)
+		case n := <-e.silences:
+			e.silence(ctx, n)
+		case h := <-e.silentHeard:
+			e.judgeSilent(ctx, h)
 		case <-due:
 		}
 	}
@@ -298,11 +314,13 @@ func (e *ejector) judge(a heard) {
 		if e.tables.Readmit(suspect) {
 			e.readmitted(v, "it answers this node")
 		}
+		e.nodeAnswers(v.Node)
 	case a.reply == replyUnknown:
 		e.rests[suspect] = e.now() + askAgain
 		e.log.Warn("ask backend whether it answers", "service", v.Port.String(), "backend", v.Address.String(), "problem", "this node cannot connect to it: it gets connections as before")
 	case v.AnsweredSince(a.before):
 		e.hasPower(a.node)
+		e.nodeAnswers(v.Node)
 	case e.powered[a.node] > e.now():
 	case mode == lb.EjectionObserve:
 		e.observe(v)
@@ -355,6 +373,7 @@ func (e *ejector) eject(v maps.Evidence, node string) {
 			return
 		}
 		delete(e.doubted, v.Suspect)
+		e.nodes.doubt(v.Node)
 		e.doubtNode(v.Suspect)
 	}
 }
@@ -401,7 +420,11 @@ func AskReadmit(ctx context.Context, lockDir, pinPath string, at netip.AddrPort)
 func (e *ejector) look(ctx context.Context) bool {
 	for _, back := range e.tables.Readmitted() {
 		e.readmitted(back.Evidence, back.Because)
+		if back.Answered {
+			e.nodeAnswers(back.Node)
+		}
 	}
+	e.lookAtSilent(ctx)
 	now := e.now()
 	out := e.tables.Ejected()
 	e.metrics.Ejected(len(out))
@@ -431,7 +454,7 @@ func (e *ejector) look(ctx context.Context) bool {
 		}
 	}
 	e.askNext(ctx)
-	return len(out)+len(e.rests)+len(e.line)+len(e.powered) > 0
+	return len(out)+len(e.rests)+len(e.line)+len(e.powered)+len(e.silent) > 0
 }
 
 // The node's own question: so many connections, so long one after the other, and how long it waits for an answer to any. With a twentieth

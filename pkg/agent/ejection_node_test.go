@@ -23,12 +23,15 @@ type rack struct {
 	mu      sync.Mutex
 	until   []uint64
 	refuses map[uint32]bool // too few others are left
+	times   map[uint32]int
+	modes   map[uint32]lb.Ejection
+	back    []maps.Readmission
 }
 
 func (r *rack) evidence(id uint32) maps.Evidence {
 	return maps.Evidence{
-		Suspect: maps.Suspect{ID: id, Generation: 1}, Until: r.until[id-1],
-		Port:    lb.PortName{Service: lb.ServiceName{Namespace: "d", Name: fmt.Sprint("web-", id)}},
+		Suspect: maps.Suspect{ID: id, Generation: 1}, Until: r.until[id-1], Times: r.times[id], Node: "n2", Mode: r.modes[id],
+		Port:    lb.PortName{Service: lb.ServiceName{Namespace: "d", Name: fmt.Sprint("web-", id)}, Protocol: lb.TCP},
 		Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(id >> 8), byte(id)}), 80),
 	}
 }
@@ -57,13 +60,16 @@ func (r *rack) Doubtful(maps.Suspect) (string, []maps.Evidence) {
 	return "n2", r.all(func(e maps.Evidence) bool { return e.Until == 0 })
 }
 
-func (r *rack) Eject(s maps.Suspect, until uint64, _ int) (string, error) {
+func (r *rack) Eject(s maps.Suspect, until uint64, times int) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.refuses[s.ID] {
 		return "half of them have to stay", nil
 	}
 	r.until[s.ID-1] = until
+	if r.times != nil {
+		r.times[s.ID] = times
+	}
 	return "", nil
 }
 
@@ -81,7 +87,18 @@ func (r *rack) Ejected() []maps.Evidence {
 	return r.all(func(e maps.Evidence) bool { return e.Until != 0 })
 }
 
-func (r *rack) Readmitted() []maps.Readmission { return nil }
+func (r *rack) OnNode(name string) []maps.Evidence {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all(func(maps.Evidence) bool { return name == "n2" })
+}
+
+func (r *rack) Readmitted() (back []maps.Readmission) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	back, r.back = r.back, nil
+	return back
+}
 
 // nodeOutcome runs an ejector over a rack of 110 backends: clients tell of the first, then of the second. alive answers this node's questions, 0:
 // none. It gives those that are left out in the end, and how often alive was asked.

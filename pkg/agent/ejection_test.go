@@ -48,6 +48,8 @@ func (w *ward) Eject(_ maps.Suspect, until uint64, times int) (string, error) {
 	return "", nil
 }
 
+func (w *ward) OnNode(string) []maps.Evidence { return nil }
+
 func (w *ward) Doubtful(maps.Suspect) (string, []maps.Evidence) { return "", nil }
 
 func (w *ward) Readmit(maps.Suspect) bool {

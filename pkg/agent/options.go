@@ -53,6 +53,8 @@ type Options struct {
 	OffNode   lb.OffNode // --off-node: how clients off the node get to backends on other nodes, where the Service says nothing
 	CarryPort uint16     // --carry-port: UDP port of the tunnel between nodes, the same on all; 0: DefaultCarryPort where OffNode wants it
 
+	Heartbeats lb.Ejection // --node-heartbeats: what becomes of backends of nodes that do not answer this one; "": on with TunnelKeyFile, else off
+
 	TunnelKeyFile string // --tunnel-key-file: keys that nodes share, followed as they change; "": nodes show each other no cookie
 
 	Shortcut ShortcutMode // --shortcut: whether translated packets leave past the host's stack
@@ -169,6 +171,10 @@ func (o Options) Check() error {
 		return fmt.Errorf("--off-node %q: want snat, carry or dsr", o.OffNode)
 	case o.tunnelPort() != 0 && (o.tunnelPort() < 1024 || o.SNATPorts.Contains(o.tunnelPort())):
 		return fmt.Errorf("--carry-port %d: want a port from 1024 on that is none of --snat-ports %s", o.tunnelPort(), o.SNATPorts)
+	case o.Heartbeats != "" && !slices.Contains(lb.Ejections(), o.Heartbeats):
+		return fmt.Errorf("--node-heartbeats %q: want off, observe or on", o.Heartbeats)
+	case o.heartbeats() != lb.EjectionOff && o.TunnelKeyFile == "":
+		return fmt.Errorf("--node-heartbeats %s: want --tunnel-key-file, a key that nodes share", o.Heartbeats)
 	case !slices.Contains(lb.Ejections(), o.Ejection):
 		return fmt.Errorf("--ejection %q: want off, observe or on", o.Ejection)
 	case o.AuditEvery <= 0 || o.ReclaimEvery <= 0:
@@ -190,7 +196,7 @@ const DefaultCarryPort = 6091
 
 // tunnelPort is the UDP port of the tunnel between nodes; 0: there is none.
 func (o Options) tunnelPort() uint16 {
-	if o.CarryPort == 0 && o.OffNode.Tunneled() {
+	if o.CarryPort == 0 && (o.OffNode.Tunneled() || o.heartbeats() != lb.EjectionOff) {
 		return DefaultCarryPort
 	}
 	return o.CarryPort

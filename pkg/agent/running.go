@@ -37,6 +37,7 @@ type running struct {
 	leaving sync.Mutex      // held by whoever carries or takes over (upgrade.go)
 	carrier *tables.Carrier // nil: nothing is to be carried over
 
+	silences     chan pulseNews          // of nodes, for who leaves backends out
 	hostNews     chan struct{}           // gets something when the host may have to be looked at (host.go)
 	ours         map[ebpf.ProgramID]bool // programs that may be on devices, when followShortcut looked last
 	shortcutNews chan struct{}           // the same of what the shortcut passes by (shortcut.go)
@@ -68,6 +69,9 @@ func (r *running) status() Status {
 	}
 	if r.daemon.options.tunnelPort() != 0 {
 		s.Tunnel = r.daemon.peers.status(r.daemon.options.OffNode, r.daemon.options.OffNode == lb.OffNodeDSR || r.loop.ways.anyDirect(), r.daemon.source.Nodes(), r.daemon.options.NodeName)
+	}
+	if r.daemon.heartbeats.mode != lb.EjectionOff {
+		s.Heartbeats = r.daemon.heartbeats.status()
 	}
 	if err := r.daemon.peers.keyTrouble(); err != nil {
 		s.Trouble = append(s.Trouble, err.Error())

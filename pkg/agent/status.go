@@ -50,15 +50,16 @@ type Status struct {
 
 	Ejected []LeftOut `json:"ejected,omitempty"` // backends that do not answer this node and its clients, sorted by id
 
-	Names    *NamesStatus       `json:"names,omitempty"`    // left out: it is not to answer any
-	Shortcut *ShortcutStatus    `json:"shortcut,omitempty"` // left out: it is never taken
-	Tunnel   *TunnelStatus      `json:"tunnel,omitempty"`   // left out: there is none
-	Growth   Growth             `json:"growth"`             // of the tables
-	Devices  []attach.DeviceRow `json:"devices"`
-	Checks   []health.Row       `json:"healthChecks"` // health check node ports
-	Problems []lb.Problem       `json:"problems"`     // of objects, sorted
-	Listen   map[string]string  `json:"listen"`       // server (health, metrics) -> address
-	Trouble  []string           `json:"trouble"`      // of the agent itself: servers that cannot listen, kept table sizes
+	Names      *NamesStatus       `json:"names,omitempty"`      // left out: it is not to answer any
+	Shortcut   *ShortcutStatus    `json:"shortcut,omitempty"`   // left out: it is never taken
+	Tunnel     *TunnelStatus      `json:"tunnel,omitempty"`     // left out: there is none
+	Heartbeats *HeartbeatStatus   `json:"heartbeats,omitempty"` // left out: nodes do not ask each other whether they are there
+	Growth     Growth             `json:"growth"`               // of the tables
+	Devices    []attach.DeviceRow `json:"devices"`
+	Checks     []health.Row       `json:"healthChecks"` // health check node ports
+	Problems   []lb.Problem       `json:"problems"`     // of objects, sorted
+	Listen     map[string]string  `json:"listen"`       // server (health, metrics) -> address
+	Trouble    []string           `json:"trouble"`      // of the agent itself: servers that cannot listen, kept table sizes
 
 	here []lb.Problem // those of Problems that are of this node alone
 }

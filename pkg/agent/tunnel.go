@@ -3,12 +3,10 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"maps"
 	"net"
 	"net/netip"
@@ -44,7 +42,7 @@ type tunnelPeers struct {
 	mark uint64 // in each hello, so that nobody answers who was not asked
 
 	mu       sync.Mutex
-	sockets  map[netip.Addr]*net.UDPConn // by the own address that it asks from
+	sockets  helloSockets
 	answered map[netip.AddrPort]lastAnswer
 	able     map[string]ability
 	cookies  tables.Cookies
@@ -66,7 +64,7 @@ type ability struct{ carries, direct bool }
 func newTunnelPeers(port uint16, keyFile string) *tunnelPeers {
 	var mark [8]byte
 	rand.Read(mark[:])
-	return &tunnelPeers{port: port, keyFile: keyFile, mark: binary.BigEndian.Uint64(mark[:]), sockets: map[netip.Addr]*net.UDPConn{},
+	return &tunnelPeers{port: port, keyFile: keyFile, mark: binary.BigEndian.Uint64(mark[:]), sockets: helloSockets{},
 		answered: map[netip.AddrPort]lastAnswer{}, able: map[string]ability{}}
 }
 
@@ -127,40 +125,10 @@ func (p *tunnelPeers) takes(node string) ability {
 	return p.able[node]
 }
 
-// hello is a datagram of the tunnel (bpf/lib/tunnel_in.h): a Geneve header of an OAM packet without a protocol, and the mark. Where there are
-// keys, this node's cookie is between them, or zeros in its place: the answer has that of the other node there.
-func (p *tunnelPeers) hello(c tables.Cookies) []byte {
-	out := []byte{0, helloFlags, 0, 0, 0, 0, helloKind, 0}
-	if c.Asked {
-		out[0], out[1] = cookieWords, helloFlags|helloCritical
-		out = binary.LittleEndian.AppendUint64(append(out, cookieOption()...), c.Sent)
-	}
-	return binary.BigEndian.AppendUint64(out, p.mark)
-}
-
-const (
-	helloFlags    = 0x80
-	helloCritical = 0x40 // beside them where there is an option
-	helloKind     = 3
-	helloAnswer   = 4
-	helloDirect   = 1 // beside it
-
-	cookieWords = 3 // of four bytes
-)
-
-// cookieOption is the cookie's header.
-func cookieOption() []byte { return []byte{0xff, 0x01, 0x82, cookieWords - 1} }
-
 // isAnswer says whether a datagram answers a hello of this agent: of a node whose packets are taken here, and takes those of this one.
 func (p *tunnelPeers) isAnswer(in []byte) bool {
-	c := p.shown()
-	if like := p.hello(c); len(in) != len(like) || in[0] != like[0] || in[1] != like[1] || in[6] != helloAnswer {
-		return false
-	}
-	if c.Asked && (!bytes.Equal(in[8:12], cookieOption()) || !slices.Contains(c.Accepted[:], binary.LittleEndian.Uint64(in[12:]))) {
-		return false
-	}
-	return binary.BigEndian.Uint64(in[len(in)-8:]) == p.mark
+	mark, is := answerOf(in, p.shown())
+	return is && mark == p.mark
 }
 
 // ends are the addresses that packets go to and come from, one of each family.
@@ -184,56 +152,29 @@ type question struct {
 func (p *tunnelPeers) questions(own []netip.Addr, nodes map[string][]netip.Addr, self string, hear func(*net.UDPConn)) ([]question, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var errs []error
 	var all []question
-	for _, from := range ends(own) {
-		socket, err := p.socket(from, hear)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		for name, addresses := range nodes {
-			for _, to := range ends(addresses) {
-				if name != self && to.Is4() == from.Is4() {
-					all = append(all, question{socket, netip.AddrPortFrom(to, p.port)})
-				}
+	err := p.sockets.open(ends(own), hear)
+	for name, addresses := range nodes {
+		for _, to := range ends(addresses) {
+			if socket := p.sockets.from(to); socket != nil && name != self {
+				all = append(all, question{socket, netip.AddrPortFrom(to, p.port)})
 			}
 		}
 	}
-	for from, socket := range p.sockets {
-		if !slices.Contains(own, from) {
-			_ = socket.Close()
-			delete(p.sockets, from)
-		}
-	}
-	return all, errors.Join(errs...)
+	return all, err
 }
 
 // ask sends hellos. Whoever cannot be reached does not answer.
 func (p *tunnelPeers) ask(questions []question) {
-	hello := p.hello(p.shown())
+	hello := helloOf(p.shown(), p.mark)
 	for _, q := range questions {
 		_, _ = q.socket.WriteToUDPAddrPort(hello, q.to)
 	}
 }
 
-func (p *tunnelPeers) socket(from netip.Addr, hear func(*net.UDPConn)) (*net.UDPConn, error) {
-	if socket := p.sockets[from]; socket != nil {
-		return socket, nil
-	}
-	socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)))
-	if err != nil {
-		return nil, fmt.Errorf("ask other nodes from %s: %w", from, err)
-	}
-	_ = socket.SetReadBuffer(helloBuffer) // or as much of it as the kernel gives
-	p.sockets[from] = socket
-	hear(socket)
-	return socket, nil
-}
-
 // hear notes answers until the socket is closed. It tells of each node that had not answered of late, or answers otherwise.
 func (p *tunnelPeers) hear(socket *net.UDPConn, news func()) {
-	buffer := make([]byte, 64)
+	buffer := make([]byte, helloMost)
 	for {
 		n, from, err := socket.ReadFromUDPAddrPort(buffer)
 		if errors.Is(err, net.ErrClosed) {
@@ -288,10 +229,7 @@ func (p *tunnelPeers) judge(own []netip.Addr, nodes map[string][]netip.Addr, sel
 func (p *tunnelPeers) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for from, socket := range p.sockets {
-		_ = socket.Close()
-		delete(p.sockets, from)
-	}
+	p.sockets.close()
 }
 
 // waysAsked are the ways to other nodes that Services have. The zero value is ready to use.

@@ -98,9 +98,9 @@ func TestAnAnswerToAHelloSaysTheNodesCookie(t *testing.T) {
 	p := newTunnelPeers(6091, "")
 	answered := func(by uint64, want bool) {
 		t.Helper()
-		in := slices.Clone(p.hello(p.shown()))
+		in := helloOf(p.shown(), p.mark)
 		if in[6] = helloAnswer; p.shown().Asked {
-			copy(in[12:], p.hello(tables.Cookies{Asked: true, Sent: by})[12:20])
+			copy(in[12:], helloOf(tables.Cookies{Asked: true, Sent: by}, 0)[12:20])
 		}
 		if got := p.isAnswer(in); got != want {
 			t.Errorf("answer of a node with cookie %x: %v, want %v", by, got, want)
@@ -118,7 +118,7 @@ func TestAnAnswerToAHelloSaysTheNodesCookie(t *testing.T) {
 	answered(one, true)
 	answered(another, false)
 	answered(0, false)
-	if plain := (&tunnelPeers{mark: p.mark}).hello(tables.Cookies{}); len(plain) != 16 {
+	if plain := helloOf(tables.Cookies{}, p.mark); len(plain) != 16 {
 		t.Errorf("a hello without a key has %d bytes", len(plain))
 	} else if plain[6] = helloAnswer; p.isAnswer(plain) {
 		t.Error("an answer without a cookie is taken")

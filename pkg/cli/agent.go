@@ -66,6 +66,9 @@ on the command line wins, then the environment.`,
 	ejection := modeFlag[lb.Ejection]{&options.Ejection, lb.Ejections()}
 	flags.Var(ejection, "ejection", "whether new connections leave out backends that do not answer: `off|observe|on`")
 	complete(cmd, "ejection", ejection.words)
+	heartbeats := modeFlag[lb.Ejection]{&options.Heartbeats, lb.Ejections()}
+	flags.Var(heartbeats, "node-heartbeats", "whether nodes ask each other each second whether they are there, and new connections leave out backends of one that is silent: `off|observe|on` (default: on with --tunnel-key-file, else off)")
+	complete(cmd, "node-heartbeats", heartbeats.words)
 	complete(cmd, "log-format", func() []string { return []string{"text", "json"} })
 	complete(cmd, "log-level", func() []string { return []string{"debug", "info", "warn", "error"} })
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) (err error) {

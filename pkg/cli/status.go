@@ -15,6 +15,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/watch"
 )
@@ -160,6 +161,9 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 	if a.Tunnel != nil {
 		fmt.Fprintf(w, "tunnel    %s\n", tunnelText(*a.Tunnel))
 	}
+	if a.Heartbeats != nil {
+		fmt.Fprintf(w, "nodes     %s\n", heartbeatText(*a.Heartbeats))
+	}
 	for _, row := range a.Devices {
 		if row.Hook == "xdp" {
 			fmt.Fprintf(w, "xdp       %s: %s\n", printable(row.Device), oneLine(printable(xdpText(row))))
@@ -193,6 +197,18 @@ func tunnelText(t agent.TunnelStatus) string {
 	}
 	if len(t.Through) > 0 {
 		text += "; no dsr, answers come back through this node: " + someNodes(t.Through)
+	}
+	return text
+}
+
+// heartbeatText says which nodes answer each second's question.
+func heartbeatText(h agent.HeartbeatStatus) string {
+	text := fmt.Sprintf("%d answer heartbeats", h.Answer)
+	if len(h.Silent) > 0 {
+		text += ", silent: " + someNodes(h.Silent)
+	}
+	if h.Mode == lb.EjectionObserve {
+		text += "; observed only"
 	}
 	return text
 }

@@ -9,6 +9,8 @@ var events = []Word{
 	{"backend-changed", Change, "a backend is in another state, or nearer or farther", ""},
 	{"backend-ejected", Change, "new connections leave out a backend that does not answer, or its Service only observes that", "its pod's logs; nearlb backends -o wide says what is known against it"},
 	{"backend-readmitted", Change, "a backend that was left out gets new connections again", ""},
+	{"node-silent", Change, "a node answers neither heartbeats nor connections to its backends: new connections leave these out, or --node-heartbeats only observes that", "has the node power, and a way to this one? nearlb status there"},
+	{"node-heard", Change, "a node that was silent answers, or one of its backends does: these get new connections again", ""},
 	{"frontend-added", Change, "an address and port of a Service is served now", ""},
 	{"frontend-removed", Change, "an address and port is not served any more", ""},
 	{"traffic-changed", Change, "new connections are treated in another way, or for another reason", ""},

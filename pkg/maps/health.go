@@ -30,18 +30,30 @@ type Evidence struct {
 	Suspect
 	Port       lb.PortName
 	Address    netip.AddrPort
+	Node       string      // its node's name, "": not known
 	Mode       lb.Ejection // of its Service
 	Unanswered int         // connections in a row whose SYN was not answered
 	Clients    int         // of these: 1, or 2 for several
 	Since      uint64      // when it was left out last; 0: never
 	Until      uint64      // it is left out until then, and then until a connection that tries it is answered; 0: it is not left out
-	Times      int         // how often, one time after the other
+	Times      int         // how often, one time after the other; 0 while it is left out: because of its node
 	Answered   uint32      // moves when it answers a new connection
 }
 
 // AnsweredSince says whether the backend has answered a connection, or was taken back, since before.
 func (e Evidence) AnsweredSince(before Evidence) bool {
 	return e.Answered != before.Answered || e.Until == 0 && (before.Until != 0 || e.Unanswered < before.Unanswered)
+}
+
+// ByNode says whether the backend is left out because its node is silent, and not yet for what it did itself.
+func (e Evidence) ByNode() bool { return e.Until != 0 && e.Times == 0 }
+
+// Because says why the backend is left out.
+func (e Evidence) Because() string {
+	if e.ByNode() {
+		return "its node answers this one no more"
+	}
+	return e.Text()
 }
 
 // Text says what the evidence is: "no answer to 3 connections of several clients, nor to this node".
@@ -59,7 +71,8 @@ func (e Evidence) Text() string {
 // Readmission is a backend that was left out and is so no more.
 type Readmission struct {
 	Evidence
-	Because string
+	Because  string
+	Answered bool // a connection
 }
 
 // leftOut is a backend that new connections leave out.
@@ -141,7 +154,7 @@ func (t *Tables) suspected(s Suspect) (*port, backendRow) {
 
 func (t *Tables) evidence(s Suspect, p *port, at netip.AddrPort) Evidence {
 	h := read[healthRow](t.store.health, s.ID)
-	e := Evidence{Suspect: s, Port: p.name(), Address: at, Mode: p.service.ejection}
+	e := Evidence{Suspect: s, Port: p.name(), Address: at, Mode: p.service.ejection, Node: t.nodeName(read[backendRow](t.store.backends, s.ID).Node)}
 	if h.Generation == s.Generation {
 		e.Unanswered, e.Clients, e.Times = int(h.Unanswered), int(h.Clients), int(h.Times)
 		e.Since, e.Until, e.Answered = h.Since, h.Until, h.Answered
@@ -149,7 +162,7 @@ func (t *Tables) evidence(s Suspect, p *port, at netip.AddrPort) Evidence {
 	return e
 }
 
-// Eject has new connections leave a backend out until then. It refuses, and says why, where too few others would be left: never more than
+// Eject has new connections leave a backend out until then; times is as in Evidence. It refuses, and says why, where too few others would be left: never more than
 // half of the usable backends of any tier in force are left out, so that the last one never is.
 func (t *Tables) Eject(s Suspect, until uint64, times int) (refused string, err error) {
 	t.mu.Lock()
@@ -217,7 +230,7 @@ func (t *Tables) Doubtful(s Suspect) (node string, others []Evidence) {
 		}
 	}
 	slices.SortFunc(others, func(a, b Evidence) int { return int(a.ID) - int(b.ID) })
-	return t.names.places[nodeName].byID[b.Node].name(), others
+	return t.nodeName(b.Node), others
 }
 
 // severalOut says whether backends of several Services and addresses of a node are left out: two Services of one pod are one pod's failure.
@@ -333,7 +346,7 @@ func (t *Tables) tooManyOut(r *run) bool {
 func (t *Tables) readmitBecause(id uint32, o *leftOut, because string) {
 	e := t.evidence(Suspect{id, o.generation}, o.port, o.address)
 	t.readmit(id)
-	t.readmitted = append(t.readmitted, Readmission{e, because})
+	t.readmitted = append(t.readmitted, Readmission{Evidence: e, Because: because})
 }
 
 // Ejected lists the backends that are left out, by id.
@@ -361,6 +374,7 @@ func (t *Tables) Readmitted() []Readmission {
 	for id, o := range t.out {
 		if !t.isOut(id) {
 			t.readmitBecause(id, o, "it answered a connection")
+			t.readmitted[len(t.readmitted)-1].Answered = true
 		}
 	}
 	all := t.readmitted

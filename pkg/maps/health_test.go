@@ -55,7 +55,7 @@ func TestTablesThatAreClosedHaveNobodyLeftOut(t *testing.T) {
 }
 
 func TestNeverMoreThanHalfOfATierIsLeftOut(t *testing.T) {
-	ejected := 0
+	ejected, silent := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		s := memoryStore(tinySizes())
 		b := newBench(t, s)
@@ -64,7 +64,7 @@ func TestNeverMoreThanHalfOfATierIsLeftOut(t *testing.T) {
 			id := rapid.Uint32Range(1, 24).Draw(t, "backend")
 			row := read[backendRow](s.backends, id)
 			suspect := Suspect{id, row.Generation}
-			switch rapid.SampledFrom([]string{"publish", "eject", "eject", "eject", "answers", "tries", "readmit", "restart"}).Draw(t, "what") {
+			switch rapid.SampledFrom([]string{"publish", "eject", "eject", "eject", "silent", "answers", "tries", "readmit", "restart"}).Draw(t, "what") {
 			case "publish":
 				if err := drawStep(t, decisions)(b); err != nil {
 					t.Fatal(err)
@@ -75,6 +75,12 @@ func TestNeverMoreThanHalfOfATierIsLeftOut(t *testing.T) {
 				write(s.health, id, h, wordUnanswered, wordUnanswered+1)
 				if refused, err := b.Eject(suspect, 1, 1); refused == "" && err == nil {
 					ejected++
+				}
+			case "silent":
+				for _, e := range b.OnNode(rapid.SampledFrom([]string{"n1", "n2", "n3", "n4"}).Draw(t, "node")) {
+					if refused, err := b.Eject(e.Suspect, 1, 0); refused == "" && err == nil {
+						silent++
+					}
 				}
 			case "answers":
 				s.setUntil(id, 0)
@@ -98,8 +104,8 @@ func TestNeverMoreThanHalfOfATierIsLeftOut(t *testing.T) {
 			}
 		}
 	})
-	if ejected == 0 {
-		t.Error("no backend was ever left out")
+	if ejected == 0 || silent == 0 {
+		t.Errorf("%d backends were left out, %d because of their node", ejected, silent)
 	}
 }
 
@@ -242,5 +248,42 @@ func TestTwoServicesOfOnePodSayNothingOfItsNode(t *testing.T) {
 		if _, others := b.Doubtful(suspect); others != nil {
 			t.Errorf("%+v are in doubt", others)
 		}
+	}
+}
+
+// A silent node's backends are those that take connections, of each Service, and why they are left out is said until they did something themselves.
+func TestTheBackendsOfASilentNodeAreFoundAndSayWhyTheyAreLeftOut(t *testing.T) {
+	b := newBench(t, memoryStore(tinySizes()))
+	for n := 1; n <= 3; n++ {
+		if _, err := b.Apply(made(n, weighted(1, 1, 1, 1)...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	used := b.NodesInUse()
+	if len(used) == 0 || slices.Contains(used, "") || b.OnNode("none") != nil || b.NodesLeftOut() != nil {
+		t.Fatalf("nodes %q, of none %+v, left out %q", used, b.OnNode("none"), b.NodesLeftOut())
+	}
+	for _, node := range used {
+		on := b.OnNode(node)
+		if len(on) == 0 || on[0].Node != node || on[0].ByNode() {
+			t.Fatalf("%s: %+v", node, on)
+		}
+	}
+	node := used[0]
+	one := b.OnNode(node)[0].Suspect
+	for times, byNode := range []bool{true, false} {
+		if refused, err := b.Eject(one, 1, times); refused != "" || err != nil {
+			t.Fatal(refused, err)
+		}
+		e := b.OnNode(node)[0]
+		if e.ByNode() != byNode || (e.Because() == e.Text()) == byNode || slices.Contains(b.NodesLeftOut(), node) != byNode {
+			t.Errorf("left out for the time %d: %+v, %q, of %q", times, e, e.Because(), b.NodesLeftOut())
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if b.OnNode(node) != nil || b.NodesLeftOut() != nil {
+		t.Error("closed tables tell of a node")
 	}
 }

@@ -76,7 +76,7 @@ func (v *view) noteEjection(row *BackendRow, b *backendRow) {
 		return now.Add(time.Duration(booted - boot)).UTC().Format(time.RFC3339)
 	}
 	row.EjectedSince, row.EjectedUntil = at(h.Since), at(h.Until)
-	row.EjectedBecause = Evidence{Unanswered: int(h.Unanswered), Clients: int(h.Clients)}.Text()
+	row.EjectedBecause = Evidence{Unanswered: int(h.Unanswered), Clients: int(h.Clients), Until: h.Until, Times: int(h.Times)}.Because()
 }
 
 // noteAnswers says how long the backend took to answer SYNs, and when it answered a connection last.

@@ -28,6 +28,7 @@ type Metrics struct {
 	answers      *prometheus.CounterVec
 	ejections    prometheus.Counter
 	ejected      prometheus.Gauge
+	silentNodes  prometheus.Gauge
 	lastAudit    prometheus.Gauge
 	lastSync     prometheus.Gauge
 	ledger       *ledger
@@ -56,14 +57,15 @@ func New(version string) *Metrics {
 			Help: "Answers of /healthz, /livez, /readyz and health check node ports (service), by HTTP status."}, []string{"endpoint", "code"}),
 		ejections: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "nearlb_ejections_total", Help: "Times that new connections began to leave a backend out, as it did not answer."}),
-		ejected:   gauge("nearlb_backends_ejected", "Backends that new connections leave out."),
-		lastAudit: gauge("nearlb_last_audit_timestamp_seconds", "When the tables were last compared."),
-		lastSync:  gauge("nearlb_last_sync_timestamp_seconds", "When everything that changed was last published."),
+		ejected:     gauge("nearlb_backends_ejected", "Backends that new connections leave out."),
+		silentNodes: gauge("nearlb_nodes_silent", "Nodes that answer neither heartbeats nor connections to their backends (--node-heartbeats)."),
+		lastAudit:   gauge("nearlb_last_audit_timestamp_seconds", "When the tables were last compared."),
+		lastSync:    gauge("nearlb_last_sync_timestamp_seconds", "When everything that changed was last published."),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "nearlb_build_info", Help: "Always 1.",
 		ConstLabels: prometheus.Labels{"version": version}})
 	build.Set(1)
-	m.registry.MustRegister(m.programming, m.publications, m.failures, m.writes, m.drift, m.audits, m.answers, m.ejections, m.ejected, m.lastAudit, m.lastSync, build,
+	m.registry.MustRegister(m.programming, m.publications, m.failures, m.writes, m.drift, m.audits, m.answers, m.ejections, m.ejected, m.silentNodes, m.lastAudit, m.lastSync, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -128,6 +130,9 @@ func (m *Metrics) Ejection() { m.ejections.Inc() }
 
 // Ejected notes how many backends are left out now.
 func (m *Metrics) Ejected(n int) { m.ejected.Set(float64(n)) }
+
+// SilentNodes notes how many nodes do not answer.
+func (m *Metrics) SilentNodes(n int) { m.silentNodes.Set(float64(n)) }
 
 // Synced notes that nothing waits to be published.
 func (m *Metrics) Synced(at time.Time) { m.lastSync.Set(seconds(at)) }

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/nearlb/nearlb/pkg/journal"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// A node that does not answer heartbeats any more is suspect; it is left out once none of its backends answers this node either. They are asked at
+// several nodes at once.
+const (
+	askOfSilent = 4 // backends of a node, each at another address
+	askSilent   = 8 // nodes
+)
+
+// silentNode is one that answers no heartbeat.
+type silentNode struct {
+	asked bool // its backends are, or were
+	out   bool // they are left out, or observed
+}
+
+// outcome of asking a silent node's backends.
+type silentHeard struct {
+	node     string
+	answered bool
+}
+
+// silence follows what heartbeats say.
+func (e *ejector) silence(ctx context.Context, n pulseNews) {
+	switch was := e.silent[n.node]; {
+	case n.silent && was == nil:
+		e.silent[n.node] = &silentNode{}
+		e.askSilent(ctx)
+	case !n.silent && was != nil && n.gone:
+		e.isHeard(n.node, "it is asked no more: it is gone, or no backend there takes connections")
+	case !n.silent && was != nil:
+		e.isHeard(n.node, "it answers")
+	}
+}
+
+// askSilent asks backends of silent nodes, of some at a time.
+func (e *ejector) askSilent(ctx context.Context) {
+	for node, s := range e.silent {
+		if s.asked || e.askingSilent >= askSilent {
+			continue
+		}
+		s.asked = true
+		e.askingSilent++
+		go func(at []netip.AddrPort) {
+			select {
+			case e.silentHeard <- silentHeard{node, e.anyAnswers(ctx, at)}:
+			case <-ctx.Done():
+			}
+		}(someAddresses(e.tables.OnNode(node)))
+	}
+}
+
+// someAddresses are those of a few TCP backends of different pods.
+func someAddresses(all []maps.Evidence) (some []netip.AddrPort) {
+	had := map[netip.Addr]bool{}
+	for _, v := range all {
+		if v.Port.Protocol == lb.TCP && !had[v.Address.Addr()] && len(some) < askOfSilent {
+			had[v.Address.Addr()] = true
+			some = append(some, v.Address)
+		}
+	}
+	return some
+}
+
+func (e *ejector) anyAnswers(ctx context.Context, all []netip.AddrPort) (any bool) {
+	replies := make(chan reply, len(all))
+	for _, at := range all {
+		go func() { replies <- e.hear(ctx, at) }()
+	}
+	for range all {
+		any = any || <-replies == replyAnswered
+	}
+	return any
+}
+
+// judgeSilent leaves a node out whose backends are silent as well, if nothing was heard of it meanwhile.
+func (e *ejector) judgeSilent(ctx context.Context, h silentHeard) {
+	e.askingSilent--
+	s := e.silent[h.node]
+	switch {
+	case s == nil:
+	case h.answered:
+		e.nodeAnswers(h.node)
+	default:
+		s.out = true
+		n := e.leaveNodeOut(h.node)
+		e.log.Warn("node does not answer", "node", h.node, "endpoints", n)
+		to := fmt.Sprintf("new connections leave out %d backends", n)
+		if e.heartbeats == lb.EjectionObserve {
+			to = "observed only, its backends get connections as before"
+		}
+		e.tellNode(h.node, journal.Change{What: "node-silent", To: to, Because: "no answer to three heartbeats, nor from its backends"})
+	}
+	e.countSilent()
+	e.askSilent(ctx)
+}
+
+// leaveNodeOut leaves the backends of a node out that take connections, as far as they may be, and says of how many that is so.
+func (e *ejector) leaveNodeOut(node string) (n int) {
+	if e.heartbeats != lb.EjectionOn {
+		return 0
+	}
+	now := e.now()
+	until := now + uint64(maps.EjectionTime(1))
+	for _, v := range e.tables.OnNode(node) {
+		if v.Until != 0 {
+			n++
+			continue
+		}
+		if e.modeOf(v) != lb.EjectionOn || e.rests[v.Suspect] > now {
+			continue
+		}
+		refused, err := e.tables.Eject(v.Suspect, until, 0)
+		if err != nil || refused != "" {
+			e.rests[v.Suspect] = now + askAgain
+			e.log.Debug("leave backend of silent node out", "service", v.Port.String(), "backend", v.Address.String(), "problem", refused, "error", err)
+			continue
+		}
+		n++
+		e.ends[v.Suspect] = end{until: until}
+		e.metrics.Ejection()
+	}
+	return n
+}
+
+// nodeAnswers is that a backend of a node answers: whatever keeps it from answering heartbeats, it has power.
+func (e *ejector) nodeAnswers(node string) {
+	if e.silent[node] == nil {
+		return
+	}
+	e.isHeard(node, "a backend there answers")
+	e.nodes.alive(node)
+}
+
+// isHeard takes a node's backends back: what was known against them is of a time that is over.
+func (e *ejector) isHeard(node, because string) {
+	s := e.silent[node]
+	delete(e.silent, node)
+	e.countSilent()
+	if !s.out {
+		e.log.Debug("node answers no heartbeat", "node", node, "change", because)
+		return
+	}
+	n := 0
+	for _, v := range e.tables.OnNode(node) {
+		delete(e.rests, v.Suspect)
+		delete(e.ends, v.Suspect)
+		delete(e.doubted, v.Suspect)
+		if v.Until != 0 && e.heartbeats == lb.EjectionOn && e.tables.Readmit(v.Suspect) {
+			n++
+		}
+	}
+	e.log.Info("node is heard again", "node", node, "endpoints", n, "change", because)
+	e.tellNode(node, journal.Change{What: "node-heard", To: fmt.Sprintf("%d backends get new connections again", n), Because: because})
+}
+
+// lookAtSilent leaves those backends of silent nodes out that came since, and those that others had kept from that: once a second.
+func (e *ejector) lookAtSilent(ctx context.Context) {
+	if now := e.now(); now-e.lookedAtSilent >= uint64(lookEvery) {
+		e.lookedAtSilent = now
+		for node, s := range e.silent {
+			if s.out {
+				e.leaveNodeOut(node)
+			}
+		}
+	}
+	e.askSilent(ctx)
+}
+
+func (e *ejector) countSilent() {
+	n := 0
+	for _, s := range e.silent {
+		if s.out {
+			n++
+		}
+	}
+	e.metrics.SilentNodes(n)
+}
+
+func (e *ejector) tellNode(node string, c journal.Change) {
+	c.Because = "node " + node + ": " + c.Because
+	e.changes.tell(c)
+	e.changes.show()
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	tables "github.com/nearlb/nearlb/pkg/maps"
+)
+
+// cluster of so many nodes, n0 and so on, each with an address.
+func nodesOf(count int) (nodes map[string][]netip.Addr, names []string) {
+	nodes = map[string][]netip.Addr{}
+	for i := range count {
+		name := fmt.Sprint("n", i)
+		nodes[name] = []netip.Addr{netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}
+		names = append(names, name)
+	}
+	return nodes, names
+}
+
+// rhythm plays rounds; dead says who does not answer.
+type rhythm struct {
+	*pulse
+	dead func(name string) bool
+	most int // were asked in a round
+}
+
+// goes plays rounds to their ends, and gives what was told.
+func (r *rhythm) goes(rounds int) (news []pulseNews) {
+	for range rounds {
+		asked := r.begin()
+		r.most = max(r.most, len(asked))
+		for part := range pulseParts {
+			if part > 0 {
+				asked = r.again()
+			}
+			for _, a := range asked {
+				if !r.dead(r.at[a]) {
+					r.heard(a, r.mark(a))
+				}
+			}
+			news = append(news, r.judge(part == pulseParts-1)...)
+		}
+	}
+	return news
+}
+
+func newRhythm(count int) *rhythm {
+	nodes, names := nodesOf(count)
+	r := &rhythm{pulse: newPulse("n0"), dead: func(string) bool { return false }}
+	r.follow(nodes, names)
+	return r
+}
+
+// Three rounds without an answer make a node silent, and the first answer ends that in the same part of the round.
+func TestANodeIsSilentAfterThreeRoundsAndHeardAtOnce(t *testing.T) {
+	r := newRhythm(4)
+	r.dead = func(name string) bool { return name == "n3" }
+	if news := r.goes(10); news != nil {
+		t.Errorf("who never answered is told of: %+v", news)
+	}
+	r.dead = func(string) bool { return false }
+	if news := r.goes(3); news != nil {
+		t.Errorf("told %+v", news)
+	}
+	r.dead = func(name string) bool { return name == "n2" }
+	if news := r.goes(2); news != nil {
+		t.Errorf("told of two rounds without an answer: %+v", news)
+	}
+	if news := r.goes(1); !slices.Equal(news, []pulseNews{{node: "n2", silent: true}}) {
+		t.Errorf("told of three: %+v", news)
+	}
+	if news := r.goes(100); news != nil {
+		t.Errorf("told again: %+v", news)
+	}
+	if answer, silent := r.count(); answer != 2 || !slices.Equal(silent, []string{"n2"}) {
+		t.Errorf("%d answer, silent are %q", answer, silent)
+	}
+	r.begin()
+	at := r.peers["n2"].addresses[0]
+	r.heard(at, r.mark(at))
+	if news := r.judge(false); !slices.Equal(news, []pulseNews{{node: "n2"}}) {
+		t.Errorf("told of an answer: %+v", news)
+	}
+}
+
+// Where nobody answers, this node is cut off: nobody is silent, not even after long. Those that are when it hears somebody again are told then.
+func TestNobodyIsSilentToANodeThatHearsNobody(t *testing.T) {
+	for count := 2; count < 100; count += 7 {
+		r := newRhythm(count)
+		r.goes(1)
+		r.dead = func(string) bool { return true }
+		if news := r.goes(30); news != nil {
+			t.Errorf("%d nodes: told %+v", count, news)
+		}
+		first := r.order[0]
+		r.dead = func(name string) bool { return name == first }
+		news := r.goes(2)
+		if count > 2 && !slices.Equal(news, []pulseNews{{node: first, silent: true}}) || count == 2 && news != nil {
+			t.Errorf("%d nodes, one of them dead: told %+v", count, news)
+		}
+	}
+}
+
+// An answer counts if it has the mark of a question to that node, of this round or one of those that make it silent.
+func TestWhatIsForgedOrReplayedIsNoAnswer(t *testing.T) {
+	r := newRhythm(4)
+	r.begin()
+	at, other := r.peers["n1"].addresses[0], r.peers["n2"].addresses[0]
+	first := r.mark(at)
+	for what, heard := range map[string]bool{
+		"a mark of nobody":                 r.heard(at, first+1),
+		"the mark of a question to others": r.heard(at, r.mark(other)),
+		"from another node":                r.heard(other, first),
+		"from nobody that was asked":       r.heard(netip.MustParseAddr("10.9.9.9"), first),
+		"another agent's":                  r.heard(at, newPulse("n0").mark(at)),
+	} {
+		if heard {
+			t.Errorf("%s is an answer", what)
+		}
+	}
+	for round := range pulseMissed + 1 {
+		if !r.heard(at, first) {
+			t.Errorf("after %d rounds it is none", round)
+		}
+		r.begin()
+	}
+	if r.heard(at, first) {
+		t.Error("an old one counts")
+	}
+}
+
+// 5,000 nodes: each asks 64 of those that it has backends on, and each is asked by about as many. More are asked while they do not answer.
+func TestEachOfManyNodesAsksFewAndIsAskedByFew(t *testing.T) {
+	const askers = 100
+	nodes, names := nodesOf(5000)
+	times := map[string]int{}
+	for i := range askers {
+		p := newPulse(names[i*50])
+		p.follow(nodes, names)
+		if n := len(p.begin()); n != pulsePeers+pulseFurther {
+			t.Fatalf("%d are asked in a round", n)
+		}
+		for _, name := range p.order[:p.near] {
+			times[name]++
+		}
+	}
+	most := 0
+	for _, n := range times {
+		most = max(most, n)
+	}
+	if mean := askers * pulsePeers / 5000; len(times) < 3300 || most > 10*mean {
+		t.Errorf("%d are asked, one by %d of %d", len(times), most, askers)
+	}
+	r := newRhythm(5000)
+	for _, q := range r.peers {
+		q.answered = true
+	}
+	r.dead = func(string) bool { return true }
+	r.goes(40)
+	if r.most != pulseMost {
+		t.Errorf("%d are asked in a round when most are silent", r.most)
+	}
+}
+
+// Who is far away on the ring is asked now and then, and in each round once it does not answer, or a backend there does not.
+func TestAFarNodeIsFoundSilentByItsTurnOrByADoubt(t *testing.T) {
+	const count = 600
+	for _, doubted := range []bool{false, true} {
+		r := newRhythm(count)
+		turn := (count-1-pulsePeers)/pulseFurther + 1
+		r.goes(turn)
+		far := r.order[len(r.order)-1]
+		r.dead = func(name string) bool { return name == far }
+		rounds := turn + pulseMissed
+		if doubted {
+			r.doubt(far)
+			rounds = pulseMissed
+		}
+		if news := r.goes(rounds); !slices.Equal(news, []pulseNews{{node: far, silent: true}}) {
+			t.Errorf("doubted %v: told %+v after %d rounds", doubted, news, rounds)
+		}
+	}
+}
+
+// Two hours of 64 nodes where a twentieth of all packets is lost, each way.
+func TestLostPacketsMakeNoNodeSilent(t *testing.T) {
+	r := newRhythm(pulsePeers + 1)
+	random := rand.New(rand.NewPCG(1, 2))
+	lost := func() bool { return random.IntN(20) == 0 || random.IntN(20) == 0 }
+	for range 2 * 60 * 60 {
+		asked := r.begin()
+		for part := range pulseParts {
+			if part > 0 {
+				asked = r.again()
+			}
+			for _, a := range asked {
+				if q := r.peers[r.at[a]]; !lost() { // without the time that marks take
+					q.answered, q.heard, q.missed = true, r.round, 0
+				}
+			}
+		}
+		if news := r.judge(true); news != nil {
+			t.Fatalf("round %d: told %+v", r.round, news)
+		}
+	}
+}
+
+// Who is asked no more is silent no more. Where there are few nodes with backends, others are asked, too.
+func TestWhoIsAskedFollowsNodesAndTheirBackends(t *testing.T) {
+	r := newRhythm(10)
+	nodes, _ := nodesOf(10)
+	r.goes(1)
+	r.dead = func(name string) bool { return name == "n1" }
+	r.goes(pulseMissed)
+	delete(nodes, "n1")
+	if news := r.follow(nodes, []string{"n0", "n1", "n2", "gone"}); !slices.Equal(news, []pulseNews{{node: "n1", gone: true}}) {
+		t.Errorf("told %+v of a node that is gone", news)
+	}
+	if len(r.order) != pulseLeast || r.order[0] != "n2" || slices.Contains(r.order, "n0") {
+		t.Errorf("asked are %q", r.order)
+	}
+}
+
+// An agent that starts, or one with other tables, tells again of nodes that are silent to it, or were to the one before.
+func TestNodesThatWereSilentToAnEarlierAgentAreToldAgain(t *testing.T) {
+	r := newRhythm(4)
+	r.dead = func(name string) bool { return name == "n1" || name == "n2" }
+	r.remember([]string{"n1"})
+	if news := r.goes(pulseMissed); !slices.Equal(news, []pulseNews{{node: "n1", silent: true}}) {
+		t.Errorf("told %+v", news)
+	}
+	r.remember(nil)
+	if news := r.goes(1); !slices.Equal(news, []pulseNews{{node: "n1", silent: true}}) {
+		t.Errorf("told %+v of other tables", news)
+	}
+}
+
+// Whatever arrives is taken for an answer only if it is one byte for byte, but for what nodes that come later may say.
+func FuzzHelloAnswer(f *testing.F) {
+	keyed := tables.Cookies{Asked: true, Sent: 5, Accepted: [2]uint64{5, 7}}
+	for _, c := range []tables.Cookies{{}, keyed} {
+		answer := helloOf(c, 9)
+		f.Add(slices.Clone(answer))
+		answer[6], answer[7] = helloAnswer, helloDirect
+		f.Add(answer)
+		f.Add(answer[:len(answer)-1])
+		f.Add(append(slices.Clone(answer), 0))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		for _, c := range []tables.Cookies{{}, keyed} {
+			mark, is := answerOf(in, c)
+			if !is {
+				continue
+			}
+			likes := 0
+			for _, sent := range c.Accepted {
+				c.Sent = sent
+				like := helloOf(c, mark)
+				like[6], like[7] = helloAnswer, in[7]
+				if slices.Equal(in, like) {
+					likes++
+				}
+			}
+			if likes == 0 {
+				t.Errorf("%x is taken for an answer", in)
+			}
+		}
+	})
+}

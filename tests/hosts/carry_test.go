@@ -17,14 +17,13 @@ import (
 // --off-node=carry: what must work works, on every kind of network, and a backend on another node sees the client's own address.
 func TestTheTunnelOnEveryNetwork(t *testing.T) {
 	all := networks()
-	all["routed, MTU 9000"] = options{lab: lab.Options{MTU: 9000}}
 	all["routed, past the stack"] = options{agent: []string{"--shortcut", "on"}}
 	for name, o := range all {
 		o.agent = append(o.agent, "--off-node", "carry")
 		o.carries = true
 		t.Run(name, func(t *testing.T) {
 			key := ""
-			if o.lab.MTU > 0 { // one network's nodes share a key
+			if o.lab.MTU > 1500 { // one network's nodes share a key
 				key = filepath.Join(t.TempDir(), "key")
 				shareKeys(t, key, "none")
 				o.agent = append(o.agent, "--tunnel-key-file", key)
@@ -114,13 +113,18 @@ func checkDirectAnswers(t *testing.T, s *stage) {
 	of := s.next()
 	s.serve(of, ready(s.far)...)
 	const length = 4 * megabyte
+	asked := uint64(0)
 	for _, six := range []bool{false, true} {
+		if !s.carries(six) {
+			continue
+		}
+		asked += length
 		if err := s.by(of, loadBalancer).dial(s.outside, way{"tcp", six}).Get(1, length); err != nil {
 			t.Fatal(err)
 		}
 	}
 	first, second := s.bytesFrom(0, of), s.bytesFrom(1, of)
-	if first == 0 || first > length/100 || second < 2*length {
+	if first == 0 || first > length/100 || second < asked {
 		t.Errorf("the server sent %d bytes by the first node, %d by its own", first, second)
 	}
 }
@@ -148,6 +152,9 @@ func (s *stage) awaitCarried() {
 	of := s.next()
 	s.serve(of, ready(s.far)...)
 	for _, w := range ways() {
+		if !s.carries(w.six) {
+			continue
+		}
 		s.await("connections over "+w.String()+" go through the tunnel", func() bool {
 			conn, err := s.outside.Dial(context.Background(), w.network, s.by(of, loadBalancer).address(w.six), lab.DialOptions{LocalPort: s.port()})
 			if err != nil {

@@ -73,7 +73,7 @@ func (s *stage) checkNodeBackend(client host, conn *lab.Conn, backend *lab.Node)
 	}
 	want := conn.Local().Addr()
 	far := backend != s.here
-	if hidden := client == host(s.pod) && s.options.lab.Netfilter; far && (client == host(s.outside) && !s.options.carries || hidden) {
+	if hidden := client == host(s.pod) && s.options.lab.Netfilter; far && (client == host(s.outside) && !s.carries(want.Is6()) || hidden) {
 		want = s.here.Address(want.Is6())
 	}
 	if answer.Client.Addr() != want {

@@ -66,12 +66,12 @@ func (s *stage) wayOf(q question) lb.OffNode {
 	switch {
 	case q.From != string(trace.FromNetwork) || !strings.HasSuffix(q.ID, s.far.Name):
 		return ""
+	case !s.carries(netip.MustParseAddr(q.Src).Is6()):
+		return lb.OffNodeSNAT
 	case s.options.direct:
 		return lb.OffNodeDSR
-	case s.options.carries:
-		return lb.OffNodeCarry
 	}
-	return lb.OffNodeSNAT
+	return lb.OffNodeCarry
 }
 
 // told is what a trace has to say of a connection that was made.

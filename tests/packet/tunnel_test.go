@@ -3,6 +3,7 @@
 package packet
 
 import (
+	"cmp"
 	"net/netip"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 // clamped is what the tunnel leaves of a SYN's maximum segment size: by headers, the cookie and, towards the backend's node, the option.
 func (w world) clamped(p packet, forward bool) packet {
 	if w.protocol == lb.TCP {
-		p.mss = map[bool]uint16{false: 1500 - 36 - 40, true: 1500 - 56 - 60}[w.v6]
+		p.mss = uint16(cmp.Or(w.mtu, 1500)) - map[bool]uint16{false: 36 + 40, true: 56 + 60}[w.v6]
 		if w.cookie != 0 {
 			p.mss -= 12
 		}

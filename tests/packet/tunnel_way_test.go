@@ -4,6 +4,7 @@ package packet
 
 import (
 	"bytes"
+	"cmp"
 	"net/netip"
 	"testing"
 
@@ -43,26 +44,44 @@ func TestWhatDoesNotFitTheTunnelIsAnswered(t *testing.T) {
 		s.other.evict()
 		s.serve(w, nil, 2)
 		c := s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		mtu := cmp.Or(w.mtu, 1500)
 		front, option := overhead+map[bool]int{false: 36, true: 56}[w.v6], map[bool]int{false: 12, true: 24}[w.v6]
 		fill := func(p packet, length int) packet {
 			p = p.with("PA", "")
 			return p.with("PA", string(bytes.Repeat([]byte("x"), length-len(p.network()))))
 		}
 		kind, code, _ := packetTooBig(c.in)
-		big := fill(c.in, 1500-front-option+1)
-		s.answers(big, "reject_too_big", kind, code, uint32(1500-front-option))
+		big := fill(c.in, mtu-front-option+1)
+		s.answers(big, "reject_too_big", kind, code, uint32(mtu-front-option))
 		s.answersBack(w, c, "SA", "")
 		there := s.enters(fromPod, big.bytes(), w.forward(routed(big), netip.AddrPort{}), "translate_established")
 		s.other.goes(fromPod, there, routed(big.to(c.out.dst)), "translate_established", actUnspec)
-		s.answers(fill(c.in, 1500-front+1), "reject_too_big", kind, code, uint32(1500-front))
+		s.answers(fill(c.in, mtu-front+1), "reject_too_big", kind, code, uint32(mtu-front))
 		s.goesOnThrough(w, c)
 	}
 	forEachNodePair(t, func(s nodePair, w world) {
-		fits(s, w, 0)
+		for _, w.mtu = range []int{1280, 1359, 1360, 1500} {
+			check(s, netlink.LinkSetMTU(s.nodes, w.mtu))
+			if !w.v6 || w.mtu >= 1280+56+24 {
+				fits(s, w, 0)
+			} else if src, _ := endpoints(s, s.sent(w)); src.Addr() != w.own() { // nobody could be told to send less
+				s.Errorf("MTU %d: left from %s", w.mtu, src)
+			}
+		}
 		s.tell(keyed(newCookie, newCookie))
 		w.cookie = newCookie
 		fits(s, w, len(cookieOption(newCookie)))
 	}, lb.TCP, lb.UDP)
+}
+
+// sent is what leaves n1 for the first packet of a client.
+func (s nodePair) sent(w world) []byte {
+	s.Helper()
+	s.evict()
+	s.serve(w, nil, 2)
+	got, err := s.run(fromPod, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)).bytes())
+	check(s, err)
+	return got.frame
 }
 
 // A server's answer that does not fit the tunnel is answered to the server, about what it sent, by the node that it is on; one that does not

@@ -20,6 +20,7 @@ type world struct {
 	protocol lb.Protocol
 	door     door
 	cookie   uint64 // of what nodes send each other in the tunnel; 0: none
+	mtu      int    // between nodes; 0: 1500
 }
 
 func (w world) String() string {

@@ -117,6 +117,7 @@ EXPORT_ENUM(event_kind);
 EXPORT_ENUM(program);
 EXPORT_ENUM(schema);
 EXPORT_ENUM(yield);
+EXPORT_ENUM(routed);
 EXPORT_ENUM(shortcut_mode);
 EXPORT_ENUM(shortcut_beats);
 EXPORT_ENUM(answer_flags);

@@ -163,7 +163,7 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 	__u32 known;
 	bool opens, reply;
 
-	if (!settings || settings->disabled || trace_on)
+	if (!settings || settings_slow(settings) || trace_on)
 		return VERDICT_CONTINUE;
 	reply = packet->hook == HOOK_FROM_NET && may_be_snat_reply(settings, packet);
 	if (reply && fast_snat_reply(&query, settings, packet))
@@ -216,7 +216,7 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 	struct flow_ends ends;
 	struct flow *flow;
 
-	if (!settings || settings->disabled || trace_on)
+	if (!settings || settings_slow(settings) || trace_on)
 		return VERDICT_CONTINUE;
 	if (!known_backend(&packet->source, packet->source_port, settings->seed))
 		return VERDICT_PASS_NOT_SERVICE;
@@ -232,7 +232,7 @@ static __always_inline enum verdict fast_portless(const struct packet *packet)
 {
 	const struct settings *settings = settings_get();
 
-	if (!settings || settings->disabled || trace_on)
+	if (!settings || settings_slow(settings) || trace_on)
 		return VERDICT_CONTINUE;
 	if (packet->hook == HOOK_TO_POD || packet->hook == HOOK_TO_NET)
 		return VERDICT_PASS_PROTOCOL;

@@ -481,6 +481,16 @@ static __always_inline void flow_fill(struct flow *to, const struct flow *from, 
 		load_add(to->backend, 1);
 }
 
+/* Notes when an entry was made. Whoever reads it wants the entry's word to be the same afterwards. */
+static __always_inline void flow_begin(__u32 at)
+{
+	__u32 index = at / FLOW_WAYS;
+	struct flow_begun *begun = bpf_map_lookup_elem(&flow_begun, &index);
+
+	if (begun)
+		begun->ways[at & (FLOW_WAYS - 1)] = bpf_jiffies64() >> FLOW_BEGUN_SHIFT;
+}
+
 /* Of one client to one frontend. */
 static __always_inline bool flow_same_ends(const struct flow *flow, const struct flow *other)
 {
@@ -621,6 +631,7 @@ __noinline int flow_write(const struct insertion *in)
 	if (!flow)
 		return INSERT_FULL;
 	flow_fill(flow, &in->flow, flow_now());
+	flow_begin(in->made);
 	flow_write_tag(in->made, flow_tag(in->hash));
 	flow_show(flow, in->made_word);
 	result = flow_find_clash(in, in->hash, in->blocks);

@@ -102,6 +102,24 @@ struct {
 	__uint(max_entries, 1);
 } flow_spills SEC(".maps");
 
+/* As many as sets of flows. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct flow_begun);
+	__uint(max_entries, 32768);
+} flow_begun SEC(".maps");
+
+/* number of an entry -> its bytes, where somebody has asked for them of late. What is in it alone takes memory. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct flow_bytes);
+	__uint(max_entries, FLOWS_COUNTED);
+} flow_bytes SEC(".maps");
+
 /* Index: syn_flow. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

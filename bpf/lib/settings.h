@@ -214,11 +214,33 @@ static __always_inline bool is_hairpin_address(const struct settings *settings, 
 	return address_equal(hairpin_address(settings, family), address);
 }
 
+/* The four bytes from disabled to routed are one word, which has several writers. */
+#define MODES_ROUTED_SHIFT 24
+_Static_assert(__builtin_offsetof(struct settings, disabled) % 4 == 0 &&
+		       __builtin_offsetof(struct settings, routed) == __builtin_offsetof(struct settings, disabled) + 3,
+	       "one word");
+
+static __always_inline __u32 *settings_modes(struct settings *settings)
+{
+	return (__u32 *)&settings->disabled;
+}
+
+/* No packet takes the fast path. One load, as of disabled alone. */
+static __always_inline bool settings_slow(const struct settings *settings)
+{
+	return *(volatile const __u32 *)&settings->disabled & (0xff | ROUTED_FLOWS_COUNTED << MODES_ROUTED_SHIFT);
+}
+
+static __always_inline __u8 settings_routed(const struct settings *settings)
+{
+	return *(volatile const __u8 *)&settings->routed;
+}
+
 /* Straight to a backend: its client may also come to it by a frontend, from the same port. A client off the node does so where the
  * backend has other frontends than ClusterIPs, or where the network routes ClusterIPs to this node. */
 static __always_inline bool direct_may_clash(const struct settings *settings, const struct packet *packet)
 {
-	return packet->hook != HOOK_FROM_NET || *(volatile const __u8 *)&settings->routed ||
+	return packet->hook != HOOK_FROM_NET || settings_routed(settings) & ROUTED_HERE ||
 	       known_exposed(&packet->destination, packet->destination_port, settings->seed);
 }
 
@@ -227,7 +249,7 @@ static __always_inline bool direct_may_clash(const struct settings *settings, co
 static __always_inline bool reply_may_be_late(const struct settings *settings, const struct packet *packet)
 {
 	return packet->hook == HOOK_TO_NET && answers_syn(packet) &&
-	       (*(volatile const __u8 *)&settings->routed ||
+	       (settings_routed(settings) & ROUTED_HERE ||
 		known_exposed(&packet->source, packet->source_port, settings->seed));
 }
 

@@ -7,6 +7,7 @@
 #include <linux/if_packet.h>
 
 #include "fast.h"
+#include "flow_bytes.h"
 #include "observe.h"
 #include "route.h"
 #include "work.h"
@@ -46,6 +47,8 @@ static __always_inline bool shortcut_in_force(const struct settings *settings)
 {
 	__u16 now;
 
+	if (flows_are_counted(settings)) /* at the client's door */
+		return false;
 	if (settings->shortcut != SHORTCUT_WHILE_BEATING)
 		return settings->shortcut == SHORTCUT_ON;
 	now = bpf_ktime_get_ns() >> SHORTCUT_BEAT_SHIFT;

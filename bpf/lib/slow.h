@@ -56,6 +56,7 @@ static __always_inline struct step slow_new_flow(struct __sk_buff *skb, struct w
 		return step;
 	if (!forward_target(&in->to, work->settings, &in->flow, &work->packet))
 		return step_finish(VERDICT_DROP_NO_BACKEND);
+	flow_count_first(work->settings, in, skb->len);
 	return slow_translated(work, forward_rewrite(skb, &work->packet, &in->flow, &in->to, step.verdict));
 }
 

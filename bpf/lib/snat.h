@@ -440,11 +440,11 @@ static __always_inline void create_routed(const struct settings *settings, const
 	__u32 zero = 0;
 	struct settings *own;
 
-	if (record->kind != KIND_CLUSTER_IP || settings->routed)
+	if (record->kind != KIND_CLUSTER_IP || settings_routed(settings) & ROUTED_HERE)
 		return;
 	own = bpf_map_lookup_elem(&config, &zero);
 	if (own)
-		*(volatile __u8 *)&own->routed = 1;
+		__sync_fetch_and_or(settings_modes(own), ROUTED_HERE << MODES_ROUTED_SHIFT);
 }
 
 /* A client off the node: a backend on another one sees an address of this node, one that is here the client's own. */
@@ -523,6 +523,7 @@ static __always_inline struct step snat_translate(struct __sk_buff *skb, const s
 	__u32 syn = 0;
 
 	reply_note(reply->at, &reply->flow, packet);
+	flow_count_received(settings, reply->entry, reply->flow.word, skb->len);
 	if (kept_asked(packet, &reply->flow))
 		syn = kept_refused(skb, packet, &reply->flow);
 	if (syn)

@@ -4,6 +4,7 @@
 
 #include "asked.h"
 #include "flow.h"
+#include "flow_bytes.h"
 #include "observe.h"
 #include "packet.h"
 #include "policy.h"
@@ -233,6 +234,7 @@ static __always_inline enum verdict forward_established(struct __sk_buff *skb, c
 		return VERDICT_CONTINUE;
 	add = seen_from_client(packet, flow->seen);
 	flow_note(live, flow_now(), add);
+	flow_count_sent(settings, found->at, found->word, skb->len);
 	if (opens_connection(packet))
 		flow_reopen(live);
 	flow_note_twin(flow, add, opens_connection(packet));
@@ -366,6 +368,7 @@ static __always_inline struct step reply_translate(struct __sk_buff *skb, const 
 		return reply_is_late(packet) ? (struct step){ NEXT_REJECT, VERDICT_REJECT_LATE_ANSWER }
 					     : step_finish(VERDICT_PASS_NOT_SERVICE);
 	reply_note(reply.at, &reply.flow, packet);
+	flow_count_received(settings, reply.entry, reply.flow.word, skb->len);
 	if (reply.flow.flags == FLOW_DIRECT)
 		return step_finish(VERDICT_PASS_DIRECT);
 	if (kept_asked(packet, &reply.flow))

@@ -530,6 +530,7 @@ static __always_inline struct step tunnel_ports(struct __sk_buff *skb, struct wo
 		return step;
 	if (!forward_target(&made->to, work->settings, &made->flow, packet))
 		return step_finish(VERDICT_DROP_NO_BACKEND);
+	flow_count_first(work->settings, made, skb->len);
 	return tunnel_translated(work, forward_rewrite(skb, packet, &made->flow, &made->to, step.verdict));
 }
 
@@ -586,6 +587,7 @@ static __always_inline bool tunnel_find_back(struct __sk_buff *skb, struct found
 static __always_inline enum verdict tunnel_answer(struct __sk_buff *skb, struct packet *packet, struct found *found,
 						  struct flow_query *query, __u16 node)
 {
+	const struct settings *settings = settings_get();
 	struct flow *flow;
 
 	packet->hook = HOOK_FROM_NET;
@@ -600,6 +602,8 @@ static __always_inline enum verdict tunnel_answer(struct __sk_buff *skb, struct 
 		return VERDICT_DROP_TUNNEL_STRAY;
 	fragment_remember(packet);
 	reply_note(flow, flow, packet);
+	if (settings)
+		flow_count_received(settings, found->at, found->word, skb->len);
 	count_from_backend(flow->backend, skb->len);
 	return VERDICT_CONTINUE;
 }

@@ -414,9 +414,29 @@ _Static_assert(sizeof(struct flow_block) == 64, "one cache line");
 /* Of the whole table; a cache line that is hardly ever written. */
 struct flow_spill {
 	__u32 spilled;
-	__u32 pad[15];
+	__u32 counted_until; /* jiffies (low 32 bits) at which nobody asks for the bytes of flows any more (ROUTED_FLOWS_COUNTED) */
+	__u32 pad[14];
 };
 _Static_assert(sizeof(struct flow_spill) == 64, "one cache line");
+
+#define FLOW_BEGUN_SHIFT 6
+
+/* Of each entry of a set when it was made: jiffies >> FLOW_BEGUN_SHIFT, low 32 bits; 0: not known. */
+struct flow_begun {
+	__u32 ways[FLOW_WAYS];
+};
+_Static_assert(sizeof(struct flow_begun) == 32, "layout is shared");
+
+#define FLOWS_COUNTED 65536 /* entries whose bytes are counted at once */
+
+/* Bytes of the packets that an entry had since somebody has asked for them, as long as IP's and the link's headers have them. */
+struct flow_bytes {
+	__u32 word; /* of the entry: another one is another flow's */
+	__u32 pad;
+	__u64 sent;     /* by the client */
+	__u64 received; /* by the client */
+};
+_Static_assert(sizeof(struct flow_bytes) == 24, "layout is shared");
 
 #define SYN_SLOTS   8192 /* flows whose SYN is remembered; a power of two */
 #define SYN_BUCKETS 64   /* of syn_times */
@@ -581,13 +601,22 @@ enum shortcut_beats {
 	SHORTCUT_BEATS_MISSED = 2, /* after which nobody looks any more: 0.54 to 0.81 seconds */
 };
 
+/* Bits that programs write as well. */
+enum routed {
+	ROUTED_HERE =
+		1, /* a client off the node has come to a server of this node by a ClusterIP. Written by the programs */
+	/* Bytes of flows are counted: no packet takes the fast path. The agent begins that, and the programs end it (flow_bytes.h). Programs
+	 * that do not know of it take it for ROUTED_HERE, which costs them a saving and nothing else. */
+	ROUTED_FLOWS_COUNTED = 2,
+};
+
 /* What the agent tells every program; one element, memory-mapped. */
 struct settings {
 	__u32 schema;  /* SCHEMA_VERSION */
 	__u8 disabled; /* not 0: pass everything */
 	__u8 draining; /* not 0: new connections are left to kube-proxy; those that have a flow go on. Written by nearlb handover */
-	__u8 yield; /* enum yield, or-ed: whether the kernel's NAT may have connections to frontends */
-	__u8 routed; /* not 0: a client off the node has come to a server of this node by a ClusterIP. Written by the programs */
+	__u8 yield;  /* enum yield, or-ed: whether the kernel's NAT may have connections to frontends */
+	__u8 routed; /* enum routed */
 	__u32 cidr_count;
 	__u16 snat_first;       /* first port, in the machine's byte order, that SNAT may use */
 	__u16 snat_count;       /* of ports; 0: no SNAT */

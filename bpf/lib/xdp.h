@@ -315,7 +315,7 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 	__u32 service = 0;
 	__u32 known;
 
-	if (!settings || settings->disabled || trace_on)
+	if (!settings || settings_slow(settings) || trace_on)
 		return XDP_PASS;
 	if (may_be_snat_reply(settings, packet)) {
 		flow_ends_reply(&ends, packet);

@@ -108,6 +108,7 @@ func (d *daemon) forPeople() server {
 	mux.HandleFunc("GET /readmit", d.answerReadmit)
 	mux.HandleFunc("GET /zones", d.answerZones)
 	mux.HandleFunc("GET /annotations", d.answerAnnotations)
+	mux.HandleFunc("GET /flows/count", d.answerFlowCount)
 	return server{"people", func() (net.Listener, error) { return listenToUsers(Socket(d.options.LockDir, d.options.PinPath)) }, mux, d}
 }
 

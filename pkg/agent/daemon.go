@@ -68,6 +68,8 @@ type daemon struct {
 	attached     chan struct{} // closed: programs serve
 	attachedOnce sync.Once
 
+	flowCount flowCount // of those who ask for bytes
+
 	outdated atomic.Bool // the configuration changed: a restart is needed
 
 	mu     sync.Mutex

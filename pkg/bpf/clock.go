@@ -14,11 +14,14 @@ func JiffiesPerSecond() uint32 {
 	return uint32((1e9 + tick.Nano()/2) / tick.Nano())
 }
 
-// Jiffies is the low half of the kernel's tick counter, right to about a second: it starts five minutes before it wraps
+// Jiffies is the low half of Jiffies64.
+func Jiffies() uint32 { return uint32(Jiffies64()) }
+
+// Jiffies64 is the kernel's tick counter, right to about a second: it starts five minutes before its low half wraps
 // (include/linux/jiffies.h, INITIAL_JIFFIES) and follows the monotonic clock.
-func Jiffies() uint32 {
+func Jiffies64() uint64 {
 	hz := int64(JiffiesPerSecond())
-	return uint32(nanoseconds(unix.CLOCK_MONOTONIC)/(1e9/hz) - 300*hz)
+	return uint64(1<<32 + nanoseconds(unix.CLOCK_MONOTONIC)/(1e9/hz) - 300*hz)
 }
 
 // BootNanoseconds is bpf_ktime_get_boot_ns: time since boot, suspend included.

@@ -240,9 +240,22 @@ type NearlbFlow struct {
 	Service      uint32
 }
 
+type NearlbFlowBegun struct {
+	_    structs.HostLayout
+	Ways [8]uint32
+}
+
 type NearlbFlowBlock struct {
 	_    structs.HostLayout
 	Sets [8]uint64
+}
+
+type NearlbFlowBytes struct {
+	_        structs.HostLayout
+	Word     uint32
+	Pad      uint32
+	Sent     uint64
+	Received uint64
 }
 
 type NearlbFlowFlags uint32
@@ -295,9 +308,10 @@ type NearlbFlowSet struct {
 }
 
 type NearlbFlowSpill struct {
-	_       structs.HostLayout
-	Spilled uint32
-	Pad     [15]uint32
+	_            structs.HostLayout
+	Spilled      uint32
+	CountedUntil uint32
+	Pad          [14]uint32
 }
 
 type NearlbFragmentKey struct {
@@ -518,6 +532,13 @@ const (
 	NearlbRecordFlagsRECORD_DSR           NearlbRecordFlags = 16
 	NearlbRecordFlagsRECORD_RETRY_REFUSED NearlbRecordFlags = 32
 	NearlbRecordFlagsRECORD_KEEP_LOST     NearlbRecordFlags = 128
+)
+
+type NearlbRouted uint32
+
+const (
+	NearlbRoutedROUTED_HERE          NearlbRouted = 1
+	NearlbRoutedROUTED_FLOWS_COUNTED NearlbRouted = 2
 )
 
 type NearlbSchema uint32
@@ -829,6 +850,8 @@ const (
 	NearlbMapDnsWorks              = "dns_works"
 	NearlbMapEventBudgets          = "event_budgets"
 	NearlbMapEvents                = "events"
+	NearlbMapFlowBegun             = "flow_begun"
+	NearlbMapFlowBytes             = "flow_bytes"
 	NearlbMapFlowSpills            = "flow_spills"
 	NearlbMapFlowTags              = "flow_tags"
 	NearlbMapFlows                 = "flows"
@@ -920,6 +943,7 @@ const (
 	NearlbVarExportProgram         = "export_program"
 	NearlbVarExportReason          = "export_reason"
 	NearlbVarExportRecordFlags     = "export_record_flags"
+	NearlbVarExportRouted          = "export_routed"
 	NearlbVarExportSchema          = "export_schema"
 	NearlbVarExportShortcutBeats   = "export_shortcut_beats"
 	NearlbVarExportShortcutMode    = "export_shortcut_mode"
@@ -1050,6 +1074,8 @@ type NearlbMapSpecs struct {
 	DnsWorks        *ebpf.MapSpec `ebpf:"dns_works"`
 	EventBudgets    *ebpf.MapSpec `ebpf:"event_budgets"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
+	FlowBegun       *ebpf.MapSpec `ebpf:"flow_begun"`
+	FlowBytes       *ebpf.MapSpec `ebpf:"flow_bytes"`
 	FlowSpills      *ebpf.MapSpec `ebpf:"flow_spills"`
 	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
@@ -1111,6 +1137,7 @@ type NearlbVariableSpecs struct {
 	ExportProgram         *ebpf.VariableSpec `ebpf:"export_program"`
 	ExportReason          *ebpf.VariableSpec `ebpf:"export_reason"`
 	ExportRecordFlags     *ebpf.VariableSpec `ebpf:"export_record_flags"`
+	ExportRouted          *ebpf.VariableSpec `ebpf:"export_routed"`
 	ExportSchema          *ebpf.VariableSpec `ebpf:"export_schema"`
 	ExportShortcutBeats   *ebpf.VariableSpec `ebpf:"export_shortcut_beats"`
 	ExportShortcutMode    *ebpf.VariableSpec `ebpf:"export_shortcut_mode"`
@@ -1177,6 +1204,8 @@ type NearlbMaps struct {
 	DnsWorks        *ebpf.Map `ebpf:"dns_works"`
 	EventBudgets    *ebpf.Map `ebpf:"event_budgets"`
 	Events          *ebpf.Map `ebpf:"events"`
+	FlowBegun       *ebpf.Map `ebpf:"flow_begun"`
+	FlowBytes       *ebpf.Map `ebpf:"flow_bytes"`
 	FlowSpills      *ebpf.Map `ebpf:"flow_spills"`
 	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	Flows           *ebpf.Map `ebpf:"flows"`
@@ -1224,6 +1253,8 @@ func (m *NearlbMaps) Close() error {
 		m.DnsWorks,
 		m.EventBudgets,
 		m.Events,
+		m.FlowBegun,
+		m.FlowBytes,
 		m.FlowSpills,
 		m.FlowTags,
 		m.Flows,
@@ -1286,6 +1317,7 @@ type NearlbVariables struct {
 	ExportProgram         *ebpf.Variable `ebpf:"export_program"`
 	ExportReason          *ebpf.Variable `ebpf:"export_reason"`
 	ExportRecordFlags     *ebpf.Variable `ebpf:"export_record_flags"`
+	ExportRouted          *ebpf.Variable `ebpf:"export_routed"`
 	ExportSchema          *ebpf.Variable `ebpf:"export_schema"`
 	ExportShortcutBeats   *ebpf.Variable `ebpf:"export_shortcut_beats"`
 	ExportShortcutMode    *ebpf.Variable `ebpf:"export_shortcut_mode"`

@@ -156,9 +156,10 @@ func (s Sizes) apply(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// sizeTags gives flow_tags an element for each block of sets.
+// sizeTags gives flow_tags an element for each block of sets, and flow_begun one for each set.
 func sizeTags(spec *ebpf.CollectionSpec) {
 	const sets = uint32(len(NearlbFlowBlock{}.Sets))
+	spec.Maps[NearlbMapFlowBegun].MaxEntries = spec.Maps[NearlbMapFlows].MaxEntries
 	spec.Maps[NearlbMapFlowTags].MaxEntries = (spec.Maps[NearlbMapFlows].MaxEntries + sets - 1) / sets
 }
 

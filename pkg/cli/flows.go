@@ -18,7 +18,7 @@ func flowsCommand() *cobra.Command {
 	var live agentFlags
 	var only filter
 	var again watchFlags
-	var bare bool
+	var bare, bytes bool
 	var states stateFlag
 	var group string
 	var order sortFlag
@@ -28,13 +28,19 @@ func flowsCommand() *cobra.Command {
 		Long: `Lists the connections that go on, those of pods and clients off the node: new
 (nothing came back yet), answered, open, and closing (one side has). --all and
 --state show those that have ended, too, as long as the kernel remembers them.
-The programs keep no time at which a connection began; IDLE is the time since
-its last packet. Up to 10,000 are listed by client; of more, each is printed as
-it is read, in no order, unless --sort-by asks for one.`,
+AGE is the time since its entry was made, IDLE since its last packet. Up to
+10,000 are listed by client; of more, each is printed as it is read, in no
+order, unless --sort-by asks for one.
+
+--bytes adds what each client sent and received since somebody first asked: the
+agent has the programs count for a minute after each question, and ends it when
+nobody asks. Packets take the longer path through the programs meanwhile. The
+first question waits a second, so that there is something to show.`,
 		Example: `  nearlb flows --service default/web
   nearlb flows --client 10.244.1.1 --state closed,reset -o wide
   nearlb flows --group-by client
-  nearlb flows --backend 10.244.2.10 --sort-by -idleSeconds`,
+  nearlb flows --backend 10.244.2.10 --sort-by -idleSeconds
+  nearlb flows --bytes --group-by client --sort-by -bytesReceived -w`,
 		Args: noArguments,
 	}
 	flags := cmd.Flags()
@@ -42,6 +48,7 @@ it is read, in no order, unless --sort-by asks for one.`,
 	live.add(flags)
 	only.add(cmd, byService|byNode|byBackend|byClient|byFrontend, pins)
 	flags.BoolVar(&only.all, "all", false, "those that have ended, too")
+	flags.BoolVar(&bytes, "bytes", false, "count bytes of each flow from now on, and show them")
 	flags.Var(&states, "state", "only flows in these `states`: "+strings.Join(maps.FlowStates(), ", "))
 	complete(cmd, "state", maps.FlowStates)
 	flags.StringVar(&group, "group-by", "", "count flows by `WHAT`: client, service or backend")
@@ -58,17 +65,24 @@ it is read, in no order, unless --sort-by asks for one.`,
 		keep := func(r *maps.FlowRow) bool { return states.keeps(r.State, only.all) && keepFlow(r, &only) }
 		list := func(reader *maps.Reader) iter.Seq2[maps.FlowRow, error] { return sieve(reader.Flows(), keep) }
 		live.sayWhoseTables(cmd.ErrOrStderr())
+		counting := flowCounting{live: &live, errs: cmd.ErrOrStderr()}
+		if bytes {
+			list = func(reader *maps.Reader) iter.Seq2[maps.FlowRow, error] { return sieve(reader.CountedFlows(), keep) }
+		}
 		narrowed := only.narrows() || len(states.only) > 0
 		if group != "" {
 			by, err := groupBy(group)
 			if err != nil {
 				return err
 			}
-			show := shown[groupRow]{columns: groupColumns(by), empty: noFlows(narrowed), bare: bare, output: output}
+			show := shown[groupRow]{columns: groupColumns(by, bytes), empty: noFlows(narrowed), bare: bare, output: output}
 			if err := order.of(groupRow{}); err != nil {
 				return err
 			}
 			return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
+				if err := counting.ask(cmd.Context(), bytes); err != nil {
+					return err
+				}
 				return pins.read(func(reader *maps.Reader) error {
 					rows, err := groupFlows(list(reader), by)
 					if err != nil {
@@ -84,6 +98,9 @@ it is read, in no order, unless --sort-by asks for one.`,
 			return err
 		}
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
+			if err := counting.ask(cmd.Context(), bytes); err != nil {
+				return err
+			}
 			return pins.read(func(reader *maps.Reader) error {
 				if !order.given() {
 					return show.each(w, width, list(reader), (*maps.FlowRow).Compare)
@@ -155,7 +172,10 @@ func flowColumns() []column[maps.FlowRow] {
 		{heading: "FRONTEND", cell: func(r maps.FlowRow) string { return hostPort(r.Frontend, r.FrontendPort) + "/" + r.Protocol }},
 		{heading: "BACKEND", cell: func(r maps.FlowRow) string { return hostPort(r.Backend, r.BackendPort) }},
 		{heading: "STATE", cell: func(r maps.FlowRow) string { return r.State }},
+		{heading: "AGE", right: true, cell: func(r maps.FlowRow) string { return flowAge(r.AgeSeconds) }},
 		{heading: "IDLE", right: true, cell: func(r maps.FlowRow) string { return idle(r.IdleSeconds) }},
+		{heading: "SENT", right: true, needed: isCounted, cell: func(r maps.FlowRow) string { return sizeOf(r.BytesSent) }},
+		{heading: "RECEIVED", right: true, needed: isCounted, cell: func(r maps.FlowRow) string { return sizeOf(r.BytesReceived) }},
 		{heading: "SERVICE", wide: true, cell: func(r maps.FlowRow) string { return withPort(r.Service, r.Port) }},
 		{heading: "NODE", wide: true, cell: func(r maps.FlowRow) string { return r.Node }},
 		{heading: "ZONE", wide: true, cell: func(r maps.FlowRow) string { return r.Zone }},
@@ -163,4 +183,22 @@ func flowColumns() []column[maps.FlowRow] {
 		{heading: "SOURCE PORT", wide: true, right: true, cell: func(r maps.FlowRow) string { return strconv.Itoa(int(r.SourcePort)) }},
 		{heading: "FLAGS", wide: true, cell: func(r maps.FlowRow) string { return strings.Join(r.Flags, ",") }},
 	}
+}
+
+func isCounted(r maps.FlowRow) bool { return r.BytesSent != nil }
+
+// flowAge is a time that may not be known.
+func flowAge(seconds *int64) string {
+	if seconds == nil {
+		return ""
+	}
+	return idle(*seconds)
+}
+
+// sizeOf is a number of bytes that may not be known.
+func sizeOf(bytes *uint64) string {
+	if bytes == nil {
+		return ""
+	}
+	return size(*bytes)
 }

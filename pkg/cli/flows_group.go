@@ -22,7 +22,11 @@ type groupRow struct {
 	Closed      uint64 `json:"closed"`
 	Reset       uint64 `json:"reset"`
 	Expired     uint64 `json:"expired"`
-	IdleSeconds int64  `json:"idleSeconds"` // since the last packet of any
+	IdleSeconds int64  `json:"idleSeconds"`          // since the last packet of any
+	AgeSeconds  *int64 `json:"ageSeconds,omitempty"` // of the oldest; nil: not known
+
+	BytesSent     *uint64 `json:"bytesSent,omitempty"`     // by the clients, as far as they were counted; nil: of none
+	BytesReceived *uint64 `json:"bytesReceived,omitempty"` // by the clients
 }
 
 // grouping is what flows are counted by.
@@ -67,6 +71,10 @@ func groupFlows(flows iter.Seq2[maps.FlowRow, error], by grouping) ([]groupRow, 
 		row.Connections++
 		*row.of(flow.State)++
 		row.IdleSeconds = min(row.IdleSeconds, flow.IdleSeconds)
+		if age := flow.AgeSeconds; age != nil && (row.AgeSeconds == nil || *row.AgeSeconds < *age) {
+			row.AgeSeconds = age
+		}
+		row.BytesSent, row.BytesReceived = sum(row.BytesSent, flow.BytesSent), sum(row.BytesReceived, flow.BytesReceived)
 	}
 	rows := make([]groupRow, 0, len(groups))
 	for _, row := range groups {
@@ -76,6 +84,15 @@ func groupFlows(flows iter.Seq2[maps.FlowRow, error], by grouping) ([]groupRow, 
 		return cmp.Or(cmp.Compare(b.Connections, a.Connections), strings.Compare(a.Name, b.Name))
 	})
 	return rows, nil
+}
+
+// sum is that of two numbers that may not be known.
+func sum(a, b *uint64) *uint64 {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	both := *a + *b
+	return &both
 }
 
 // of is the count of a state.
@@ -97,17 +114,23 @@ func (r *groupRow) of(state string) *uint64 {
 	return &r.Expired
 }
 
-func groupColumns(by grouping) []column[groupRow] {
+// groupColumns shows what goes on by states, but where bytes are asked for: a terminal of 80 columns has no room for both.
+func groupColumns(by grouping, bytes bool) []column[groupRow] {
 	ended := func(r groupRow) uint64 { return r.Closed + r.Reset + r.Expired }
 	all := []column[groupRow]{
 		{heading: by.heading, cell: func(r groupRow) string { return r.Name }},
 		{heading: "FLOWS", right: true, cell: func(r groupRow) string { return count(r.Connections) }},
 	}
 	for _, state := range maps.FlowStates() {
-		all = append(all, column[groupRow]{heading: strings.ToUpper(state), right: true, wide: !maps.GoesOn(state),
+		all = append(all, column[groupRow]{heading: strings.ToUpper(state), right: true, wide: bytes || !maps.GoesOn(state),
 			cell: func(r groupRow) string { return count(*r.of(state)) }})
 	}
 	return append(all,
 		column[groupRow]{heading: "ENDED", right: true, needed: func(r groupRow) bool { return ended(r) > 0 }, cell: func(r groupRow) string { return count(ended(r)) }},
-		column[groupRow]{heading: "IDLE", right: true, cell: func(r groupRow) string { return idle(r.IdleSeconds) }})
+		column[groupRow]{heading: "OLDEST", right: true, cell: func(r groupRow) string { return flowAge(r.AgeSeconds) }},
+		column[groupRow]{heading: "IDLE", right: true, cell: func(r groupRow) string { return idle(r.IdleSeconds) }},
+		column[groupRow]{heading: "SENT", right: true, needed: isCountedGroup, cell: func(r groupRow) string { return sizeOf(r.BytesSent) }},
+		column[groupRow]{heading: "RECEIVED", right: true, needed: isCountedGroup, cell: func(r groupRow) string { return sizeOf(r.BytesReceived) }})
 }
+
+func isCountedGroup(r groupRow) bool { return r.BytesSent != nil }

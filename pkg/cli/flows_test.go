@@ -159,7 +159,7 @@ func TestFlowsAreCountedByWhatIsAskedFor(t *testing.T) {
 			continue
 		}
 		var out bytes.Buffer
-		show := shown[groupRow]{columns: groupColumns(by), output: &outputFlag{value: formatTable}}
+		show := shown[groupRow]{columns: groupColumns(by, false), output: &outputFlag{value: formatTable}}
 		if err := show.all(&out, 80, rows); err != nil {
 			t.Fatal(err)
 		}
@@ -208,5 +208,72 @@ func TestFlowsThatHaveEndedAreHiddenUnlessAskedFor(t *testing.T) {
 	var f stateFlag
 	if err := f.Set("opne"); err == nil || err.Error() != `there is no state "opne": did you mean open?` {
 		t.Errorf("got %v", err)
+	}
+}
+
+// counted is a flow whose age and bytes are known.
+func counted(i int) maps.FlowRow {
+	row, age, sent, received := flowOf(i), int64(i*i*50), uint64(i)*1500, uint64(i*i)*1_000_000
+	row.AgeSeconds, row.BytesSent, row.BytesReceived = &age, &sent, &received
+	return row
+}
+
+func countedFlows(count int) iter.Seq2[maps.FlowRow, error] {
+	return func(yield func(maps.FlowRow, error) bool) {
+		for i := range count {
+			if !yield(counted(i), nil) {
+				return
+			}
+		}
+	}
+}
+
+func TestFlowsShowTheirAgeAndBytesWhereTheseAreAskedFor(t *testing.T) {
+	by, err := groupBy("client")
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := groupFlows(countedFlows(7), by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, width := range []int{80, 160} {
+		var flows, grouped bytes.Buffer
+		if err := showFlows(t, formatTable).each(&flows, width, countedFlows(7), (*maps.FlowRow).Compare); err != nil {
+			t.Fatal(err)
+		}
+		goldenOf(t, fmt.Sprintf("flows_bytes_%d.txt", width), width, flows.Bytes())
+		show := shown[groupRow]{columns: groupColumns(by, true), output: &outputFlag{value: formatTable}}
+		if err := show.all(&grouped, width, groups); err != nil {
+			t.Fatal(err)
+		}
+		goldenOf(t, fmt.Sprintf("flows_bytes_by_client_%d.txt", width), width, grouped.Bytes())
+	}
+}
+
+// A group has the age of its oldest flow, and the bytes of those that were counted. JSON has neither where nobody asked.
+func TestBytesOfAGroupAreThoseOfItsFlows(t *testing.T) {
+	by, err := groupBy("backend")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flows := func(yield func(maps.FlowRow, error) bool) {
+		_ = yield(counted(2), nil) && yield(flowOf(3), nil) && yield(counted(4), nil)
+	}
+	rows, err := groupFlows(flows, by)
+	if err != nil || len(rows) != 1 {
+		t.Fatalf("%v, %v", rows, err)
+	}
+	if r := rows[0]; *r.AgeSeconds != 800 || *r.BytesSent != 9000 || *r.BytesReceived != 20_000_000 {
+		t.Errorf("%d seconds, %d and %d bytes", *r.AgeSeconds, *r.BytesSent, *r.BytesReceived)
+	}
+	text, err := json.Marshal([]any{flowOf(0), counted(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for word, want := range map[string]int{`"ageSeconds":50`: 1, `"bytesSent":1500`: 1, `"bytesReceived":1000000`: 1, "ageSeconds": 1, "bytesSent": 1} {
+		if n := strings.Count(string(text), word); n != want {
+			t.Errorf("%s is there %d times, want %d: %s", word, n, want, text)
+		}
 	}
 }

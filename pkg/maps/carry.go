@@ -189,8 +189,8 @@ func (c *Carrier) Connections() (done Carried, err error) {
 // either: direct connections to any that its connections name are remembered.
 func (c *Carrier) routed(f *bpf.Former) error {
 	return bpf.Rows(f, "config", func(_ uint32, s bpf.NearlbSettings) error {
-		if s.Routed != 0 {
-			writeModes(c.store.settings, func(m *modes) { m.routed = 1 })
+		if s.Routed&routedHere != 0 {
+			writeModes(c.store.settings, func(m *modes) { m.routed |= routedHere })
 		}
 		return nil
 	})

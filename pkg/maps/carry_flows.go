@@ -28,13 +28,23 @@ func (c *Carrier) flows(f *bpf.Former, known *identities, done *Carried) error {
 	}
 	settings := read[bpf.NearlbSettings](c.store.settings, 0)
 	expiry := newExpiry(c.store.clock)
-	return bpf.Changes(f, "flows", func(_ uint32, set bpf.NearlbFlowSet) error {
-		for _, flow := range set.Ways {
+	begun := map[uint32]bpf.NearlbFlowBegun{}
+	err := bpf.Rows(f, "flow_begun", func(index uint32, set bpf.NearlbFlowBegun) error {
+		if set != (bpf.NearlbFlowBegun{}) {
+			begun[index] = set
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return bpf.Changes(f, "flows", func(index uint32, set bpf.NearlbFlowSet) error {
+		for way, flow := range set.Ways {
 			if flow.Word&flowPhase != flowLive || expiry.expired(&flow) {
 				continue
 			}
 			flow.Seen &^= seenCounted // nobody has counted it here: Recount does
-			if !known.translate(&flow) || !c.put(flow, &settings, expiry) {
+			if !known.translate(&flow) || !c.put(flow, begun[index].Ways[way], &settings, expiry) {
 				done.Left++
 				continue
 			}
@@ -58,8 +68,8 @@ func (c *Carrier) show(f *bpf.NearlbFlow) {
 	c.store.known(of, f.Frontend, f.FrontendPort).put(c.store.filter)
 }
 
-// put brings one entry over; false when its blocks have no room.
-func (c *Carrier) put(f bpf.NearlbFlow, settings *bpf.NearlbSettings, e expiry) bool {
+// put brings one entry over, with when it was made; false when its blocks have no room.
+func (c *Carrier) put(f bpf.NearlbFlow, begun uint32, settings *bpf.NearlbSettings, e expiry) bool {
 	at := f.Client
 	if f.Flags&(flowSNAT|flowAlias) == flowSNAT|flowAlias { // found by what the backend sees
 		at = settings.Sources[int(f.Source)%len(settings.Sources)]
@@ -92,7 +102,7 @@ func (c *Carrier) put(f bpf.NearlbFlow, settings *bpf.NearlbSettings, e expiry) 
 		if hash != keys.own && !hasTwin(&f) {
 			return false // its replies would not find it there
 		}
-		if c.claim(keys, hash, place, have.Word, &f) {
+		if c.claim(keys, hash, place, have.Word, &f, begun) {
 			return true
 		}
 	}
@@ -214,7 +224,7 @@ func (c *Carrier) room(hash uint64, blocks int, e expiry) (place, word uint32, f
 }
 
 // claim writes an entry as the programs do: shown to other writers first, and taken back if one of them has the same.
-func (c *Carrier) claim(keys flowKeys, hash uint64, place, word uint32, f *bpf.NearlbFlow) bool {
+func (c *Carrier) claim(keys flowKeys, hash uint64, place, word uint32, f *bpf.NearlbFlow, begun uint32) bool {
 	a := c.store.flows
 	state := flowWord(a, place, wordOfFlow)
 	claimed := word&^flowPhase + flowClaim
@@ -227,6 +237,7 @@ func (c *Carrier) claim(keys flowKeys, hash uint64, place, word uint32, f *bpf.N
 			atomic.StoreUint32(flowWord(a, place, i), value)
 		}
 	}
+	atomic.StoreUint32(c.store.beginning(place), begun)
 	c.store.setTag(place, flowTag(hash))
 	atomic.StoreUint32(state, claimed|flowClaimed)
 	a.written()

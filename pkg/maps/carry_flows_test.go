@@ -44,7 +44,7 @@ func TestACarriedConnectionIsNotEndedByTheOneBeforeIt(t *testing.T) {
 			TwinPort: swap16(41000), FrontendPort: swap16(where.Port()), Protocol: 6, Backend: 1, Generation: 1, Seen: row.first}
 		carry := func(seen uint32) {
 			flow.Seen = seen
-			if !c.put(flow, &settings, newExpiry(s.clock)) {
+			if !c.put(flow, 0, &settings, newExpiry(s.clock)) {
 				t.Errorf("%s: there is no room", name)
 			}
 		}
@@ -80,7 +80,7 @@ func TestAConnectionBeyondItsPortsBlocksIsCarriedToWhereItIsFound(t *testing.T) 
 	put := func(backend int, port, other uint16, flags uint8) bool {
 		return c.put(bpf.NearlbFlow{Word: flowLive, Client: address16(hostAddress(1).Addr()), Frontend: address16(hostAddress(2).Addr()), KeyPort: swap16(port),
 			TwinPort: swap16(other), FrontendPort: swap16(uint16(backend)), Protocol: 6, Backend: uint32(backend), Generation: 1, Flags: flags,
-			Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)}, &settings, newExpiry(s.clock))
+			Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)}, 0, &settings, newExpiry(s.clock))
 	}
 	room := blocksOwn * flowSets * flowWays
 	for i := range room {
@@ -139,7 +139,7 @@ func TestConnectionsOfAFullBlockAreAllCarried(t *testing.T) {
 			}
 		}
 		for _, f := range rapid.Permutation(flows).Draw(t, "order") {
-			if !c.put(f, &settings, newExpiry(s.clock)) {
+			if !c.put(f, 0, &settings, newExpiry(s.clock)) {
 				t.Fatalf("there is no room for the entry of port %d, other port %d", swap16(f.KeyPort), swap16(f.TwinPort))
 			}
 		}

@@ -21,6 +21,12 @@ const (
 	YieldNew     = Yield(bpf.NearlbYieldYIELD_NEW) // a connection's first packets as well: kube-proxy's rules are here
 )
 
+// The bits of modes.routed.
+const (
+	routedHere    = uint8(bpf.NearlbRoutedROUTED_HERE)
+	routedCounted = uint8(bpf.NearlbRoutedROUTED_FLOWS_COUNTED)
+)
+
 // modes are the bytes of the word of the settings that has several writers: the agent, who drains the node, and the programs.
 type modes struct{ disabled, draining, yield, routed uint8 }
 

@@ -14,16 +14,25 @@ import (
 
 // Flows lists the connections in the order of the table, one at a time: a table may have millions. Entries found by the backend's
 // side of a connection whose source port is translated have the flag "alias".
-func (r *Reader) Flows() iter.Seq2[FlowRow, error] {
+func (r *Reader) Flows() iter.Seq2[FlowRow, error] { return r.flows(nil) }
+
+// flows is Flows, with the bytes that were counted.
+func (r *Reader) flows(counted byteCounts) iter.Seq2[FlowRow, error] {
 	return func(yield func(FlowRow, error) bool) {
 		v, err := r.view()
 		if err != nil {
 			yield(FlowRow{}, err)
 			return
 		}
-		expiry := newExpiry(v.clock)
-		for _, f := range liveFlows(v.store) {
-			if f.Word&flowPhase == flowLive && !yield(v.flowRow(&f, expiry), nil) {
+		expiry, now := newExpiry(v.clock), v.clock.jiffies64()
+		for place, f := range liveFlows(v.store) {
+			if f.Word&flowPhase != flowLive {
+				continue
+			}
+			row := v.flowRow(&f, expiry)
+			row.AgeSeconds = v.since(place, f.Word, now)
+			v.fill(counted, &row, place, &f)
+			if !yield(row, nil) {
 				return
 			}
 		}

@@ -25,7 +25,7 @@ type strays struct {
 
 // open builds the mirror of what is in the tables.
 func open(s *store) (*Tables, error) {
-	for name, a := range map[string]*array{"records": s.records, "slots": s.slots, "backends": s.backends, "backend_health": s.health, "flows": s.flows, "flow_tags": s.tags, "flow_spills": s.spills, "syn_times": s.syn,
+	for name, a := range map[string]*array{"records": s.records, "slots": s.slots, "backends": s.backends, "backend_health": s.health, "flows": s.flows, "flow_tags": s.tags, "flow_spills": s.spills, "flow_begun": s.begun, "syn_times": s.syn,
 		"known_addresses": s.filter, "config": s.settings} {
 		if err := a.check(name); err != nil {
 			return nil, err
@@ -56,7 +56,10 @@ func open(s *store) (*Tables, error) {
 		t.lookAt(p)
 	}
 	t.sources = restoreSources(t.store.settings, t.now())
-	t.writeSources() // who carried them over may not know of the bits
+	t.writeSources()                         // who carried them over may not know of the bits
+	if err := s.endFlowCount(); err != nil { // the agent before was asked
+		return nil, fmt.Errorf("restore tables: %w", err)
+	}
 	return t, t.defaults()
 }
 

@@ -144,9 +144,14 @@ type FlowRow struct {
 	State        string     `json:"state"`        // new, answered, open, closing, closed, reset, expired: FlowStates
 	Seen         []string   `json:"seen"`         // reply, client-fin, server-fin, reset, established, refused ...
 	IdleSeconds  int64      `json:"idleSeconds"`
-	Expired      bool       `json:"expired"` // free to be overwritten
-	Node         string     `json:"node"`    // the backend's
-	Zone         string     `json:"zone"`    // the backend's
+	AgeSeconds   *int64     `json:"ageSeconds,omitempty"` // since the entry was made; nil: not known
+	Expired      bool       `json:"expired"`              // free to be overwritten
+	Node         string     `json:"node"`                 // the backend's
+	Zone         string     `json:"zone"`                 // the backend's
+
+	// Bytes of packets while somebody asks for them (Reader.CountedFlows); nil: not asked for, or not counted.
+	BytesSent     *uint64 `json:"bytesSent,omitempty"`     // by the client
+	BytesReceived *uint64 `json:"bytesReceived,omitempty"` // by the client
 }
 
 // AffinityRow is one client that session affinity remembers.

@@ -26,6 +26,7 @@ type store struct {
 	flows    *array
 	tags     *array // of flows: flow_tags
 	spills   *array // of flows: flow_spills
+	begun    *array // of flows: flow_begun
 	syn      *array // of backends: syn_times
 	filter   *array
 	settings *array
@@ -42,6 +43,8 @@ type store struct {
 	tunnelNodes     hash[uint32, bpf.NearlbTunnelNode] // by number in names
 	tunnelAddresses hash[bpf.NearlbAddress, uint32]    // of nodes -> that number
 	localBackends   hash[bpf.NearlbLocalKey, uint32]   // endpoints of this node -> backend id
+
+	flowBytes hash[uint32, bpf.NearlbFlowBytes] // by place
 
 	answerNames  hash[bpf.NearlbAnswerKey, bpf.NearlbAnswer]
 	answerConfig hash[uint32, bpf.NearlbAnswerSettings]
@@ -76,6 +79,7 @@ func (s *store) again() *store {
 	other.ranges, other.names, other.devices = s.ranges.again(), s.names.again(), s.devices.again()
 	other.socks, other.fragments = s.socks.again(), s.fragments.again()
 	other.tunnel, other.tunnelNodes = s.tunnel.again(), s.tunnelNodes.again()
+	other.flowBytes = s.flowBytes.again()
 	other.tunnelAddresses, other.localBackends = s.tunnelAddresses.again(), s.localBackends.again()
 	return &other
 }
@@ -108,7 +112,8 @@ type counters[T any] interface {
 
 // clock is the time that the programs see.
 type clock interface {
-	jiffies() uint32   // low 32 bits
+	jiffies() uint32 // low 32 bits
+	jiffies64() uint64
 	perSecond() uint32 // jiffies
 	boot() uint64      // nanoseconds since boot, suspend included
 }

@@ -34,6 +34,7 @@ func memoryStore(sizes bpf.Sizes) *store {
 		flows:           newMemory[bpf.NearlbFlowSet](sizes.FlowSets),
 		tags:            newMemory[bpf.NearlbFlowBlock]((sizes.FlowSets + uint32(flowSets) - 1) / uint32(flowSets)),
 		spills:          newMemory[bpf.NearlbFlowSpill](1),
+		begun:           newMemory[bpf.NearlbFlowBegun](sizes.FlowSets),
 		syn:             newMemory[bpf.NearlbSynTimes](sizes.Backends),
 		filter:          newMemory[bpf.NearlbKnownBits](filterWords),
 		settings:        newMemory[bpf.NearlbSettings](1),
@@ -48,6 +49,7 @@ func memoryStore(sizes bpf.Sizes) *store {
 		localBackends:   newMemoryHash[bpf.NearlbLocalKey, uint32](localBackendLimit),
 		socks:           newMemoryHash[bpf.NearlbSockKey, bpf.NearlbSockValue](sockLimit),
 		fragments:       newMemoryHash[bpf.NearlbFragmentKey, bpf.NearlbFragmentValue](sizes.Fragments),
+		flowBytes:       newMemoryHash[uint32, bpf.NearlbFlowBytes](flowsCounted),
 		answerNames:     newMemoryHash[bpf.NearlbAnswerKey, bpf.NearlbAnswer](sizes.Answers),
 		answerConfig:    newMemoryHash[uint32, bpf.NearlbAnswerSettings](1),
 		verdicts:        newMemoryCounters[bpf.NearlbVerdictCounter](),
@@ -156,6 +158,7 @@ func (c *memoryCounters[T]) zero(index uint32) error {
 // memoryClock counts from the store's making.
 type memoryClock struct{ start time.Time }
 
-func (c *memoryClock) jiffies() uint32   { return uint32(time.Since(c.start) / (time.Second / 100)) }
+func (c *memoryClock) jiffies() uint32   { return uint32(c.jiffies64()) }
+func (c *memoryClock) jiffies64() uint64 { return uint64(time.Since(c.start) / (time.Second / 100)) }
 func (c *memoryClock) perSecond() uint32 { return 100 }
 func (c *memoryClock) boot() uint64      { return uint64(time.Since(c.start)) }

@@ -27,6 +27,7 @@ func kernelStore(m *bpf.NearlbMaps, readOnly bool) (*store, error) {
 		flows:           mapArray[bpf.NearlbFlowSet](mapped, m.Flows),
 		tags:            mapArray[bpf.NearlbFlowBlock](mapped, m.FlowTags),
 		spills:          mapArray[bpf.NearlbFlowSpill](mapped, m.FlowSpills),
+		begun:           mapArray[bpf.NearlbFlowBegun](mapped, m.FlowBegun),
 		syn:             mapArray[bpf.NearlbSynTimes](mapped, m.SynTimes),
 		filter:          mapArray[bpf.NearlbKnownBits](mapped, m.KnownAddresses),
 		settings:        mapArray[bpf.NearlbSettings](mapped, m.Config),
@@ -41,6 +42,7 @@ func kernelStore(m *bpf.NearlbMaps, readOnly bool) (*store, error) {
 		localBackends:   &kernelHash[bpf.NearlbLocalKey, uint32]{table: m.LocalBackends},
 		socks:           &kernelHash[bpf.NearlbSockKey, bpf.NearlbSockValue]{table: m.Socks},
 		fragments:       &kernelHash[bpf.NearlbFragmentKey, bpf.NearlbFragmentValue]{table: m.Fragments},
+		flowBytes:       &kernelHash[uint32, bpf.NearlbFlowBytes]{table: m.FlowBytes},
 		answerNames:     &kernelHash[bpf.NearlbAnswerKey, bpf.NearlbAnswer]{table: m.Answers},
 		answerConfig:    &kernelHash[uint32, bpf.NearlbAnswerSettings]{table: m.AnswerConfig},
 		verdicts:        &kernelCounters[bpf.NearlbVerdictCounter]{table: m.Verdicts},
@@ -209,5 +211,6 @@ func (n *kernelNames) all() iter.Seq2[nameKey, string] {
 type kernelClock struct{ hz uint32 }
 
 func (c kernelClock) jiffies() uint32   { return bpf.Jiffies() }
+func (c kernelClock) jiffies64() uint64 { return bpf.Jiffies64() }
 func (c kernelClock) perSecond() uint32 { return c.hz }
 func (c kernelClock) boot() uint64      { return bpf.BootNanoseconds() }

@@ -96,6 +96,7 @@ func tinyShares(weights, due []uint32) []uint32 {
 type standing struct{}
 
 func (standing) jiffies() uint32   { return 0 }
+func (standing) jiffies64() uint64 { return 0 }
 func (standing) perSecond() uint32 { return 100 }
 func (standing) boot() uint64      { return 0 }
 

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+)
+
+// countFirst is for how long bytes were counted when they are shown first.
+const countFirst = time.Second
+
+// flowCounting has the agent count bytes of flows as long as they are shown.
+type flowCounting struct {
+	live *agentFlags
+	errs io.Writer
+	said time.Time // since when bytes are counted, as was said last
+}
+
+// ask has the agent count on where bytes are asked for, and waits until there is something to show.
+func (c *flowCounting) ask(ctx context.Context, bytes bool) error {
+	if !bytes {
+		return nil
+	}
+	count, err := agent.AskFlowCount(ctx, c.live.lockDir, c.live.pins.pinPath)
+	if errors.Is(err, agent.ErrNotAsked) {
+		return fmt.Errorf("--bytes: the agent has bytes counted, and %w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("--bytes: %w", err)
+	}
+	if !count.Since.Equal(c.said) {
+		sayAside(c.errs, "bytes are counted since "+clock(count.Since, time.Now())+", and until a minute after the last question")
+		c.said = count.Since
+	}
+	return rest(ctx, time.Until(count.Since.Add(countFirst)))
+}
+
+// rest waits for so long, or until ctx ends.
+func rest(ctx context.Context, long time.Duration) error {
+	if long <= 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(min(long, countFirst)):
+		return nil
+	}
+}

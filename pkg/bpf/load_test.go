@@ -199,6 +199,44 @@ func TestTablesAreOpenedReadOnlyForTheCommandLine(t *testing.T) {
 	}
 }
 
+// An agent of before some tables leaves the others, and so does who removes pins. Before any programs are pinned it is a first start.
+func TestTablesThatAreMissingAmongOthersAreNamed(t *testing.T) {
+	path := privileged.Bpffs(t)
+	load(t, bpf.Options{Sizes: small(), PinPath: path})
+	own := filepath.Dir(bpf.LinkDirectory(path))
+	said := func(removed ...string) string {
+		for _, name := range removed {
+			if err := os.Remove(filepath.Join(own, "maps", name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := bpf.OpenMaps(path, true)
+		if err == nil || errors.Is(err, bpf.ErrNoAgent) {
+			t.Fatalf("tables are missing, and the error is %v", err)
+		}
+		return err.Error()
+	}
+	if text := said(bpf.NearlbMapFlowSpills); !strings.Contains(text, "but not table flow_spills: an agent of another version") {
+		t.Error(text)
+	}
+	if text := said(bpf.NearlbMapFlows, bpf.NearlbMapNames, bpf.NearlbMapVerdicts); !strings.Contains(text, "but not table flow_spills, flows, names and 1 more: ") {
+		t.Error(text)
+	}
+	load(t, bpf.Options{Sizes: small(), PinPath: path}) // as it says
+	if tables, err := bpf.OpenMaps(path, true); err != nil {
+		t.Error(err)
+	} else {
+		tables.Close()
+	}
+	said(bpf.NearlbMapFlows)
+	if err := os.RemoveAll(filepath.Join(own, "programs")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bpf.OpenMaps(path, true); !errors.Is(err, bpf.ErrNoAgent) {
+		t.Errorf("no program is pinned yet, and the error is %v", err)
+	}
+}
+
 func TestPinningOutsideABpffsSaysHowToMountOne(t *testing.T) {
 	privileged.Require(t)
 	_, err := bpf.Load(bpf.Options{PinPath: filepath.Join(t.TempDir(), "pins")})

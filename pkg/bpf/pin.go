@@ -8,7 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -270,7 +272,7 @@ func OpenMaps(pinPath string, readOnly bool) (*NearlbMaps, error) {
 		}
 		if err != nil {
 			closeAll(found)
-			return nil, openError(pinPath, name, err)
+			return nil, openError(pinPath, name, spec, err)
 		}
 	}
 	opened := &NearlbMaps{}
@@ -282,7 +284,7 @@ func openPinned(path string, readOnly bool) (*ebpf.Map, error) {
 	return ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: readOnly})
 }
 
-func openError(pinPath, name string, err error) error {
+func openError(pinPath, name string, spec *ebpf.CollectionSpec, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return explain("open pinned table "+name, err)
 	}
@@ -296,7 +298,36 @@ func openError(pinPath, name string, err error) error {
 				pinPath, g.name(), layoutVersion, ErrIncompatible)
 		}
 	}
+	if gone, served := unpinned(own(pinPath), spec); served && len(gone) > 0 {
+		return fmt.Errorf("open tables under %s: programs are pinned there, but not table %s: an agent of another version made them, or somebody removed pins: "+
+			"use the nearlb whose agent runs, or start this one's agent, which makes what is missing", pinPath, shortList(gone))
+	}
 	return fmt.Errorf("open tables under %s: %w (start `nearlb agent`, or name its --pin-path)", pinPath, ErrNoAgent)
+}
+
+// unpinned lists the tables that a generation lacks, and tells whether it has programs: they are pinned after the tables, so without them
+// it may be a first start that goes on.
+func unpinned(g generation, spec *ebpf.CollectionSpec) (tables []string, served bool) {
+	for name, want := range spec.Maps {
+		if perLoad(want) || internal(name) {
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(g.maps(), name)); errors.Is(err, fs.ErrNotExist) {
+			tables = append(tables, name)
+		}
+	}
+	slices.Sort(tables)
+	loads, err := os.ReadDir(g.programs())
+	return tables, err == nil && slices.ContainsFunc(loads, func(load os.DirEntry) bool { return !strings.HasPrefix(load.Name(), unfinishedLoad) })
+}
+
+// shortList names the first ones.
+func shortList(names []string) string {
+	const most = 3
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Pinning tells tables in force from others that take their place.

@@ -5,7 +5,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -16,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -72,8 +70,9 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 		if only.narrows() {
 			show.empty = "Nothing matches the filters."
 		}
-		follows := live.sayWhoseTables(cmd.ErrOrStderr())
+		owner := tableOwner{live: &live, notes: notesOf(cmd.ErrOrStderr(), &again, output.value)}
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
+			owner.look(w, width)
 			return pins.read(func(reader *maps.Reader) error {
 				kept := func(row R) bool { return d.keep(row, &only) }
 				rows, err := collect(d.rows(reader), func(row R) bool { return again.on || kept(row) })
@@ -94,10 +93,9 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 				if output.value == formatName {
 					return d.printNames(w, rows)
 				}
-				if d.ask != nil && follows && output.value != formatTable {
-					if err := d.ask(cmd.Context(), &live, rows); err != nil && !errors.Is(err, agent.ErrNotAsked) {
-						sayAside(cmd.ErrOrStderr(), oneLine(err.Error()))
-					}
+				if d.ask != nil && output.value != formatTable {
+					err := owner.ask(func() error { return d.ask(cmd.Context(), &live, rows) })
+					owner.unanswered(w, width, "", err)
 				}
 				return show.all(w, width, rows)
 			})

@@ -64,8 +64,7 @@ first question waits a second, so that there is something to show.`,
 		}
 		keep := func(r *maps.FlowRow) bool { return states.keeps(r.State, only.all) && keepFlow(r, &only) }
 		list := func(reader *maps.Reader) iter.Seq2[maps.FlowRow, error] { return sieve(reader.Flows(), keep) }
-		live.sayWhoseTables(cmd.ErrOrStderr())
-		counting := flowCounting{live: &live, errs: cmd.ErrOrStderr()}
+		counting := flowCounting{tableOwner{live: &live, notes: notesOf(cmd.ErrOrStderr(), &again, output.value)}}
 		if bytes {
 			list = func(reader *maps.Reader) iter.Seq2[maps.FlowRow, error] { return sieve(reader.CountedFlows(), keep) }
 		}
@@ -80,7 +79,7 @@ first question waits a second, so that there is something to show.`,
 				return err
 			}
 			return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
-				if err := counting.ask(cmd.Context(), bytes); err != nil {
+				if err := counting.begin(cmd.Context(), w, width, bytes); err != nil {
 					return err
 				}
 				return pins.read(func(reader *maps.Reader) error {
@@ -98,7 +97,7 @@ first question waits a second, so that there is something to show.`,
 			return err
 		}
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
-			if err := counting.ask(cmd.Context(), bytes); err != nil {
+			if err := counting.begin(cmd.Context(), w, width, bytes); err != nil {
 				return err
 			}
 			return pins.read(func(reader *maps.Reader) error {

@@ -16,28 +16,24 @@ import (
 const countFirst = time.Second
 
 // flowCounting has the agent count bytes of flows as long as they are shown.
-type flowCounting struct {
-	live *agentFlags
-	errs io.Writer
-	said time.Time // since when bytes are counted, as was said last
-}
+type flowCounting struct{ owner tableOwner }
 
-// ask has the agent count on where bytes are asked for, and waits until there is something to show.
-func (c *flowCounting) ask(ctx context.Context, bytes bool) error {
+// begin says whose tables are shown, has the agent count on where bytes are asked for, and waits until there is something to show.
+func (c *flowCounting) begin(ctx context.Context, page io.Writer, width int, bytes bool) error {
+	c.owner.look(page, width)
 	if !bytes {
 		return nil
 	}
-	count, err := agent.AskFlowCount(ctx, c.live.lockDir, c.live.pins.pinPath)
+	live := c.owner.live
+	count, err := agent.AskFlowCount(ctx, live.lockDir, live.pins.pinPath)
 	if errors.Is(err, agent.ErrNotAsked) {
 		return fmt.Errorf("--bytes: the agent has bytes counted, and %w", err)
 	}
 	if err != nil {
 		return fmt.Errorf("--bytes: %w", err)
 	}
-	if !count.Since.Equal(c.said) {
-		sayAside(c.errs, "bytes are counted since "+clock(count.Since, time.Now())+", and until a minute after the last question")
-		c.said = count.Since
-	}
+	since := clock(count.Since, time.Now())
+	c.owner.notes.say(page, width, "count", since, "bytes are counted since "+since+", and until a minute after the last question")
 	return rest(ctx, time.Until(count.Since.Add(countFirst)))
 }
 

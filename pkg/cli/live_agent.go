@@ -12,8 +12,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/pflag"
-
-	"github.com/nearlb/nearlb/pkg/agent"
 )
 
 // agentFlags say which agent is asked.
@@ -25,16 +23,6 @@ type agentFlags struct {
 func (f *agentFlags) add(flags *pflag.FlagSet) {
 	f.pins.add(flags)
 	addLockDir(flags, &f.lockDir)
-}
-
-// sayWhoseTables says on standard error that no agent follows changes, and since when, where one has left tables. Where no agent's status is
-// to be found nobody knows: it may be elsewhere. It tells whether one follows them, which may be asked.
-func (f *agentFlags) sayWhoseTables(errs io.Writer) (follows bool) {
-	status, err := agent.ReadStatus(f.lockDir, f.pins.pinPath)
-	if err == nil && !works(status) {
-		sayAside(errs, "the agent is "+oneLine(agentText(status, time.Now())))
-	}
-	return err == nil && works(status)
 }
 
 // sayAside says on standard error what concerns the rows on standard output: on one line, but where a terminal is narrower.

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,31 +16,107 @@ import (
 
 // Tables that a dead agent left are told to be so, on standard error: what reads the rows is not disturbed.
 func TestTheTablesOfADeadAgentSaySinceWhenTheyAre(t *testing.T) {
-	namespace, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for state, want := range map[agent.State]string{agent.Serving: "", agent.Stopped: "nearlb: the agent is stopped 5m ago"} {
 		live := agentFlags{pinFlags{filepath.Join(t.TempDir(), "pins")}, t.TempDir()}
-		path := agent.StatusPath(live.lockDir, live.pins.pinPath)
-		text, err := json.Marshal(map[string]any{"pid": os.Getpid(), "pidNamespace": namespace, "state": state, "version": "v9"})
-		if err == nil {
-			err = os.WriteFile(path, text, 0o600)
-		}
-		if before := time.Now().Add(-5 * time.Minute); err == nil && state == agent.Stopped {
-			err = os.Chtimes(path, before, before)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		leaveStatus(t, &live, state, map[agent.State]time.Duration{agent.Stopped: 5 * time.Minute}[state])
 		var said strings.Builder
-		live.sayWhoseTables(&said)
+		(&tableOwner{live: &live, notes: notesOf(&said, &watchFlags{}, "")}).look(&said, 0)
 		if !strings.HasPrefix(said.String(), want) || (want == "") != (said.String() == "") {
 			t.Errorf("%s: %q", state, said.String())
 		}
 	}
 	var said strings.Builder
-	if (&agentFlags{pinFlags{t.TempDir()}, t.TempDir()}).sayWhoseTables(&said); said.Len() > 0 {
+	nobody := tableOwner{live: &agentFlags{pinFlags{t.TempDir()}, t.TempDir()}, notes: notesOf(&said, &watchFlags{}, "")}
+	if nobody.look(&said, 0); said.Len() > 0 {
 		t.Errorf("without a status: %q", said.String())
+	}
+}
+
+// leaveStatus writes the status of an agent in this process's place, as if it had done so a time ago.
+func leaveStatus(t *testing.T, live *agentFlags, state agent.State, ago time.Duration) {
+	t.Helper()
+	namespace, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, at := agent.StatusPath(live.lockDir, live.pins.pinPath), time.Now().Add(-ago)
+	text, err := json.Marshal(map[string]any{"pid": os.Getpid(), "pidNamespace": namespace, "state": state, "version": "v9"})
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err == nil {
+		err = os.Chtimes(path, at, at)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each question that a hanging agent leaves without an answer takes half a minute: it gets one, and the next after a sign of life.
+func TestAnAgentThatDoesNotAnswerIsNotAskedWithEachPrint(t *testing.T) {
+	live := agentFlags{pinFlags{filepath.Join(t.TempDir(), "pins")}, t.TempDir()}
+	var said strings.Builder
+	owner := tableOwner{live: &live, notes: notesOf(&said, &watchFlags{on: true}, formatWide)}
+	asked, fails := 0, errors.New("no answer within a long time")
+	print := func() error {
+		owner.look(&said, 0)
+		err := owner.ask(func() error { asked++; return fails })
+		owner.unanswered(&said, 0, "", err)
+		return err
+	}
+	for _, step := range []struct {
+		what  string
+		state agent.State
+		ago   time.Duration
+		fails error
+		asked int
+		want  error
+	}{
+		{"it hangs", agent.Serving, time.Second, fails, 1, fails},
+		{"it hangs", agent.Serving, time.Second, fails, 1, errNoAnswer},
+		{"it is silent for long", agent.Serving, time.Minute, fails, 1, errNoAnswer},
+		{"it works again", agent.Serving, 0, nil, 2, nil},
+		{"it works", agent.Serving, 0, nil, 3, nil},
+		{"it has stopped", agent.Stopped, 0, nil, 3, agent.ErrNotAsked},
+	} {
+		if step.what != "it hangs" || asked == 0 {
+			leaveStatus(t, &live, step.state, step.ago)
+		}
+		fails = step.fails
+		if err := print(); err != step.want || asked != step.asked {
+			t.Errorf("%s: asked %d times, %v; want %d, %v", step.what, asked, err, step.asked, step.want)
+		}
+	}
+	if text := said.String(); strings.Count(text, "no answer within") != 1 || strings.Count(text, "the agent is not responding")+strings.Count(text, "the agent is stopped") < 1 {
+		t.Errorf("it says:\n%s", text)
+	}
+}
+
+// On standard error a note is there once for as long as it holds. Pages on a terminal take each other's place, and with them what was said
+// before the first one.
+func TestANoteIsInEachPageOfATerminalAndElsewhereOnce(t *testing.T) {
+	for _, paged := range []bool{true, false} {
+		width := 0
+		if paged {
+			width = 40
+		}
+		var errs, page strings.Builder
+		n := notesOf(&errs, &watchFlags{on: true}, formatTable)
+		for _, which := range []string{"a", "a", "b", "b"} {
+			n.say(&page, width, "owner", which, "the agent is "+which+", and that is a long line of text")
+		}
+		n.forget("owner")
+		n.say(&page, width, "owner", "b", "back")
+		counts := func(text string) [3]int {
+			return [3]int{strings.Count(text, "nearlb: the agent is a"), strings.Count(text, "nearlb: the agent is b"), strings.Count(text, "nearlb: back")}
+		}
+		if paged && (errs.Len() > 0 || counts(page.String()) != [3]int{2, 2, 1}) || !paged && (page.Len() > 0 || counts(errs.String()) != [3]int{1, 1, 1}) {
+			t.Errorf("on a terminal %v: pages\n%s\nstandard error\n%s", paged, page.String(), errs.String())
+		}
+		for line := range strings.Lines(page.String()) {
+			if len(line) > 41 {
+				t.Errorf("wider than the terminal: %q", line)
+			}
+		}
 	}
 }

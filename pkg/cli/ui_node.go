@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/agent"
@@ -187,7 +188,9 @@ func lookAtWhy(ctx context.Context, live *agentFlags, name lb.ServiceName, clien
 	doc = uiWhy{whyDocument: diagnose(s), Frontends: list(s.frontends)}
 	doc.Drops = lastDrops(doc.Drops)
 	doc.Backends = list(s.backends)
-	zones, err := lookAtZones(ctx, live, &filter{service: name.String(), all: true})
+	owner := tableOwner{live: live, notes: notesOf(io.Discard, &watchFlags{}, "")}
+	owner.look(io.Discard, 0)
+	zones, err := lookAtZones(ctx, &owner, &filter{service: name.String(), all: true})
 	if err != nil {
 		return doc, err
 	}

@@ -82,8 +82,10 @@ the node count as where they come in: on this node.`,
 		if err := only.take(args); err != nil {
 			return err
 		}
+		owner := tableOwner{live: &live, notes: notesOf(cmd.ErrOrStderr(), &again, output.value)}
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
-			seen, err := lookAtZones(cmd.Context(), &live, &only)
+			owner.look(w, width)
+			seen, err := lookAtZones(cmd.Context(), &owner, &only)
 			if err != nil {
 				return err
 			}
@@ -91,10 +93,10 @@ the node count as where they come in: on this node.`,
 				return fmt.Errorf("no Service with backends matches %q%s: nearlb services lists those there are", args[0], only.within())
 			}
 			if seen.unsaid != nil {
-				sayAside(cmd.ErrOrStderr(), "this node's zone is taken from its backends: "+oneLine(seen.unsaid.Error()))
+				owner.notes.say(w, width, "zone", seen.unsaid.Error(), "this node's zone is taken from its backends: "+oneLine(seen.unsaid.Error()))
 			}
 			if seen.unknown != nil {
-				sayAside(cmd.ErrOrStderr(), "what settings would change is not known: "+oneLine(seen.unknown.Error()))
+				owner.notes.say(w, width, "settings", seen.unknown.Error(), "what settings would change is not known: "+oneLine(seen.unknown.Error()))
 			}
 			return seen.print(w, width, output.value, only.all)
 		})
@@ -110,11 +112,10 @@ type zonesSeen struct {
 	unknown    error // why no row has settings, where one should
 }
 
-func lookAtZones(ctx context.Context, live *agentFlags, only *filter) (*zonesSeen, error) {
-	seen := &zonesSeen{}
-	status, err := agent.ReadStatus(live.lockDir, live.pins.pinPath)
-	if seen.unsaid = err; err == nil {
-		seen.node, seen.zone = status.Node.Name, status.Node.Zone
+func lookAtZones(ctx context.Context, owner *tableOwner, only *filter) (*zonesSeen, error) {
+	seen, live := &zonesSeen{unsaid: owner.unknown}, owner.live
+	if owner.unknown == nil {
+		seen.node, seen.zone = owner.status.Node.Name, owner.status.Node.Zone
 	}
 	if err := live.pins.read(func(r *maps.Reader) error { return seen.read(r, only) }); err != nil {
 		return nil, err
@@ -127,8 +128,11 @@ func lookAtZones(ctx context.Context, live *agentFlags, only *filter) (*zonesSee
 	}
 	slices.SortFunc(crossing, lb.ServiceName.Compare)
 	if crossing = slices.Compact(crossing); len(crossing) > 0 {
-		outcomes, err := agent.AskZones(ctx, live.lockDir, live.pins.pinPath, crossing)
-		seen.unknown = err
+		var outcomes []decide.Outcome
+		seen.unknown = owner.ask(func() (err error) {
+			outcomes, err = agent.AskZones(ctx, live.lockDir, live.pins.pinPath, crossing)
+			return err
+		})
 		seen.settle(outcomes)
 	}
 	return seen, nil

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+)
+
+var errNoAnswer = errors.New("the agent does not answer")
+
+// tableOwner is the agent whose tables a command prints, perhaps again and again. It is known after look.
+type tableOwner struct {
+	live    *agentFlags
+	notes   notes
+	status  agent.Status
+	unknown error     // why there is no status: the agent may be elsewhere
+	silent  time.Time // what it had written last when it left a question without an answer
+}
+
+// look asks anew who that is, and says where it follows no changes, and since when.
+func (o *tableOwner) look(page io.Writer, width int) {
+	o.status, o.unknown = agent.ReadStatus(o.live.lockDir, o.live.pins.pinPath)
+	if o.unknown != nil || works(o.status) {
+		o.notes.forget("owner")
+		return
+	}
+	o.notes.say(page, width, "owner", stateOf(o.status), "the agent is "+oneLine(agentText(o.status, time.Now())))
+}
+
+// stateOf is what the note about an agent that does not work depends on, but for the time that goes by.
+func stateOf(a agent.Status) string {
+	switch {
+	case a.State == agent.Stopped:
+		return "stopped"
+	case a.Running:
+		return "stale"
+	}
+	return "gone"
+}
+
+// ask asks the agent. One that does not run is not asked, nor one that hangs; one that left a question without an answer, not before it has
+// written its status again.
+func (o *tableOwner) ask(question func() error) error {
+	switch {
+	case o.unknown != nil:
+	case !o.status.Running:
+		return agent.ErrNotAsked
+	case o.status.Stale, o.status.Written.Equal(o.silent):
+		return errNoAnswer
+	}
+	err := question()
+	if err != nil {
+		o.silent = o.status.Written
+	}
+	return err
+}
+
+// unanswered says that a question failed, and what is not known therefore. That nobody follows changes was said.
+func (o *tableOwner) unanswered(page io.Writer, width int, what string, err error) {
+	switch {
+	case err == nil:
+		o.notes.forget("question")
+	case !errors.Is(err, errNoAnswer) && !errors.Is(err, agent.ErrNotAsked):
+		o.notes.say(page, width, "question", err.Error(), what+oneLine(err.Error()))
+	}
+}
+
+// notes are what a command says beside its rows: on standard error, once for as long as it is so; in each page where pages take each other's
+// place on a terminal, and with them what standard error had.
+type notes struct {
+	errs  io.Writer
+	paged bool
+	said  map[string]string // by subject, which one
+}
+
+// notesOf are those of a command whose rows have this format.
+func notesOf(errs io.Writer, again *watchFlags, format string) notes {
+	return notes{errs, again.on && (format == formatTable || format == formatWide), map[string]string{}}
+}
+
+// say says which of the notes on a subject holds.
+func (n *notes) say(page io.Writer, width int, subject, which, text string) {
+	if n.paged && width > 0 {
+		writeFolded(page, width, "nearlb: ", text)
+	} else if n.said[subject] != which {
+		sayAside(n.errs, text)
+	}
+	n.said[subject] = which
+}
+
+// forget has a note on a subject said again when it comes back.
+func (n *notes) forget(subject string) { delete(n.said, subject) }

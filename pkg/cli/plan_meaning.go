@@ -16,6 +16,9 @@ func meaning(kind explain.Kind, word string, node planNode) string {
 
 // reasonText says in words what a reason of an endpoint says in one: why it gets traffic from this node or does not.
 func reasonText(reason lb.Reason, node planNode) string {
+	if reason == stateEjected { // no decision about the objects, and why says it all the same
+		return meaning(explain.State, stateEjected, node)
+	}
 	return meaning(explain.Reason, string(reason), node)
 }
 

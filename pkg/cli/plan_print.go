@@ -21,7 +21,7 @@ func writePlan(w io.Writer, width int, wide bool, doc planDocument) error {
 	} else if err := writeTable(w, width, wide, frontendColumns(), doc.Frontends); err != nil {
 		return err
 	} else {
-		writeNotes(w, doc)
+		writeNotes(w, width, doc)
 	}
 	fmt.Fprintln(w)
 	if len(doc.Endpoints) == 0 {
@@ -29,7 +29,7 @@ func writePlan(w io.Writer, width int, wide bool, doc planDocument) error {
 	} else if err := writeTable(w, width, wide, endpointColumns(doc), doc.Endpoints); err != nil {
 		return err
 	} else if !wide {
-		writeLegend(w, doc)
+		writeLegend(w, width, doc)
 	}
 	if len(doc.Problems) == 0 {
 		return nil
@@ -39,25 +39,25 @@ func writePlan(w io.Writer, width int, wide bool, doc planDocument) error {
 }
 
 // writeLegend explains each reason once; the wide table says it at every endpoint, with its names.
-func writeLegend(w io.Writer, doc planDocument) {
+func writeLegend(w io.Writer, width int, doc planDocument) {
 	seen := map[string]bool{}
 	for _, e := range doc.Endpoints {
 		key := string(e.Reason)
 		if text := reasonText(e.Reason, doc.Node); !seen[key] {
 			seen[key] = true
-			fmt.Fprintf(w, "  %s: %s\n", key, printable(text))
+			writeFolded(w, width, "  ", key+": "+printable(text))
 		}
 	}
 }
 
 // writeNotes explains each note of a side once.
-func writeNotes(w io.Writer, doc planDocument) {
+func writeNotes(w io.Writer, width int, doc planDocument) {
 	seen := map[lb.Note]bool{"": true}
 	for _, f := range doc.Frontends {
 		for _, note := range []lb.Note{f.Internal.Note, f.External.Note} {
 			if !seen[note] {
 				seen[note] = true
-				fmt.Fprintf(w, "  %s: %s\n", note, printable(noteText(note, doc.Node)))
+				writeFolded(w, width, "  ", string(note)+": "+printable(noteText(note, doc.Node)))
 			}
 		}
 	}

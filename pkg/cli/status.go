@@ -327,7 +327,7 @@ func writeComplaints(w io.Writer, width int, a *agent.Status) error {
 	}
 	for _, f := range a.Failing {
 		fmt.Fprintln(w)
-		writeFacts(w, width, fmt.Sprintf("failing   %s: %s (%d attempts)", f.Service, oneLine(f.Error), f.Attempts))
+		writeFacts(w, width, fmt.Sprintf("failing   %s: %s (attempts: %d)", f.Service, oneLine(f.Error), f.Attempts))
 	}
 	for _, trouble := range a.Trouble {
 		fmt.Fprintln(w)

@@ -36,6 +36,16 @@ func (s *seen) failing() (all []failingRow) {
 	return all
 }
 
+// met is an endpoint as connections meet it: what was decided of the objects, but for those that do not answer and are left out.
+func (s *seen) met(e planEndpoint) planEndpoint {
+	if e.Selected && slices.ContainsFunc(s.backends, func(r maps.BackendRow) bool {
+		return r.EjectedUntil != "" && r.Service == e.Service && r.Port == e.Port && r.Protocol == e.Protocol.String() && r.Address == e.Address && r.BackendPort == e.EndpointPort
+	}) {
+		e.Selected, e.Reason = false, stateEjected
+	}
+	return e
+}
+
 // wantsPort tells whether a port of the Service, by its name, was asked for.
 func (s *seen) wantsPort(name string) bool {
 	return s.port == "" || s.port == name || slices.ContainsFunc(s.frontends, func(f maps.FrontendRow) bool { return f.Port == name && s.wants(f) })

@@ -48,7 +48,7 @@ func diagnose(s *seen) whyDocument {
 	}
 	for _, e := range s.news.Endpoints {
 		if s.wantsPort(e.Port.Port) {
-			doc.Endpoints = append(doc.Endpoints, newPlanEndpoint(e))
+			doc.Endpoints = append(doc.Endpoints, s.met(newPlanEndpoint(e)))
 		}
 	}
 	slices.SortFunc(doc.Problems, lb.Problem.Compare)
@@ -217,7 +217,7 @@ func (s *seen) ofDrops() []cause {
 	if !slices.Contains(decided, last.Reason) {
 		next = "nearlb explain " + last.Reason + " says what to do; nearlb drops -f shows whether it goes on"
 	}
-	return []cause{{"dropped-before", fmt.Sprintf("it was refused before: %d packets in the last 10 minutes, the last one %s (%s: %s)", len(s.drops), ago(last.Time, s.now), last.Verdict, last.Reason), next}}
+	return []cause{{"dropped-before", fmt.Sprintf("it was refused before: packets in the last 10 minutes: %d, the last one %s (%s: %s)", len(s.drops), ago(last.Time, s.now), last.Verdict, last.Reason), next}}
 }
 
 // decided are reasons that only a publication ends or begins.

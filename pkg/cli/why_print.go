@@ -36,7 +36,7 @@ func writeWhy(w io.Writer, width int, doc whyDocument) error {
 		if err := writeTable(w, width, false, endpointColumns(plan), doc.Endpoints); err != nil {
 			return err
 		}
-		writeLegend(w, plan)
+		writeLegend(w, width, plan)
 	}
 	if len(doc.Drops) > 0 {
 		fmt.Fprintln(w)

@@ -197,6 +197,32 @@ func TestAnnotationsAreToldWithWhetherTheyHaveAnEffect(t *testing.T) {
 	}
 }
 
+// What the objects say of an endpoint is not in force where its backend does not answer and is left out.
+func TestAnEndpointThatIsLeftOutIsNotCalledUsed(t *testing.T) {
+	s := sound()
+	other := s.news.Endpoints[0]
+	other.Address = netip.MustParseAddrPort("10.244.1.3:8080")
+	s.news.Endpoints = append(s.news.Endpoints, other)
+	s.backends = []maps.BackendRow{{Service: "prod/web", Port: "http", Protocol: "TCP", Address: other.Address.Addr(), BackendPort: 8080, Lists: []string{"cluster"},
+		EjectedUntil: "2026-01-02T03:05:05Z", EjectedBecause: "no answer to 3 connections of one client, nor to this node"}}
+	doc := diagnose(s)
+	if e := doc.Endpoints; len(e) != 2 || !e[0].Selected || e[0].Reason != lb.ReasonAll || e[1].Selected || e[1].Reason != stateEjected {
+		t.Errorf("%+v", e)
+	}
+	var out bytes.Buffer
+	if err := writeWhy(&out, 80, doc); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); !strings.Contains(text, "no    ejected\n") || !strings.Contains(text, "  ejected: new connections leave it out for a while") {
+		t.Errorf("printed\n%s", text)
+	}
+	for line := range strings.Lines(out.String()) {
+		if len(line) > 81 {
+			t.Errorf("wider than the terminal: %q", line)
+		}
+	}
+}
+
 // Who asks for one port is not told of the endpoints of others.
 func TestEndpointsAreThoseOfThePortThatWasAskedFor(t *testing.T) {
 	s := sound()

@@ -51,7 +51,7 @@ func questions() []question {
 		}, commands: []string{"drops --service api", "why 10.244.1.13 api"}, wants: "no", mend: func(w *world) error { return w.publish("api", nil) }},
 		{asked: "What goes on now", fault: "one client opens connections as fast as it can", plant: (*world).flood,
 			commands: []string{"top services --once", "top clients --once"}, wants: "NEW/S", mend: func(w *world) error { w.endFlood(); return nil }},
-		{asked: "Who talks to this, how much", fault: "none", plant: none, commands: []string{"flows --service web --group-by client", "flows --service web --state open --sort-by idleSeconds"}, wants: "10.244."},
+		{asked: "Who talks to this, how much", fault: "none", plant: none, commands: []string{"flows --service web --group-by client", "flows --service web --state open --sort-by idleSeconds", "flows --service web --bytes"}, wants: "10.244."},
 		{asked: "What changed", fault: "a rolling update has just exchanged a pod of api", plant: func(w *world) error {
 			return w.publish("api", func(_ *lab.Service, of *lab.Slices) { of.Endpoints = of.Endpoints[1:] })
 		}, commands: []string{"changes --service api"}, wants: "api", mend: func(w *world) error { return w.publish("api", nil) }},
@@ -87,9 +87,13 @@ func (w *world) serveAgain() (err error) {
 
 // refused asks until the client is refused: the Service has just lost its endpoints.
 func (w *world) refused() error {
+	times := 0
 	return lab.Await(patience, func() bool {
 		_, err := w.clients[0].Ask(context.Background(), "tcp", netip.AddrPortFrom(address("api"), 80), lab.DialOptions{})
-		return err != nil
+		if err != nil {
+			times++
+		}
+		return times == 4
 	})
 }
 

@@ -64,12 +64,12 @@ func (w *world) answer(page *bytes.Buffer, q question) error {
 	}
 	fmt.Fprintf(page, "\n## %s\n\nThe fault: %s.\n", q.asked, q.fault)
 	for _, command := range q.commands {
-		narrow, err := w.until(command, q.wants)
+		narrow, err := w.until(80, command, q.wants)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(page, "\n```\n$ nearlb %s\n%s```\n", command, narrow)
-		wide, _, err := w.run(160, command)
+		wide, err := w.until(160, command, q.wants)
 		if err != nil {
 			return err
 		}

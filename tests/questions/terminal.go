@@ -30,10 +30,10 @@ func (w *world) run(columns int, command string) (printed string, status int, er
 // patience is long, so that only what never comes is a failure.
 const patience = time.Minute
 
-// until runs a command until it prints what is wanted.
-func (w *world) until(command, wants string) (string, error) {
+// until runs a command on a terminal of so many columns until it prints what is wanted.
+func (w *world) until(columns int, command, wants string) (string, error) {
 	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		printed, status, err := w.run(80, command)
+		printed, status, err := w.run(columns, command)
 		switch {
 		case err != nil:
 			return "", err

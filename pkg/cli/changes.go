@@ -81,7 +81,7 @@ func changeSubject(c journal.Change) string {
 	case c.Service != "":
 		return withPort(c.Service, c.Port)
 	case c.What == "services-published":
-		return c.To + " Services"
+		return "Services: " + c.To
 	}
 	return ""
 }

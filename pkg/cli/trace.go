@@ -132,7 +132,7 @@ func answerAll(out io.Writer, tracer *trace.Tracer, requests requestReader, form
 		case formatJSONL:
 			err = writeJSONLine(out, answer)
 		case formatTable:
-			err = writeAnswer(out, request, answer)
+			err = writeAnswer(out, terminalWidth(out), request, answer)
 		default:
 			answers = append(answers, answer)
 		}

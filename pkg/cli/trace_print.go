@@ -12,15 +12,15 @@ import (
 	"github.com/nearlb/nearlb/pkg/trace"
 )
 
-// writeAnswer is the table form of one answer: a heading, then a line for each thing there is to say.
-func writeAnswer(w io.Writer, r trace.Request, a trace.Answer) error {
+// writeAnswer is the table form of one answer: a heading, then a line for each thing there is to say, folded where a terminal ends.
+func writeAnswer(w io.Writer, width int, r trace.Request, a trace.Answer) error {
 	var b strings.Builder
 	if a.ID != "" {
 		fmt.Fprintf(&b, "%s: ", printable(a.ID))
 	}
 	fmt.Fprintf(&b, "%s (%s)\n", a.Verdict, strings.ReplaceAll(a.Reason, "-", " "))
 	if text := verdictText(a.Verdict + "-" + a.Reason); text != "" {
-		fmt.Fprintf(&b, "  %s\n", text)
+		writeFolded(&b, width, "  ", text)
 	}
 	protocol := r.Protocol.String()
 	to := hostPort(r.To.Addr(), r.To.Port())
@@ -49,7 +49,7 @@ func writeAnswer(w io.Writer, r trace.Request, a trace.Answer) error {
 		fmt.Fprintf(&b, "  source   %s%s\n", *a.Source, kept(a.SNAT))
 	}
 	if a.Way != nil {
-		fmt.Fprintf(&b, "  way      %s: %s\n", a.Way.Name, printable(a.Way.Because))
+		writeFolded(&b, width, "  way      ", string(a.Way.Name)+": "+printable(a.Way.Because))
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.Verdicts)) {
 		fmt.Fprintf(&b, "  counted  %d %s\n", a.Verdicts[name], strings.ReplaceAll(name, "-", " "))

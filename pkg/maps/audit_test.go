@@ -3,6 +3,7 @@
 package maps
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -31,8 +32,11 @@ func TestAnEntryDeletedByHandIsPutBack(t *testing.T) {
 	}
 	b.store.backends.store(1, wordState, 0)
 	b.store.slots.store(b.frontends[key].value.Sides[0].Tiers[0].First, 0, 77)
+	bits := 0 // one, where the salt has both be the same
 	for _, bit := range b.knownFrontend(b.frontends[key]).bits() {
-		bit.put(b.store.filter, false)
+		if bit.put(b.store.filter, false) {
+			bits++
+		}
 	}
 
 	found, err := b.Audit(false)
@@ -50,7 +54,7 @@ func TestAnEntryDeletedByHandIsPutBack(t *testing.T) {
 	want := "backends default/s1:http/TCP 10.244.0.1:8080: is not as it was published\n" +
 		"frontends 10.96.0.1:80/TCP: is missing\n" +
 		"frontends 10.96.0.1:81/TCP: belongs to nothing\n" +
-		"known_addresses 2 bits: are missing\n" +
+		fmt.Sprintf("known_addresses %d bits: are missing\n", bits) +
 		"slots default/s1:http/TCP [0+5]: are not as they were published"
 	if got != want {
 		t.Errorf("drift\n%s\nwant\n%s", got, want)

@@ -54,6 +54,10 @@ var concurrent = []string{"./pkg/attach", "./pkg/capability", "./pkg/demo", "./p
 
 const agent = "./pkg/agent" // the same, and it waits for most of its time
 
+// processes are those tests of the agent whose agents are processes that start, or start again, over real tables, which takes three times as
+// long under the race detector. It watches what these do in others: starts over tables that are there, growth, and loaders.
+const processes = "TestARestart|TestTablesAreMadeAsLarge|TestAnAgentWorksWithTheTables|TestALoaderLoads"
+
 var torn = []string{"./pkg/maps", "./pkg/bpf", "-run=TestNoReaderSeesATornView|TestABarrier"}
 
 // These stand for packages in commands: those of nearlb's own module that no other suite names; and those of other modules that
@@ -73,8 +77,8 @@ var suites = []suite{
 		command: test("./...")},
 	{name: "compile-race", about: "with the race detector", after: []string{"compile"}, env: []string{cgo}, fresh: 265,
 		command: compile(append([]string{"-race", "-test", torn[0], torn[1], agent}, concurrent...)...)},
-	{name: "race-agent", about: "the agent's goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 75,
-		command: test("-race", agent)},
+	{name: "race-agent", about: "the agent's goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 65,
+		command: test("-race", agent, "-skip="+processes)},
 	{name: "hosts", about: "real agents and sockets in network namespaces", after: []string{"compile"}, env: []string{privileged}, warm: 126,
 		command: test("-parallel=4", "./tests/hosts")}, // each test waits for most of its time
 	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, ahead: true, warm: 200, fresh: 20,
@@ -98,8 +102,8 @@ var suites = []suite{
 		command: compile("./cmd/kubectl-nearlb")},
 	{name: "race-maps", about: "tables that are read while they are written, and the barrier, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 8,
 		command: append(test("-race"), torn...)},
-	{name: "privileges", about: "what agents give away, with threads as the program has them: without cgo, unlike under the race detector", after: []string{"compile"}, env: []string{privileged}, warm: 6,
-		command: test("./pkg/capability", "./pkg/agent", "-run=Loader|Privileges|WhatIsNotKept")},
+	{name: "privileges", about: "agents that start again, and what they give away, with threads as the program has them: without cgo, unlike under the race detector",
+		after: []string{"compile"}, env: []string{privileged}, warm: 19, command: test("./pkg/capability", agent, "-run=Loader|Privileges|WhatIsNotKept|"+processes)},
 	{name: "monitoring", about: "dashboard and alerts over what real agents tell", after: []string{"compile-modules"}, dir: "tests/monitoring",
 		env: []string{privileged}, warm: 11, command: test("./...")},
 	{name: "daemonset", about: "the agent in its container", after: []string{"compile"}, env: []string{privileged}, warm: 10,

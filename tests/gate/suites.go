@@ -83,7 +83,7 @@ var suites = []suite{
 		command: test("-parallel=4", "./tests/hosts")}, // each test waits for most of its time
 	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, ahead: true, warm: 200, fresh: 20,
 		command: []string{"go", "run", "./tests/kernels", "-quick"}},
-	{name: "upgrade", about: "layouts in each other's place, under traffic", after: []string{"compile"}, env: []string{privileged}, warm: 124,
+	{name: "upgrade", about: "layouts in each other's place, under traffic", after: []string{"compile"}, env: []string{privileged}, warm: 115,
 		command: test("./tests/upgrade")},
 	{name: "units", about: "everything that is not concurrent", after: []string{"compile"}, env: []string{privileged}, warm: 143,
 		command: test(others)},

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/agent"
@@ -118,5 +119,21 @@ func TestANoteIsInEachPageOfATerminalAndElsewhereOnce(t *testing.T) {
 				t.Errorf("wider than the terminal: %q", line)
 			}
 		}
+	}
+}
+
+// Half a minute without a word is long at night.
+func TestWhoWaitsForASlowAgentIsToldSo(t *testing.T) {
+	live := agentFlags{pinFlags{filepath.Join(t.TempDir(), "pins")}, t.TempDir()}
+	leaveStatus(t, &live, agent.Serving, 0)
+	for slow, want := range map[time.Duration]int{saySlow - time.Millisecond: 0, saySlow + time.Millisecond: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			var said strings.Builder
+			owner := tableOwner{live: &live, notes: notesOf(&said, &watchFlags{}, formatWide), status: agent.Status{Running: true, Written: time.Now()}}
+			err := owner.ask(func() error { time.Sleep(slow); synctest.Wait(); return nil })
+			if n := strings.Count(said.String(), "waiting for the agent's answer"); err != nil || n != want {
+				t.Errorf("answered after %v, %v: said %d times, want %d", slow, err, n, want)
+			}
+		})
 	}
 }

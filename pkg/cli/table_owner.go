@@ -10,6 +10,9 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 )
 
+// saySlow is after how long without an answer it is said what is waited for.
+const saySlow = 2 * time.Second
+
 var errNoAnswer = errors.New("the agent does not answer")
 
 // tableOwner is the agent whose tables a command prints, perhaps again and again. It is known after look.
@@ -52,7 +55,9 @@ func (o *tableOwner) ask(question func() error) error {
 	case o.status.Stale, o.status.Written.Equal(o.silent):
 		return errNoAnswer
 	}
+	patience := time.AfterFunc(saySlow, o.notes.waiting)
 	err := question()
+	patience.Stop()
 	if err != nil {
 		o.silent = o.status.Written
 	}
@@ -90,6 +95,11 @@ func (n *notes) say(page io.Writer, width int, subject, which, text string) {
 		sayAside(n.errs, text)
 	}
 	n.said[subject] = which
+}
+
+// waiting says on standard error that the agent is slow, while who asked it waits.
+func (n *notes) waiting() {
+	sayAside(n.errs, "waiting for the agent's answer, half a minute at the most")
 }
 
 // forget has a note on a subject said again when it comes back.

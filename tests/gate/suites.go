@@ -77,7 +77,7 @@ var suites = []suite{
 		command: test("./...")},
 	{name: "compile-race", about: "with the race detector", after: []string{"compile"}, env: []string{cgo}, fresh: 265,
 		command: compile(append([]string{"-race", "-test", torn[0], torn[1], agent}, concurrent...)...)},
-	{name: "race-agent", about: "the agent's goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 65,
+	{name: "race-agent", about: "the agent's goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 55,
 		command: test("-race", agent, "-skip="+processes)},
 	{name: "hosts", about: "real agents and sockets in network namespaces", after: []string{"compile"}, env: []string{privileged}, warm: 126,
 		command: test("-parallel=4", "./tests/hosts")}, // each test waits for most of its time
@@ -103,7 +103,7 @@ var suites = []suite{
 	{name: "race-maps", about: "tables that are read while they are written, and the barrier, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 8,
 		command: append(test("-race"), torn...)},
 	{name: "privileges", about: "agents that start again, and what they give away, with threads as the program has them: without cgo, unlike under the race detector",
-		after: []string{"compile"}, env: []string{privileged}, warm: 19, command: test("./pkg/capability", agent, "-run=Loader|Privileges|WhatIsNotKept|"+processes)},
+		after: []string{"compile"}, env: []string{privileged}, warm: 22, command: test("./pkg/capability", agent, "-run=Loader|Privileges|WhatIsNotKept|"+processes)},
 	{name: "monitoring", about: "dashboard and alerts over what real agents tell", after: []string{"compile-modules"}, dir: "tests/monitoring",
 		env: []string{privileged}, warm: 11, command: test("./...")},
 	{name: "daemonset", about: "the agent in its container", after: []string{"compile"}, env: []string{privileged}, warm: 10,

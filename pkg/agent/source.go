@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"slices"
 	"strings"
 
 	"k8s.io/klog/v2"
@@ -26,7 +27,8 @@ func source(o Options, config watch.NodeConfig) (watch.Source, string, error) {
 	}
 	origin := "kubernetes"
 	if len(o.APIServers) > 0 {
-		origin += " at " + strings.Join(o.APIServers, ", ")
+		named := slices.DeleteFunc(slices.Clone(o.APIServers), func(server string) bool { return strings.TrimSpace(server) == "" })
+		origin += " at " + strings.Join(named, ", ")
 	}
 	return watch.Kubernetes(client, config, o.Log), origin, nil
 }

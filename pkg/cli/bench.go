@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/bench"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 func benchCommand() *cobra.Command {
@@ -63,7 +65,7 @@ tables of its own.`,
 
 // progress shows on a terminal how far it is, and takes the line away at the end.
 func progress(w io.Writer) func(done, total int) {
-	if terminalWidth(w) == 0 {
+	if table.TerminalWidth(w) == 0 {
 		return nil
 	}
 	return func(done, total int) {
@@ -86,7 +88,7 @@ func writeBench(w io.Writer, format string, r bench.Result) error {
 	}
 	fmt.Fprintf(w, "Linux %s on %s, %d runs; nanoseconds a packet, net of the empty program\n", printable(r.Kernel), printable(r.CPU), r.Runs)
 	fmt.Fprintf(w, "floor: empty program %.1f, kernel hash lookup %.1f, rewrite %.1f\n\n", r.Floor.Empty, r.Floor.HashLookupNet, r.Floor.RewriteNet)
-	return writeTable(w, terminalWidth(w), false, []column[bench.Path]{
+	return writeTable(w, table.TerminalWidth(w), false, []column[bench.Path]{
 		{heading: "PATH", cell: func(p bench.Path) string { return p.Name }},
 		{heading: "FLOWS", right: true, cell: func(p bench.Path) string { return orNothing(p.Flows) }},
 		{heading: "NET", right: true, cell: func(p bench.Path) string { return nanoseconds(p.Net) }},

@@ -17,6 +17,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/cgroup"
 	"github.com/nearlb/nearlb/pkg/sockdiag"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // checkRow is one thing that nearlb wants of this machine.
@@ -65,11 +67,11 @@ the pin path. Changes nothing. Ends with 1 when nearlb cannot run here.`,
 }
 
 func writeCheck(w io.Writer, format string, rows []checkRow) error {
-	if width := terminalWidth(w); width > 0 && format == formatTable {
+	if width := table.TerminalWidth(w); width > 0 && format == formatTable {
 		writeFindings(w, width, rows)
 		return nil
 	}
-	return writeRows(w, terminalWidth(w), format, []column[checkRow]{
+	return writeRows(w, table.TerminalWidth(w), format, []column[checkRow]{
 		{heading: "RESULT", cell: func(r checkRow) string { return string(r.Result) }},
 		{heading: "SUBJECT", cell: func(r checkRow) string { return r.Subject }},
 		{heading: "DETAIL", cell: func(r checkRow) string { return r.Detail }},

@@ -13,6 +13,8 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/demo"
 	"github.com/nearlb/nearlb/pkg/ui"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // demoExample is the line of the examples of `nearlb --help`.
@@ -35,7 +37,7 @@ with 0 when every step came out as it should.`,
 	cmd.Flags().BoolVar(&page, "ui", false, "serve nearlb ui's page of the three nodes on "+uiAddress+", and keep the cluster until Ctrl-C")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		options.Out = cmd.OutOrStdout()
-		options.Width = terminalWidth(options.Out)
+		options.Width = table.TerminalWidth(options.Out)
 		options.Interactive = options.Width > 0 && os.Getenv("TERM") != "dumb"
 		options.Color = options.Interactive && os.Getenv("NO_COLOR") == ""
 		ctx, stop := untilSignal(cmd.Context())

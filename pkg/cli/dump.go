@@ -16,6 +16,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/nearlb/nearlb/pkg/maps"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // dump is a command that prints the rows of one table.
@@ -151,7 +153,7 @@ func (f *watchFlags) add(cmd *cobra.Command) {
 // run prints once, or until ctx ends, which is no error then. On a terminal each print takes the place of the one before.
 func (f *watchFlags) run(ctx context.Context, out io.Writer, print func(w io.Writer, width int) error) error {
 	if !f.on {
-		return print(out, terminalWidth(out))
+		return print(out, table.TerminalWidth(out))
 	}
 	if f.interval < 100*time.Millisecond {
 		return usagef("--interval %v: want 100ms or more", f.interval)
@@ -160,7 +162,7 @@ func (f *watchFlags) run(ctx context.Context, out io.Writer, print func(w io.Wri
 	defer stop()
 	for {
 		var page bytes.Buffer
-		if err := print(&page, terminalWidth(out)); err != nil {
+		if err := print(&page, table.TerminalWidth(out)); err != nil {
 			return err
 		}
 		if err := turnPage(out, page.Bytes()); err != nil {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/explain"
 	"github.com/nearlb/nearlb/pkg/lb"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 func explainCommand() *cobra.Command {
@@ -53,7 +55,7 @@ endpoints, states, causes and changes. Without a word it lists all of them.`,
 		if output.value != formatTable {
 			return writeRows(out, 0, output.value, nil, words)
 		}
-		width := terminalWidth(out)
+		width := table.TerminalWidth(out)
 		if len(args) == 0 {
 			writeVocabulary(out, width, words)
 			return nil

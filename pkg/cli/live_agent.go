@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/pflag"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // agentFlags say which agent is asked.
@@ -26,7 +28,9 @@ func (f *agentFlags) add(flags *pflag.FlagSet) {
 }
 
 // sayAside says on standard error what concerns the rows on standard output: on one line, but where a terminal is narrower.
-func sayAside(errs io.Writer, text string) { writeFolded(errs, terminalWidth(errs), "nearlb: ", text) }
+func sayAside(errs io.Writer, text string) {
+	writeFolded(errs, table.TerminalWidth(errs), "nearlb: ", text)
+}
 
 // stream writes rows of a table as they come: under headings that are written once, in columns that do not become narrower.
 type stream[R any] struct {
@@ -58,11 +62,11 @@ func (s *stream[R]) write(width int, rows ...R) error {
 	}
 	right := make([]bool, len(s.columns))
 	if s.widths == nil {
-		s.widths, _ = columnWidths(cells, width, right)
+		s.widths, _ = table.Widths(cells, width, right)
 	}
 	for _, line := range cells {
 		s.widen(line, width)
-		writeRow(s.out, line, s.widths, right)
+		table.WriteRow(s.out, line, s.widths, right)
 	}
 	return s.out.Flush()
 }
@@ -76,7 +80,7 @@ func (s *stream[R]) headings() (texts []string) {
 
 // widen makes the columns as wide as a line needs, if the terminal has room for that.
 func (s *stream[R]) widen(line []string, width int) {
-	wider, total := slices.Clone(s.widths), columnGap*(len(line)-1)
+	wider, total := slices.Clone(s.widths), table.Gap*(len(line)-1)
 	for i, text := range line {
 		wider[i] = max(wider[i], utf8.RuneCountInString(text))
 		total += wider[i]

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // newsFlags are those of a command that lists what an agent keeps.
@@ -96,7 +98,7 @@ func (p *newsPrinter[R]) tell(news agent.News) error {
 	if p.table == nil {
 		p.table = newStream(p.out, p.format == formatWide, p.columns(time.Now()))
 	}
-	return p.table.write(terminalWidth(p.out), row)
+	return p.table.write(table.TerminalWidth(p.out), row)
 }
 
 // gathers says whether all is written at the end, as one table.
@@ -108,7 +110,7 @@ func (p *newsPrinter[R]) end() error {
 		return nil
 	}
 	if len(p.batch) > 0 {
-		return writeTable(p.out, terminalWidth(p.out), p.format == formatWide, p.columns(time.Now()), p.batch)
+		return writeTable(p.out, table.TerminalWidth(p.out), p.format == formatWide, p.columns(time.Now()), p.batch)
 	}
 	_, err := fmt.Fprintln(p.out, p.nothing)
 	return err

@@ -12,6 +12,8 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/watch"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 func planCommand() *cobra.Command {
@@ -56,7 +58,7 @@ differently, and which part of their new connections goes to other backends.`,
 				return err
 			}
 			d := newPlanDiff(before, after)
-			err = writeAs(out, output.value, d, func() error { return writePlanDiff(out, terminalWidth(out), output.value == formatWide, d) })
+			err = writeAs(out, output.value, d, func() error { return writePlanDiff(out, table.TerminalWidth(out), output.value == formatWide, d) })
 			return errors.Join(err, refuseProblems(strict, d.Problems))
 		}
 		if len(objects.files) == 0 {
@@ -66,7 +68,7 @@ differently, and which part of their new connections goes to other backends.`,
 		if err != nil {
 			return err
 		}
-		err = writeAs(out, output.value, doc, func() error { return writePlan(out, terminalWidth(out), output.value == formatWide, doc) })
+		err = writeAs(out, output.value, doc, func() error { return writePlan(out, table.TerminalWidth(out), output.value == formatWide, doc) })
 		return errors.Join(err, refuseProblems(strict, doc.Problems))
 	}
 	return cmd

@@ -15,6 +15,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // topOptions is what nearlb top was asked for.
@@ -140,7 +142,7 @@ func (o *topOptions) tell(out io.Writer, doc topDocument) error {
 		return nil
 	}
 	var page strings.Builder
-	if err := o.write(&page, terminalWidth(out), doc); err != nil {
+	if err := o.write(&page, table.TerminalWidth(out), doc); err != nil {
 		return err
 	}
 	if o.once {

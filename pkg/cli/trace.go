@@ -11,6 +11,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/trace"
 	"github.com/nearlb/nearlb/pkg/watch"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // traceFlags describe one request, or where many are.
@@ -132,7 +134,7 @@ func answerAll(out io.Writer, tracer *trace.Tracer, requests requestReader, form
 		case formatJSONL:
 			err = writeJSONLine(out, answer)
 		case formatTable:
-			err = writeAnswer(out, terminalWidth(out), request, answer)
+			err = writeAnswer(out, table.TerminalWidth(out), request, answer)
 		default:
 			answers = append(answers, answer)
 		}

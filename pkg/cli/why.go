@@ -23,6 +23,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/trace"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 func whyCommand() *cobra.Command {
@@ -80,7 +82,7 @@ Services have as endpoints, and an IP address does for all others. With
 		case formatYAML:
 			return writeYAML(out, doc)
 		default:
-			return writeWhy(out, terminalWidth(out), doc)
+			return writeWhy(out, table.TerminalWidth(out), doc)
 		}
 	}
 	return cmd

@@ -108,7 +108,15 @@ func parse(args []string) (*request, error) {
 	if slices.Contains(r.nodes, "") {
 		return nil, usagef("--node: want names of nodes")
 	}
+	if r.wantsHelp() {
+		return r, nil
+	}
 	return r, r.check()
+}
+
+// wantsHelp tells that nobody is to be asked.
+func (r *request) wantsHelp() bool {
+	return len(r.command) == 0 || r.command[0] == "help" || r.has("-h", "--help")
 }
 
 // readCommands are those that the plugin runs, and whether their answers are rows: -o jsonl is one a line. Others have a document, or a list.
@@ -118,9 +126,6 @@ var readCommands = map[string]bool{
 }
 
 func (r *request) check() error {
-	if len(r.command) == 0 {
-		return nil
-	}
 	if r.command[0] == "collect" {
 		if len(r.command) > 1 || r.output != "" {
 			return usagef("collect takes --file, --mask and --node, and makes one archive")

@@ -64,6 +64,17 @@ n10      prod/other-web  10.96.0.11:80/TCP  -
 	}
 }
 
+// Nobody is asked for help.
+func TestHelpIsPrintedHoweverItIsAskedFor(t *testing.T) {
+	s := newStandIn(t, "n1")
+	for _, args := range [][]string{{}, {"help"}, {"--help"}, {"-h"}, {"help", "services"}, {"services", "--help"}, {"nosuch", "-h"}} {
+		plugin(t, s, args...).want(t, 0, usage, "")
+	}
+	if len(s.asked) > 0 {
+		t.Errorf("asked %v", s.asked)
+	}
+}
+
 func TestEachObjectHasItsNode(t *testing.T) {
 	s := newStandIn(t, "n1", "n2")
 	s.program = services
@@ -263,10 +274,10 @@ func TestTheStatusOfAClusterIsOneScreen(t *testing.T) {
 versions  v1 on 3
 
 NODE  AGENT      VERSION  SERVICES  WAITING  FAILING  PROBLEMS  FULLEST TABLE
-n1    serving    v1       7         1        0        1         slots 50 %
-n2    stale      v1       7         1        0        1         slots 50 %
-n3    serving    v1       7         1        0        1         slots 50 %
-n4    not asked  -        0         0        0        0         -
+n1    serving    v1              7        1        0         1  slots 50 %
+n2    stale      v1              7        1        0         1  slots 50 %
+n3    serving    v1              7        1        0         1  slots 50 %
+n4    not asked  -               0        0        0         0  -
 
 n2, n3: trouble: sockets of the host are not served: no cgroup2
 
@@ -361,8 +372,8 @@ func TestCellsOfANodeThatHasOtherColumnsGoByTheirHeading(t *testing.T) {
 		}
 		return 0
 	}
-	rows := `n1       10.0.0.1  3     -      2s
-n2       10.0.0.2  4     5      1s
+	rows := `n1       10.0.0.1     3      -    2s
+n2       10.0.0.2     4      5    1s
 n2: some more words
 `
 	plugin(t, s, "flows", "--group-by", "client").want(t, 0, "ON NODE  CLIENT    OPEN  ENDED  IDLE\n"+rows, "")

@@ -3,7 +3,6 @@
 package kubectl
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -13,9 +12,10 @@ import (
 	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // nodeField is what names the node in each object. Rows of nearlb have "node" as well, which is the backend's for some.
@@ -213,20 +213,30 @@ func writeTables(w io.Writer, answers []*answer, bare bool) error {
 			}
 		}
 	}
-	var table [][]string
+	var all [][]string
 	if !bare && len(columns) > 1 {
-		table = append(table, columns)
+		all = append(all, columns)
 	}
 	for _, row := range rows {
 		line := make([]string, len(columns))
 		for i, column := range columns {
 			line[i] = or(row[column], "-")
 		}
-		table = append(table, line)
+		all = append(all, line)
 	}
-	writeAligned(w, table)
+	writeAligned(w, !bare && len(columns) > 1, all)
 	for _, text := range sentences {
-		if _, err := fmt.Fprintln(w, printable(text)); err != nil {
+		if err := writeFolded(w, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFolded writes a line, or several within a terminal's width.
+func writeFolded(w io.Writer, line string) error {
+	for _, part := range table.Fold(printable(line), table.TerminalWidth(w)) {
+		if _, err := fmt.Fprintln(w, part); err != nil {
 			return err
 		}
 	}
@@ -259,29 +269,29 @@ func byHeading(headings, row []string, node string) map[string]string {
 	return named
 }
 
-// writeAligned writes cells in columns, two spaces apart.
-func writeAligned(w io.Writer, table [][]string) {
-	var widths []int
-	for _, row := range table {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+// writeAligned writes cells in columns, within a terminal's width, numbers aligned at their ends. headed: the first row are headings.
+func writeAligned(w io.Writer, headed bool, cells [][]string) {
+	if len(cells) == 0 {
+		return
+	}
+	numbers := make([]bool, len(cells[0]))
+	rows := cells
+	if headed {
+		rows = cells[1:]
+	}
+	for i := range numbers {
+		numbers[i] = len(rows) > 0 && !slices.ContainsFunc(rows, func(row []string) bool { return !number.MatchString(row[i]) })
+	}
+	for _, row := range cells {
+		for i := range row {
+			row[i] = printable(row[i])
 		}
 	}
-	out := bufio.NewWriter(w)
-	for _, row := range table {
-		for i, cell := range row {
-			out.WriteString(printable(cell))
-			if i < len(row)-1 {
-				out.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
-			}
-		}
-		out.WriteByte('\n')
-	}
-	_ = out.Flush() // who reads went away
+	_ = table.Write(w, table.TerminalWidth(w), true, cells, numbers) // who reads went away
 }
+
+// number is a cell as nearlb writes numbers, with their units.
+var number = regexp.MustCompile(`^(-|[0-9]+(\.[0-9]+)?( ?[a-zA-Zµ%]{1,3})?)$`)
 
 // printable escapes what would move a terminal's cursor.
 func printable(text string) string {

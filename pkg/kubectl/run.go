@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // Exit statuses, as of nearlb.
@@ -43,7 +45,7 @@ func run(ctx context.Context, args []string, connect func(*request) (*cluster, e
 		return exitDone
 	}
 	r, err := parse(args)
-	if err == nil && (len(r.command) == 0 || r.has("-h", "--help")) {
+	if err == nil && r.wantsHelp() {
 		fmt.Fprint(out, usage)
 		return exitDone
 	}
@@ -272,8 +274,16 @@ func (a *asked) pages(answers []*answer) error {
 			}
 			fmt.Fprintf(a.out, "== node %s\n", printable(answer.node))
 		}
-		if _, err := a.out.Write(answer.out.Bytes()); err != nil {
-			return err
+		if a.output != "" && a.output != "table" || table.TerminalWidth(a.out) == 0 {
+			if _, err := a.out.Write(answer.out.Bytes()); err != nil {
+				return err
+			}
+			continue
+		}
+		for line := range strings.Lines(answer.out.String()) {
+			if err := writeFolded(a.out, strings.TrimRight(line, "\r\n")); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -292,7 +292,7 @@ func (d *summaryDocument) write(w io.Writer) {
 		}
 		rows = append(rows, []string{n.Node, state, or(n.Version, "-"), fmt.Sprint(n.Services), fmt.Sprint(n.Waiting), fmt.Sprint(len(n.Failing)), fmt.Sprint(n.Problems), fullest})
 	}
-	writeAligned(w, rows)
+	writeAligned(w, true, rows)
 	said := map[string][]string{}
 	var order []string
 	say := func(text, node string) {
@@ -313,14 +313,16 @@ func (d *summaryDocument) write(w io.Writer) {
 		}
 	}
 	for _, text := range order {
-		fmt.Fprintf(w, "\n%s: %s\n", names(said[text]), printable(strings.ReplaceAll(text, "\n", "; ")))
+		fmt.Fprintln(w)
+		_ = writeFolded(w, names(said[text])+": "+strings.ReplaceAll(text, "\n", "; ")) // who reads went away
 	}
 	for _, one := range d.Disagree {
 		var ways []string
 		for _, nodes := range one.Nodes {
 			ways = append(ways, names(nodes))
 		}
-		fmt.Fprintf(w, "\ndisagree: the backends of %s are not the same on %s\n", printable(one.Service), strings.Join(ways, " | "))
+		fmt.Fprintln(w)
+		_ = writeFolded(w, fmt.Sprintf("disagree: the backends of %s are not the same on %s", one.Service, strings.Join(ways, " | ")))
 	}
 }
 

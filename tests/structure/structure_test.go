@@ -43,7 +43,8 @@ var allowed = map[string][]string{
 	"pkg/journal":    {},
 	"pkg/explain":    {},
 	"pkg/ui":         {},
-	"pkg/kubectl":    {"pkg/ui"}, // macOS and Windows have it, too
+	"pkg/table":      {},
+	"pkg/kubectl":    {"pkg/ui", "pkg/table"}, // macOS and Windows have it, too
 }
 
 type listed struct {

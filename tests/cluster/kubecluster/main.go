@@ -166,7 +166,7 @@ func offer(ctx context.Context, cluster *kube.Cluster, images []string, began ti
 	if err != nil {
 		return err
 	}
-	kubectl := fmt.Sprintf("#!/bin/sh\nexec '%s' kubectl --kubeconfig %s/kubeconfig \"$@\"\n", program, dir)
+	kubectl := fmt.Sprintf("#!/bin/sh\nKUBECONFIG=%s/kubeconfig exec '%s' kubectl \"$@\"\n", dir, program) // a flag would be in the way of plugins
 	err = errors.Join(
 		os.WriteFile(filepath.Join(dir, "kubeconfig"), config, 0o600),
 		os.WriteFile(filepath.Join(dir, "kubectl"), []byte(kubectl), 0o700),

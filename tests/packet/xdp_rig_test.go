@@ -145,11 +145,14 @@ func (r *rig) leadBack() {
 	for slot := range r.objects.XdpWays.MaxEntries() {
 		var ways []bpf.NearlbXdpWay
 		check(r, r.objects.XdpWays.Lookup(slot, &ways))
+		some := false
 		for i := range ways {
 			if ways[i].Ifindex != 0 {
-				ways[i].Ifindex = loopback
+				ways[i].Ifindex, some = loopback, true
 			}
 		}
-		check(r, r.objects.XdpWays.Put(slot, ways))
+		if some {
+			check(r, r.objects.XdpWays.Put(slot, ways))
+		}
 	}
 }

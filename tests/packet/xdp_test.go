@@ -86,13 +86,17 @@ func TestWhatLeavesAsItCameAtXDPIsSentBackOrRedirected(t *testing.T) {
 		c := s.connect(w, 1)
 		for redirects, want := range map[bool]action{false: xdpTx, true: xdpRedirect} {
 			s.serveXDPBy(bpf.XDPDevice{Ifindex: loopback, MAC: hostMAC, Takes: true, Redirects: redirects}, s.nodes, s.clients)
-			s.takesBoth(c)
-			s.leadBack()
-			s.counted = s.counters()
-			got, err := s.runXDP(c.in.with("A", "more").bytes())
-			check(s, err)
-			if got.action != want && !(got.action == xdpPass && s.mayConfirm()) {
-				t.Errorf("%s: with redirects %t: action %d, want %d", w, redirects, got.action, want)
+			var last action
+			for try := 0; last != want && try < 100; try++ { // a way is asked for anew after an eighth of a second
+				s.takesBoth(c)
+				s.leadBack()
+				s.counted = s.counters()
+				got, err := s.runXDP(c.in.with("A", "more").bytes())
+				check(s, err)
+				last = got.action
+			}
+			if last != want {
+				t.Errorf("%s: with redirects %t: action %d, want %d", w, redirects, last, want)
 			}
 		}
 	}, lb.TCP)

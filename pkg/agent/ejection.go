@@ -422,6 +422,8 @@ func (e *ejector) look(ctx context.Context) bool {
 		e.readmitted(back.Evidence, back.Because)
 		if back.Answered {
 			e.nodeAnswers(back.Node)
+		} else { // by a person or a publication, whose word holds for a while beside heartbeats
+			e.rests[back.Suspect] = e.now() + uint64(maps.EjectionTime(1))
 		}
 	}
 	e.lookAtSilent(ctx)

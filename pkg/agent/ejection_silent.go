@@ -61,11 +61,11 @@ func (e *ejector) askSilent(ctx context.Context) {
 	}
 }
 
-// someAddresses are those of a few TCP backends of different pods.
+// someAddresses are those of a few backends of different pods. All are asked by TCP: whoever has no such port refuses, and so answers.
 func someAddresses(all []maps.Evidence) (some []netip.AddrPort) {
 	had := map[netip.Addr]bool{}
 	for _, v := range all {
-		if v.Port.Protocol == lb.TCP && !had[v.Address.Addr()] && len(some) < askOfSilent {
+		if !had[v.Address.Addr()] && len(some) < askOfSilent {
 			had[v.Address.Addr()] = true
 			some = append(some, v.Address)
 		}
@@ -73,7 +73,11 @@ func someAddresses(all []maps.Evidence) (some []netip.AddrPort) {
 	return some
 }
 
+// anyAnswers tells whether any is there; where there is none to ask, nothing says that the node is not.
 func (e *ejector) anyAnswers(ctx context.Context, all []netip.AddrPort) (any bool) {
+	if len(all) == 0 {
+		return true
+	}
 	replies := make(chan reply, len(all))
 	for _, at := range all {
 		go func() { replies <- e.hear(ctx, at) }()

@@ -23,7 +23,7 @@ type news struct {
 
 const newsBuffer = 1 << 20 // bytes
 
-func listen(toDrivers bool) (*news, error) {
+func listen() (*news, error) {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
@@ -33,14 +33,7 @@ func listen(toDrivers bool) (*news, error) {
 		socket.Close()
 		return nil, fmt.Errorf("size netlink buffer: %w", err)
 	}
-	n := &news{socket: socket}
-	if toDrivers {
-		if n.drivers, err = listenToDrivers(); err != nil {
-			socket.Close()
-			return nil, err
-		}
-	}
-	return n, nil
+	return &news{socket: socket}, nil
 }
 
 func (n *news) close() {

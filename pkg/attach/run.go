@@ -24,9 +24,14 @@ const (
 func (m *Manager) Run(ctx context.Context) error {
 	runtime.LockOSThread() // the namespace is the thread's
 	defer runtime.UnlockOSThread()
-	news, err := listen(m.options.XDP.Mode.inDriver())
+	news, err := listen()
 	if err != nil {
 		return fmt.Errorf("follow devices: %w", err)
+	}
+	if m.options.XDP.Mode.inDriver() {
+		if news.drivers, err = listenToDrivers(); err != nil { // they are asked all the same, at each look
+			m.log.Warn("follow what drivers can do at XDP", "error", err)
+		}
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return news.read(ctx, m.note, m.filtersRemoved) })

@@ -183,7 +183,7 @@ func TestADefaultRouteMakesAPodsDeviceANetworkDevice(t *testing.T) {
 
 func TestLostNewsIsNews(t *testing.T) {
 	inNode(t, func(n *node) {
-		news, err := listen(false)
+		news, err := listen()
 		n.must(err)
 		defer news.close()
 		n.must(news.socket.SetReceiveBufferSize(1, true)) // the kernel's least
@@ -305,7 +305,7 @@ func TestTheRoutesOfADeviceWithoutAddressesAreReadAgain(t *testing.T) {
 		if !m.view.routed[n.link("veth1").Attrs().Index] {
 			t.Fatal("the default route is not known")
 		}
-		news, err := listen(false)
+		news, err := listen()
 		n.must(err)
 		defer news.close()
 		addresses, err := netlink.AddrList(n.link("veth1"), netlink.FAMILY_V4)

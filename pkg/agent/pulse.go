@@ -37,6 +37,7 @@ type pulse struct {
 	next  int      // of the others, whose turn it is
 	round uint64
 	at    map[netip.Addr]string // name of the peer that has an address
+	known map[string]bool       // nodes that have answered an earlier agent: they may come to be peers later
 }
 
 // peer is another node.
@@ -70,7 +71,7 @@ func (p *pulse) follow(nodes map[string][]netip.Addr, used []string) (news []pul
 	peers, at := make(map[string]*peer, len(order)), make(map[netip.Addr]string, len(order))
 	for _, name := range order {
 		if peers[name] = p.peers[name]; peers[name] == nil {
-			peers[name] = &peer{}
+			peers[name] = &peer{answered: p.known[name]}
 		}
 		peers[name].addresses = nodes[name]
 		for _, a := range nodes[name] {
@@ -247,7 +248,9 @@ func (p *pulse) remember(nodes []string) {
 	for _, q := range p.peers {
 		q.silent = false
 	}
+	p.known = map[string]bool{}
 	for _, name := range nodes {
+		p.known[name] = true
 		if q := p.peers[name]; q != nil {
 			q.answered = true
 		}

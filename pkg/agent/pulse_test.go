@@ -241,6 +241,17 @@ func TestNodesThatWereSilentToAnEarlierAgentAreToldAgain(t *testing.T) {
 	}
 }
 
+// The nodes may be listed after the tables were read: an agent starts beside an API server that is away.
+func TestNodesThatWereSilentToAnEarlierAgentMayBeListedLater(t *testing.T) {
+	r := newRhythm(1)
+	r.dead = func(name string) bool { return name == "n1" || name == "n2" }
+	r.remember([]string{"n1"})
+	r.follow(nodesOf(4))
+	if news := r.goes(pulseMissed); !slices.Equal(news, []pulseNews{{node: "n1", silent: true}}) {
+		t.Errorf("told %+v", news)
+	}
+}
+
 // Whatever arrives is taken for an answer only if it is one byte for byte, but for what nodes that come later may say.
 func FuzzHelloAnswer(f *testing.F) {
 	keyed := tables.Cookies{Asked: true, Sent: 5, Accepted: [2]uint64{5, 7}}

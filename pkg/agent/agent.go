@@ -60,7 +60,7 @@ func Run(ctx context.Context, o Options) (err error) {
 // start opens everything that works with one set of tables, in steps of which each wants those before it. The first start has the
 // source read objects from the moment that the privileges are settled: the first list takes as long as to restore tables.
 func (d *daemon) start(ctx context.Context, p plan) (_ *running, err error) {
-	r := &running{daemon: d, plan: p, loaded: make(chan struct{}), silences: make(chan pulseNews), hostNews: make(chan struct{}, 1), shortcutNews: make(chan struct{}, 1)}
+	r := &running{daemon: d, plan: p, loaded: make(chan struct{}), pulseNews: make(chan pulseNews), hostNews: make(chan struct{}, 1), shortcutNews: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())

@@ -28,7 +28,7 @@ import (
 type ejectable interface {
 	Evidence(maps.Suspect) (maps.Evidence, bool)
 	Doubtful(maps.Suspect) (node string, others []maps.Evidence)
-	OnNode(name string) []maps.Evidence
+	OnNodes(names ...string) map[string][]maps.Evidence
 	Eject(s maps.Suspect, until uint64, times int) (refused string, err error)
 	Readmit(maps.Suspect) bool
 	Ejected() []maps.Evidence
@@ -60,7 +60,7 @@ type ejector struct {
 	// Of heartbeats (ejection_silent.go).
 	heartbeats     lb.Ejection
 	nodes          *pulse // is told of nodes whose backends do, or do not, answer
-	silences       <-chan pulseNews
+	pulseNews      <-chan pulseNews
 	silent         map[string]*silentNode
 	silentHeard    chan silentHeard
 	askingSilent   int
@@ -153,7 +153,7 @@ func newEjector(tables ejectable, mode lb.Ejection, log *slog.Logger, changes *c
 // followHealth leaves backends out that do not answer, until ctx ends.
 func (r *running) followHealth(ctx context.Context) {
 	e := newEjector(r.tables, r.daemon.options.Ejection, r.daemon.log, r.changes, r.daemon.metrics)
-	e.heartbeats, e.nodes, e.silences = r.daemon.heartbeats.mode, r.daemon.heartbeats.pulse, r.silences
+	e.heartbeats, e.nodes, e.pulseNews = r.daemon.heartbeats.mode, r.daemon.heartbeats.pulse, r.pulseNews
 	told := make(chan maps.Suspect)
 	go func() {
 		defer close(told)
@@ -210,8 +210,8 @@ func (e *ejector) run(ctx context.Context, told <-chan maps.Suspect) {
 		case a := <-e.heard:
 			e.judge(a)
 			e.askNext(ctx)
-		case n := <-e.silences:
-			e.silence(ctx, n)
+		case n := <-e.pulseNews:
+			e.followNode(ctx, n)
 		case h := <-e.silentHeard:
 			e.judgeSilent(ctx, h)
 		case <-due:

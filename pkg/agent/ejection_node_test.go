@@ -87,10 +87,10 @@ func (r *rack) Ejected() []maps.Evidence {
 	return r.all(func(e maps.Evidence) bool { return e.Until != 0 })
 }
 
-func (r *rack) OnNode(name string) []maps.Evidence {
+func (r *rack) OnNodes(names ...string) map[string][]maps.Evidence {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.all(func(maps.Evidence) bool { return name == "n2" })
+	return map[string][]maps.Evidence{"n2": r.all(func(maps.Evidence) bool { return slices.Contains(names, "n2") })}
 }
 
 func (r *rack) Readmitted() (back []maps.Readmission) {

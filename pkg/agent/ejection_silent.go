@@ -21,33 +21,37 @@ const (
 
 // silentNode is one that answers no heartbeat.
 type silentNode struct {
-	asked bool // its backends are, or were
-	out   bool // they are left out, or observed
+	asked bool   // its backends are, or were
+	rests uint64 // this node could not ask them: they are not asked again until then
+	out   bool   // they are left out, or observed
 }
 
-// outcome of asking a silent node's backends.
+// silentHeard is what came of asking a silent node's backends.
 type silentHeard struct {
-	node     string
-	answered bool
+	node string
+	reply
 }
 
-// silence follows what heartbeats say.
-func (e *ejector) silence(ctx context.Context, n pulseNews) {
-	switch was := e.silent[n.node]; {
-	case n.silent && was == nil:
+// followNode follows what heartbeats say of a node. One that is asked no more is not heard by that: what of its backends is left out stays so, and
+// each is asked by itself.
+func (e *ejector) followNode(ctx context.Context, n pulseNews) {
+	was := e.silent[n.node]
+	switch {
+	case n.pulseChange == pulseSilent && was == nil:
 		e.silent[n.node] = &silentNode{}
 		e.askSilent(ctx)
-	case !n.silent && was != nil && n.gone:
-		e.isHeard(n.node, "it is asked no more: it is gone, or no backend there takes connections")
-	case !n.silent && was != nil:
+	case n.pulseChange == pulseHeard && was != nil:
 		e.isHeard(n.node, "it answers")
+	case n.pulseChange == pulseUnused && was != nil:
+		delete(e.silent, n.node)
+		e.countSilent()
 	}
 }
 
 // askSilent asks backends of silent nodes, of some at a time.
 func (e *ejector) askSilent(ctx context.Context) {
 	for node, s := range e.silent {
-		if s.asked || e.askingSilent >= askSilent {
+		if s.asked || e.askingSilent >= askSilent || s.rests > e.now() {
 			continue
 		}
 		s.asked = true
@@ -57,35 +61,39 @@ func (e *ejector) askSilent(ctx context.Context) {
 			case e.silentHeard <- silentHeard{node, e.anyAnswers(ctx, at)}:
 			case <-ctx.Done():
 			}
-		}(someAddresses(e.tables.OnNode(node)))
+		}(someAddresses(e.tables.OnNodes(node)[node]))
 	}
 }
 
-// someAddresses are those of a few backends of different pods. All are asked by TCP: whoever has no such port refuses, and so answers.
+// someAddresses are those of a few backends of different pods, and of different Services where there are any: those of one may share their trouble.
+// All are asked by TCP: whoever has no such port refuses, and so answers.
 func someAddresses(all []maps.Evidence) (some []netip.AddrPort) {
-	had := map[netip.Addr]bool{}
-	for _, v := range all {
-		if !had[v.Address.Addr()] && len(some) < askOfSilent {
-			had[v.Address.Addr()] = true
-			some = append(some, v.Address)
+	had, served := map[netip.Addr]bool{}, map[lb.ServiceName]bool{}
+	for _, again := range []bool{false, true} {
+		for _, v := range all {
+			if len(some) < askOfSilent && !had[v.Address.Addr()] && (again || !served[v.Port.Service]) {
+				had[v.Address.Addr()], served[v.Port.Service] = true, true
+				some = append(some, v.Address)
+			}
 		}
 	}
 	return some
 }
 
-// anyAnswers tells whether any is there; where there is none to ask, nothing says that the node is not.
-func (e *ejector) anyAnswers(ctx context.Context, all []netip.AddrPort) (any bool) {
+// anyAnswers tells whether any is there; where there is none to ask, nothing says that the node is not. Unknown: this node could not ask any.
+func (e *ejector) anyAnswers(ctx context.Context, all []netip.AddrPort) reply {
 	if len(all) == 0 {
-		return true
+		return replyAnswered
 	}
 	replies := make(chan reply, len(all))
 	for _, at := range all {
 		go func() { replies <- e.hear(ctx, at) }()
 	}
+	most := replyUnknown
 	for range all {
-		any = any || <-replies == replyAnswered
+		most = max(most, <-replies)
 	}
-	return any
+	return most
 }
 
 // judgeSilent leaves a node out whose backends are silent as well, if nothing was heard of it meanwhile.
@@ -94,11 +102,14 @@ func (e *ejector) judgeSilent(ctx context.Context, h silentHeard) {
 	s := e.silent[h.node]
 	switch {
 	case s == nil:
-	case h.answered:
+	case h.reply == replyAnswered:
 		e.nodeAnswers(h.node)
+	case h.reply == replyUnknown:
+		s.asked, s.rests = false, e.now()+uint64(lookEvery)
+		e.log.Debug("ask backends of silent node", "node", h.node, "problem", "this node cannot connect to any")
 	default:
 		s.out = true
-		n := e.leaveNodeOut(h.node)
+		n := e.leaveNodeOut(e.tables.OnNodes(h.node)[h.node])
 		e.log.Warn("node does not answer", "node", h.node, "endpoints", n)
 		to := fmt.Sprintf("new connections leave out %d backends", n)
 		if e.heartbeats == lb.EjectionObserve {
@@ -110,14 +121,14 @@ func (e *ejector) judgeSilent(ctx context.Context, h silentHeard) {
 	e.askSilent(ctx)
 }
 
-// leaveNodeOut leaves the backends of a node out that take connections, as far as they may be, and says of how many that is so.
-func (e *ejector) leaveNodeOut(node string) (n int) {
+// leaveNodeOut leaves the backends of a node out, as far as they may be, and says of how many that is so.
+func (e *ejector) leaveNodeOut(backends []maps.Evidence) (n int) {
 	if e.heartbeats != lb.EjectionOn {
 		return 0
 	}
 	now := e.now()
 	until := now + uint64(maps.EjectionTime(1))
-	for _, v := range e.tables.OnNode(node) {
+	for _, v := range backends {
 		if v.Until != 0 {
 			n++
 			continue
@@ -157,7 +168,7 @@ func (e *ejector) isHeard(node, because string) {
 		return
 	}
 	n := 0
-	for _, v := range e.tables.OnNode(node) {
+	for _, v := range e.tables.OnNodes(node)[node] {
 		delete(e.rests, v.Suspect)
 		delete(e.ends, v.Suspect)
 		delete(e.doubted, v.Suspect)
@@ -173,10 +184,14 @@ func (e *ejector) isHeard(node, because string) {
 func (e *ejector) lookAtSilent(ctx context.Context) {
 	if now := e.now(); now-e.lookedAtSilent >= uint64(lookEvery) {
 		e.lookedAtSilent = now
+		var out []string
 		for node, s := range e.silent {
 			if s.out {
-				e.leaveNodeOut(node)
+				out = append(out, node)
 			}
+		}
+		for _, backends := range e.tables.OnNodes(out...) {
+			e.leaveNodeOut(backends)
 		}
 	}
 	e.askSilent(ctx)

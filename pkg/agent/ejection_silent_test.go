@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,26 +16,27 @@ import (
 	"github.com/nearlb/nearlb/pkg/metrics"
 )
 
-// silence is a rack of a node that heartbeats tell of. Between two steps of the test it waits.
-type silence struct {
+// silentRack is a rack of a node that heartbeats tell of. Between two steps of the test it waits.
+type silentRack struct {
 	*rack
 	heartbeats chan pulseNews
 	pulse      *pulse
 	now        func() uint64
 	alive      bool // its first backend answers this node
+	cannot     bool // this node cannot ask
 	asked      int
 }
 
-func underSilence(t *testing.T, mode lb.Ejection, backends int, test func(*silence)) {
+func underSilence(t *testing.T, mode lb.Ejection, backends int, test func(*silentRack)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		s := &silence{rack: &rack{until: make([]uint64, backends), refuses: map[uint32]bool{}, times: map[uint32]int{}, modes: map[uint32]lb.Ejection{}},
+		s := &silentRack{rack: &rack{until: make([]uint64, backends), refuses: map[uint32]bool{}, times: map[uint32]int{}, modes: map[uint32]lb.Ejection{}},
 			heartbeats: make(chan pulseNews), pulse: newPulse("n1"), now: func() uint64 { return uint64(time.Hour + time.Since(start)) }}
 		s.pulse.follow(map[string][]netip.Addr{"n2": {netip.MustParseAddr("10.0.0.2")}}, []string{"n2"})
 		s.pulse.peers["n2"].answered = true
 		e := newEjector(s.rack, lb.EjectionOn, slog.New(slog.DiscardHandler), nil, metrics.New("test"))
-		e.now, e.heartbeats, e.silences, e.nodes = s.now, mode, s.heartbeats, s.pulse
+		e.now, e.heartbeats, e.pulseNews, e.nodes = s.now, mode, s.heartbeats, s.pulse
 		e.hear = func(_ context.Context, at netip.AddrPort) reply {
 			time.Sleep(answerTime)
 			s.mu.Lock()
@@ -43,41 +45,49 @@ func underSilence(t *testing.T, mode lb.Ejection, backends int, test func(*silen
 			if s.alive && at == s.evidence(1).Address {
 				return replyAnswered
 			}
+			if s.cannot {
+				return replyUnknown
+			}
 			return replySilent
 		}
+		ctx, cancel := context.WithCancel(t.Context())
 		told, ended := make(chan maps.Suspect), make(chan struct{})
 		go func() {
 			defer close(ended)
-			e.run(t.Context(), told)
+			e.run(ctx, told)
 		}()
 		test(s)
-		time.Sleep(2 * answerTime)
 		close(told)
 		<-ended
+		cancel()
+		time.Sleep(2 * answerTime) // who still asks
 	})
 }
 
 // set changes what programs and backends do.
-func (s *silence) set(change func()) {
+func (s *silentRack) set(change func()) {
 	s.mu.Lock()
 	change()
 	s.mu.Unlock()
 	time.Sleep(2 * time.Second)
 }
 
-func (s *silence) tell(n pulseNews) {
+func (s *silentRack) tell(n pulseNews) {
 	s.heartbeats <- n
 	time.Sleep(2 * answerTime)
 }
 
 // A node is silent, and so are its backends: all are left out at once but those that have to stay, or whose Service wants them to. What has to
-// stay no more follows within seconds. As soon as the node is heard, all are back.
+// stay no more follows within seconds. As soon as the node is heard, all are back; while it is not, none is, also once it is asked no more.
 func TestTheBackendsOfASilentNodeAreLeftOutUntilItIsHeard(t *testing.T) {
-	for name, news := range map[string]pulseNews{"it answers": {node: "n2"}, "it is gone": {node: "n2", gone: true}} {
+	for name, row := range map[string]struct {
+		change pulseChange
+		left   int
+	}{"it answers": {pulseHeard, 0}, "it is asked no more": {pulseUnused, 298}} {
 		t.Run(name, func(t *testing.T) {
-			underSilence(t, lb.EjectionOn, 300, func(s *silence) {
+			underSilence(t, lb.EjectionOn, 300, func(s *silentRack) {
 				s.set(func() { s.refuses[7], s.modes[8], s.modes[9] = true, lb.EjectionOff, lb.EjectionObserve })
-				s.tell(pulseNews{node: "n2", silent: true})
+				s.tell(pulseNews{"n2", pulseSilent})
 				if out := s.Ejected(); len(out) != 297 || out[0].Times != 0 || out[0].Until != s.now()+uint64(10*time.Second-answerTime) {
 					t.Errorf("%d are left out, such as %+v", len(out), out[0])
 				}
@@ -89,21 +99,51 @@ func TestTheBackendsOfASilentNodeAreLeftOutUntilItIsHeard(t *testing.T) {
 				if out := s.Ejected(); len(out) != 298 {
 					t.Errorf("%d are left out once none has to stay", len(out))
 				}
-				s.tell(news)
-				if out := s.Ejected(); len(out) != 0 {
-					t.Errorf("%d are left out after the node was heard", len(out))
+				s.tell(pulseNews{"n2", row.change})
+				if out := s.Ejected(); len(out) != row.left {
+					t.Errorf("%d are left out then", len(out))
 				}
 			})
 		})
 	}
 }
 
+// Who cannot ask knows nothing: a node whose backends this one cannot connect to is not left out, before it can.
+func TestASilentNodeWhoseBackendsCannotBeAskedIsNotLeftOut(t *testing.T) {
+	underSilence(t, lb.EjectionOn, 100, func(s *silentRack) {
+		s.set(func() { s.cannot = true })
+		s.tell(pulseNews{"n2", pulseSilent})
+		time.Sleep(10 * time.Second)
+		if out := s.Ejected(); len(out) != 0 {
+			t.Errorf("%d are left out by a node that could not ask", len(out))
+		}
+		s.set(func() { s.cannot = false })
+		if out := s.Ejected(); len(out) != 100 {
+			t.Errorf("%d are left out once it could", len(out))
+		}
+	})
+}
+
+// Of a node's backends those of different Services are asked first, each at another address.
+func TestBackendsOfDifferentServicesAreAskedOfASilentNode(t *testing.T) {
+	of := func(service string, last byte) maps.Evidence {
+		return maps.Evidence{Port: lb.PortName{Service: lb.ServiceName{Namespace: "d", Name: service}}, Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, last}), 80)}
+	}
+	var got []byte
+	for _, at := range someAddresses([]maps.Evidence{of("a", 1), of("a", 2), of("a", 3), of("b", 1), of("b", 4), of("c", 4), of("c", 5), of("c", 6)}) {
+		got = append(got, at.Addr().As4()[3])
+	}
+	if want := []byte{1, 4, 5, 2}; !slices.Equal(got, want) {
+		t.Errorf("%v are asked, want %v", got, want)
+	}
+}
+
 // Heartbeats alone prove nothing: whatever keeps them away, backends that answer this node get connections, and the node is taken for one that
 // answers none before it has answered again.
 func TestANodeThatAnswersNoHeartbeatButHasABackendThatAnswersIsNotLeftOut(t *testing.T) {
-	underSilence(t, lb.EjectionOn, 100, func(s *silence) {
+	underSilence(t, lb.EjectionOn, 100, func(s *silentRack) {
 		s.set(func() { s.alive = true })
-		s.tell(pulseNews{node: "n2", silent: true})
+		s.tell(pulseNews{"n2", pulseSilent})
 		if out := s.Ejected(); len(out) != 0 {
 			t.Errorf("%d are left out", len(out))
 		}
@@ -115,8 +155,8 @@ func TestANodeThatAnswersNoHeartbeatButHasABackendThatAnswersIsNotLeftOut(t *tes
 
 // A client's connection, or the one that tries a backend, is answered: the node has power.
 func TestABackendThatAnswersAClientBringsItsNodeBack(t *testing.T) {
-	underSilence(t, lb.EjectionOn, 100, func(s *silence) {
-		s.tell(pulseNews{node: "n2", silent: true})
+	underSilence(t, lb.EjectionOn, 100, func(s *silentRack) {
+		s.tell(pulseNews{"n2", pulseSilent})
 		s.set(func() {
 			s.until[4] = 0
 			s.back = append(s.back, maps.Readmission{Evidence: s.evidence(5), Because: "it answered a connection", Answered: true})
@@ -132,17 +172,17 @@ func TestABackendThatAnswersAClientBringsItsNodeBack(t *testing.T) {
 
 // Observed: told, and nothing else. A node that is heard before its backends were asked to the end is not left out.
 func TestSilentNodesThatAreNotLeftOut(t *testing.T) {
-	underSilence(t, lb.EjectionObserve, 100, func(s *silence) {
-		s.tell(pulseNews{node: "n2", silent: true})
+	underSilence(t, lb.EjectionObserve, 100, func(s *silentRack) {
+		s.tell(pulseNews{"n2", pulseSilent})
 		time.Sleep(5 * time.Second)
 		if out := s.Ejected(); len(out) != 0 {
 			t.Errorf("%d are left out, though that is observed only", len(out))
 		}
-		s.tell(pulseNews{node: "n2"})
+		s.tell(pulseNews{"n2", pulseHeard})
 	})
-	underSilence(t, lb.EjectionOn, 100, func(s *silence) {
-		s.heartbeats <- pulseNews{node: "n2", silent: true}
-		s.heartbeats <- pulseNews{node: "n2"}
+	underSilence(t, lb.EjectionOn, 100, func(s *silentRack) {
+		s.heartbeats <- pulseNews{"n2", pulseSilent}
+		s.heartbeats <- pulseNews{"n2", pulseHeard}
 		time.Sleep(5 * time.Second)
 		if out := s.Ejected(); len(out) != 0 {
 			t.Errorf("%d are left out of a node that was heard", len(out))

@@ -48,7 +48,7 @@ func (w *ward) Eject(_ maps.Suspect, until uint64, times int) (string, error) {
 	return "", nil
 }
 
-func (w *ward) OnNode(string) []maps.Evidence { return nil }
+func (w *ward) OnNodes(...string) map[string][]maps.Evidence { return nil }
 
 func (w *ward) Doubtful(maps.Suspect) (string, []maps.Evidence) { return "", nil }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -88,9 +89,12 @@ func (r *running) followHeartbeats(ctx context.Context) error {
 	}
 }
 
-// followNodes has those nodes asked of which backends take connections, from this node's own addresses.
+// followNodes has those nodes asked of which backends take connections, from this node's own addresses. While it has none, nothing changes.
 func (r *running) followNodes(h *heartbeats) []pulseNews {
 	own, all := ends(r.node().Addresses), map[string][]netip.Addr{}
+	if len(own) == 0 {
+		return nil
+	}
 	for name, addresses := range r.daemon.source.Nodes() {
 		for _, to := range ends(addresses) {
 			if slices.ContainsFunc(own, func(a netip.Addr) bool { return a.Is4() == to.Is4() }) {
@@ -108,7 +112,7 @@ func (r *running) followNodes(h *heartbeats) []pulseNews {
 func (r *running) tellSilent(ctx context.Context, news []pulseNews) {
 	for _, n := range news {
 		select {
-		case r.silences <- n:
+		case r.pulseNews <- n:
 		case <-ctx.Done():
 			return
 		}
@@ -126,8 +130,13 @@ func (h *heartbeats) ask(part int) {
 		to = h.begin
 	}
 	for _, a := range to() {
-		if socket := h.sockets.from(a); socket != nil {
-			_, _ = socket.WriteToUDPAddrPort(helloOf(cookies, h.mark(a)), netip.AddrPortFrom(a, h.port))
+		socket := h.sockets.from(a)
+		if socket == nil {
+			continue
+		}
+		// as in connects: with EHOSTUNREACH nobody has that address on the link
+		if _, err := socket.WriteToUDPAddrPort(helloOf(cookies, h.mark(a)), netip.AddrPortFrom(a, h.port)); err == nil || errors.Is(err, syscall.EHOSTUNREACH) {
+			h.left(a)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func (n *names) answer(mux *http.ServeMux) {
 			}
 			responder := n.responder.Load()
 			if responder == nil {
-				http.Error(w, "the agent answers no names now: "+n.silence(), http.StatusServiceUnavailable)
+				http.Error(w, "the agent answers no names now: "+n.whyNot(), http.StatusServiceUnavailable)
 				return
 			}
 			w.Header().Set("Content-Type", "application/json")

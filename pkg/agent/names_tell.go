@@ -31,7 +31,7 @@ func (n *names) status() *NamesStatus {
 	if n == nil {
 		return nil
 	}
-	s := &NamesStatus{Service: n.options.Service, Upstreams: n.servers.Servers(), Because: n.silence()}
+	s := &NamesStatus{Service: n.options.Service, Upstreams: n.servers.Servers(), Because: n.whyNot()}
 	s.Answering = s.Because == ""
 	if n.options.FastPath {
 		s.Kernel = n.kernel(s.Answering)
@@ -49,8 +49,8 @@ func (n *names) kernel(responder bool) *KernelNames {
 	return k
 }
 
-// silence says why questions are not answered here; "": they are.
-func (n *names) silence() string {
+// whyNot says why questions are not answered here; "": they are.
+func (n *names) whyNot() string {
 	switch {
 	case n.agent.reader.draining():
 		return "new connections are left to kube-proxy (nearlb handover)"
@@ -79,7 +79,7 @@ func (w watched) Asked(result dns.Result, took time.Duration) { w.Names.Asked(st
 
 // count is what the metrics show of the responder's state.
 func (n *names) count() (s metrics.NamesState) {
-	s.Answering = n.silence() == ""
+	s.Answering = n.whyNot() == ""
 	s.Kept, s.KeptBytes = n.forward.Kept()
 	if n.options.FastPath {
 		var err error

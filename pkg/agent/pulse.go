@@ -37,7 +37,7 @@ type pulse struct {
 	next  int      // of the others, whose turn it is
 	round uint64
 	at    map[netip.Addr]string // name of the peer that has an address
-	known map[string]bool       // nodes that have answered an earlier agent: they may come to be peers later
+	known map[string]bool       // nodes that have answered an earlier agent, or were silent when they were peers last: they may come to be peers later
 }
 
 // peer is another node.
@@ -45,28 +45,43 @@ type peer struct {
 	addresses []netip.Addr // of families that this node has, too
 	answered  bool         // it has answered, and was not found alive since though silent
 	heard     uint64       // round in which it answered last
+	asked     uint64       // round in which a question to it left last
 	missed    int          // rounds since in which it was asked
 	doubted   bool         // one of its backends does not answer: it is asked in each round
 	silent    bool         // as was told last
 }
 
-// pulseNews is that a node has become silent, or is that no more.
+// pulseNews is what has become of a node.
 type pulseNews struct {
-	node   string
-	silent bool
-	gone   bool // not silent any more, as nobody asks it
+	node string
+	pulseChange
 }
 
+type pulseChange int
+
+const (
+	pulseSilent pulseChange = iota
+	pulseHeard              // it was silent, and answers
+	pulseUnused             // it was silent, and is asked no more, as no backend there takes connections
+)
+
 func newPulse(self string) *pulse {
-	p := &pulse{self: self, peers: map[string]*peer{}, at: map[netip.Addr]string{}}
+	p := &pulse{self: self, peers: map[string]*peer{}, at: map[netip.Addr]string{}, known: map[string]bool{}}
 	rand.Read(p.secret[:])
 	return p
 }
 
-// follow says which nodes there are, and of which of them backends take connections. It gives silent ones that are asked no more.
+// follow says which nodes there are, and of which of them backends take connections. It gives silent ones that are asked no more. A silent node
+// with such backends is asked where it was, also after its Node object has gone: it has to be heard before its backends get connections.
 func (p *pulse) follow(nodes map[string][]netip.Addr, used []string) (news []pulseNews) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	nodes = maps.Clone(nodes)
+	for _, name := range used {
+		if q := p.peers[name]; q != nil && q.silent && len(nodes[name]) == 0 {
+			nodes[name] = slices.DeleteFunc(q.addresses, func(a netip.Addr) bool { return taken(nodes, a) })
+		}
+	}
 	order := p.ring(nodes, used)
 	peers, at := make(map[string]*peer, len(order)), make(map[netip.Addr]string, len(order))
 	for _, name := range order {
@@ -80,11 +95,22 @@ func (p *pulse) follow(nodes map[string][]netip.Addr, used []string) (news []pul
 	}
 	for name, was := range p.peers {
 		if peers[name] == nil && was.silent {
-			news = append(news, pulseNews{node: name, gone: true})
+			news = append(news, pulseNews{name, pulseUnused})
+			p.known[name] = true
 		}
 	}
 	p.peers, p.order, p.at, p.near = peers, order, at, min(len(order), pulsePeers)
 	return news
+}
+
+// taken says whether a node has an address.
+func taken(nodes map[string][]netip.Addr, a netip.Addr) bool {
+	for _, addresses := range nodes {
+		if slices.Contains(addresses, a) {
+			return true
+		}
+	}
+	return false
 }
 
 // ring has those of used that are asked in each round first: the nearest by a hash of both names, so that each node is asked by as many others as
@@ -144,7 +170,7 @@ func (p *pulse) begin() []netip.Addr {
 	if len(rest) > 0 {
 		p.next = (p.next + pulseFurther) % len(rest)
 	}
-	return p.ask(asked, true)
+	return p.addresses(asked)
 }
 
 // again gives those that have missed a round, and are to be asked once more in this one.
@@ -157,18 +183,26 @@ func (p *pulse) again() []netip.Addr {
 			asked = append(asked, name)
 		}
 	}
-	return p.ask(asked[:min(len(asked), pulseMost)], false)
+	return p.addresses(asked[:min(len(asked), pulseMost)])
 }
 
-func (p *pulse) ask(names []string, count bool) (to []netip.Addr) {
+func (p *pulse) addresses(names []string) (to []netip.Addr) {
 	for _, name := range names {
-		q := p.peers[name]
-		if count {
-			q.missed++
-		}
-		to = append(to, q.addresses...)
+		to = append(to, p.peers[name].addresses...)
 	}
 	return to
+}
+
+// left is that a question has left for an address. The round counts as missed from then on, unless the answer has come already.
+func (p *pulse) left(to netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if q := p.peers[p.at[to]]; q != nil && q.asked != p.round {
+		q.asked = p.round
+		if q.heard != p.round {
+			q.missed++
+		}
+	}
 }
 
 // mark is what a question to an address has in this round, and its answer must have.
@@ -217,7 +251,11 @@ func (p *pulse) judge(over bool) (news []pulseNews) {
 		silent := q.silent && q.missed > 0 || over && hears && q.answered && q.missed >= pulseMissed
 		if silent != q.silent {
 			q.silent = silent
-			news = append(news, pulseNews{node: name, silent: silent})
+			change := pulseHeard
+			if silent {
+				change = pulseSilent
+			}
+			news = append(news, pulseNews{name, change})
 		}
 	}
 	return news

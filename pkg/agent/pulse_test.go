@@ -26,8 +26,9 @@ func nodesOf(count int) (nodes map[string][]netip.Addr, names []string) {
 // rhythm plays rounds; dead says who does not answer.
 type rhythm struct {
 	*pulse
-	dead func(name string) bool
-	most int // were asked in a round
+	dead  func(name string) bool
+	keeps func(name string) bool // no question leaves for it; nil: all do
+	most  int                    // were asked in a round
 }
 
 // goes plays rounds to their ends, and gives what was told.
@@ -40,6 +41,10 @@ func (r *rhythm) goes(rounds int) (news []pulseNews) {
 				asked = r.again()
 			}
 			for _, a := range asked {
+				if r.keeps != nil && r.keeps(r.at[a]) {
+					continue
+				}
+				r.left(a)
 				if !r.dead(r.at[a]) {
 					r.heard(a, r.mark(a))
 				}
@@ -72,7 +77,7 @@ func TestANodeIsSilentAfterThreeRoundsAndHeardAtOnce(t *testing.T) {
 	if news := r.goes(2); news != nil {
 		t.Errorf("told of two rounds without an answer: %+v", news)
 	}
-	if news := r.goes(1); !slices.Equal(news, []pulseNews{{node: "n2", silent: true}}) {
+	if news := r.goes(1); !slices.Equal(news, []pulseNews{{"n2", pulseSilent}}) {
 		t.Errorf("told of three: %+v", news)
 	}
 	if news := r.goes(100); news != nil {
@@ -84,7 +89,7 @@ func TestANodeIsSilentAfterThreeRoundsAndHeardAtOnce(t *testing.T) {
 	r.begin()
 	at := r.peers["n2"].addresses[0]
 	r.heard(at, r.mark(at))
-	if news := r.judge(false); !slices.Equal(news, []pulseNews{{node: "n2"}}) {
+	if news := r.judge(false); !slices.Equal(news, []pulseNews{{"n2", pulseHeard}}) {
 		t.Errorf("told of an answer: %+v", news)
 	}
 }
@@ -101,7 +106,7 @@ func TestNobodyIsSilentToANodeThatHearsNobody(t *testing.T) {
 		first := r.order[0]
 		r.dead = func(name string) bool { return name == first }
 		news := r.goes(2)
-		if count > 2 && !slices.Equal(news, []pulseNews{{node: first, silent: true}}) || count == 2 && news != nil {
+		if count > 2 && !slices.Equal(news, []pulseNews{{first, pulseSilent}}) || count == 2 && news != nil {
 			t.Errorf("%d nodes, one of them dead: told %+v", count, news)
 		}
 	}
@@ -182,7 +187,7 @@ func TestAFarNodeIsFoundSilentByItsTurnOrByADoubt(t *testing.T) {
 			r.doubt(far)
 			rounds = pulseMissed
 		}
-		if news := r.goes(rounds); !slices.Equal(news, []pulseNews{{node: far, silent: true}}) {
+		if news := r.goes(rounds); !slices.Equal(news, []pulseNews{{far, pulseSilent}}) {
 			t.Errorf("doubted %v: told %+v after %d rounds", doubted, news, rounds)
 		}
 	}
@@ -200,6 +205,7 @@ func TestLostPacketsMakeNoNodeSilent(t *testing.T) {
 				asked = r.again()
 			}
 			for _, a := range asked {
+				r.left(a)
 				if q := r.peers[r.at[a]]; !lost() { // without the time that marks take
 					q.answered, q.heard, q.missed = true, r.round, 0
 				}
@@ -211,19 +217,68 @@ func TestLostPacketsMakeNoNodeSilent(t *testing.T) {
 	}
 }
 
-// Who is asked no more is silent no more. Where there are few nodes with backends, others are asked, too.
-func TestWhoIsAskedFollowsNodesAndTheirBackends(t *testing.T) {
+// A silent node is asked where it was for as long as backends there take connections, whether it is listed or not: who is not heard is not back. It
+// is told of when it is asked no more, and suspected again as soon as it is.
+func TestASilentNodeThatIsNotListedIsAskedUntilItIsHeard(t *testing.T) {
 	r := newRhythm(10)
-	nodes, _ := nodesOf(10)
+	nodes, names := nodesOf(10)
+	r.goes(1)
+	r.dead = func(name string) bool { return name == "n1" || name == "n2" }
+	r.goes(pulseMissed)
+	for _, gone := range []string{"n1", "n2", "n3"} {
+		delete(nodes, gone)
+	}
+	if news := r.follow(nodes, names); news != nil || r.peers["n1"] == nil || r.peers["n2"] == nil || r.peers["n3"] != nil {
+		t.Errorf("told %+v; asked are %q", news, r.order)
+	}
+	r.dead = func(name string) bool { return name == "n1" }
+	if news := r.goes(pulseMissed); !slices.Equal(news, []pulseNews{{"n2", pulseHeard}}) {
+		t.Errorf("told %+v of who answers again", news)
+	}
+	if news := r.follow(nodes, []string{"n0", "n2", "n4", "gone"}); !slices.Equal(news, []pulseNews{{"n1", pulseUnused}}) {
+		t.Errorf("told %+v of a node without backends", news)
+	}
+	if len(r.order) != pulseLeast || r.order[0] != "n4" || slices.Contains(r.order, "n0") {
+		t.Errorf("asked are %q", r.order)
+	}
+	nodes, names = nodesOf(10)
+	r.follow(nodes, names)
+	if news := r.goes(pulseMissed); !slices.Equal(news, []pulseNews{{"n1", pulseSilent}}) {
+		t.Errorf("told %+v of a node with backends again", news)
+	}
+}
+
+// Another node may have the address of one that is gone: what comes from there is its own.
+func TestTheAddressOfASilentNodeMayBecomeAnothers(t *testing.T) {
+	r := newRhythm(10)
+	nodes, names := nodesOf(10)
 	r.goes(1)
 	r.dead = func(name string) bool { return name == "n1" }
 	r.goes(pulseMissed)
+	nodes["n10"] = nodes["n1"]
 	delete(nodes, "n1")
-	if news := r.follow(nodes, []string{"n0", "n1", "n2", "gone"}); !slices.Equal(news, []pulseNews{{node: "n1", gone: true}}) {
-		t.Errorf("told %+v of a node that is gone", news)
+	if news := r.follow(nodes, append(names, "n10")); !slices.Equal(news, []pulseNews{{"n1", pulseUnused}}) {
+		t.Errorf("told %+v", news)
 	}
-	if len(r.order) != pulseLeast || r.order[0] != "n2" || slices.Contains(r.order, "n0") {
-		t.Errorf("asked are %q", r.order)
+	if news := r.goes(1); news != nil || !r.peers["n10"].answered {
+		t.Errorf("told %+v of another node at its address", news)
+	}
+}
+
+// What this node could not ask says nothing of who was to be asked.
+func TestARoundWhoseQuestionDidNotLeaveIsNotMissed(t *testing.T) {
+	r := newRhythm(4)
+	r.goes(1)
+	r.keeps = func(name string) bool { return name == "n2" }
+	if news := r.goes(10); news != nil {
+		t.Errorf("told %+v", news)
+	}
+	r.keeps, r.dead = nil, func(name string) bool { return name == "n2" }
+	if news := r.goes(pulseMissed - 1); news != nil {
+		t.Errorf("told %+v before three questions", news)
+	}
+	if news := r.goes(1); !slices.Equal(news, []pulseNews{{"n2", pulseSilent}}) {
+		t.Errorf("told %+v", news)
 	}
 }
 
@@ -232,11 +287,11 @@ func TestNodesThatWereSilentToAnEarlierAgentAreToldAgain(t *testing.T) {
 	r := newRhythm(4)
 	r.dead = func(name string) bool { return name == "n1" || name == "n2" }
 	r.remember([]string{"n1"})
-	if news := r.goes(pulseMissed); !slices.Equal(news, []pulseNews{{node: "n1", silent: true}}) {
+	if news := r.goes(pulseMissed); !slices.Equal(news, []pulseNews{{"n1", pulseSilent}}) {
 		t.Errorf("told %+v", news)
 	}
 	r.remember(nil)
-	if news := r.goes(1); !slices.Equal(news, []pulseNews{{node: "n1", silent: true}}) {
+	if news := r.goes(1); !slices.Equal(news, []pulseNews{{"n1", pulseSilent}}) {
 		t.Errorf("told %+v of other tables", news)
 	}
 }
@@ -247,7 +302,7 @@ func TestNodesThatWereSilentToAnEarlierAgentMayBeListedLater(t *testing.T) {
 	r.dead = func(name string) bool { return name == "n1" || name == "n2" }
 	r.remember([]string{"n1"})
 	r.follow(nodesOf(4))
-	if news := r.goes(pulseMissed); !slices.Equal(news, []pulseNews{{node: "n1", silent: true}}) {
+	if news := r.goes(pulseMissed); !slices.Equal(news, []pulseNews{{"n1", pulseSilent}}) {
 		t.Errorf("told %+v", news)
 	}
 }

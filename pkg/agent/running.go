@@ -37,7 +37,7 @@ type running struct {
 	leaving sync.Mutex      // held by whoever carries or takes over (upgrade.go)
 	carrier *tables.Carrier // nil: nothing is to be carried over
 
-	silences     chan pulseNews          // of nodes, for who leaves backends out
+	pulseNews    chan pulseNews          // of nodes, for who leaves backends out
 	hostNews     chan struct{}           // gets something when the host may have to be looked at (host.go)
 	ours         map[ebpf.ProgramID]bool // programs that may be on devices, when followShortcut looked last
 	shortcutNews chan struct{}           // the same of what the shortcut passes by (shortcut.go)
@@ -68,7 +68,12 @@ func (r *running) status() Status {
 		Names:    r.daemon.names.status(),
 	}
 	if r.daemon.options.tunnelPort() != 0 {
-		s.Tunnel = r.daemon.peers.status(r.daemon.options.OffNode, r.daemon.options.OffNode == lb.OffNodeDSR || r.loop.ways.anyDirect(), r.daemon.source.Nodes(), r.daemon.options.NodeName)
+		nodes := r.daemon.source.Nodes()
+		if !r.tunnelAsked() {
+			nodes = nil
+		}
+		s.Tunnel = r.daemon.peers.status(r.daemon.options.OffNode, r.daemon.options.OffNode == lb.OffNodeDSR || r.loop.ways.anyDirect(), nodes, r.daemon.options.NodeName)
+		s.Tunnel.Unused = nodes == nil
 	}
 	if r.daemon.heartbeats.mode != lb.EjectionOff {
 		s.Heartbeats = r.daemon.heartbeats.status()

@@ -76,6 +76,7 @@ type TunnelStatus struct {
 	Silent  []string   `json:"silent"`  // names of those that do not: their connections go by SNAT
 	Through []string   `json:"through"` // where dsr is asked for: names of those that take packets and cannot answer clients
 	Cookie  string     `json:"cookie"`  // whether packets between nodes have one: off, on, or changing while there are two keys
+	Unused  bool       `json:"unused"`  // no Service asks for it: nodes are not asked
 }
 
 // status is of the nodes that there are. direct: dsr is asked for.
@@ -234,9 +235,10 @@ func (p *tunnelPeers) close() {
 
 // waysAsked are the ways to other nodes that Services have. The zero value is ready to use.
 type waysAsked struct {
-	mu      sync.Mutex
-	wayless map[lb.ServiceName]bool // they ask for the tunnel of an agent that has none
-	direct  map[lb.ServiceName]bool // theirs is dsr
+	mu       sync.Mutex
+	wayless  map[lb.ServiceName]bool // they ask for the tunnel of an agent that has none
+	tunneled map[lb.ServiceName]bool // theirs is carry or dsr
+	direct   map[lb.ServiceName]bool // theirs is dsr
 }
 
 // note is told of each Service that is published. asked: what it says itself; way: what it gets.
@@ -244,11 +246,14 @@ func (w *waysAsked) note(name lb.ServiceName, asked, way lb.OffNode, tunnel bool
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.wayless == nil {
-		w.wayless, w.direct = map[lb.ServiceName]bool{}, map[lb.ServiceName]bool{}
+		w.wayless, w.tunneled, w.direct = map[lb.ServiceName]bool{}, map[lb.ServiceName]bool{}, map[lb.ServiceName]bool{}
 	}
 	w.forgetLocked(name)
 	if asked.Tunneled() && !tunnel {
 		w.wayless[name] = true
+	}
+	if way.Tunneled() {
+		w.tunneled[name] = true
 	}
 	if way == lb.OffNodeDSR {
 		w.direct[name] = true
@@ -263,6 +268,7 @@ func (w *waysAsked) forget(name lb.ServiceName) {
 
 func (w *waysAsked) forgetLocked(name lb.ServiceName) {
 	delete(w.wayless, name)
+	delete(w.tunneled, name)
 	delete(w.direct, name)
 }
 
@@ -271,6 +277,13 @@ func (w *waysAsked) anyDirect() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.direct) > 0
+}
+
+// anyTunneled says whether some Service's way is the tunnel.
+func (w *waysAsked) anyTunneled() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.tunneled) > 0
 }
 
 // problems are by name of the Service.
@@ -292,7 +305,12 @@ func (r *running) tunnelPort() uint16 {
 	return r.daemon.options.tunnelPort()
 }
 
-// followTunnel asks the other nodes, until ctx ends, and has the programs told of what changed.
+// tunnelAsked says whether packets go through the tunnel: it may be there for heartbeats alone.
+func (r *running) tunnelAsked() bool {
+	return r.daemon.options.OffNode.Tunneled() || r.loop.ways.anyTunneled()
+}
+
+// followTunnel asks the other nodes while there is something to go there, until ctx ends, and has the programs told of what changed.
 func (r *running) followTunnel(ctx context.Context) error {
 	if r.loop.tunnelPort == 0 {
 		return nil
@@ -313,13 +331,17 @@ func (r *running) followTunnel(ctx context.Context) error {
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		r.followKeys()
+		asked := r.tunnelAsked()
 		own, nodes := r.node().Addresses, r.daemon.source.Nodes()
+		if !asked {
+			nodes = nil
+		}
 		questions, err := peers.questions(own, nodes, r.daemon.options.NodeName, func(s *net.UDPConn) { go peers.hear(s, tell) })
 		if err != nil {
 			r.daemon.log.Debug("ask other nodes for their tunnels", "error", err)
 		}
 		tick.Reset(roundOf(len(nodes)) / helloParts)
-		for part := range helloParts {
+		for part := 0; part < helloParts && r.tunnelAsked() == asked; part++ {
 			peers.ask(questions[part*len(questions)/helloParts : (part+1)*len(questions)/helloParts])
 			r.awaitAnswers(ctx, tick.C, news, func() bool { return peers.judge(own, nodes, r.daemon.options.NodeName, time.Now()) })
 		}

@@ -118,8 +118,8 @@ func TestAServiceThatAsksForATunnelThatIsNotThereIsTold(t *testing.T) {
 			if len(all) != want || want > 0 && (all[0].Object != name.Object() || !strings.Contains(all[0].Field, "nearlb.io/off-node")) {
 				t.Errorf("problems %+v, want %d", all, want)
 			}
-			if b.ways.anyDirect() != direct {
-				t.Errorf("dsr is asked for: %v", !direct)
+			if b.ways.anyDirect() != direct || b.ways.anyTunneled() != (want > 0) {
+				t.Errorf("dsr is asked for: %v; a tunnel: %v", b.ways.anyDirect(), b.ways.anyTunneled())
 			}
 		}
 		b.Synced()

@@ -7,6 +7,7 @@ package bypass
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -135,25 +136,38 @@ func lookAtIPsec() ([]string, error) {
 	return nil, nil
 }
 
-// Open names the devices by which packets leave for hosts as whoever is on the way can read and write them: none of WireGuard, on a host
-// without IPsec policies.
-func Open(to []netip.Addr) ([]string, error) {
-	if policies, err := lookAtIPsec(); err != nil || len(policies) > 0 {
-		return nil, err
+// Open names the devices by which packets of UDP leave for hosts as whoever is on the way can read and write them: they are none of WireGuard, and no
+// IPsec policy has such packets encrypted. ways: to how many of the hosts there is a way.
+func Open(to []netip.Addr) (open []string, ways int, err error) {
+	policies, err := netlink.XfrmPolicyList(unix.AF_UNSPEC)
+	if err != nil && !unsupported(err) {
+		return nil, 0, fmt.Errorf("read IPsec policies: %w", err)
 	}
-	var open []string
 	for _, address := range to {
 		routes, err := netlink.RouteGet(address.AsSlice())
 		if err != nil || len(routes) == 0 {
 			continue // nothing gets there
 		}
+		ways++
 		link, err := netlink.LinkByIndex(routes[0].LinkIndex)
 		if err != nil {
-			return nil, fmt.Errorf("read the device to %s: %w", address, err)
+			return nil, 0, fmt.Errorf("read the device to %s: %w", address, err)
 		}
-		if link.Type() != "wireguard" && !slices.Contains(open, link.Attrs().Name) {
+		if link.Type() != "wireguard" && !encrypted(policies, routes[0].Src, address.AsSlice()) && !slices.Contains(open, link.Attrs().Name) {
 			open = append(open, link.Attrs().Name)
 		}
 	}
-	return open, nil
+	return open, ways, nil
 }
+
+// encrypted says whether some policy has each datagram of UDP between two hosts encrypted.
+func encrypted(policies []netlink.XfrmPolicy, from, to net.IP) bool {
+	return slices.ContainsFunc(policies, func(p netlink.XfrmPolicy) bool {
+		all := p.Dir == netlink.XFRM_DIR_OUT && p.Action == netlink.XFRM_POLICY_ALLOW && p.Mark == nil && p.Ifid == 0 && p.SrcPort == 0 && p.DstPort == 0
+		return all && (p.Proto == 0 || p.Proto == unix.IPPROTO_UDP) && within(p.Src, from) && within(p.Dst, to) &&
+			slices.ContainsFunc(p.Tmpls, func(t netlink.XfrmPolicyTmpl) bool { return t.Proto == netlink.XFRM_PROTO_ESP && t.Optional == 0 })
+	})
+}
+
+// within: a policy without a network is for all addresses.
+func within(n *net.IPNet, a net.IP) bool { return n == nil || n.Contains(a) }

@@ -17,7 +17,6 @@ import (
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/cgroup"
 	"github.com/nearlb/nearlb/pkg/sockdiag"
-
 	"github.com/nearlb/nearlb/pkg/table"
 )
 

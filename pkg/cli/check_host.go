@@ -96,7 +96,7 @@ func checkTunnel(pins *pinFlags) checkRow {
 	var row checkRow
 	if err := pins.read(func(reader *maps.Reader) error {
 		port, cookies, others := reader.Tunnel()
-		row = tunnelRow(port, cookies.Required(), func() ([]string, error) { return bypass.Open(others) })
+		row = tunnelRow(port, cookies.Required(), func() ([]string, int, error) { return bypass.Open(others) })
 		return nil
 	}); err != nil {
 		return tunnelRow(0, false, nil) // without tables there is none
@@ -105,7 +105,7 @@ func checkTunnel(pins *pinFlags) checkRow {
 }
 
 // tunnelRow is given what says by which devices packets leave that others can write.
-func tunnelRow(port uint16, asked bool, look func() ([]string, error)) checkRow {
+func tunnelRow(port uint16, asked bool, look func() (open []string, ways int, err error)) checkRow {
 	row := checkRow{Subject: "tunnel", Result: good, Detail: "no tunnel between nodes"}
 	if port == 0 {
 		return row
@@ -113,12 +113,14 @@ func tunnelRow(port uint16, asked bool, look func() ([]string, error)) checkRow 
 	if row.Detail = "packets between nodes have a cookie"; asked {
 		return row
 	}
-	open, err := look()
+	open, ways, err := look()
 	switch {
 	case err != nil:
 		row.Result, row.Detail = warning, "whether packets between nodes are encrypted cannot be read: "+err.Error()
 	case len(open) > 0:
 		row.Result, row.Detail = warning, "packets between nodes leave by "+strings.Join(open, ", ")+" without a cookie that is asked for: whoever can send as a node there poses as any client of Services (--tunnel-key-file)"
+	case ways == 0:
+		row.Detail = "packets between nodes have no cookie; no other node is known that they could go to"
 	default:
 		row.Detail = "packets between nodes have no cookie, and are encrypted (WireGuard, IPsec)"
 	}

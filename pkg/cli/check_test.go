@@ -47,16 +47,18 @@ func TestATunnelOnAnOpenNetworkWithoutACookieIsAWarning(t *testing.T) {
 		port  uint16
 		asked bool
 		open  []string
+		ways  int
 		err   error
 		want  checkRow
 	}{
-		{0, false, []string{"eth0"}, nil, checkRow{"tunnel", good, "no tunnel"}},
-		{6091, true, []string{"eth0"}, nil, checkRow{"tunnel", good, "have a cookie"}},
-		{6091, false, nil, nil, checkRow{"tunnel", good, "encrypted"}},
-		{6091, false, []string{"eth0", "eth1"}, nil, checkRow{"tunnel", warning, "leave by eth0, eth1 without a cookie"}},
-		{6091, false, nil, unix.EPERM, checkRow{"tunnel", warning, unix.EPERM.Error()}},
+		{0, false, []string{"eth0"}, 1, nil, checkRow{"tunnel", good, "no tunnel"}},
+		{6091, true, []string{"eth0"}, 1, nil, checkRow{"tunnel", good, "have a cookie"}},
+		{6091, false, nil, 2, nil, checkRow{"tunnel", good, "encrypted"}},
+		{6091, false, nil, 0, nil, checkRow{"tunnel", good, "no other node is known"}},
+		{6091, false, []string{"eth0", "eth1"}, 2, nil, checkRow{"tunnel", warning, "leave by eth0, eth1 without a cookie"}},
+		{6091, false, nil, 0, unix.EPERM, checkRow{"tunnel", warning, unix.EPERM.Error()}},
 	} {
-		got := tunnelRow(row.port, row.asked, func() ([]string, error) { return row.open, row.err })
+		got := tunnelRow(row.port, row.asked, func() ([]string, int, error) { return row.open, row.ways, row.err })
 		if got.Subject != row.want.Subject || got.Result != row.want.Result || !strings.Contains(got.Detail, row.want.Detail) {
 			t.Errorf("got %v, want %v", got, row.want)
 		}

@@ -191,7 +191,11 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 
 // tunnelText says which nodes take packets of clients off the node as they came.
 func tunnelText(t agent.TunnelStatus) string {
-	text := fmt.Sprintf("UDP port %d, %s where a Service says nothing, cookie %s; %d other nodes take packets", t.Port, t.OffNode, t.Cookie, t.Answer)
+	text := fmt.Sprintf("UDP port %d, %s where a Service says nothing, cookie %s; ", t.Port, t.OffNode, t.Cookie)
+	if t.Unused {
+		return text + "no Service asks for it"
+	}
+	text += fmt.Sprintf("%d other nodes take packets", t.Answer)
 	if len(t.Silent) > 0 {
 		text += ", to others connections go by SNAT: " + someNodes(t.Silent)
 	}

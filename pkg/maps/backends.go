@@ -93,7 +93,7 @@ func (t *Tables) freeBackend(id uint32, g *goneBackend) {
 	row.State = stateFree
 	write(t.store.backends, id, row, wordState)
 	_ = t.noteLocal(id, &row)
-	delete(t.tunnels.silenced, id)
+	delete(t.tunnels.quiet, id)
 	delete(t.gone, id)
 	for _, k := range t.store.ofBackend(&row) {
 		t.release(k)

@@ -26,7 +26,8 @@ type change struct {
 	names     []*named // fresh
 	ports     []*port  // fresh
 	backends  []backendChange
-	members   []portMembers // of the ports that the decision has backends of
+	decided   []decidedState // of backends of UDP
+	members   []portMembers  // of the ports that the decision has backends of
 	tiers     []plannedTier
 	runs      []freshRun
 	weighed   []*run      // whose shares were told (noteWeights)

@@ -20,6 +20,12 @@ type backendChange struct {
 	to    backendRow
 }
 
+// decidedState is a backend's state by the decision, and what is written in its place (tunnelBackends).
+type decidedState struct {
+	id               uint32
+	decided, written uint8
+}
+
 // portMembers are the backends of one port that a decision has, by address.
 type portMembers struct {
 	port    *port
@@ -121,7 +127,9 @@ func (c *change) prepareBackend(m *portMembers, d *lb.Backend) error {
 			c.backends = append(c.backends, backendChange{port: m.port, id: id, from: b.row, to: to})
 		}
 	}
-	c.t.tunnels.note(id, decided, to.State)
+	if m.port.key.Value().Protocol == lb.UDP {
+		c.decided = append(c.decided, decidedState{id, decided, to.State})
+	}
 	m.all = slices.Insert(m.all, place, member{where, id, d.Weight, d.Due()})
 	return nil
 }

@@ -228,6 +228,9 @@ func (c *change) settleBackends() error {
 			c.stats.Backends++
 		}
 	}
+	for _, s := range c.decided {
+		c.t.tunnels.note(s.id, s.decided, s.written)
+	}
 	c.noteBackends()
 	return nil
 }

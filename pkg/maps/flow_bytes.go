@@ -46,8 +46,8 @@ func (s *store) since(place, word uint32, now uint64) *int64 {
 // CountFlows has the programs count the bytes of each flow until so long from now, ten minutes at most, and tells whether they did so
 // already. Where they did not, counts begin at zero. Packets take the slow path meanwhile.
 func (t *Tables) CountFlows(long time.Duration) (already bool, err error) {
-	t.beating.Lock()
-	defer t.beating.Unlock()
+	t.counting.Lock()
+	defer t.counting.Unlock()
 	if t.closed {
 		return false, errors.New("count bytes of flows: these tables are being replaced: ask again")
 	}
@@ -72,8 +72,8 @@ func (s *store) countsFlows() bool {
 // EndFlowCount ends what CountFlows began, at once if now is set and else if its time is over, and tells whether it has ended. The memory
 // of the counts is free then.
 func (t *Tables) EndFlowCount(now bool) (ended bool, err error) {
-	t.beating.Lock()
-	defer t.beating.Unlock()
+	t.counting.Lock()
+	defer t.counting.Unlock()
 	if t.closed {
 		return true, nil
 	}

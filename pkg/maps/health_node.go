@@ -3,6 +3,7 @@
 package maps
 
 import (
+	"cmp"
 	"slices"
 )
 
@@ -57,19 +58,28 @@ func (t *Tables) nodeNames(numbers map[uint16]bool) (names []string) {
 	return names
 }
 
-// OnNode is what is known of the backends of another node that take connections, by id. It takes time with the number of all backends.
-func (t *Tables) OnNode(name string) (all []Evidence) {
+// OnNodes is what is known of the backends of other nodes that take connections, by their node's name, in order of id. It takes time with the number
+// of all backends, however many nodes are asked for.
+func (t *Tables) OnNodes(names ...string) map[string][]Evidence {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return nil
+	asked := map[uint16]string{}
+	for _, name := range names {
+		if number := t.names.places[nodeName].byText[name].number(); number != 0 {
+			asked[number] = name
+		}
 	}
-	number := t.names.places[nodeName].byText[name].number()
+	all := map[string][]Evidence{}
+	if t.closed || len(asked) == 0 {
+		return all
+	}
 	t.elsewhere(func(p *port, b *backend) {
-		if b.row.Node == number {
-			all = append(all, t.evidence(Suspect{b.id, b.row.Generation}, p, AddrPortOf(b.row)))
+		if name, is := asked[b.row.Node]; is {
+			all[name] = append(all[name], t.evidence(Suspect{b.id, b.row.Generation}, p, AddrPortOf(b.row)))
 		}
 	})
-	slices.SortFunc(all, func(a, b Evidence) int { return int(a.ID) - int(b.ID) })
+	for _, of := range all {
+		slices.SortFunc(of, func(a, b Evidence) int { return cmp.Compare(a.ID, b.ID) })
+	}
 	return all
 }

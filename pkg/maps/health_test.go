@@ -77,7 +77,8 @@ func TestNeverMoreThanHalfOfATierIsLeftOut(t *testing.T) {
 					ejected++
 				}
 			case "silent":
-				for _, e := range b.OnNode(rapid.SampledFrom([]string{"n1", "n2", "n3", "n4"}).Draw(t, "node")) {
+				node := rapid.SampledFrom([]string{"n1", "n2", "n3", "n4"}).Draw(t, "node")
+				for _, e := range b.OnNodes(node)[node] {
 					if refused, err := b.Eject(e.Suspect, 1, 0); refused == "" && err == nil {
 						silent++
 					}
@@ -260,22 +261,22 @@ func TestTheBackendsOfASilentNodeAreFoundAndSayWhyTheyAreLeftOut(t *testing.T) {
 		}
 	}
 	used := b.NodesInUse()
-	if len(used) == 0 || slices.Contains(used, "") || b.OnNode("none") != nil || b.NodesLeftOut() != nil {
-		t.Fatalf("nodes %q, of none %+v, left out %q", used, b.OnNode("none"), b.NodesLeftOut())
+	if len(used) == 0 || slices.Contains(used, "") || len(b.OnNodes("none", "")) > 0 || b.NodesLeftOut() != nil {
+		t.Fatalf("nodes %q, of none %+v, left out %q", used, b.OnNodes("none"), b.NodesLeftOut())
 	}
 	for _, node := range used {
-		on := b.OnNode(node)
+		on := b.OnNodes(used...)[node]
 		if len(on) == 0 || on[0].Node != node || on[0].ByNode() {
 			t.Fatalf("%s: %+v", node, on)
 		}
 	}
 	node := used[0]
-	one := b.OnNode(node)[0].Suspect
+	one := b.OnNodes(node)[node][0].Suspect
 	for times, byNode := range []bool{true, false} {
 		if refused, err := b.Eject(one, 1, times); refused != "" || err != nil {
 			t.Fatal(refused, err)
 		}
-		e := b.OnNode(node)[0]
+		e := b.OnNodes(node)[node][0]
 		if e.ByNode() != byNode || (e.Because() == e.Text()) == byNode || slices.Contains(b.NodesLeftOut(), node) != byNode {
 			t.Errorf("left out for the time %d: %+v, %q, of %q", times, e, e.Because(), b.NodesLeftOut())
 		}
@@ -283,7 +284,7 @@ func TestTheBackendsOfASilentNodeAreFoundAndSayWhyTheyAreLeftOut(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if b.OnNode(node) != nil || b.NodesLeftOut() != nil {
+	if len(b.OnNodes(node)) > 0 || b.NodesLeftOut() != nil {
 		t.Error("closed tables tell of a node")
 	}
 }

@@ -21,8 +21,9 @@ type Tables struct {
 	store *store
 	now   func() time.Time
 
-	beating sync.Mutex // closed and the heartbeat in the settings; after mu
-	closed  bool
+	counting sync.Mutex // of bytes of flows, and closed; after mu
+	beating  sync.Mutex // closed and the heartbeat in the settings; after counting
+	closed   bool       // written under all three
 
 	tableSize func(backends int) int               // decide.TableSize
 	sharesOf  func(weights, due []uint32) []uint32 // decide.SharesOf

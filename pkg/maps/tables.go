@@ -51,6 +51,8 @@ func (t *Tables) Watch(wrote func()) {
 func (t *Tables) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.counting.Lock()
+	defer t.counting.Unlock()
 	t.beating.Lock()
 	defer t.beating.Unlock()
 	t.stopFiller()

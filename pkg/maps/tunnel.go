@@ -147,7 +147,7 @@ func (r *Reader) Tunnel() (port uint16, cookies Cookies, others []netip.Addr) {
 func (t *Tables) writeTunnel(c *Config) error {
 	errs := []error{t.nameTunnelNodes(c)}
 	want := t.tunnelOf(c)
-	t.tunnels.silence(t, want.end.Port, want.addresses)
+	t.tunnels.follow(t, want.end.Port, want.addresses)
 	errs = append(errs, t.writeLocal(c.Tunnel.Port != 0),
 		settle(t.store.tunnelAddresses, want.addresses, bpf.NearlbMapTunnelAddresses),
 		settle(t.store.tunnelNodes, want.nodes, bpf.NearlbMapTunnelNodes))
@@ -269,7 +269,7 @@ func localKey(row *backendRow) bpf.NearlbLocalKey {
 type tunnelBackends struct {
 	port      uint16 // as in the table; 0: there is no tunnel
 	addresses map[bpf.NearlbAddress]uint32
-	silenced  map[uint32]uint8 // by backend: its state but for that
+	quiet     map[uint32]uint8 // by backend: its state but for that
 }
 
 // has says whether a backend is such a one.
@@ -292,17 +292,17 @@ func (t *tunnelBackends) stateOf(p *port, row *backendRow) uint8 {
 // note remembers the state that a decision gives a backend which has another one in the table.
 func (t *tunnelBackends) note(id uint32, decided, written uint8) {
 	if decided == written {
-		delete(t.silenced, id)
+		delete(t.quiet, id)
 		return
 	}
-	if t.silenced == nil {
-		t.silenced = map[uint32]uint8{}
+	if t.quiet == nil {
+		t.quiet = map[uint32]uint8{}
 	}
-	t.silenced[id] = decided
+	t.quiet[id] = decided
 }
 
-// silence has what is published follow where the tunnels are: flows from before leave a backend that has become one.
-func (t *tunnelBackends) silence(tables *Tables, port uint16, addresses map[bpf.NearlbAddress]uint32) {
+// follow has what is published follow where the tunnels are: flows from before leave a backend that has become one.
+func (t *tunnelBackends) follow(tables *Tables, port uint16, addresses map[bpf.NearlbAddress]uint32) {
 	if t.port == port && maps.Equal(t.addresses, addresses) {
 		return
 	}
@@ -324,7 +324,7 @@ func (t *tunnelBackends) settle(table *array, p *port, b *backend) {
 		return
 	}
 	to := b.row
-	if decided, was := t.silenced[b.id]; was {
+	if decided, was := t.quiet[b.id]; was {
 		to.State = decided
 	}
 	decided := to.State

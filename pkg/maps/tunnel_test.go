@@ -192,3 +192,38 @@ func TestABackendThatIsATunnelIsQuiet(t *testing.T) {
 	configure()
 	want("the tunnel is off", stateDraining, stateDraining)
 }
+
+// What a change says that could not be prepared is forgotten: a backend that is a tunnel no more is what the decision in force says.
+func TestARefusedChangeLeavesNoStateOfABackendThatIsATunnel(t *testing.T) {
+	tables := NewFake(bpf.Sizes{Frontends: 16})
+	key := lb.PortKey{Name: "dns", Protocol: lb.UDP}
+	b := lb.BackendKey{Port: key, Address: netip.MustParseAddrPort("192.0.2.2:6091")}
+	apply := func(state lb.State, frontends int) error {
+		side := lb.Side{Action: lb.Balance, Reason: lb.ReasonAll, List: lb.ListCluster, Tiers: []lb.Tier{{Name: lb.TierCluster, Backends: []lb.BackendKey{b}}}}
+		d := lb.Decision{Service: lb.ServiceName{Namespace: "default", Name: "dns"}, Backends: []lb.Backend{{Key: b, State: state, Near: lb.TierCluster, Lists: []lb.List{lb.ListCluster}}}}
+		for i := range frontends {
+			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, byte(i + 1)}), 53)
+			d.Frontends = append(d.Frontends, lb.Frontend{Key: lb.FrontendKey{Address: at, Protocol: lb.UDP}, Kind: lb.KindClusterIP,
+				Port: lb.PortName{Service: d.Service, Port: key.Name, Protocol: lb.UDP}, Internal: side, External: side})
+		}
+		_, err := tables.Apply(d)
+		return err
+	}
+	if err := tables.Configure(tunnelConfig("n1", "n2")); err != nil {
+		t.Fatal(err)
+	}
+	if err := apply(lb.Active, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := apply(lb.Quiet, 20); err == nil {
+		t.Fatal("20 frontends fit a table of 16")
+	}
+	if err := tables.Configure(Config{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range tables.services {
+		if got := s.ports[0].backends[0].row.State; bpf.StateName(got) != "active" {
+			t.Errorf("the backend is %s", bpf.StateName(got))
+		}
+	}
+}

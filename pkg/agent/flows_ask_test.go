@@ -3,6 +3,9 @@
 package agent
 
 import (
+	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,15 +20,19 @@ func TestBytesAreCountedForAMinuteAfterEachQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := maps.NewFake(bpf.Sizes{Frontends: 64, Records: 64, Slots: 1024, Backends: 64, FlowSets: 8, Affinity: 8, Fragments: 8, SourceRanges: 8, Services: 8, Names: 64})
 		var count flowCount
+		var told error
 		ask := func() FlowCount {
 			t.Helper()
-			c, err := count.ask(func() *maps.Tables { return made })
+			c, err := count.ask(func() *maps.Tables { return made }, func(err error) { told = err })
 			if err != nil {
 				t.Fatal(err)
 			}
 			return c
 		}
 		first := ask()
+		if told != nil || first.Full != "" {
+			t.Errorf("there is room: %v, %q", told, first.Full)
+		}
 		if !first.Since.Equal(time.Now()) || first.Until.Sub(first.Since) != countFor {
 			t.Errorf("asked at %s: %+v", time.Now(), first)
 		}
@@ -45,4 +52,21 @@ func TestBytesAreCountedForAMinuteAfterEachQuestion(t *testing.T) {
 		}
 		time.Sleep(2 * countFor)
 	})
+}
+
+func TestFlowsThatHaveNoPlaceInTheTableOfCountsAreTold(t *testing.T) {
+	if err := uncounted(maps.FlowCount{Used: 65535, Room: 65536}); err != nil {
+		t.Error(err)
+	}
+	if err := uncounted(maps.FlowCount{Used: 65536, Room: 65536}); err == nil || !strings.Contains(err.Error(), "table flow_bytes is full: bytes of 65536 entries") {
+		t.Error(err)
+	}
+	d := &daemon{log: slog.New(slog.DiscardHandler), diary: newDiary()}
+	for _, err := range []error{errors.New("the table is full"), nil} {
+		d.tellUncounted(err)
+		var s Status
+		if d.diary.fill(&s); (len(s.Trouble) == 1) != (err != nil) {
+			t.Errorf("%v: the status says %q", err, s.Trouble)
+		}
+	}
 }

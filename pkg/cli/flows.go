@@ -30,7 +30,8 @@ func flowsCommand() *cobra.Command {
 --state show those that have ended, too, as long as the kernel remembers them.
 AGE is the time since its entry was made, IDLE since its last packet. Up to
 10,000 are listed by client; of more, each is printed as it is read, in no
-order, unless --sort-by asks for one.
+order, unless --sort-by asks for one. The second entry of a connection whose
+source port is translated is in JSON and -o wide (FLAGS: alias).
 
 --bytes adds what each client sent and received since somebody first asked: the
 agent has the programs count for a minute after each question, and ends it when
@@ -62,9 +63,11 @@ first question waits a second, so that there is something to show.`,
 		if err := only.take(args); err != nil {
 			return err
 		}
-		keep := func(r *maps.FlowRow) bool { return states.keeps(r.State, only.all) && keepFlow(r, &only) }
+		keep := func(r *maps.FlowRow) bool {
+			return states.keeps(r.State, only.all) && keepFlow(r, &only) && (output.value != formatTable || !slices.Contains(r.Flags, "alias"))
+		}
 		list := func(reader *maps.Reader) iter.Seq2[maps.FlowRow, error] { return sieve(reader.Flows(), keep) }
-		counting := flowCounting{tableOwner{live: &live, notes: notesOf(cmd.ErrOrStderr(), &again, output.value)}}
+		counting := flowCounting{owner: tableOwner{live: &live, notes: notesOf(cmd.ErrOrStderr(), &again, output.value)}}
 		if bytes {
 			list = func(reader *maps.Reader) iter.Seq2[maps.FlowRow, error] { return sieve(reader.CountedFlows(), keep) }
 		}

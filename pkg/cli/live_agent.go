@@ -66,7 +66,7 @@ func (s *stream[R]) write(width int, rows ...R) error {
 	}
 	for _, line := range cells {
 		s.widen(line, width)
-		table.WriteRow(s.out, line, s.widths, right)
+		table.WriteRow(s.out, width, line, s.widths, right)
 	}
 	return s.out.Flush()
 }

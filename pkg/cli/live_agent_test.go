@@ -74,7 +74,7 @@ func TestAnAgentThatDoesNotAnswerIsNotAskedWithEachPrint(t *testing.T) {
 		want  error
 	}{
 		{"it hangs", agent.Serving, time.Second, fails, 1, fails},
-		{"it hangs", agent.Serving, time.Second, fails, 1, errNoAnswer},
+		{"it hangs", agent.Serving, time.Second, fails, 1, fails},
 		{"it is silent for long", agent.Serving, time.Minute, fails, 1, errNoAnswer},
 		{"it works again", agent.Serving, 0, nil, 2, nil},
 		{"it works", agent.Serving, 0, nil, 3, nil},
@@ -135,5 +135,50 @@ func TestWhoWaitsForASlowAgentIsToldSo(t *testing.T) {
 				t.Errorf("answered after %v, %v: said %d times, want %d", slow, err, n, want)
 			}
 		})
+	}
+}
+
+// A page takes the place of the one before it, and of what that said: why a question failed is in each, also where it is not asked again.
+func TestWhyAQuestionFailedIsInEachPage(t *testing.T) {
+	live := agentFlags{pinFlags{filepath.Join(t.TempDir(), "pins")}, t.TempDir()}
+	leaveStatus(t, &live, agent.Serving, time.Second)
+	owner := tableOwner{live: &live, notes: notesOf(&strings.Builder{}, &watchFlags{on: true}, formatWide)}
+	for round := range 3 {
+		var page strings.Builder
+		owner.look(&page, 80)
+		err := owner.ask(func() error { return errors.New("the agent refuses: too many ask") })
+		if owner.unanswered(&page, 80, "", err); !strings.Contains(page.String(), "too many ask") {
+			t.Errorf("page %d: %q", round, page.String())
+		}
+	}
+}
+
+// Nobody counts bytes where no agent follows changes: that is an error for who asks first, and a note for who has counts already.
+func TestBytesThatNobodyCountsAreAnErrorAtFirst(t *testing.T) {
+	for state, ago := range map[agent.State]time.Duration{agent.Stopped: 0, agent.Serving: time.Minute} { // the second one hangs
+		live := agentFlags{pinFlags{filepath.Join(t.TempDir(), "pins")}, t.TempDir()}
+		leaveStatus(t, &live, state, ago)
+		var said strings.Builder
+		counting := flowCounting{owner: tableOwner{live: &live, notes: notesOf(&said, &watchFlags{on: true}, formatJSON)}}
+		if err := counting.begin(t.Context(), &said, 0, true); err == nil || !strings.Contains(err.Error(), "--bytes: the agent has bytes counted, and") {
+			t.Errorf("%s: %v", state, err)
+		}
+		counting.begun = true
+		if err := counting.begin(t.Context(), &said, 0, true); err != nil || !strings.Contains(said.String(), "the agent is ") {
+			t.Errorf("%s, of counts that are there: %v, %q", state, err, said.String())
+		}
+	}
+}
+
+func TestFlowsWithoutACountAreToldOf(t *testing.T) {
+	var page strings.Builder
+	counting := flowCounting{owner: tableOwner{notes: notesOf(&strings.Builder{}, &watchFlags{on: true}, formatTable)}}
+	counting.sayFull(&page, 80, agent.FlowCount{})
+	if page.Len() > 0 {
+		t.Errorf("all are counted: %q", page.String())
+	}
+	counting.sayFull(&page, 80, agent.FlowCount{Full: "table flow_bytes is full"})
+	if got := page.String(); got != "nearlb: table flow_bytes is full; their SENT and RECEIVED are -\n" {
+		t.Errorf("%q", got)
 	}
 }

@@ -21,7 +21,8 @@ type tableOwner struct {
 	notes   notes
 	status  agent.Status
 	unknown error     // why there is no status: the agent may be elsewhere
-	silent  time.Time // what it had written last when it left a question without an answer
+	silent  time.Time // what it had written last when a question failed
+	failed  error     // how it did
 }
 
 // look asks anew who that is, and says where it follows no changes, and since when.
@@ -45,22 +46,22 @@ func stateOf(a agent.Status) string {
 	return "gone"
 }
 
-// ask asks the agent. One that does not run is not asked, nor one that hangs; one that left a question without an answer, not before it has
-// written its status again.
+// ask asks the agent. One that does not run is not asked, nor one that hangs. After a question that failed it is not asked before it has
+// written its status again: that question's error holds so long.
 func (o *tableOwner) ask(question func() error) error {
 	switch {
 	case o.unknown != nil:
 	case !o.status.Running:
 		return agent.ErrNotAsked
-	case o.status.Stale, o.status.Written.Equal(o.silent):
+	case o.status.Stale:
 		return errNoAnswer
+	case o.failed != nil && o.status.Written.Equal(o.silent):
+		return o.failed
 	}
 	patience := time.AfterFunc(saySlow, o.notes.waiting)
 	err := question()
 	patience.Stop()
-	if err != nil {
-		o.silent = o.status.Written
-	}
+	o.failed, o.silent = err, o.status.Written
 	return err
 }
 

@@ -175,12 +175,17 @@ func (r *topRow) name() string {
 		return r.Client
 	case r.Service != "":
 		service := withPort(r.Service, text(r.Port))
-		if r.Protocol != "TCP" {
+		if r.Protocol != "TCP" && !saysProtocol(text(r.Port), r.Protocol) {
 			service += "/" + r.Protocol
 		}
 		return service
 	}
 	return text(r.BackendNode)
+}
+
+// saysProtocol tells of a port's name that a part of it is the protocol: "udp", "dns-udp".
+func saysProtocol(port, protocol string) bool {
+	return slices.ContainsFunc(strings.Split(port, "-"), func(part string) bool { return strings.EqualFold(part, protocol) })
 }
 
 // topSorts are the orders of rows: by the values of --sort, the largest first, but names.

@@ -156,3 +156,12 @@ func TestTopRefusesFiltersThatItsViewHasNot(t *testing.T) {
 		}
 	}
 }
+
+func TestAPortsNameThatSaysItsProtocolIsEnough(t *testing.T) {
+	for port, want := range map[string]string{"": "a/b/UDP", "dns": "a/b:dns/UDP", "udp": "a/b:udp", "dns-udp": "a/b:dns-udp", "udpx": "a/b:udpx/UDP"} {
+		row := topRow{Service: "a/b", Port: &port, Protocol: "UDP"}
+		if got := row.name(); got != want {
+			t.Errorf("port %q: %s, want %s", port, got, want)
+		}
+	}
+}

@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string, connect func(*request) (*cluster, e
 		failed, err = r.run(ctx, connect, out, errs)
 	}
 	if err != nil {
-		fmt.Fprintf(errs, "kubectl nearlb: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+		_ = writeFolded(errs, "kubectl nearlb: "+strings.ReplaceAll(err.Error(), "\n", "; ")) // there is nobody to tell
 	}
 	switch bad := (usageError{}); {
 	case errors.As(err, &bad):
@@ -217,7 +217,7 @@ func (a *asked) tell(answers []*answer) (failed bool, usage bool) {
 	}
 	for _, text := range order {
 		for line := range strings.Lines(text) {
-			fmt.Fprintf(a.errs, "%s: %s\n", names(nodes[text]), printable(strings.TrimRight(line, "\r\n")))
+			_ = writeFolded(a.errs, names(nodes[text])+": "+strings.TrimRight(line, "\r\n")) // there is nobody to tell
 		}
 	}
 	return failed, usage

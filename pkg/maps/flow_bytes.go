@@ -43,26 +43,35 @@ func (s *store) since(place, word uint32, now uint64) *int64 {
 	return &seconds
 }
 
-// CountFlows has the programs count the bytes of each flow until so long from now, ten minutes at most, and tells whether they did so
-// already. Where they did not, counts begin at zero. Packets take the slow path meanwhile.
-func (t *Tables) CountFlows(long time.Duration) (already bool, err error) {
+// FlowCount is what CountFlows found.
+type FlowCount struct {
+	Already    bool // the programs counted already
+	Used, Room int  // entries in the table of counts, before those of flows that have ended were removed, and how many it takes
+}
+
+// Full tells whether flows may have had no place.
+func (c FlowCount) Full() bool { return c.Used >= c.Room }
+
+// CountFlows has the programs count the bytes of each flow until so long from now, ten minutes at most. Where they did not do so already,
+// counts begin at zero. Packets take the slow path meanwhile.
+func (t *Tables) CountFlows(long time.Duration) (FlowCount, error) {
 	t.counting.Lock()
 	defer t.counting.Unlock()
 	if t.closed {
-		return false, errors.New("count bytes of flows: these tables are being replaced: ask again")
+		return FlowCount{}, errors.New("count bytes of flows: these tables are being replaced: ask again")
 	}
 	return t.store.countFlows(min(long, longestCount))
 }
 
-func (s *store) countFlows(long time.Duration) (already bool, err error) {
-	already = s.countsFlows()
-	if err := s.dropCounts(already); err != nil {
-		return already, err
+func (s *store) countFlows(long time.Duration) (c FlowCount, err error) {
+	c.Already, c.Room = s.countsFlows(), int(s.flowBytes.room())
+	if c.Used, err = s.dropCounts(c.Already); err != nil {
+		return c, err
 	}
 	until := s.clock.jiffies() + uint32(int64(long.Seconds()*float64(s.clock.perSecond())))
 	atomic.StoreUint32(s.spills.word(0, wordCountedUntil), until)
 	writeModes(s.settings, func(m *modes) { m.routed |= routedCounted })
-	return already, nil
+	return c, nil
 }
 
 func (s *store) countsFlows() bool {
@@ -87,26 +96,28 @@ func (t *Tables) EndFlowCount(now bool) (ended bool, err error) {
 
 func (s *store) endFlowCount() error {
 	writeModes(s.settings, func(m *modes) { m.routed &^= routedCounted })
-	return s.dropCounts(false)
+	_, err := s.dropCounts(false)
+	return err
 }
 
-// dropCounts removes the counts of entries that are other flows' by now, or all.
-func (s *store) dropCounts(keep bool) error {
+// dropCounts removes the counts of entries that are other flows' by now, or all, and tells how many there were.
+func (s *store) dropCounts(keep bool) (used int, err error) {
 	table := s.flowBytes.again()
 	var gone []uint32
 	for place, row := range table.all() {
+		used++
 		if !keep || !s.isOf(place, row.Word) {
 			gone = append(gone, place)
 		}
 	}
-	err := table.err()
+	err = table.err()
 	for _, place := range gone {
 		err = errors.Join(err, table.remove(place))
 	}
 	if err != nil {
-		return fmt.Errorf("remove from table flow_bytes: %w", err)
+		return used, fmt.Errorf("remove from table flow_bytes: %w", err)
 	}
-	return nil
+	return used, nil
 }
 
 // isOf tells whether the entry of a place still has this word, by which it is one flow's.

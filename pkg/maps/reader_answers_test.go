@@ -4,7 +4,10 @@ package maps
 
 import (
 	"math"
+	"net/netip"
 	"testing"
+
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // rowOf is the row of a backend id.
@@ -66,5 +69,19 @@ func TestBackendsTellTheirShareOfTheirTier(t *testing.T) {
 	}
 	if math.Abs(sum-1) > 1e-9 || *rows[1].Share*3 > *rows[0].Share || *rows[1].Share == 0 {
 		t.Errorf("shares %v, %v, %v", *rows[0].Share, *rows[1].Share, *rows[2].Share)
+	}
+}
+
+// A Service's node ports may have other tiers than its cluster IP, which is whose share is told: no backend has more than all.
+func TestAShareIsOfTheClusterIPsTier(t *testing.T) {
+	b := newBench(t, memoryStore(tinySizes()))
+	d := made(1, weighted(1, 1)...)
+	one := d.Frontends[0].Internal
+	one.Tiers = []lb.Tier{{Name: lb.TierNode, Backends: one.Tiers[0].Backends[:1]}}
+	addFrontend(&d, one, lb.KindNodePort, netip.MustParseAddrPort("192.0.2.1:30080"))
+	b.apply(t, d)
+	rows := collect(t, b.Reader().Backends())
+	if sum := *rows[0].Share + *rows[1].Share; math.Abs(sum-1) > 1e-9 {
+		t.Errorf("shares %v and %v", *rows[0].Share, *rows[1].Share)
 	}
 }

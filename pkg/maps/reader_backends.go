@@ -97,28 +97,45 @@ func (r *BackendRow) TellSYN(times *SYNTimes) {
 	r.SYN50, r.SYN99 = times.Told()
 }
 
-// shares gives the part of its tier's slots that each backend of the service ports that keep takes has, by id, for clients on this node.
-// Frontends of one service port have the same tiers.
+// shares gives the part of its tier's slots that each backend of the service ports that keep takes has, by id, for clients on this node:
+// of the cluster IPs, whose traffic policy is another than that of the other frontends, and of the others where a service port has none in this family.
 func (v *view) shares(keep func(uint32) bool) map[uint32]float64 {
-	all, told := map[uint32]float64{}, map[span]bool{}
-	for key, number := range v.frontends.all() {
-		if isAddressKey(key) {
-			continue
-		}
-		record, err := v.record(key, number)
-		if err != nil || !keep(record.Service) {
-			continue // who lists frontends tells of it
-		}
-		for _, tier := range record.Sides[bpf.NearlbSideIndexSIDE_INTERNAL].Tiers {
-			if run := (span{tier.First, tier.Count}); tier.Count > 0 && !told[run] && v.slots.in(tier.First, tier.Count) {
-				told[run] = true
-				for i := range tier.Count {
-					all[v.slots.load(tier.First+i, 0)] += 1 / float64(tier.Count)
-				}
+	type family struct {
+		service uint32
+		four    bool
+	}
+	all, told, cluster := map[uint32]float64{}, map[span]bool{}, map[family]bool{}
+	for _, first := range []bool{true, false} {
+		for key, number := range v.frontends.all() {
+			if isAddressKey(key) {
+				continue
+			}
+			record, err := v.record(key, number)
+			if err != nil || !keep(record.Service) {
+				continue // who lists frontends tells of it
+			}
+			of := family{record.Service, addrOf(key.Address).Is4()}
+			if is := kindName(record.Kind) == lb.KindClusterIP; is != first || !is && cluster[of] {
+				continue
+			}
+			cluster[of] = cluster[of] || first
+			for _, tier := range record.Sides[bpf.NearlbSideIndexSIDE_INTERNAL].Tiers {
+				v.addShares(all, told, span{tier.First, tier.Count})
 			}
 		}
 	}
 	return all
+}
+
+// addShares adds those of one run of slots, which several frontends may name.
+func (v *view) addShares(all map[uint32]float64, told map[span]bool, run span) {
+	if run.count == 0 || told[run] || !v.slots.in(run.first, run.count) {
+		return
+	}
+	told[run] = true
+	for i := range run.count {
+		all[v.slots.load(run.first+i, 0)] += 1 / float64(run.count)
+	}
 }
 
 // stale is the state of a backend whose id serves another endpoint now.

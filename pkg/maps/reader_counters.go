@@ -48,6 +48,7 @@ func collectFill(v *view) (all []FillRow, failed []error) {
 	add(bpf.NearlbMapSlots, slots, v.sizes.Slots, nil)
 	add(bpf.NearlbMapBackends, v.usedBackends(), v.sizes.Backends, nil)
 	add(bpf.NearlbMapFlows, v.usedFlows(), v.sizes.FlowSets*uint32(flowWays), nil)
+	add(bpf.NearlbMapFlowBytes, count(v.flowBytes), v.flowBytes.room(), v.flowBytes.err())
 	add(bpf.NearlbMapAffinity, count(v.affinity), v.sizes.Affinity, v.affinity.err())
 	add(bpf.NearlbMapSourceRanges, count(v.ranges), v.sizes.SourceRanges, v.ranges.err())
 	add(bpf.NearlbMapNames, len(v.texts), v.sizes.Names, nil)

@@ -28,14 +28,18 @@ func Write(w io.Writer, width int, fold bool, cells [][]string, numbers []bool) 
 	}
 	widths, fits := Widths(cells, width, numbers)
 	lines := []part{{0, len(widths), 0}}
-	if fold && !fits && slices.Max(widths)+indent <= width { // else the terminal wraps it
+	switch {
+	case fits:
+	case fold && slices.Max(widths)+indent <= width:
 		lines = parts(widths, width)
+	default:
+		width = 0 // the terminal wraps it
 	}
 	out := bufio.NewWriter(w)
 	for _, line := range cells {
 		for _, p := range lines {
 			out.WriteString(strings.Repeat(" ", p.indent))
-			WriteRow(out, line[p.from:p.to], widths[p.from:p.to], numbers[p.from:p.to])
+			WriteRow(out, max(0, width-p.indent), line[p.from:p.to], widths[p.from:p.to], numbers[p.from:p.to])
 		}
 	}
 	return out.Flush()
@@ -106,18 +110,23 @@ func lengths(cells [][]string, column int) (longest, middle int) {
 	return all[len(all)-1], max(heading, middle)
 }
 
-// WriteRow keeps the column positions whatever a cell's length: a cell that runs into the next column sends that to a new line.
-func WriteRow(out *bufio.Writer, line []string, widths []int, right []bool) {
+// WriteRow keeps the column positions whatever a cell's length: a cell that runs into the next column sends that to a new line. One that
+// would run past the terminal's width (0: there is none) has a new line itself, and ends where the terminal does.
+func WriteRow(out *bufio.Writer, width int, line []string, widths []int, right []bool) {
 	at, start := 0, 0 // where the line is, where the column begins
 	for i, text := range line {
-		if i > 0 && utf8.RuneCountInString(line[i-1]) > widths[i-1] {
-			out.WriteByte('\n')
-			at = 0
-		}
 		length := utf8.RuneCountInString(text)
 		begin := start
 		if right[i] {
 			begin += max(0, widths[i]-length)
+		}
+		past := length <= width && begin+length > width
+		if past {
+			begin = width - length
+		}
+		if i > 0 && (past && begin < at+Gap || utf8.RuneCountInString(line[i-1]) > widths[i-1]) {
+			out.WriteByte('\n')
+			at = 0
 		}
 		out.WriteString(strings.Repeat(" ", begin-at))
 		out.WriteString(text)

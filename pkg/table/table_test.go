@@ -47,3 +47,25 @@ func TestFoldedLinesFitAndSayTheSame(t *testing.T) {
 		}
 	})
 }
+
+// No line of a table is wider than the terminal where each cell has room in a line of its own, and no cell is lost.
+func TestRowsFitTheTerminal(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		columns, width := rapid.IntRange(1, 6).Draw(t, "columns"), rapid.IntRange(40, 60).Draw(t, "width")
+		cell := rapid.OneOf(rapid.StringMatching(`[a-z]{1,8}`), rapid.StringMatching(`[a-z]{1,36}`))
+		cells := rapid.SliceOfN(rapid.SliceOfN(cell, columns, columns), 1, 6).Draw(t, "cells")
+		numbers := rapid.SliceOfN(rapid.Bool(), columns, columns).Draw(t, "numbers")
+		var out strings.Builder
+		if err := Write(&out, width, true, cells, numbers); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(out.String()) {
+			if line = strings.TrimRight(line, "\n"); utf8.RuneCountInString(line) > width {
+				t.Errorf("%q is %d wide, of %d", line, utf8.RuneCountInString(line), width)
+			}
+		}
+		if got, want := strings.Fields(out.String()), slices.Concat(cells...); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}

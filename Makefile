@@ -152,11 +152,14 @@ bench: build root ## measure the datapath in the kernel and write docs/performan
 bench-pair: build root ## measure the datapath beside OLD's, a commit or a nearlb binary, by turns in one run (ROUNDS=5): what became slower comes first
 	@GO=$(GO) tests/bench-pair.sh ./$(BIN) '$(OLD)' $(or $(ROUNDS),5)
 
-bench-paths: root ## connections a second and bulk of clients off the node, backend here and on another node by each way of --off-node, interleaved (six minutes; LASTS=10s a round, ROUNDS=3); fails on errors alone
-	NEARLB_BENCH_PATHS=$(or $(LASTS),5s) NEARLB_BENCH_ROUNDS=$(ROUNDS) NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) -run TestBenchPaths ./tests/hosts
-
 # Multi-call program of tests/cluster, whose first argument is kube-proxy; KUBERNETES= leaves that out.
 KUBERNETES ?= $(wildcard $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nearlb-test/kubernetes)
+
+bench-paths: root ## connections a second, bulk and questions a second of clients off the node and of pods, backend here and on another node by each way of --off-node, beside kube-proxy if make cluster built it, interleaved (ten minutes; LASTS=10s each, ROUNDS=3): writes docs/performance.md's tables; fails on errors alone
+	@GO=$(GO) tests/bench-paths.sh docs/performance.md '$(if $(LASTS)$(ROUNDS),,paths)' '$(KUBERNETES)' $(or $(LASTS),5s) $(or $(ROUNDS),3) $(TIMEOUT)
+
+endure: root ## clients off the node that connect as fast as they can by each way of --off-node while agents are killed, restarted and ways change: LASTS=10m each (half an hour); fails on an error, and on memory that grows
+	NEARLB_ENDURE=$(or $(LASTS),10m) NEARLB_REQUIRE_PRIVILEGED=1 $(GO) test -count=1 -v -timeout 3h -run TestFullRateFor ./tests/hosts
 
 failover: build root ## kill backends and nodes under streams of connections, beside kube-proxy if make cluster built it, and write docs/failover.md (ten minutes; SCENES=node prints that alone)
 	$(GO) run ./tests/failover -nearlb ./$(BIN) -version $(VERSION) $(if $(KUBERNETES),-kube-proxy '$(KUBERNETES)') $(if $(SCENES),-scenes '$(SCENES)',$(if $(KUBERNETES),-out docs))

@@ -5,154 +5,119 @@ package hosts
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/nearlb/nearlb/pkg/lab"
-	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// benchPaths is how long each part of the measurement takes, and benchRounds how often each is measured (make bench-paths).
+// What make bench-paths says: how long each part of the measurement lasts, how often each is made, the program that has kube-proxy (none: it
+// is not measured), and the file for the tables (none: standard output).
 const (
-	benchPaths  = "NEARLB_BENCH_PATHS"
-	benchRounds = "NEARLB_BENCH_ROUNDS"
+	benchPaths     = "NEARLB_BENCH_PATHS"
+	benchRounds    = "NEARLB_BENCH_ROUNDS"
+	benchKubeProxy = "NEARLB_BENCH_KUBE_PROXY"
+	benchTables    = "NEARLB_BENCH_TABLES"
 )
 
-// path is where a measured client's backend is, and how it gets there.
-type path struct {
-	name string
-	rush *service // answers rushes
-	bulk *service // takes and gives much
-	got  [2]measured
+// bench is how paths are measured: in rounds that are interleaved, so that what else the machine does meets all alike.
+type bench struct {
+	lasts     time.Duration // of each measurement
+	rounds    int
+	kubeProxy string
+	out       io.Writer
 }
 
-// measured is what one path did over one family.
-type measured struct{ rate, up, down []float64 }
-
-// benchStage has a path to the first node, and one for each way to the second one: backends of their own.
-func benchStage(t *testing.T) (*stage, []*path) {
-	s := newStage(t, options{agent: []string{"--carry-port", "6091"}, direct: true})
-	if err := s.outside.Sysctl("ipv4/tcp_tw_reuse=1", "ipv4/ip_local_port_range=1024 65535"); err != nil {
-		t.Fatal(err)
-	}
-	all := []*path{s.path("here", s.near, "")}
-	for _, way := range lb.OffNodes() {
-		all = append(all, s.path(string(way), s.server(1, "far-"+string(way)), way))
-	}
-	for i := range s.agents {
-		s.awaitServing(i)
-	}
-	for _, p := range all {
-		s.awaitPath(p)
-	}
-	return s, all
-}
-
-func (s *stage) path(name string, server *lab.Pod, way lb.OffNode) *path {
-	answerRush(s.t, server, 12)
-	p := &path{name: name, rush: s.next(), bulk: s.next()}
-	for _, of := range []*service{p.rush, p.bulk} {
-		if way != "" {
-			of.Annotations = map[string]string{"nearlb.io/off-node": string(way)}
-		}
-	}
-	p.rush.publishAt(rushPort, ready(server)...)
-	p.bulk.publish(ready(server)...)
-	return p
-}
-
-// awaitPath waits until the path answers, with the client's own address unless that is not its way.
-func (s *stage) awaitPath(p *path) {
-	s.t.Helper()
-	for _, six := range []bool{false, true} {
-		to := s.by(p.rush, nodePort).address(six)
-		s.await(p.name+" answers a rush", func() bool { return s.outside.Do(func() error { return rushOnce(to, false) }) == nil })
-		s.await(p.name+" is the way", func() bool {
-			conn := s.by(p.bulk, nodePort).dial(s.outside, way{"tcp", six})
-			defer conn.Close()
-			answer, err := conn.Who()
-			return err == nil && (answer.Client == conn.Local()) == (p.name != string(lb.OffNodeSNAT))
-		})
-	}
-}
-
-// What a node carries with the backend on this node and on another, by each way: connections that are opened and closed as fast as possible,
-// and bulk either way. Medians of rounds, which are interleaved, so that what else the machine does meets all alike. It fails on errors, never
-// on time.
+// What paths carry, beside kube-proxy's. It fails on errors, never on time.
 func TestBenchPaths(t *testing.T) {
-	lasts, err := time.ParseDuration(os.Getenv(benchPaths))
-	if err != nil {
-		t.Skip(benchPaths + " says how long each round lasts")
+	b := newBench(t)
+	t.Run("off the node", func(t *testing.T) { b.offTheNode(t) })
+	t.Run("pods", func(t *testing.T) { b.betweenPods(t) })
+}
+
+func newBench(t *testing.T) *bench {
+	b := &bench{kubeProxy: os.Getenv(benchKubeProxy), out: os.Stdout}
+	var err error
+	if b.lasts, err = time.ParseDuration(os.Getenv(benchPaths)); err != nil {
+		t.Skip(benchPaths + " says how long each measurement lasts")
 	}
-	rounds, err := strconv.Atoi(cmp.Or(os.Getenv(benchRounds), "3"))
-	if err != nil {
+	if b.rounds, err = strconv.Atoi(cmp.Or(os.Getenv(benchRounds), "3")); err != nil {
 		t.Fatal(err)
 	}
-	s, all := benchStage(t)
-	for _, serverCloses := range []bool{false, true} {
-		closes := map[bool]string{false: "client", true: "server"}[serverCloses]
-		for family, six := range []bool{false, true} {
-			for range rounds {
-				for _, p := range all {
-					s.measureRush(p, family, rush{serverCloses: serverCloses, lasts: lasts, at: 8}, six)
-				}
-			}
+	if name := os.Getenv(benchTables); name != "" {
+		file, err := os.Create(name)
+		if err != nil {
+			t.Fatal(err)
 		}
-		writeRates(all, closes)
+		t.Cleanup(func() { _ = file.Close() })
+		b.out = file
 	}
-	for family, six := range []bool{false, true} {
-		for range rounds {
-			for _, p := range all {
-				s.measureBulk(p, family, six)
-			}
-		}
-	}
-	writeBulk(all)
+	return b
 }
 
-func (s *stage) measureRush(p *path, family int, r rush, six bool) {
-	s.t.Helper()
-	got := r.run(s.outside.Namespace, s.by(p.rush, nodePort).address(six))
-	if got.errors > 0 {
-		s.t.Errorf("%s: %s: %v", p.name, got, got.first)
-	}
-	p.got[family].rate = append(p.got[family].rate, got.rate())
+// measured is what one path did in one family: a figure of each round.
+type measured struct {
+	rate []float64 // a second
+	cost []float64 // microseconds of all processors for each
 }
 
-func (s *stage) measureBulk(p *path, family int, six bool) {
-	s.t.Helper()
-	const length = 256 * megabyte
-	conn := s.by(p.bulk, nodePort).dial(s.outside, way{"tcp", six})
-	defer conn.Close()
-	m := &p.got[family]
-	for rate, transfer := range map[*[]float64]func(uint64, int64) error{&m.up: conn.Put, &m.down: conn.Get} {
-		began := time.Now()
-		if err := transfer(1, length); err != nil {
-			s.t.Fatalf("%s: %v", p.name, err)
+// count measures what f does, which says how much that was.
+func (m *measured) count(f func() float64) {
+	began, busy := time.Now(), processorTime()
+	done := f()
+	m.rate = append(m.rate, done/time.Since(began).Seconds())
+	m.cost = append(m.cost, float64((processorTime()-busy).Microseconds())/done)
+}
+
+// processorTime is what all processors have worked, whoever had them do it: a packet's cost falls where it is taken from the device.
+func processorTime() time.Duration {
+	const perSecond = 100 // of the file's unit: USER_HZ
+	text, _ := os.ReadFile("/proc/stat")
+	fields := strings.Fields(strings.SplitN(string(text), "\n", 2)[0])
+	var ticks int64
+	for i, field := range fields {
+		if i == 0 || i == 4 || i == 5 || i > 7 { // the name; idle, waiting; what others took, and guests
+			continue
 		}
-		*rate = append(*rate, length/megabyte/time.Since(began).Seconds())
+		n, _ := strconv.ParseInt(field, 10, 64)
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / perSecond
+}
+
+// row is one path's line of a table: its figures, of each family, and those that they are divided by; nil: there are none.
+type row struct {
+	name      string
+	got       *[2]measured
+	of, proxy *[2]measured
+}
+
+// table prints what paths did. of says what the first ratio is to; the second one is to kube-proxy's.
+func (b *bench) table(title, of string, rows []row) {
+	fmt.Fprintf(b.out, "\n| %s | IPv4 | IPv6 | of %s | of kube-proxy's | processor time of one |\n|---|---:|---:|---:|---:|---:|\n", title, of)
+	for _, r := range rows {
+		four, six := r.got[0], r.got[1]
+		fmt.Fprintf(b.out, "| %s | %s | %s | %s | %s | %.1f / %.1f µs |\n", r.name, thousands(median(four.rate)), thousands(median(six.rate)),
+			ratios(r.got, r.of), ratios(r.got, r.proxy), median(four.cost), median(six.cost))
 	}
 }
 
-// writeRates prints connections a second, and forgets them.
-func writeRates(all []*path, closes string) {
-	fmt.Printf("\n| connections a second, the %s closes first | IPv4 | of here | IPv6 | of here |\n|---|---:|---:|---:|---:|\n", closes)
-	var here [2]float64
-	for _, p := range all {
-		four, six := median(p.got[0].rate), median(p.got[1].rate)
-		if p == all[0] {
-			here = [2]float64{four, six}
-		}
-		fmt.Printf("| %s | %.0f | %.2f | %.0f | %.2f |\n", p.name, four, four/here[0], six, six/here[1])
-		p.got[0].rate, p.got[1].rate = nil, nil
+// ratios are of both families.
+func ratios(of, to *[2]measured) string {
+	if to == nil || to == of {
+		return "-"
 	}
+	ratio := func(family int) float64 { return median(of[family].rate) / median(to[family].rate) }
+	return fmt.Sprintf("%.2f / %.2f", ratio(0), ratio(1))
 }
 
-func writeBulk(all []*path) {
-	fmt.Print("\n| bulk, MiB/s | IPv4 to the server | to the client | IPv6 to the server | to the client |\n|---|---:|---:|---:|---:|\n")
-	for _, p := range all {
-		fmt.Printf("| %s | %.0f | %.0f | %.0f | %.0f |\n", p.name, median(p.got[0].up), median(p.got[0].down), median(p.got[1].up), median(p.got[1].down))
+// thousands writes a number with commas.
+func thousands(f float64) string {
+	text := strconv.FormatFloat(f, 'f', 0, 64)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
 	}
+	return text
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,7 @@ type cluster struct {
 	nodes   []*lab.Node
 	agents  []*lab.Process
 	dropped map[string]bool // verdicts that are to be: see mayDrop
+	api     *apiServer      // where the nodes run kube-proxy
 }
 
 type options struct {
@@ -41,6 +43,9 @@ type options struct {
 
 	carries bool // those say that clients off the node keep their address towards backends on other nodes
 	direct  bool // those say that the other nodes answer them: the router lets foreign sources pass
+
+	beside    bool   // another cluster of the same test
+	kubeProxy string // program that has it, which the nodes run instead of agents
 }
 
 // onLinksAndBridge runs a test on a cluster with point-to-point pod links and on one with pods on a bridge.
@@ -55,7 +60,9 @@ func onLinksAndBridge(t *testing.T, test func(t *testing.T, c *cluster)) {
 // newCluster has the test run beside others: each has its own cluster, and waits for most of its time.
 func newCluster(t *testing.T, o options) *cluster {
 	t.Helper()
-	t.Parallel()
+	if !o.beside {
+		t.Parallel()
+	}
 	privileged.Require(t)
 	l, err := lab.New(o.lab)
 	if err != nil {
@@ -63,6 +70,9 @@ func newCluster(t *testing.T, o options) *cluster {
 	}
 	c := &cluster{Lab: l, t: t, options: o, dropped: map[string]bool{}}
 	t.Cleanup(c.end)
+	if o.kubeProxy != "" {
+		c.serveAPI()
+	}
 	return c
 }
 
@@ -81,9 +91,12 @@ func (c *cluster) node(number int) *lab.Node {
 	return c.nodes[number]
 }
 
-// startAgent runs the agent of a node.
+// startAgent runs the agent of a node, or kube-proxy.
 func (c *cluster) startAgent(node int) *lab.Process {
 	c.t.Helper()
+	if c.options.kubeProxy != "" {
+		return c.startKubeProxy(node)
+	}
 	agent, err := c.nodes[node].StartAgent(lab.AgentOptions{
 		Command: []string{"/proc/self/exe", "agent"},
 		Args:    c.options.agent,
@@ -134,6 +147,12 @@ func (c *cluster) sampled(n *lab.Node, verdict string) (lines string) {
 func (c *cluster) write(file string, objects ...lab.Object) {
 	c.t.Helper()
 	if err := c.Manifests.Write(file, objects...); err != nil {
+		c.t.Fatal(err)
+	}
+	if c.api == nil {
+		return
+	}
+	if err := c.api.put(filepath.Join(c.Manifests.Dir, file)); err != nil {
 		c.t.Fatal(err)
 	}
 }

@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -27,12 +28,16 @@ type heartbeats struct {
 	port uint16
 	*pulse
 	sockets helloSockets // of who asks alone
+	hearsay *hearsay
+	tellers helloSockets // of who asks as well
 
 	cookies func() tables.Cookies
+	keys    func() []hearsayKey
 }
 
-func newHeartbeats(o Options, cookies func() tables.Cookies) *heartbeats {
-	return &heartbeats{mode: o.heartbeats(), port: o.tunnelPort(), pulse: newPulse(o.NodeName), sockets: helloSockets{}, cookies: cookies}
+func newHeartbeats(o Options, cookies func() tables.Cookies, keys func() []hearsayKey) *heartbeats {
+	return &heartbeats{mode: o.heartbeats(), port: o.tunnelPort(), pulse: newPulse(o.NodeName), sockets: helloSockets{}, cookies: cookies,
+		hearsay: newHearsay(o.NodeName, mathrand.New(mathrand.NewPCG(mathrand.Uint64(), mathrand.Uint64()))), tellers: helloSockets{}, keys: keys}
 }
 
 // HeartbeatStatus is which nodes answer the questions of this one.
@@ -68,6 +73,7 @@ func (r *running) followHeartbeats(ctx context.Context) error {
 		return err
 	}
 	defer h.sockets.close()
+	defer h.tellers.close()
 	tick := time.NewTicker(heartbeatEvery / pulseParts)
 	defer tick.Stop()
 	r.tellSilent(ctx, r.followNodes(h))
@@ -80,12 +86,15 @@ func (r *running) followHeartbeats(ctx context.Context) error {
 			r.tellSilent(ctx, r.followNodes(h))
 		}
 		h.ask(part)
+		h.say()
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		r.tellSilent(ctx, h.judge(part == pulseParts-1))
+		news := h.judge(part == pulseParts-1)
+		h.followNews(news)
+		r.tellSilent(ctx, news)
 	}
 }
 
@@ -102,9 +111,13 @@ func (r *running) followNodes(h *heartbeats) []pulseNews {
 			}
 		}
 	}
-	if err := h.sockets.open(own, func(s *net.UDPConn) { go h.hear(s) }); err != nil {
+	if err := h.sockets.open(own, 0, func(s *net.UDPConn) { go h.hear(s) }); err != nil {
 		r.daemon.log.Debug("ask other nodes whether they are there", "error", err)
 	}
+	if err := h.listenAt(own); err != nil {
+		r.daemon.log.Debug("hear what other nodes say of nodes that are silent", "error", err)
+	}
+	h.hearsay.follow(all)
 	return h.follow(all, r.tables.NodesInUse())
 }
 

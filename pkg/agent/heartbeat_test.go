@@ -58,13 +58,13 @@ func TestAnAnswerToAHeartbeatHasTheCookieAndTheMark(t *testing.T) {
 	last := listen(3)
 	addresses := func(last byte) []netip.Addr { return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, last})} }
 	var cookies tables.Cookies
-	h := newHeartbeats(Options{NodeName: "n1", TunnelKeyFile: "key", CarryPort: uint16(port)}, func() tables.Cookies { return cookies })
+	h := newHeartbeats(Options{NodeName: "n1", TunnelKeyFile: "key", CarryPort: uint16(port)}, func() tables.Cookies { return cookies }, nil)
 	h.follow(map[string][]netip.Addr{"n2": addresses(2), "n3": addresses(3)}, []string{"n2", "n3"})
 	if h.ask(0); h.round > 0 {
 		t.Error("nodes are asked without a key")
 	}
 	cookies = tunnelCookies([]string{oneKey})
-	if err := h.sockets.open(addresses(1), func(s *net.UDPConn) { go h.hear(s) }); err != nil {
+	if err := h.sockets.open(addresses(1), 0, func(s *net.UDPConn) { go h.hear(s) }); err != nil {
 		t.Fatal(err)
 	}
 	defer h.sockets.close()

@@ -54,8 +54,8 @@ func answerOf(in []byte, c tables.Cookies) (mark uint64, is bool) {
 // helloSockets ask other nodes, by the own address that each asks from: one of each family.
 type helloSockets map[netip.Addr]*net.UDPConn
 
-// open has sockets for these addresses and no others. Whoever hears ends with its socket.
-func (s helloSockets) open(own []netip.Addr, hear func(*net.UDPConn)) error {
+// open has sockets for these addresses and no others, at a port, 0: at any. Whoever hears ends with its socket.
+func (s helloSockets) open(own []netip.Addr, port uint16, hear func(*net.UDPConn)) error {
 	var errs []error
 	for at, socket := range s {
 		if !slices.Contains(own, at) {
@@ -67,7 +67,7 @@ func (s helloSockets) open(own []netip.Addr, hear func(*net.UDPConn)) error {
 		if s[at] != nil {
 			continue
 		}
-		socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0)))
+		socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, port)))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("ask other nodes from %s: %w", at, err))
 			continue

@@ -270,6 +270,16 @@ func (p *pulse) doubt(node string) {
 	}
 }
 
+// hint is that another node says of one that it does not answer: it is asked in what is left of this round and in the next, and silent if it answers
+// none of these. One that has answered in this round is not in doubt, nor one that never answered.
+func (p *pulse) hint(node string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if q := p.peers[node]; q != nil && q.answered && q.heard != p.round && q.missed < pulseMissed-1 {
+		q.missed, q.asked = pulseMissed-1, p.round
+	}
+}
+
 // alive is that a backend of a silent node answers: whatever keeps that node from answering, it is not silent before it has answered again.
 func (p *pulse) alive(node string) {
 	p.mu.Lock()

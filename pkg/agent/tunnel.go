@@ -46,6 +46,7 @@ type tunnelPeers struct {
 	answered map[netip.AddrPort]lastAnswer
 	able     map[string]ability
 	cookies  tables.Cookies
+	hearsay  []hearsayKey
 	refused  error // why the file of keys was, when it was last looked at
 
 	keyFile   string // "": nobody is asked for a cookie
@@ -154,7 +155,7 @@ func (p *tunnelPeers) questions(own []netip.Addr, nodes map[string][]netip.Addr,
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var all []question
-	err := p.sockets.open(ends(own), hear)
+	err := p.sockets.open(ends(own), 0, hear)
 	for name, addresses := range nodes {
 		for _, to := range ends(addresses) {
 			if socket := p.sockets.from(to); socket != nil && name != self {

@@ -54,11 +54,11 @@ func tunnelCookie(key string) uint64 {
 	return max(1, binary.LittleEndian.Uint64(sum.Sum(nil))) // as a program has its bytes
 }
 
-// readTunnelKeys gives the cookies of a file.
-func readTunnelKeys(path string) (tables.Cookies, error) {
+// readTunnelKeys gives the keys of a file.
+func readTunnelKeys(path string) ([]string, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return tables.Cookies{}, fmt.Errorf("read tunnel keys: %w", err)
+		return nil, fmt.Errorf("read tunnel keys: %w", err)
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, tunnelKeyFileMost+1))
@@ -66,13 +66,13 @@ func readTunnelKeys(path string) (tables.Cookies, error) {
 		err = fmt.Errorf("%s: more than %d bytes", path, tunnelKeyFileMost)
 	}
 	if err != nil {
-		return tables.Cookies{}, fmt.Errorf("read tunnel keys: %w", err)
+		return nil, fmt.Errorf("read tunnel keys: %w", err)
 	}
 	keys, err := tunnelKeys(string(text))
 	if err != nil {
-		return tables.Cookies{}, fmt.Errorf("read tunnel keys: %s: %w", path, err)
+		return nil, fmt.Errorf("read tunnel keys: %s: %w", path, err)
 	}
-	return tunnelCookies(keys), nil
+	return keys, nil
 }
 
 // readKeys looks at the file again. changed: the programs are to be told. What cannot be read leaves in force what was.
@@ -80,15 +80,16 @@ func (p *tunnelPeers) readKeys() (changed bool, err error) {
 	if p.keyFile == "" {
 		return false, nil
 	}
-	cookies, err := readTunnelKeys(p.keyFile)
+	keys, err := readTunnelKeys(p.keyFile)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.refused = err
-	if err != nil || cookies == p.cookies {
+	if p.refused = err; err != nil {
 		return false, err
 	}
-	p.cookies = cookies
-	return true, nil
+	cookies := tunnelCookies(keys)
+	changed = cookies != p.cookies
+	p.cookies, p.hearsay = cookies, hearsayKeys(keys)
+	return changed, nil
 }
 
 // followKeys looks for another key, and says of a file that it refuses so once.
@@ -118,6 +119,13 @@ func (p *tunnelPeers) shown() tables.Cookies {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cookies
+}
+
+// hearsayKeys are of the keys in force.
+func (p *tunnelPeers) hearsayKeys() []hearsayKey {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.hearsay
 }
 
 // Modes of TunnelStatus.Cookie.

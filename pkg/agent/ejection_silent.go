@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/nearlb/nearlb/pkg/journal"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -109,13 +110,14 @@ func (e *ejector) judgeSilent(ctx context.Context, h silentHeard) {
 		e.log.Debug("ask backends of silent node", "node", h.node, "problem", "this node cannot connect to any")
 	default:
 		s.out = true
-		n := e.leaveNodeOut(e.tables.OnNodes(h.node)[h.node])
+		backends := e.tables.OnNodes(h.node)[h.node]
+		n := e.leaveNodeOut(backends)
 		e.log.Warn("node does not answer", "node", h.node, "endpoints", n)
 		to := fmt.Sprintf("new connections leave out %d backends", n)
 		if e.heartbeats == lb.EjectionObserve {
 			to = "observed only, its backends get connections as before"
 		}
-		e.tellNode(h.node, journal.Change{What: "node-silent", To: to, Because: "no answer to three heartbeats, nor from its backends"})
+		e.tellNode(h.node, backends, journal.Change{What: "node-silent", To: to, Because: "no answer to three heartbeats, nor from its backends"})
 	}
 	e.countSilent()
 	e.askSilent(ctx)
@@ -167,8 +169,8 @@ func (e *ejector) isHeard(node, because string) {
 		e.log.Debug("node answers no heartbeat", "node", node, "change", because)
 		return
 	}
-	n := 0
-	for _, v := range e.tables.OnNodes(node)[node] {
+	n, backends := 0, e.tables.OnNodes(node)[node]
+	for _, v := range backends {
 		delete(e.rests, v.Suspect)
 		delete(e.ends, v.Suspect)
 		delete(e.doubted, v.Suspect)
@@ -177,7 +179,7 @@ func (e *ejector) isHeard(node, because string) {
 		}
 	}
 	e.log.Info("node is heard again", "node", node, "endpoints", n, "change", because)
-	e.tellNode(node, journal.Change{What: "node-heard", To: fmt.Sprintf("%d backends get new connections again", n), Because: because})
+	e.tellNode(node, backends, journal.Change{What: "node-heard", To: fmt.Sprintf("%d backends get new connections again", n), Because: because})
 }
 
 // lookAtSilent leaves those backends of silent nodes out that came since, and those that others had kept from that: once a second.
@@ -207,8 +209,17 @@ func (e *ejector) countSilent() {
 	e.metrics.SilentNodes(n)
 }
 
-func (e *ejector) tellNode(node string, c journal.Change) {
+// changedServices are named at most in what is told of a node: more pods than run on one.
+const changedServices = 256
+
+func (e *ejector) tellNode(node string, backends []maps.Evidence, c journal.Change) {
 	c.Because = "node " + node + ": " + c.Because
+	for _, v := range backends {
+		c.Services = append(c.Services, v.Port.Service.String())
+	}
+	slices.Sort(c.Services)
+	c.Services = slices.Compact(c.Services)
+	c.Services = c.Services[:min(len(c.Services), changedServices)]
 	e.changes.tell(c)
 	e.changes.show()
 }

@@ -5,6 +5,8 @@ package cli
 import (
 	"encoding/json"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,14 +15,20 @@ import (
 	"github.com/nearlb/nearlb/pkg/journal"
 )
 
-// changeFilter keeps the changes that a person asked for. Those of no single Service go with none.
+// changeFilter keeps the changes that a person asked for. Those of no single Service go with none, but for those that say which they concern.
 type changeFilter struct {
 	service string
 	since   time.Time
 }
 
 func (f *changeFilter) keeps(c *journal.Change) bool {
-	return keepsService(f.service, c.Service, c.Port) && !c.Time.Before(f.since)
+	return concerns(f.service, c) && !c.Time.Before(f.since)
+}
+
+// concerns says whether a change is of a Service that was asked for, or of what is that of several, such as a node.
+func concerns(asked string, c *journal.Change) bool {
+	name, _, _ := strings.Cut(asked, ":")
+	return keepsService(asked, c.Service, c.Port) || slices.ContainsFunc(c.Services, func(service string) bool { return keepsService(name, service, "") })
 }
 
 func changesCommand() *cobra.Command {

@@ -40,9 +40,10 @@ func TestNoChangesAreToldApartFromNoneThatMatch(t *testing.T) {
 
 func TestChangesOfNoServiceGoWithAFilter(t *testing.T) {
 	grown, web := journal.Change{What: "tables-grown"}, journal.Change{What: "backend-added", Service: "prod/web", Port: "http"}
-	for filter, want := range map[string][2]bool{"": {true, true}, "web": {false, true}, "prod/web:http": {false, true}, "prod/db": {false, false}} {
+	node := journal.Change{What: "node-silent", Services: []string{"prod/api", "prod/web"}}
+	for filter, want := range map[string][3]bool{"": {true, true, true}, "web": {false, true, true}, "prod/web:http": {false, true, true}, "prod/db": {false, false, false}, "api": {false, false, true}} {
 		f := changeFilter{service: filter}
-		if got := [2]bool{f.keeps(&grown), f.keeps(&web)}; got != want {
+		if got := [3]bool{f.keeps(&grown), f.keeps(&web), f.keeps(&node)}; got != want {
 			t.Errorf("--service %q keeps %v, want %v", filter, got, want)
 		}
 	}

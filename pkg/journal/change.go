@@ -21,6 +21,7 @@ type Change struct {
 	From     string    `json:"from,omitempty"`     // what it was
 	To       string    `json:"to,omitempty"`       // what it is
 	Because  string    `json:"because"`            // "EndpointSlice prod/web-abc: not ready"
+	Services []string  `json:"services,omitempty"` // of what is of no single one: those that it concerns
 }
 
 // Line is the change as encoding/json writes it, in one line. Ten thousand new Services are more than a hundred thousand of these.
@@ -38,6 +39,16 @@ func (c *Change) Line() []byte {
 	line = appendGiven(line, `,"from":`, c.From)
 	line = appendGiven(line, `,"to":`, c.To)
 	line = appendText(line, `,"because":`, c.Because)
+	for i, service := range c.Services {
+		before := ","
+		if i == 0 {
+			before = `,"services":[`
+		}
+		line = appendText(line, before, service)
+	}
+	if len(c.Services) > 0 {
+		line = append(line, ']')
+	}
 	return append(line, '}')
 }
 

@@ -18,6 +18,9 @@ func TestALineOfAChangeIsTheOneOfJSON(t *testing.T) {
 		}
 		c := Change{Node: text("node"), Time: time.Unix(0, rapid.Int64Range(0, 1<<62).Draw(t, "time")).UTC(), Service: text("service"), Port: text("port"),
 			Protocol: text("protocol"), What: text("what"), Backend: text("backend"), Frontend: text("frontend"), From: text("from"), To: text("to"), Because: text("because")}
+		for range rapid.IntRange(0, 3).Draw(t, "services") {
+			c.Services = append(c.Services, text("one of services"))
+		}
 		want, err := json.Marshal(c)
 		if err != nil {
 			t.Fatal(err)

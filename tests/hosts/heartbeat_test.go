@@ -56,7 +56,7 @@ func TestASilentNodeIsLeftOutBeforeAnybodyConnectsThere(t *testing.T) {
 		s.await("its server is back", func() bool { state, _ := s.state(of, dead, six); return state == "active" })
 		s.await("it gets connections", func() bool { _, answered := s.sentAgain(of, six, s.pod); return answered[dead.Name] > 0 })
 	}
-	said := s.run("changes", "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir())
+	said := s.run("changes", "--service", of.Name, "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir())
 	for _, what := range []string{"node-silent", "node-heard"} {
 		if !strings.Contains(said, what) {
 			t.Errorf("no %s in\n%s", what, said)

@@ -65,6 +65,7 @@ func scenarios(s seen) map[string]scenario {
 		"NearlbAgentHangs":          {good.with("nearlb_last_look_timestamp_seconds", old(900), "node", "n2"), []string{"node", "n2"}},
 		"NearlbSlowProgramming":     {slow, []string{"node", "n1"}},
 		"NearlbBackendsDoNotAnswer": {good.with("nearlb_backends_ejected", constant(2), "node", "n1"), []string{"node", "n1"}},
+		"NearlbNodesSilent":         {good.with("nearlb_nodes_silent", constant(1), "node", "n1"), []string{"node", "n1"}},
 		"NearlbDeletionsHeld":       {good.with("nearlb_deletions_held", constant(7), "node", "n1", "kind", "Service"), []string{"node", "n1"}},
 		"NearlbNamesNotAnswered":    {good.with("nearlb_dns_answering", constant(0), "node", "n1"), []string{"node", "n1"}},
 		"NearlbAPIServerUnreadable": {good.with("nearlb_api_server_readable", constant(0), "node", "n1"), []string{"node", "n1"}},

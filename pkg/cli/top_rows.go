@@ -106,6 +106,7 @@ func topRowsOf(view string, g *maps.Gains) (rows []topRow) {
 // topPlaces sums backends up by their nodes or zones.
 func topPlaces(view string, g *maps.Gains) (rows []topRow) {
 	type place struct{ node, zone string }
+	rows = []topRow{} // a list in JSON, also where nothing goes on
 	sums := map[place]*maps.Gain{}
 	for i := range g.Backends {
 		b := &g.Backends[i]

@@ -165,3 +165,13 @@ func TestAPortsNameThatSaysItsProtocolIsEnough(t *testing.T) {
 		}
 	}
 }
+
+// An idle node has no rows: a list without elements in JSON, which readers go through.
+func TestAnIdleNodesRowsAreAList(t *testing.T) {
+	for _, view := range topViews {
+		text, err := json.Marshal(topDocumentOf(view, "n1", &maps.Gains{}))
+		if err != nil || !strings.Contains(string(text), `"rows":[]`) {
+			t.Errorf("%s: %s, %v", view, text, err)
+		}
+	}
+}

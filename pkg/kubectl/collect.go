@@ -36,6 +36,25 @@ var collected = map[string][]string{
 	"changes.jsonl":          {"changes", "-o", "jsonl"},
 }
 
+// firstAsked is asked for before the others: who cannot be asked for that cannot be asked at all, and each question would wait in vain.
+const firstAsked = "version.json"
+
+func inOrder() []string {
+	rest := slices.DeleteFunc(slices.Sorted(maps.Keys(collected)), func(name string) bool { return name == firstAsked })
+	return slices.Insert(rest, 0, firstAsked)
+}
+
+// without has the agents that did not answer lack what they said.
+func without(agents []agent, answers []*answer) []agent {
+	agents = slices.Clone(agents)
+	for i, answer := range answers {
+		if answer.err != nil {
+			agents[i].lack = answer.err
+		}
+	}
+	return agents
+}
+
 const (
 	longestFile = 32 << 20 // bytes of one answer or log; what is more is cut off, and said
 	nodesAtOnce = 10       // whose answers are in memory
@@ -70,9 +89,12 @@ func (a *asked) fill(ctx context.Context, agents []agent, b *bundle) (failed boo
 		for _, agent := range group {
 			errs[agent.node] = &strings.Builder{}
 		}
-		for _, name := range slices.Sorted(maps.Keys(collected)) {
+		for _, name := range inOrder() {
 			answers := a.ask(ctx, group, collected[name], nil)
-			for _, answer := range answers {
+			for i, answer := range answers {
+				if group[i].lack != nil && name != firstAsked {
+					continue
+				}
 				b.add(path.Join("nodes", answer.node, name), answer.out.Bytes())
 				switch {
 				case answer.err != nil:
@@ -81,8 +103,8 @@ func (a *asked) fill(ctx context.Context, agents []agent, b *bundle) (failed boo
 					fmt.Fprintf(errs[answer.node], "%s: exit status %d: %s\n", name, answer.status, answer.said)
 				}
 			}
-			if name == "version.json" { // who cannot be asked for that cannot be asked at all
-				all = append(all, answers...)
+			if name == firstAsked {
+				all, group = append(all, answers...), without(group, answers)
 			}
 		}
 		for _, agent := range group {
@@ -139,14 +161,15 @@ func (a *asked) logs(ctx context.Context, agent agent, b *bundle, errs io.Writer
 	if agent.pod == nil {
 		return
 	}
-	for name, previous := range map[string]string{"agent.log": "false", "agent.previous.log": "true"} {
+	for _, of := range []struct{ name, previous string }{{"agent.log", "false"}, {"agent.previous.log", "true"}} {
 		inTime, cancel := context.WithTimeout(ctx, a.timeout) // a kubelet may take the question and say nothing
-		text, err := a.log(inTime, agent.pod, url.Values{"container": {a.container}, "tailLines": {logLines}, "timestamps": {"true"}, "previous": {previous}})
+		text, err := a.log(inTime, agent.pod, url.Values{"container": {a.container}, "tailLines": {logLines}, "timestamps": {"true"}, "previous": {of.previous}})
 		cancel()
-		if err != nil && previous == "false" {
-			fmt.Fprintf(errs, "%s: %v\n", name, err)
+		b.add(path.Join("nodes", agent.node, of.name), text)
+		if err != nil && of.previous == "false" {
+			fmt.Fprintf(errs, "%s: %v\n", of.name, err)
+			return // there is one before it only where there is one
 		}
-		b.add(path.Join("nodes", agent.node, name), text)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -83,6 +84,34 @@ func TestABundleHasWhatEveryNodeSaysAndWhatCouldNotBeHad(t *testing.T) {
 	for name, text := range bundleOf(t, masked) {
 		if strings.Contains(text, "10.244.1.7") || strings.Contains(text, "fd00::7") {
 			t.Errorf("%s has an address: %q", name, text)
+		}
+	}
+}
+
+// A kubelet that hangs is asked once, and its log: each question takes as long as one may.
+func TestANodeThatDoesNotAnswerIsAskedOnceForABundle(t *testing.T) {
+	s := newStandIn(t, "n1", "n2")
+	over := make(chan struct{})
+	t.Cleanup(func() { close(over) })
+	s.program = func(node string, command []string, out, errs io.Writer) int {
+		if node == "n2" {
+			<-over
+		}
+		fmt.Fprintln(out, "{}")
+		return 0
+	}
+	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	got := plugin(t, s, "collect", "--file", file, "--timeout", "1s")
+	files := bundleOf(t, file)
+	if got.status != 1 || got.errs != "n2: no answer within 1s (--timeout)\n" || files["nearlb/nodes/n2/errors.txt"] != "version.json: no answer within 1s (--timeout)\n" {
+		t.Errorf("%+v, %q", got, files["nearlb/nodes/n2/errors.txt"])
+	}
+	if asked := slices.DeleteFunc(s.asked, func(of string) bool { return strings.HasPrefix(of, "n1") }); len(asked) != 1 {
+		t.Errorf("n2 was asked %q", asked)
+	}
+	for name := range collected {
+		if files["nearlb/nodes/n1/"+name] == "" {
+			t.Errorf("%s of n1 is missing", name)
 		}
 	}
 }

@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/cli"
@@ -333,6 +335,15 @@ func TestANodeThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	got := plugin(t, s, "services", "--timeout", "1s")
 	if got.status != 1 || !strings.Contains(got.out, "n1       prod/web:http") || !strings.Contains(got.errs, "n2: no answer within 1s (--timeout)") {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestASocketsDeadlineIsNoAnswerEither(t *testing.T) {
+	for err, want := range map[error]bool{nil: false, io.ErrUnexpectedEOF: false, context.Canceled: false, context.DeadlineExceeded: true,
+		&net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}: true, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}: false} {
+		if late(err) != want {
+			t.Errorf("%v: %v", err, !want)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"slices"
@@ -164,6 +165,12 @@ func (a *asked) askOne(ctx context.Context, agent agent, command []string, to fu
 		end.end()
 	}
 	answer.said = strings.TrimSpace(errs.String())
+}
+
+// late tells of an error that the time for an answer was over, whatever the connection calls it: a handshake's deadline is the socket's.
+func late(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // door passes writes on until it is shut: a connection that was given up goes on writing what comes (remotecommand does not wait for it).

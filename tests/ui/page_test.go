@@ -346,3 +346,14 @@ func TestNodesAddUp(t *testing.T) {
 	b.picture("nodes-1600-light.png", true)
 	b.quiet()
 }
+
+// A node where nothing goes on, of an agent of before that wrote null for a list without elements.
+func TestAnIdleNodeDoesNotKeepThePageFromBeingShown(t *testing.T) {
+	b, s, url := page(t)
+	s.of(0, func(node map[string]any) { node["zones"] = nil })
+	b.open(url, 800, 900, "light")
+	if cards := b.value(`document.querySelectorAll(".service").length`).(float64); cards == 0 {
+		t.Errorf("no Service is shown: %v", b.value(`document.querySelector("#banners").textContent`))
+	}
+	b.quiet()
+}

@@ -99,7 +99,7 @@ func moveOf(old, now planFrontend) planMove {
 	if old.AffinitySeconds != now.AffinitySeconds {
 		m.Affinity = &[2]int64{old.AffinitySeconds, now.AffinitySeconds}
 	}
-	if was, is := cmp.Or(old.Balance, string(lb.BalanceMaglev)), cmp.Or(now.Balance, string(lb.BalanceMaglev)); was != is {
+	if was, is := balanceText(old.Balance), balanceText(now.Balance); was != is {
 		m.Balance = &[2]string{was, is}
 	}
 	if old.UDPRetry != now.UDPRetry {

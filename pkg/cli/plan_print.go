@@ -72,12 +72,15 @@ func frontendColumns() []column[planFrontend] {
 		{heading: "FROM OUTSIDE", wide: true, cell: func(f planFrontend) string { return sideText(f.External) }},
 		outside(func(f planFrontend) (string, string) { return sideText(f.Internal), sideText(f.External) }),
 		{heading: "TO OTHER NODES", needed: func(f planFrontend) bool { return f.OffNode != nil }, cell: func(f planFrontend) string { return planWayText(f.OffNode) }},
-		{heading: "BALANCE", needed: func(f planFrontend) bool { return f.Balance != "" }, cell: func(f planFrontend) string { return cmp.Or(f.Balance, string(lb.BalanceMaglev)) }},
+		{heading: "BALANCE", needed: func(f planFrontend) bool { return f.Balance != "" }, cell: func(f planFrontend) string { return balanceText(f.Balance) }},
 		{heading: "NEXT BACKEND AFTER", needed: func(f planFrontend) bool { return f.UDPRetry > 0 }, cell: func(f planFrontend) string { return udpRetryText(f.UDPRetry) }},
 		{heading: "AFFINITY", wide: true, cell: func(f planFrontend) string { return secondsText(f.AffinitySeconds) }},
 		{heading: "SOURCES", wide: true, cell: func(f planFrontend) string { return joined(f.SourceRanges) }},
 	}
 }
+
+// balanceText names how new connections find a backend; a plan writes nothing where that is the usual way.
+func balanceText(balance string) string { return cmp.Or(balance, string(lb.BalanceMaglev)) }
 
 // udpRetryText is "3 datagrams".
 func udpRetryText(count uint8) string {

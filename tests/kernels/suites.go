@@ -54,7 +54,9 @@ const paths = "TestOtherProtocolsToAServiceAddress|TestFragmentsOfAnEchoRequest|
 	"TestTheRoutingTable|TestPartialChecksums|TestReceiversWithoutOffloads|TestCallsOf|TestConnectionsOfKubeProxy|TestSNATKeepsApart|" +
 	"TestTheBackendsNodeAnswers|TestErrorsFindBothEnds|TestFragmentsOfADirectAnswer|TestAHelloIsAnswered|TestABackendThatItsNodeDoesNotKnow|" +
 	"TestAClientOffTheNodeKeepsItsAddress|TestATTLThatEnds|TestCongestionInTheTunnel|TestNewConnectionsTakeTurns|TestHeadersOutsideTheLinearPart|" +
-	"TestAnswersToPacketsWithPartialChecksums|TestAConnectionThroughSNATGoesOnAtXDP|TestAFlowLivesOnPacketsAtXDP"
+	"TestAnswersToPacketsWithPartialChecksums|TestAConnectionThroughSNATGoesOnAtXDP|TestAFlowLivesOnPacketsAtXDP|TestWhatLeavesAsItCameAtXDP|" +
+	"TestNobodyIsANodeWithoutTheCookie|TestTheKeyChangesWithoutALoss|TestBytesOfFlowsAreCounted|TestProgramsEndTheCount|" +
+	"TestAClientOnTheNodeThatIsItsBackend"
 
 // of gives the suites that one of several kernels runs.
 func (o options) of(kernel string) []suite {

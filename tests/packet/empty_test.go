@@ -5,6 +5,7 @@ package packet
 import (
 	"errors"
 	"os"
+	"reflect"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -33,16 +34,24 @@ func zero(table *ebpf.Map) error {
 		}
 		return err
 	}
-	empty := any(make([]byte, table.ValueSize()))
+	return putZeros(table)
+}
+
+// putZeros writes every entry, many in one call: a call for each was a fifth of what a short test costs.
+func putZeros(table *ebpf.Map) error {
+	const most = 4096
+	value := reflect.ArrayOf(int(table.ValueSize()), reflect.TypeFor[byte]())
+	each := 1
 	if table.Type() == ebpf.PerCPUArray {
-		each := make([][]byte, ebpf.MustPossibleCPU())
-		for i := range each {
-			each[i] = make([]byte, table.ValueSize())
-		}
-		empty = each
+		each = ebpf.MustPossibleCPU()
 	}
-	for i := range table.MaxEntries() {
-		if err := table.Put(i, empty); err != nil {
+	for first := uint32(0); first < table.MaxEntries(); first += most {
+		keys := make([]uint32, min(most, table.MaxEntries()-first))
+		for i := range keys {
+			keys[i] = first + uint32(i)
+		}
+		values := reflect.MakeSlice(reflect.SliceOf(value), len(keys)*each, len(keys)*each)
+		if _, err := table.BatchUpdate(keys, values.Interface(), nil); err != nil {
 			return err
 		}
 	}

@@ -77,6 +77,19 @@ func (n *Node) build() error {
 	return nil
 }
 
+// LosePower is what a node that loses its power looks like to the others: the router drops what the node sends. At the node's own device programs
+// would come before netfilter, and answer for it.
+func (n *Node) LosePower() error {
+	return n.lab.Router.Netfilter("table netdev " + n.powerTable() + ` { chain ingress { type filter hook ingress device "` + n.port() + `" priority 0; policy drop; }; }`)
+}
+
+// RegainPower ends that.
+func (n *Node) RegainPower() error {
+	return n.lab.Router.Netfilter("delete table netdev " + n.powerTable())
+}
+
+func (n *Node) powerTable() string { return "dead-" + n.port() }
+
 // SetUplinkMTU changes both ends of the node's link to the router.
 func (n *Node) SetUplinkMTU(mtu int) error {
 	return errors.Join(n.SetMTU(Uplink, mtu), n.lab.Router.SetMTU(n.port(), mtu))

@@ -118,6 +118,9 @@ func (o options) play(s scene, p proxy) (f figures, err error) {
 	defer stop()
 	ended := context.AfterFunc(interrupted, func() { _ = l.Close(); os.Exit(130) })
 	defer ended() // before stop, which ends the context
+	if s.heartbeats && p.name == "nearlb" {
+		p.start = startHearing
+	}
 	w, err := newWorld(o, l, p)
 	if err != nil {
 		return f, err

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/lab"
 )
 
@@ -17,6 +18,7 @@ import (
 type scene struct {
 	name        string
 	nearlbAlone bool // kube-proxy has nothing that could be measured
+	heartbeats  bool // nearlb's nodes hear each other
 	play        func(*world) (figures, error)
 	rows        []row
 }
@@ -63,6 +65,9 @@ func (o options) scenes() []scene {
 			{"the same: connects that failed or took a second or longer, in the first second", "", func(f figures) string { return share(f.since(0, time.Second)) }},
 			{"the same, in the second one", "", func(f figures) string { return share(f.since(time.Second, 2*time.Second)) }},
 			{"the same, from then until Kubernetes says so", "0", func(f figures) string { return share(f.since(2*time.Second, f.told-f.at)) }},
+		}},
+		{name: "idle", heartbeats: true, play: playIdle, rows: []row{
+			{"such a node has lost its power " + fmt.Sprintf("%.0f s", idleFor.Seconds()) + " ago, and nobody has connected since (nearlb: with heartbeats): connects that failed or took a second or longer, in the first " + seconds(idleLast) + " seconds", "0", func(f figures) string { return share(f.since(0, f.lasts)) }},
 		}},
 		{name: "syns", play: playSYNs, rows: []row{
 			{"one of 10 backends drops SYNs, 1,000 connects a second: those that failed or took a second or longer, in the first second", "", func(f figures) string { return share(f.since(0, time.Second)) }},
@@ -169,6 +174,32 @@ func playNode(w *world) (f figures, err error) {
 		w.publish()
 		return nil
 	}})
+	return f, err
+}
+
+// idleFor is how long nobody connects after a node has died, which is no shorter in a quick run: nodes ask each other once a second. idleLast is how
+// long connections are begun then.
+const (
+	idleFor  = 8 * time.Second
+	idleLast = 10 * time.Second
+)
+
+// playIdle begins connections when a node has been dead for a while.
+func playIdle(w *world) (f figures, err error) {
+	if w.heartbeats {
+		if err := lab.Await(time.Minute, func() bool {
+			s, err := agent.ReadStatus(w.lab.LockDir(), w.here.PinPath())
+			return err == nil && s.Heartbeats != nil && s.Heartbeats.Answer == len(w.nodes)
+		}); err != nil {
+			return f, fmt.Errorf("hear the other nodes: %w", err)
+		}
+	}
+	if err := w.nodes[0].LosePower(); err != nil {
+		return f, err
+	}
+	time.Sleep(idleFor)
+	f.lasts = w.spans(idleLast)
+	f.all, err = w.streams("web", 300, f.lasts)
 	return f, err
 }
 

@@ -37,6 +37,22 @@ func startNearlb(w *world) (*lab.Process, error) {
 	return w.here.StartAgent(lab.AgentOptions{Command: []string{w.nearlb, "agent"}, Kubeconfig: w.kubeconfig})
 }
 
+// startHearing has an agent on each node, with a key that all share: so they ask each other whether they are there.
+func startHearing(w *world) (*lab.Process, error) {
+	w.heartbeats = true
+	key := filepath.Join(w.lab.Dir, "key")
+	if err := os.WriteFile(key, []byte("a key that all nodes share\n"), 0o600); err != nil {
+		return nil, err
+	}
+	options := lab.AgentOptions{Command: []string{w.nearlb, "agent"}, Kubeconfig: w.kubeconfig, Args: []string{"--tunnel-key-file", key}}
+	for _, n := range w.nodes {
+		if _, err := n.StartAgent(options); err != nil {
+			return nil, err
+		}
+	}
+	return w.here.StartAgent(options)
+}
+
 // startKubeProxy runs it in mode nftables, as a cluster has it.
 func startKubeProxy(w *world) (*lab.Process, error) {
 	return w.here.Start("kube-proxy", []string{w.kubeProxy, "kube-proxy", "--kubeconfig=" + w.kubeconfig, "--proxy-mode=nftables", "--hostname-override=" + w.here.Name,
@@ -58,6 +74,7 @@ type world struct {
 	servers    []*server // of the Service web, and then that of the Service other
 
 	annotations map[string]string // of the Services
+	heartbeats  bool              // nodes hear each other
 }
 
 // server is one backend.

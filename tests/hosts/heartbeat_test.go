@@ -5,7 +5,6 @@ package hosts
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -29,7 +28,7 @@ func TestASilentNodeIsLeftOutBeforeAnybodyConnectsThere(t *testing.T) {
 	of.publish(ready(s.near, s.far, dead)...)
 	of.awaitFrontends()
 	s.await("both other nodes answer", func() bool { return s.heartbeats().Answer == 2 })
-	if err := errors.Join(s.agents[1].Kill(), s.unplug(3)); err != nil {
+	if err := errors.Join(s.agents[1].Kill(), s.cluster.nodes[2].LosePower()); err != nil {
 		t.Fatal(err)
 	}
 	s.await("the silent node is told of", func() bool { return len(s.heartbeats().Silent) == 1 && s.heartbeats().Silent[0] == "n3" })
@@ -49,7 +48,7 @@ func TestASilentNodeIsLeftOutBeforeAnybodyConnectsThere(t *testing.T) {
 	if said := s.run("status", "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir()); !strings.Contains(said, "silent: n3") {
 		t.Errorf("status does not name it:\n%s", said)
 	}
-	if err := s.Router.Netfilter("delete table netdev dead"); err != nil {
+	if err := s.cluster.nodes[2].RegainPower(); err != nil {
 		t.Fatal(err)
 	}
 	for _, six := range []bool{false, true} {
@@ -62,12 +61,6 @@ func TestASilentNodeIsLeftOutBeforeAnybodyConnectsThere(t *testing.T) {
 			t.Errorf("no %s in\n%s", what, said)
 		}
 	}
-}
-
-// unplug is what a node that loses its power looks like to the others: the router loses what it sends, as programs at the node's own device come
-// before its netfilter.
-func (s *stage) unplug(number int) error {
-	return s.Router.Netfilter(fmt.Sprintf(`table netdev dead { chain ingress { type filter hook ingress device "port%d" priority 0; policy drop; }; }`, number))
 }
 
 // sentAgain opens fifty connections of each client at once, and says how many sent their SYN again, and who answered how many.

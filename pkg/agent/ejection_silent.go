@@ -5,8 +5,10 @@ package agent
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/journal"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -20,10 +22,17 @@ const (
 	askSilent   = 8 // nodes
 )
 
+// nodeOutTime is how long the backends of a silent node are left out before connections try them: until then Kubernetes has taken away those of a node
+// without power. Some are asked every nodeAskTime meanwhile, for it may be that the node lives and heartbeats alone are lost.
+const (
+	nodeOutTime = time.Minute
+	nodeAskTime = 10 * time.Second
+)
+
 // silentNode is one that answers no heartbeat.
 type silentNode struct {
 	asked bool   // its backends are, or were
-	rests uint64 // this node could not ask them: they are not asked again until then
+	rests uint64 // they are not asked again until then
 	out   bool   // they are left out, or observed
 }
 
@@ -57,12 +66,16 @@ func (e *ejector) askSilent(ctx context.Context) {
 		}
 		s.asked = true
 		e.askingSilent++
+		all := e.tables.OnNodes(node)[node]
+		if s.out { // others than before
+			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		}
 		go func(at []netip.AddrPort) {
 			select {
 			case e.silentHeard <- silentHeard{node, e.anyAnswers(ctx, at)}:
 			case <-ctx.Done():
 			}
-		}(someAddresses(e.tables.OnNodes(node)[node]))
+		}(someAddresses(all))
 	}
 }
 
@@ -108,8 +121,10 @@ func (e *ejector) judgeSilent(ctx context.Context, h silentHeard) {
 	case h.reply == replyUnknown:
 		s.asked, s.rests = false, e.now()+uint64(lookEvery)
 		e.log.Debug("ask backends of silent node", "node", h.node, "problem", "this node cannot connect to any")
+	case s.out:
+		s.asked, s.rests = false, e.now()+uint64(nodeAskTime)
 	default:
-		s.out = true
+		s.out, s.asked, s.rests = true, false, e.now()+uint64(nodeAskTime)
 		backends := e.tables.OnNodes(h.node)[h.node]
 		n := e.leaveNodeOut(backends)
 		e.log.Warn("node does not answer", "node", h.node, "endpoints", n)
@@ -129,7 +144,7 @@ func (e *ejector) leaveNodeOut(backends []maps.Evidence) (n int) {
 		return 0
 	}
 	now := e.now()
-	until := now + uint64(maps.EjectionTime(1))
+	until := now + uint64(nodeOutTime)
 	for _, v := range backends {
 		if v.Until != 0 {
 			n++

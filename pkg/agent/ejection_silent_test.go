@@ -88,7 +88,7 @@ func TestTheBackendsOfASilentNodeAreLeftOutUntilItIsHeard(t *testing.T) {
 			underSilence(t, lb.EjectionOn, 300, func(s *silentRack) {
 				s.set(func() { s.refuses[7], s.modes[8], s.modes[9] = true, lb.EjectionOff, lb.EjectionObserve })
 				s.tell(pulseNews{"n2", pulseSilent})
-				if out := s.Ejected(); len(out) != 297 || out[0].Times != 0 || out[0].Until != s.now()+uint64(10*time.Second-answerTime) {
+				if out := s.Ejected(); len(out) != 297 || out[0].Times != 0 || out[0].Until != s.now()+uint64(nodeOutTime-answerTime) {
 					t.Errorf("%d are left out, such as %+v", len(out), out[0])
 				}
 				if s.asked > askOfSilent {
@@ -149,6 +149,25 @@ func TestANodeThatAnswersNoHeartbeatButHasABackendThatAnswersIsNotLeftOut(t *tes
 		}
 		if s.pulse.peers["n2"].answered {
 			t.Error("it is suspected again at once")
+		}
+	})
+}
+
+// While a node is left out its backends are asked now and then, so that it comes back though heartbeats are lost and nobody tries it.
+func TestABackendThatAnswersThisNodeLaterBringsItsNodeBack(t *testing.T) {
+	underSilence(t, lb.EjectionOn, askOfSilent, func(s *silentRack) {
+		s.tell(pulseNews{"n2", pulseSilent})
+		if out := s.Ejected(); len(out) != askOfSilent {
+			t.Errorf("%d are left out", len(out))
+		}
+		time.Sleep(nodeAskTime / 2)
+		if s.asked != askOfSilent {
+			t.Errorf("%d were asked in half the time", s.asked)
+		}
+		s.set(func() { s.alive = true })
+		time.Sleep(nodeAskTime)
+		if out := s.Ejected(); len(out) != 0 {
+			t.Errorf("%d are left out of a node that answers", len(out))
 		}
 	})
 }

@@ -12,6 +12,7 @@
 #include "lib/dns.h"
 #include "lib/fast.h"
 #include "lib/icmp.h"
+#include "lib/opened.h"
 #include "lib/resend.h"
 #include "lib/shortcut.h"
 #include "lib/slow.h"
@@ -53,8 +54,7 @@ int to_pod(struct __sk_buff *skb)
 	return finish(skb, HOOK_TO_POD, verdict);
 }
 
-SEC("tc")
-int from_net(struct __sk_buff *skb)
+static __always_inline int from_net_begin(struct __sk_buff *skb)
 {
 	struct packet packet = { .hook = HOOK_FROM_NET };
 	enum verdict verdict = for_this_host(skb) ? fast_path(skb, &packet) : VERDICT_PASS_NOT_SERVICE;
@@ -76,6 +76,24 @@ int from_net(struct __sk_buff *skb)
 	}
 	shortcut_try(skb, &packet, HOOK_FROM_NET, verdict);
 	return finish(skb, HOOK_FROM_NET, verdict);
+}
+
+SEC("tc")
+int from_net(struct __sk_buff *skb)
+{
+	if (!xdp_opens || !link_header)
+		return from_net_begin(skb);
+	if (opened_take(skb))
+		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OPENED);
+	else
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_FAST);
+	return finish(skb, HOOK_FROM_NET, VERDICT_DROP_NO_PROGRAM);
+}
+
+SEC("tc")
+int from_net_fast(struct __sk_buff *skb)
+{
+	return from_net_begin(skb);
 }
 
 SEC("xdp")
@@ -335,6 +353,19 @@ int tunnel_out(struct __sk_buff *skb)
 	return finish_turned(skb, hook, result, length, false);
 }
 
+/* Does not return where it can be helped. */
+static __always_inline enum verdict tunnel_leave(struct __sk_buff *skb, const struct packet *packet, __u8 kind)
+{
+	tail_begin(skb);
+	if (is_icmp(packet->protocol, packet->family))
+		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_ICMP);
+	else if (kind == TUNNEL_REPLY || kind == TUNNEL_UNKNOWN)
+		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_BACK);
+	else
+		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_FORWARD);
+	return VERDICT_DROP_NO_PROGRAM;
+}
+
 SEC("tc")
 int tunnel_in(struct __sk_buff *skb)
 {
@@ -343,18 +374,23 @@ int tunnel_in(struct __sk_buff *skb)
 	__u32 length = skb->len;
 	enum verdict verdict = in ? arrival_take(skb, &arrival, in) : VERDICT_DROP_NO_PROGRAM;
 
-	if (verdict == VERDICT_CONTINUE) {
-		tail_begin(skb);
-		if (is_icmp(arrival.packet.protocol, arrival.packet.family))
-			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_ICMP);
-		else if (in->kind == TUNNEL_REPLY || in->kind == TUNNEL_UNKNOWN)
-			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_BACK);
-		else
-			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_FORWARD);
-		verdict = VERDICT_DROP_NO_PROGRAM;
-	}
+	if (verdict == VERDICT_CONTINUE)
+		verdict = tunnel_leave(skb, &arrival.packet, in->kind);
 	event_refused(skb, &arrival.packet, verdict);
 	return finish_turned(skb, HOOK_FROM_NET, verdict, length, verdict == VERDICT_REJECT_HELLO);
+}
+
+SEC("tc")
+int tunnel_opened(struct __sk_buff *skb)
+{
+	struct arrival arrival = { .packet.hook = HOOK_FROM_NET };
+	struct tunnel_packet *in = tunnel_packet_get();
+	enum verdict verdict = in ? arrival_opened(skb, &arrival, in) : VERDICT_DROP_NO_PROGRAM;
+
+	if (verdict == VERDICT_CONTINUE)
+		verdict = tunnel_leave(skb, &arrival.packet, in->kind);
+	event_refused(skb, &arrival.packet, verdict);
+	return finish_turned(skb, HOOK_FROM_NET, verdict, in ? in->length : 0, false);
 }
 
 SEC("tc")

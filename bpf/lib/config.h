@@ -82,6 +82,9 @@ volatile const __u8 shortcut_there = 0;
 /* Not 0: clients off the node may go to backends on other nodes through the tunnel. 0: there is none. */
 volatile const __u8 tunnel_there = 0;
 
+/* Not 0: the program at XDP may take packets out of the tunnel, for from_net. 0: no packet is looked at for it. */
+volatile const __u8 xdp_opens = 0;
+
 /* Elements of xdp_ways less one, which are a power of two. */
 volatile const __u32 xdp_way_mask = 0;
 
@@ -96,6 +99,7 @@ volatile const __u8 dns_there = 0;
 #define EXPORT_ENUM(name) volatile const enum name export_##name
 
 EXPORT_ENUM(verdict);
+EXPORT_ENUM(xdp_takes);
 EXPORT_ENUM(hook);
 EXPORT_ENUM(side_index);
 EXPORT_ENUM(action);
@@ -123,4 +127,5 @@ EXPORT_ENUM(shortcut_beats);
 EXPORT_ENUM(answer_flags);
 EXPORT_ENUM(answer_count);
 volatile const struct event export_event;
+volatile const struct opened export_opened;
 volatile const struct suspect export_suspect;

@@ -186,9 +186,9 @@ struct flow_cursor {
 #define FLOW_BLOCKS_OWN  2 /* where the client's address and port alone say where an entry is */
 #define FLOW_BLOCKS_PAIR 4 /* where those of its frontend do as well (flow_pair_hash) */
 #define FLOW_STEPS       (FLOW_BLOCKS_PAIR * FLOW_SETS)
-#define FLOW_TURNS \
-	(2 *       \
-	 FLOW_BLOCKS_PAIR) /* of a search that finds nothing in a block, or whose set another processor empties meanwhile */
+/* Of one call of flow_next: one for each block, as those without the tag are passed over, and as many again for sets that another processor
+ * empties between the two looks at their tags. */
+#define FLOW_TURNS (2 * FLOW_BLOCKS_PAIR)
 
 static __always_inline void flow_search_begin(struct flow_cursor *cursor, __u64 hash, __u32 blocks)
 {
@@ -616,7 +616,7 @@ static __always_inline __u16 flow_carried_by(const struct flow *flow)
 static __always_inline void flow_uncarry(struct flow *flow)
 {
 	*(volatile __u8 *)&flow->flags &= (__u8) ~(FLOW_CARRIED | FLOW_DSR);
-	__sync_fetch_and_and(&flow->seen, SEEN_ALL | SEEN_LOADS | SEEN_COUNTED);
+	__sync_fetch_and_and(&flow->seen, SEEN_UNCARRIED);
 }
 
 /* The address that the server takes for its client's. */

@@ -26,6 +26,8 @@ int tunnel_back(struct __sk_buff *skb);
 int tunnel_icmp(struct __sk_buff *skb);
 int from_pod_dns(struct __sk_buff *skb);
 int resend(struct __sk_buff *skb);
+int from_net_fast(struct __sk_buff *skb);
+int tunnel_opened(struct __sk_buff *skb);
 
 /* frontend -> number of the record in force */
 struct {
@@ -410,5 +412,7 @@ struct {
 		[PROGRAM_TUNNEL_ICMP] = (void *)&tunnel_icmp,
 		[PROGRAM_FROM_POD_DNS] = (void *)&from_pod_dns,
 		[PROGRAM_RESEND] = (void *)&resend,
+		[PROGRAM_FROM_NET_FAST] = (void *)&from_net_fast,
+		[PROGRAM_TUNNEL_OPENED] = (void *)&tunnel_opened,
 	},
 };

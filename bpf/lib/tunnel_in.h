@@ -25,13 +25,25 @@ struct arrival {
 	__u8 pad[2];
 };
 
+/* Headers are read from the frame of a packet at TC (struct __sk_buff) or at XDP (struct xdp_md): one source, and two entry points below. */
+struct frame {
+	void *ctx;
+	bool xdp; /* a constant at each entry point */
+};
+
+/* Not 0: it is not that long. */
+static __always_inline long frame_load(struct frame frame, __u32 at, void *to, __u32 size)
+{
+	return frame.xdp ? bpf_xdp_load_bytes(frame.ctx, at, to, size) : bpf_skb_load_bytes(frame.ctx, at, to, size);
+}
+
 /* The option names the backend. Every byte is as wrap_store_option writes it. */
-static __always_inline bool arrival_option(struct __sk_buff *skb, const struct arrival *arrival,
-					   struct tunnel_packet *in, __u32 at)
+static __always_inline bool arrival_option(struct frame frame, const struct arrival *arrival, struct tunnel_packet *in,
+					   __u32 at)
 {
 	struct tunnel_option option = {};
 
-	if (arrival->family == 4 ? bpf_skb_load_bytes(skb, at, &option, 12) : bpf_skb_load_bytes(skb, at, &option, 24))
+	if (arrival->family == 4 ? frame_load(frame, at, &option, 12) : frame_load(frame, at, &option, 24))
 		return false;
 	if (option.class != bpf_htons(TUNNEL_OPTION_CLASS) || option.type != TUNNEL_OPTION_TYPE || option.zero ||
 	    option.words != tunnel_option_size(arrival->family) / 4 - 1 || !option.port)
@@ -56,13 +68,13 @@ static __always_inline bool arrival_kind(const struct geneve *geneve, struct tun
 }
 
 /* The cookie at an offset, of a header with options: VERDICT_CONTINUE: it is this node's, or none is asked for. cookie: the packet has one. */
-static __always_inline enum verdict arrival_cookie(struct __sk_buff *skb, __u32 at, __u32 words, bool *cookie)
+static __always_inline enum verdict arrival_cookie(struct frame frame, __u32 at, __u32 words, bool *cookie)
 {
 	const struct tunnel_end *tunnel = tunnel_get();
 	struct tunnel_cookie option = {};
 	__u64 value = 0;
 
-	*cookie = words * 4 >= sizeof(option) && !bpf_skb_load_bytes(skb, at, &option, sizeof(option)) &&
+	*cookie = words * 4 >= sizeof(option) && !frame_load(frame, at, &option, sizeof(option)) &&
 		  option.class == bpf_htons(TUNNEL_OPTION_CLASS) && option.type == TUNNEL_COOKIE_TYPE;
 	if (*cookie) {
 		value = (__u64)option.value[1] << 32 | option.value[0];
@@ -72,22 +84,22 @@ static __always_inline enum verdict arrival_cookie(struct __sk_buff *skb, __u32 
 	return tunnel && tunnel_accepts(tunnel, value) ? VERDICT_CONTINUE : VERDICT_DROP_TUNNEL_COOKIE;
 }
 
-static __always_inline bool arrival_class(struct __sk_buff *skb, struct arrival *arrival)
+static __always_inline bool arrival_class(struct frame frame, struct arrival *arrival)
 {
 	__u8 pair[2];
 
-	if (bpf_skb_load_bytes(skb, link_header, pair, sizeof(pair)))
+	if (frame_load(frame, link_header, pair, sizeof(pair)))
 		return false;
 	arrival->class = arrival->packet.family == 4 ? pair[1] : pair[0] << 4 | pair[1] >> 4;
 	return true;
 }
 
 /* The options behind a header. */
-static __always_inline enum verdict arrival_options(struct __sk_buff *skb, const struct arrival *arrival,
+static __always_inline enum verdict arrival_options(struct frame frame, const struct arrival *arrival,
 						    struct tunnel_packet *in, __u32 words, __u32 at)
 {
 	bool cookie;
-	enum verdict verdict = arrival_cookie(skb, at, words, &cookie);
+	enum verdict verdict = arrival_cookie(frame, at, words, &cookie);
 
 	if (verdict != VERDICT_CONTINUE)
 		return verdict;
@@ -98,13 +110,14 @@ static __always_inline enum verdict arrival_options(struct __sk_buff *skb, const
 	if (!words)
 		return VERDICT_CONTINUE;
 	return (in->kind == TUNNEL_FORWARD || in->kind == TUNNEL_DIRECT) &&
-			       words * 4 == tunnel_option_size(arrival->family) && arrival_option(skb, arrival, in, at)
+			       words * 4 == tunnel_option_size(arrival->family) &&
+			       arrival_option(frame, arrival, in, at)
 		       ? VERDICT_CONTINUE
 		       : VERDICT_DROP_TUNNEL_MALFORMED;
 }
 
-/* VERDICT_CONTINUE: what is in front is as another node writes it; in gets what that says. A function of its own for the sake of the stack. */
-__noinline int arrival_read(struct __sk_buff *skb, struct arrival *arrival)
+/* VERDICT_CONTINUE: what is in front is as another node writes it; tunnel_packet_get says what that is. */
+static __always_inline enum verdict arrival_check(struct frame frame, struct arrival *arrival)
 {
 	struct tunnel_packet *in = tunnel_packet_get();
 	struct geneve geneve;
@@ -112,11 +125,12 @@ __noinline int arrival_read(struct __sk_buff *skb, struct arrival *arrival)
 	__u32 at;
 
 	if (!in || !arrival || arrival->packet.malformed || arrival->packet.fragment != FRAGMENT_NONE ||
-	    arrival->packet.l4 != link_header + ip_header_size(arrival->packet.family) || !arrival_class(skb, arrival))
+	    arrival->packet.l4 != link_header + ip_header_size(arrival->packet.family) ||
+	    !arrival_class(frame, arrival))
 		return VERDICT_DROP_TUNNEL_MALFORMED;
 	at = arrival->packet.l4;
-	if (bpf_skb_load_bytes(skb, at, &udp, sizeof(udp)) || bpf_ntohs(udp.len) != arrival->packet.l4_length ||
-	    bpf_skb_load_bytes(skb, at + sizeof(udp), &geneve, sizeof(geneve)) || !arrival_kind(&geneve, in))
+	if (frame_load(frame, at, &udp, sizeof(udp)) || bpf_ntohs(udp.len) != arrival->packet.l4_length ||
+	    frame_load(frame, at + sizeof(udp), &geneve, sizeof(geneve)) || !arrival_kind(&geneve, in))
 		return VERDICT_DROP_TUNNEL_MALFORMED;
 	if (geneve.protocol != bpf_htons(ETH_P_IP) && geneve.protocol != bpf_htons(ETH_P_IPV6))
 		return VERDICT_DROP_TUNNEL_MALFORMED;
@@ -126,7 +140,18 @@ __noinline int arrival_read(struct __sk_buff *skb, struct arrival *arrival)
 	if (arrival->packet.l4_length <
 	    arrival->size - ip_header_size(arrival->packet.family) + ip_header_size(arrival->family))
 		return VERDICT_DROP_TUNNEL_MALFORMED;
-	return arrival_options(skb, arrival, in, geneve.words, at + sizeof(udp) + sizeof(geneve));
+	return arrival_options(frame, arrival, in, geneve.words, at + sizeof(udp) + sizeof(geneve));
+}
+
+/* A function of its own for the sake of the stack, as the next one. */
+__noinline int arrival_read(struct __sk_buff *skb, struct arrival *arrival)
+{
+	return arrival_check((struct frame){ skb, false }, arrival);
+}
+
+__noinline int arrival_read_xdp(struct xdp_md *ctx, struct arrival *arrival)
+{
+	return arrival_check((struct frame){ ctx, true }, arrival);
 }
 
 /* Takes away what is in front. Before Linux 6.3 the kernel does not change a packet's family with that. */
@@ -233,13 +258,25 @@ __noinline int hello_take(struct __sk_buff *skb, const struct packet *packet)
 	return hello_answer(skb, packet) ? VERDICT_REJECT_HELLO : VERDICT_DROP_REWRITE;
 }
 
-/* VERDICT_CONTINUE: the packet is the inner one, described by arrival->packet. */
+/* VERDICT_CONTINUE: the packet, without what was in front, is described by arrival->packet. */
+static __always_inline enum verdict arrival_inner(struct __sk_buff *skb, struct arrival *arrival,
+						  const struct tunnel_packet *in)
+{
+	struct packet *packet = &arrival->packet;
+
+	if (parse_full(skb, packet) != VERDICT_CONTINUE || packet->family != arrival->family || packet->malformed ||
+	    !arrival_congestion(skb, arrival) ||
+	    (in->kind == TUNNEL_UNKNOWN && is_icmp(packet->protocol, packet->family)))
+		return VERDICT_DROP_TUNNEL_MALFORMED;
+	return VERDICT_CONTINUE;
+}
+
+/* The same of a packet as it came. */
 static __always_inline enum verdict arrival_take(struct __sk_buff *skb, struct arrival *arrival,
 						 struct tunnel_packet *in)
 {
 	struct packet *packet = &arrival->packet;
 	enum verdict verdict;
-	__u8 family;
 
 	if (parse_full(skb, packet) != VERDICT_CONTINUE)
 		return VERDICT_DROP_TUNNEL_MALFORMED;
@@ -254,14 +291,22 @@ static __always_inline enum verdict arrival_take(struct __sk_buff *skb, struct a
 		return verdict;
 	if (!arrival_open(skb, arrival))
 		return VERDICT_DROP_REWRITE;
-	family = arrival->family;
 	__builtin_memset(packet, 0, sizeof(*packet));
 	packet->hook = HOOK_FROM_NET;
-	if (parse_full(skb, packet) != VERDICT_CONTINUE || packet->family != family || packet->malformed ||
-	    !arrival_congestion(skb, arrival) ||
-	    (in->kind == TUNNEL_UNKNOWN && is_icmp(packet->protocol, packet->family)))
-		return VERDICT_DROP_TUNNEL_MALFORMED;
-	return VERDICT_CONTINUE;
+	return arrival_inner(skb, arrival, in);
+}
+
+/* VERDICT_CONTINUE: the same of a packet that the program at XDP took out of the tunnel. from_net has read what that says of it, which ends here:
+ * a packet that came by this node again would be taken for another one. */
+static __always_inline enum verdict arrival_opened(struct __sk_buff *skb, struct arrival *arrival,
+						   const struct tunnel_packet *in)
+{
+	struct opened *opened = (void *)(long)skb->data_meta;
+
+	if ((void *)(opened + 1) <= (void *)(long)skb->data)
+		opened->salt = 0;
+	arrival->family = skb->protocol == bpf_htons(ETH_P_IP) ? 4 : 6;
+	return arrival_inner(skb, arrival, in);
 }
 
 /* A client's packet, on the backend's node. */
@@ -441,7 +486,7 @@ static __always_inline bool tunnel_agrees(const struct flow *flow, const struct 
 /* Of seen, what stays when another node becomes the one that the connection came from: a flow that came from none has tried there. */
 static __always_inline __u32 seen_carried(const struct flow *flow, __u32 seen)
 {
-	return flow->flags & FLOW_CARRIED ? seen & ~CARRIED_NODE : seen & (SEEN_ALL | SEEN_LOADS | SEEN_COUNTED);
+	return flow->flags & FLOW_CARRIED ? seen & ~CARRIED_NODE : seen & SEEN_UNCARRIED;
 }
 
 /* Answers go where the last packet says. */

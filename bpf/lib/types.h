@@ -375,6 +375,7 @@ _Static_assert(TRIED_SHIFT + TRIED_BITS == 30, "fits seen");
 /* FLOW_CARRIED: the other node has chosen the backend, so there the same bits of seen have that node's number in names. */
 #define CARRIED_NODE_SHIFT TRIED_SHIFT
 #define CARRIED_NODE       (0xffffu << CARRIED_NODE_SHIFT)
+#define SEEN_UNCARRIED     (SEEN_ALL | SEEN_LOADS | SEEN_COUNTED) /* what is of no node, nor of tries */
 #define CARRIED_NEAR       (1u << 24) /* in seen as well: the client is on this node, and came by another one none the less */
 
 /* One connection: one cache line. Found by hash of client address, port and protocol, in one of two blocks; a forward packet matches
@@ -657,19 +658,20 @@ struct device {
 
 #define XDP_DEVICES 256
 
-/* Whether the program at XDP serves a device, and how frames leave by it that came by it. */
+/* What the program at XDP does with a device's frames; 0: it passes all. */
 enum xdp_takes {
-	XDP_TAKES_NONE = 0,
-	XDP_TAKES_TX = 1,
+	XDP_TAKES = 1, /* it serves them */
 	XDP_TAKES_REDIRECT =
-		2, /* a veth in its driver: what it sends back may lie at the other end until something else comes */
+		2, /* those that leave as they came are redirected: a veth in its driver, where what is sent back may lie at the other end until
+		    * something else comes */
+	XDP_OPENS = 4, /* it takes packets out of the tunnel for from_net, which is at the same device */
 };
 
 /* A network device for the program at XDP; index: the ifindex modulo XDP_DEVICES. */
 struct xdp_device {
 	__u32 ifindex; /* 0: none */
 	__u8 mac[6];   /* to which its host's frames go */
-	__u8 takes;    /* enum xdp_takes */
+	__u8 takes;    /* enum xdp_takes, or-ed */
 	__u8 sends;    /* not 0: it sends frames that came by another device's XDP */
 	__u32 epoch;   /* of what the program remembers: of another one it is nothing */
 };
@@ -734,6 +736,19 @@ struct tunnel_packet {
 	__u8 pad[7];
 };
 _Static_assert(sizeof(struct tunnel_packet) == 32, "layout is shared");
+
+/* In front of a packet that the program at XDP took out of the tunnel (its metadata, which may have 32 bytes): what its headers said. It is the
+ * same for alike packets of a connection, as the kernel merges no others. */
+struct opened {
+	__u64 salt; /* opened_salt: it is of this node's program */
+	struct address backend;
+	__be16 port; /* of the backend; 0: it named none */
+	__u16 node;  /* number of the node that sent it */
+	__u8 kind;   /* enum tunnel_kind */
+	__u8 size;   /* bytes of the headers */
+	__u8 pad[2];
+};
+_Static_assert(sizeof(struct opened) == 32, "fits metadata");
 
 /* Key: a socket that sends datagrams to several destinations, and one of these, as the socket names it (frontend) or as it is (backend). */
 struct sock_key {
@@ -811,8 +826,10 @@ enum program {
 	PROGRAM_TUNNEL_FORWARD, /* that of a client: translates it towards a backend of this node */
 	PROGRAM_TUNNEL_BACK, /* an answer: sends it to the client; a client's packet that came back: sends it by SNAT */
 	PROGRAM_TUNNEL_ICMP, /* an error about either */
-	PROGRAM_FROM_POD_DNS, /* answers a question for a name, or leaves it to the slow path */
-	PROGRAM_RESEND,       /* makes the kept SYN of a refusal */
+	PROGRAM_FROM_POD_DNS,  /* answers a question for a name, or leaves it to the slow path */
+	PROGRAM_RESEND,        /* makes the kept SYN of a refusal */
+	PROGRAM_FROM_NET_FAST, /* from_net, where XDP takes packets out of the tunnel */
+	PROGRAM_TUNNEL_OPENED, /* goes on with such a packet */
 	PROGRAM_MAX,
 };
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* from_net at XDP, in front of the host's stack and of TC: packets of connections through SNAT that only go on, both ways, and what is
- * refused without an answer. Everything else passes untouched: from_net at TC sees it as if there were no program here. So a packet is
+ * refused without an answer; what another node sent through the tunnel it takes out of that (opened.h). Everything else passes untouched: from_net at TC sees it as if there were no program here. So a packet is
  * taken here only where all is known before anything is written, and where it teaches the flow nothing but that a packet came. */
 #pragma once
 
 #include "fast.h"
+#include "opened.h"
 #include "rewrite.h"
 #include "route.h"
 #include "shortcut.h"
@@ -28,14 +29,6 @@ struct xdp_frame {
 	struct ethhdr *eth;
 	__u32 length;
 };
-
-static __always_inline const struct xdp_device *xdp_device_of(__u32 ifindex)
-{
-	__u32 slot = ifindex % XDP_DEVICES;
-	const struct xdp_device *device = bpf_map_lookup_elem(&xdp_devices, &slot);
-
-	return device && device->ifindex == ifindex ? device : NULL;
-}
 
 /* The frame is for this host: for_this_host at TC. */
 static __always_inline bool xdp_is_ours(const struct xdp_device *device, const struct ethhdr *eth)
@@ -190,7 +183,7 @@ static __always_inline void xdp_rewrite(const struct packet *packet, const struc
 static __always_inline int xdp_send(const struct xdp_frame *frame, const struct xdp_way *way)
 {
 	__builtin_memcpy(frame->eth, way->macs, sizeof(way->macs));
-	if (way->ifindex == frame->ctx->ingress_ifindex && frame->device->takes != XDP_TAKES_REDIRECT)
+	if (way->ifindex == frame->ctx->ingress_ifindex && !(frame->device->takes & XDP_TAKES_REDIRECT))
 		return XDP_TX;
 	return bpf_redirect(way->ifindex, 0);
 }
@@ -324,6 +317,11 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 		return flow ? xdp_reply(frame, packet, headers, flow, &step) : XDP_PASS;
 	}
 	known = known_destination(&packet->destination, packet->destination_port, settings->seed);
+	if (!known && opened_may_be(packet, frame->device)) {
+		if (opened_read(frame->ctx, packet))
+			opened_make(frame->ctx);
+		return XDP_PASS;
+	}
 	if (!(known & KNOWN_FRONTEND) && (known || !service_cidr_has(&packet->destination)))
 		return XDP_PASS;
 	/* only to be dropped here does a SYN have its flow looked for */

@@ -39,12 +39,13 @@ type loadRequest struct {
 	Shortcut ShortcutMode
 	Tunnel   uint16
 	XDP      bool
+	XDPOpens bool // in drivers, where it takes packets out of the tunnel
 	Names    bool // the programs answer names
 }
 
 func (q loadRequest) options() bpf.Options {
 	o := Options{SocketLB: q.SocketLB, Shortcut: q.Shortcut, CarryPort: q.Tunnel, Names: NameOptions{On: q.Names, FastPath: q.Names}}
-	return bpf.Options{Sizes: q.Sizes, Lean: true, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSocketHooks: q.SocketLB == attach.NoSockets, XDP: q.XDP}
+	return bpf.Options{Sizes: q.Sizes, Lean: true, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSocketHooks: q.SocketLB == attach.NoSockets, XDP: q.XDP, XDPOpens: q.XDPOpens}
 }
 
 // Constants of the programs that follow from flags (bpf/lib/config.h).
@@ -80,7 +81,7 @@ type loadAnswer struct {
 
 // request is what a plan asks for.
 func (o Options) request(p plan) loadRequest {
-	return loadRequest{Tables: p.fresh, Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, Tunnel: o.tunnelPort(), XDP: o.XDP.On(),
+	return loadRequest{Tables: p.fresh, Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, Tunnel: o.tunnelPort(), XDP: o.XDP.On(), XDPOpens: o.XDP.InDriver() && o.tunnelPort() != 0,
 		Names: o.Names.On && o.Names.FastPath}
 }
 

@@ -28,7 +28,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("follow devices: %w", err)
 	}
-	if m.options.XDP.Mode.inDriver() {
+	if m.options.XDP.Mode.InDriver() {
 		if news.drivers, err = listenToDrivers(); err != nil { // they are asked all the same, at each look
 			m.log.Warn("follow what drivers can do at XDP", "error", err)
 		}

@@ -31,6 +31,9 @@ func (m *Manager) sync(c change) error {
 	if err != nil {
 		return err
 	}
+	if err := m.silenceXDP(); err != nil {
+		return err
+	}
 	m.succeed(h, doors)
 	err = errors.Join(m.removeOthers(h, devices, doors), m.ensureAll(h, doors, c))
 	if !m.started {

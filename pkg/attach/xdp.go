@@ -34,12 +34,12 @@ func XDPModes() []XDPMode { return []XDPMode{XDPOff, XDPAuto, XDPNative, XDPGene
 // On tells whether any device gets the program.
 func (m XDPMode) On() bool { return m != XDPOff && m != "" }
 
-// inDriver tells whether the program is the driver's.
-func (m XDPMode) inDriver() bool { return m == XDPAuto || m == XDPNative }
+// InDriver tells whether the program is the driver's.
+func (m XDPMode) InDriver() bool { return m == XDPAuto || m == XDPNative }
 
 // attached is the kernel's word for where the program is (XDP_ATTACHED_*).
 func (m XDPMode) attached() uint8 {
-	if m.inDriver() {
+	if m.InDriver() {
 		return nl.XDP_ATTACHED_DRV
 	}
 	return nl.XDP_ATTACHED_SKB
@@ -91,7 +91,9 @@ func (m *Manager) syncXDP(h *netlink.Handle, doors []door) []DeviceRow {
 		}
 		row := DeviceRow{Device: d.name, Ifindex: d.ifindex, Kind: kindNetwork, Program: bpf.ProgramXDP, Hook: atXDP, Others: []uint32{}}
 		told := bpf.XDPDevice{Ifindex: uint32(d.ifindex)}
-		if err := m.ensureXDP(h, d.device, &row, &told); err != nil {
+		if err := m.ensureXDP(h, d.device, &row, &told); err == nil {
+			told.Opens = m.options.XDP.Mode.InDriver() && !m.fails(d)
+		} else {
 			row.Note = fmt.Sprintf("left to TC: %v", err)
 			if m.leftToTC[d.ifindex] != row.Note {
 				m.log.Info("left packets to TC", "device", d.name, "program", bpf.ProgramXDP, "problem", err)
@@ -102,12 +104,45 @@ func (m *Manager) syncXDP(h *netlink.Handle, doors []door) []DeviceRow {
 		}
 		rows = append(rows, row)
 	}
+	m.readSenders(devices)
 	m.leftToTC = map[int]string{}
 	for _, row := range rows {
 		m.leftToTC[row.Ifindex] = row.Note
 	}
 	m.serveXDP(devices, rows)
 	return rows
+}
+
+// readSenders asks again which of the devices send what came by others: with a program its driver may do so, and without one not, or that of
+// its other end.
+func (m *Manager) readSenders(devices []bpf.XDPDevice) {
+	if !m.options.XDP.Mode.InDriver() {
+		return
+	}
+	for i := range devices {
+		can, err := readDriver(int(devices[i].Ifindex))
+		devices[i].Sends = err == nil && can.sends
+	}
+}
+
+// fails tells whether a program at TC is not on a device as it should be.
+func (m *Manager) fails(d door) bool {
+	for k := range m.failing {
+		if k.ifindex == d.ifindex {
+			return true
+		}
+	}
+	return false
+}
+
+// silenceXDP has the program at XDP pass everything until it is told of devices again: an earlier agent's may hand on what the programs at TC
+// that come do not know.
+func (m *Manager) silenceXDP() error {
+	if m.started || m.options.XDP.Serve == nil {
+		return nil
+	}
+	_, err := m.options.XDP.Serve(nil)
+	return err
 }
 
 // takeOverXDP gives the links of another generation our program, which passes everything until it is told of devices: the former one would
@@ -153,7 +188,7 @@ func (m *Manager) ensureXDP(h *netlink.Handle, d device, row *DeviceRow, told *b
 		return fmt.Errorf("read device: %w", err)
 	}
 	can := driver{said: true, takes: true, sends: true} // the kernel's stack
-	if m.options.XDP.Mode.inDriver() {
+	if m.options.XDP.Mode.InDriver() {
 		if can, err = readDriver(d.ifindex); err != nil {
 			return errors.Join(err, m.dropLink(k))
 		}
@@ -162,7 +197,7 @@ func (m *Manager) ensureXDP(h *netlink.Handle, d device, row *DeviceRow, told *b
 		told.MAC, told.Sends = l.Attrs().HardwareAddr, can.sends
 	}
 	why := unfitForXDP(d, l)
-	if why == nil && m.options.XDP.Mode.inDriver() {
+	if why == nil && m.options.XDP.Mode.InDriver() {
 		why = can.unfit(m.options.XDP.Mode, l)
 	}
 	if why != nil {
@@ -187,7 +222,7 @@ func (m *Manager) ensureXDP(h *netlink.Handle, d device, row *DeviceRow, told *b
 		}
 		return err
 	}
-	told.Takes, told.Redirects = true, m.options.XDP.Mode.inDriver() && isVeth(l)
+	told.Takes, told.Redirects = true, m.options.XDP.Mode.InDriver() && isVeth(l)
 	id, _ := info.ID()
 	row.Method, row.ID, row.Tag, row.Link = methodAtXDP(m.options.XDP.Mode.attached()), uint32(id), info.Tag, uint32(a.id)
 	return nil
@@ -224,7 +259,7 @@ func (m *Manager) currentXDP(k key, l *netlink.LinkAttrs) (*attachment, error) {
 
 func (m *Manager) attachXDP(d device, k key, l *netlink.LinkAttrs) (*attachment, error) {
 	where := link.XDPAttachFlags(link.XDPGenericMode)
-	if m.options.XDP.Mode.inDriver() {
+	if m.options.XDP.Mode.InDriver() {
 		where = link.XDPDriverMode
 	}
 	attached, err := link.AttachXDP(link.XDPOptions{Program: m.options.XDP.Program, Interface: d.ifindex, Flags: where})

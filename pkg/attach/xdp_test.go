@@ -3,6 +3,7 @@
 package attach
 
 import (
+	"fmt"
 	"os"
 	"reflect"
 	"slices"
@@ -119,7 +120,7 @@ func TestAVethHasTheProgramInItsDriverWhileItsOtherEndTakesPackets(t *testing.T)
 				rows, devices := xdpRows(m.Devices()), told.Load()
 				serves := method != ""
 				if len(rows) == 1 && rows[0].Method == method && strings.Contains(rows[0].Note, note) && devices != nil &&
-					len(*devices) == 1 && (*devices)[0].Takes == serves && (*devices)[0].Redirects == serves && (*devices)[0].Sends == serves {
+					len(*devices) == 1 && (*devices)[0].Takes == serves && (*devices)[0].Opens == serves && (*devices)[0].Redirects == serves && (*devices)[0].Sends == serves {
 					return
 				}
 				n.Logf("%s: %+v, told of %+v", what, rows, devices)
@@ -139,6 +140,57 @@ func TestAVethHasTheProgramInItsDriverWhileItsOtherEndTakesPackets(t *testing.T)
 		await("the program has gone", "takes nothing that is sent at XDP", "")
 		if left := n.link("eth0").Attrs().Xdp; left != nil && left.Attached {
 			t.Errorf("left on the device: %+v", left)
+		}
+	})
+}
+
+// Whether a device sends what came by another one's program is as it is once programs are attached, not as before: an end of a veth does with a
+// program at the other end.
+func TestWhatADeviceSendsIsAskedOnceProgramsAreAttached(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: named("b"), PeerName: "a"}))
+		first, second := n.link("a"), n.link("b") // as the kernel numbers them, and as they are looked at
+		if first.Attrs().Index > second.Attrs().Index {
+			first, second = second, first
+		}
+		for _, l := range []netlink.Link{first, second} {
+			n.up(l.Attrs().Name)
+		}
+		if can, err := readDriver(first.Attrs().Index); err != nil || !can.said {
+			t.Skipf("the kernel does not say what drivers can do: %v", err)
+		}
+		other, err := link.AttachXDP(link.XDPOptions{Program: n.passingXDP(), Interface: first.Attrs().Index, Flags: link.XDPDriverMode})
+		n.must(err)
+		defer other.Close()
+		var told []bpf.XDPDevice
+		m := n.manager(func(o *Options) {
+			o.Networks = []string{"a", "b"}
+			o.XDP = genericXDP(n.passingXDP(), &told)
+			o.XDP.Mode = XDPNative
+		})
+		n.must(m.Sync())
+		if len(told) != 2 || told[0].Takes || !told[0].Sends || !told[1].Takes || !told[1].Opens {
+			t.Errorf("told of %+v, want one that sends alone, and one that takes: %+v", told, xdpRows(m.Devices()))
+		}
+	})
+}
+
+// Until the programs at TC are an agent's own, that at XDP passes everything: an earlier agent's may take out of the tunnel what they do not know.
+func TestTheProgramAtXDPIsSilentUntilThoseAtTCAreAttached(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.card("eth0", "192.0.2.1/24")
+		var calls []string
+		m := n.manager(func(o *Options) {
+			asNode("192.0.2.1")(o)
+			o.XDP = XDPOptions{Mode: XDPGeneric, Program: n.passingXDP(), Serve: func(d []bpf.XDPDevice) ([]bpf.XDPDevice, error) {
+				calls = append(calls, fmt.Sprintf("%d devices, %d programs", len(d), len(n.rows())))
+				return nil, nil
+			}}
+		})
+		n.must(m.Sync())
+		n.must(m.Sync())
+		if want := []string{"0 devices, 0 programs", "1 devices, 3 programs"}; !slices.Equal(calls, want) {
+			t.Errorf("told of %q, want %q", calls, want)
 		}
 	})
 }

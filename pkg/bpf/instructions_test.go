@@ -69,7 +69,7 @@ const walkedOnOthers = 900_000
 // half a minute.
 func TestVerifierWalksThroughTheTunnelWhereThereIsOne(t *testing.T) {
 	privileged.Require(t)
-	for name, n := range walked(t, knobTunnel).Programs {
+	for name, n := range walked(t, knobTunnel, knobXDPOpens).Programs {
 		if n > walkedOnOthers {
 			t.Errorf("program %s: the verifier walks %d instructions, more than %d", name, n, walkedOnOthers)
 		}

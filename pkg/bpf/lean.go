@@ -13,6 +13,8 @@ var knobOf = map[string]string{
 	NearlbProgTunnelForward: "tunnel_there",
 	NearlbProgTunnelBack:    "tunnel_there",
 	NearlbProgTunnelIcmp:    "tunnel_there",
+	NearlbProgTunnelOpened:  knobXDPOpens,
+	NearlbProgFromNetFast:   knobXDPOpens,
 }
 
 // leaveOutUnused takes out of what is to be loaded what nothing leads to, as each program takes the verifier's time: the targets of tail

@@ -78,11 +78,11 @@ func TestProgramsThatNothingLeadsToAreLeftOut(t *testing.T) {
 		}
 	}
 	slices.Sort(out)
-	want := []string{"from_pod_dns", "shortcut", "sock_explain", "tunnel_back", "tunnel_forward", "tunnel_icmp", "tunnel_in", "tunnel_out"}
+	want := []string{"from_net_fast", "from_pod_dns", "shortcut", "sock_explain", "tunnel_back", "tunnel_forward", "tunnel_icmp", "tunnel_in", "tunnel_opened", "tunnel_out"}
 	if diff := cmp.Diff(want, out); diff != "" {
 		t.Errorf("left out (-want +got):\n%s", diff)
 	}
-	most := lean(map[string]any{"shortcut_there": uint8(1), "dns_there": uint8(1), "tunnel_there": uint8(1)})
+	most := lean(map[string]any{"shortcut_there": uint8(1), "dns_there": uint8(1), "tunnel_there": uint8(1), "xdp_opens": uint8(1)})
 	delete(all, "sock_explain")
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(all)), slices.Sorted(maps.Keys(most))); diff != "" {
 		t.Errorf("with all knobs (-want +got):\n%s", diff)

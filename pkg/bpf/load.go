@@ -25,6 +25,7 @@ type Options struct {
 	Knobs    map[string]any // values of the object's `volatile const` variables, by name (bpf/lib/config.h)
 
 	XDP           bool     // load the program of network devices at XDP, too
+	XDPOpens      bool     // it may take packets out of the tunnel, for from_net
 	XDPWays       uint32   // how many ways each processor remembers for it, a power of two; 0: by their number
 	NoSocketHooks bool     // leave out the programs of the node's own clients
 	NoReplies     bool     // leave out the programs that nothing but replies to clients meets (nearlb trace sends first packets)

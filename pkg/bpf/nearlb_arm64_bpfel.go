@@ -446,6 +446,20 @@ const (
 	NearlbNoteNOTE_MAX                   NearlbNote = 8
 )
 
+type NearlbOpened struct {
+	_       structs.HostLayout
+	Salt    uint64
+	Backend struct {
+		_     structs.HostLayout
+		Bytes [16]uint8
+	}
+	Port uint16
+	Node uint16
+	Kind uint8
+	Size uint8
+	Pad  [2]uint8
+}
+
 type NearlbProgram uint32
 
 const (
@@ -472,7 +486,9 @@ const (
 	NearlbProgramPROGRAM_TUNNEL_ICMP      NearlbProgram = 20
 	NearlbProgramPROGRAM_FROM_POD_DNS     NearlbProgram = 21
 	NearlbProgramPROGRAM_RESEND           NearlbProgram = 22
-	NearlbProgramPROGRAM_MAX              NearlbProgram = 23
+	NearlbProgramPROGRAM_FROM_NET_FAST    NearlbProgram = 23
+	NearlbProgramPROGRAM_TUNNEL_OPENED    NearlbProgram = 24
+	NearlbProgramPROGRAM_MAX              NearlbProgram = 25
 )
 
 type NearlbReason uint32
@@ -812,6 +828,14 @@ type NearlbXdpDevice struct {
 	Epoch   uint32
 }
 
+type NearlbXdpTakes uint32
+
+const (
+	NearlbXdpTakesXDP_TAKES          NearlbXdpTakes = 1
+	NearlbXdpTakesXDP_TAKES_REDIRECT NearlbXdpTakes = 2
+	NearlbXdpTakesXDP_OPENS          NearlbXdpTakes = 4
+)
+
 type NearlbXdpWay struct {
 	_        structs.HostLayout
 	At       uint32
@@ -883,6 +907,7 @@ const (
 	NearlbMapXdpDevices            = "xdp_devices"
 	NearlbMapXdpWays               = "xdp_ways"
 	NearlbProgFromNet              = "from_net"
+	NearlbProgFromNetFast          = "from_net_fast"
 	NearlbProgFromNetIcmp          = "from_net_icmp"
 	NearlbProgFromNetReply         = "from_net_reply"
 	NearlbProgFromNetSlow          = "from_net_slow"
@@ -917,6 +942,7 @@ const (
 	NearlbProgTunnelForward        = "tunnel_forward"
 	NearlbProgTunnelIcmp           = "tunnel_icmp"
 	NearlbProgTunnelIn             = "tunnel_in"
+	NearlbProgTunnelOpened         = "tunnel_opened"
 	NearlbProgTunnelOut            = "tunnel_out"
 	NearlbVarAskedMilliseconds     = "asked_milliseconds"
 	NearlbVarChecksumHelpers       = "checksum_helpers"
@@ -940,6 +966,7 @@ const (
 	NearlbVarExportMember          = "export_member"
 	NearlbVarExportNameKind        = "export_name_kind"
 	NearlbVarExportNote            = "export_note"
+	NearlbVarExportOpened          = "export_opened"
 	NearlbVarExportProgram         = "export_program"
 	NearlbVarExportReason          = "export_reason"
 	NearlbVarExportRecordFlags     = "export_record_flags"
@@ -952,6 +979,7 @@ const (
 	NearlbVarExportTierName        = "export_tier_name"
 	NearlbVarExportTried           = "export_tried"
 	NearlbVarExportVerdict         = "export_verdict"
+	NearlbVarExportXdpTakes        = "export_xdp_takes"
 	NearlbVarExportYield           = "export_yield"
 	NearlbVarFibSource             = "fib_source"
 	NearlbVarFlowActiveSeconds     = "flow_active_seconds"
@@ -974,6 +1002,7 @@ const (
 	NearlbVarUdpAnsweredTimeout    = "udp_answered_timeout"
 	NearlbVarUdpUnansweredTimeout  = "udp_unanswered_timeout"
 	NearlbVarWeakMemoryOrder       = "weak_memory_order"
+	NearlbVarXdpOpens              = "xdp_opens"
 	NearlbVarXdpWayMask            = "xdp_way_mask"
 )
 
@@ -1020,6 +1049,7 @@ type NearlbSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type NearlbProgramSpecs struct {
 	FromNet          *ebpf.ProgramSpec `ebpf:"from_net"`
+	FromNetFast      *ebpf.ProgramSpec `ebpf:"from_net_fast"`
 	FromNetIcmp      *ebpf.ProgramSpec `ebpf:"from_net_icmp"`
 	FromNetReply     *ebpf.ProgramSpec `ebpf:"from_net_reply"`
 	FromNetSlow      *ebpf.ProgramSpec `ebpf:"from_net_slow"`
@@ -1054,6 +1084,7 @@ type NearlbProgramSpecs struct {
 	TunnelForward    *ebpf.ProgramSpec `ebpf:"tunnel_forward"`
 	TunnelIcmp       *ebpf.ProgramSpec `ebpf:"tunnel_icmp"`
 	TunnelIn         *ebpf.ProgramSpec `ebpf:"tunnel_in"`
+	TunnelOpened     *ebpf.ProgramSpec `ebpf:"tunnel_opened"`
 	TunnelOut        *ebpf.ProgramSpec `ebpf:"tunnel_out"`
 }
 
@@ -1134,6 +1165,7 @@ type NearlbVariableSpecs struct {
 	ExportMember          *ebpf.VariableSpec `ebpf:"export_member"`
 	ExportNameKind        *ebpf.VariableSpec `ebpf:"export_name_kind"`
 	ExportNote            *ebpf.VariableSpec `ebpf:"export_note"`
+	ExportOpened          *ebpf.VariableSpec `ebpf:"export_opened"`
 	ExportProgram         *ebpf.VariableSpec `ebpf:"export_program"`
 	ExportReason          *ebpf.VariableSpec `ebpf:"export_reason"`
 	ExportRecordFlags     *ebpf.VariableSpec `ebpf:"export_record_flags"`
@@ -1146,6 +1178,7 @@ type NearlbVariableSpecs struct {
 	ExportTierName        *ebpf.VariableSpec `ebpf:"export_tier_name"`
 	ExportTried           *ebpf.VariableSpec `ebpf:"export_tried"`
 	ExportVerdict         *ebpf.VariableSpec `ebpf:"export_verdict"`
+	ExportXdpTakes        *ebpf.VariableSpec `ebpf:"export_xdp_takes"`
 	ExportYield           *ebpf.VariableSpec `ebpf:"export_yield"`
 	FibSource             *ebpf.VariableSpec `ebpf:"fib_source"`
 	FlowActiveSeconds     *ebpf.VariableSpec `ebpf:"flow_active_seconds"`
@@ -1168,6 +1201,7 @@ type NearlbVariableSpecs struct {
 	UdpAnsweredTimeout    *ebpf.VariableSpec `ebpf:"udp_answered_timeout"`
 	UdpUnansweredTimeout  *ebpf.VariableSpec `ebpf:"udp_unanswered_timeout"`
 	WeakMemoryOrder       *ebpf.VariableSpec `ebpf:"weak_memory_order"`
+	XdpOpens              *ebpf.VariableSpec `ebpf:"xdp_opens"`
 	XdpWayMask            *ebpf.VariableSpec `ebpf:"xdp_way_mask"`
 }
 
@@ -1314,6 +1348,7 @@ type NearlbVariables struct {
 	ExportMember          *ebpf.Variable `ebpf:"export_member"`
 	ExportNameKind        *ebpf.Variable `ebpf:"export_name_kind"`
 	ExportNote            *ebpf.Variable `ebpf:"export_note"`
+	ExportOpened          *ebpf.Variable `ebpf:"export_opened"`
 	ExportProgram         *ebpf.Variable `ebpf:"export_program"`
 	ExportReason          *ebpf.Variable `ebpf:"export_reason"`
 	ExportRecordFlags     *ebpf.Variable `ebpf:"export_record_flags"`
@@ -1326,6 +1361,7 @@ type NearlbVariables struct {
 	ExportTierName        *ebpf.Variable `ebpf:"export_tier_name"`
 	ExportTried           *ebpf.Variable `ebpf:"export_tried"`
 	ExportVerdict         *ebpf.Variable `ebpf:"export_verdict"`
+	ExportXdpTakes        *ebpf.Variable `ebpf:"export_xdp_takes"`
 	ExportYield           *ebpf.Variable `ebpf:"export_yield"`
 	FibSource             *ebpf.Variable `ebpf:"fib_source"`
 	FlowActiveSeconds     *ebpf.Variable `ebpf:"flow_active_seconds"`
@@ -1348,6 +1384,7 @@ type NearlbVariables struct {
 	UdpAnsweredTimeout    *ebpf.Variable `ebpf:"udp_answered_timeout"`
 	UdpUnansweredTimeout  *ebpf.Variable `ebpf:"udp_unanswered_timeout"`
 	WeakMemoryOrder       *ebpf.Variable `ebpf:"weak_memory_order"`
+	XdpOpens              *ebpf.Variable `ebpf:"xdp_opens"`
 	XdpWayMask            *ebpf.Variable `ebpf:"xdp_way_mask"`
 }
 
@@ -1356,6 +1393,7 @@ type NearlbVariables struct {
 // It can be passed to LoadNearlbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NearlbPrograms struct {
 	FromNet          *ebpf.Program `ebpf:"from_net"`
+	FromNetFast      *ebpf.Program `ebpf:"from_net_fast"`
 	FromNetIcmp      *ebpf.Program `ebpf:"from_net_icmp"`
 	FromNetReply     *ebpf.Program `ebpf:"from_net_reply"`
 	FromNetSlow      *ebpf.Program `ebpf:"from_net_slow"`
@@ -1390,12 +1428,14 @@ type NearlbPrograms struct {
 	TunnelForward    *ebpf.Program `ebpf:"tunnel_forward"`
 	TunnelIcmp       *ebpf.Program `ebpf:"tunnel_icmp"`
 	TunnelIn         *ebpf.Program `ebpf:"tunnel_in"`
+	TunnelOpened     *ebpf.Program `ebpf:"tunnel_opened"`
 	TunnelOut        *ebpf.Program `ebpf:"tunnel_out"`
 }
 
 func (p *NearlbPrograms) Close() error {
 	return _NearlbClose(
 		p.FromNet,
+		p.FromNetFast,
 		p.FromNetIcmp,
 		p.FromNetReply,
 		p.FromNetSlow,
@@ -1430,6 +1470,7 @@ func (p *NearlbPrograms) Close() error {
 		p.TunnelForward,
 		p.TunnelIcmp,
 		p.TunnelIn,
+		p.TunnelOpened,
 		p.TunnelOut,
 	)
 }

@@ -3,6 +3,7 @@
 package bpf
 
 import (
+	"errors"
 	"fmt"
 	"net"
 
@@ -32,7 +33,10 @@ func xdpWays() (uint32, error) {
 	return ways, nil
 }
 
-const knobXDPWayMask = "xdp_way_mask"
+const (
+	knobXDPWayMask = "xdp_way_mask"
+	knobXDPOpens   = "xdp_opens" // it takes packets out of the tunnel, for from_net
+)
 
 // chooseXDP takes the program at XDP out of what is to be loaded, where nobody asks for it, or gives it room.
 func chooseXDP(spec *ebpf.CollectionSpec, o Options) error {
@@ -48,7 +52,7 @@ func chooseXDP(spec *ebpf.CollectionSpec, o Options) error {
 		}
 	}
 	spec.Maps[NearlbMapXdpWays].MaxEntries = ways
-	return setKnob(spec, knobXDPWayMask, ways-1)
+	return errors.Join(setKnob(spec, knobXDPWayMask, ways-1), setKnob(spec, knobXDPOpens, number(o.XDPOpens)))
 }
 
 // XDPDevice is a network device as the program at XDP is told of it.
@@ -56,13 +60,17 @@ type XDPDevice struct {
 	Ifindex   uint32
 	MAC       net.HardwareAddr // to which frames for its host go: six bytes
 	Takes     bool             // the program serves it
+	Opens     bool             // the program takes packets out of the tunnel, for from_net at TC of the same device, in the driver alone: the kernel's stack may cut later what it takes for tunnelled
 	Redirects bool             // frames that came by it and leave by it are redirected to it (XDP_REDIRECT), not sent back (XDP_TX)
 	Sends     bool             // it sends frames that the program got from another device
 }
 
 // takes is enum xdp_takes of bpf/lib/types.h.
 func (d XDPDevice) takes() uint8 {
-	return number(d.Takes) << number(d.Redirects)
+	if !d.Takes {
+		return 0
+	}
+	return uint8(NearlbXdpTakesXDP_TAKES) | number(d.Redirects)*uint8(NearlbXdpTakesXDP_TAKES_REDIRECT) | number(d.Opens)*uint8(NearlbXdpTakesXDP_OPENS)
 }
 
 // SetXDPDevices tells the program at XDP of these devices and of no others; what it remembers of packets' ways is forgotten. It leaves out one whose place another has, and returns those:

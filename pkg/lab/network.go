@@ -37,7 +37,7 @@ func (l *Lab) plug(ns *Namespace, device, port string, mtu int, plugs ...plug) e
 		return err
 	}
 	if l.options.XDP {
-		if err := errors.Join(l.Router.DisableOffloads(port), ns.DisableOffloads(device), l.Router.EnableGRO(port)); err != nil {
+		if err := errors.Join(l.Router.DisableOffloads(port), ns.DisableOffloads(device), l.Router.EnableGRO(port), ns.EnableGRO(device)); err != nil {
 			return err
 		}
 	}

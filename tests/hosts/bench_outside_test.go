@@ -3,6 +3,7 @@
 package hosts
 
 import (
+	"os"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/lab"
@@ -64,6 +65,9 @@ func (b *bench) pathsOffTheNode(t *testing.T) (all []*path) {
 func newBusyStage(t *testing.T, o options) *stage {
 	t.Helper()
 	o.beside = true
+	if mode := os.Getenv(benchXDP); mode != "" {
+		o.lab.XDP, o.agent = true, append(o.agent, "--xdp", mode)
+	}
 	s := newStage(t, o)
 	if err := s.outside.Sysctl("ipv4/tcp_tw_reuse=1", "ipv4/ip_local_port_range=1024 65535"); err != nil {
 		t.Fatal(err)

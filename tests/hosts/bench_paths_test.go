@@ -20,6 +20,7 @@ const (
 	benchRounds    = "NEARLB_BENCH_ROUNDS"
 	benchKubeProxy = "NEARLB_BENCH_KUBE_PROXY"
 	benchTables    = "NEARLB_BENCH_TABLES"
+	benchXDP       = "NEARLB_BENCH_XDP" // --xdp of the nodes, over links for it (off: to compare); none: no flag
 )
 
 // bench is how paths are measured: in rounds that are interleaved, so that what else the machine does meets all alike.

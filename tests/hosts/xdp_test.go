@@ -29,6 +29,52 @@ func TestConnectionsThroughSNATGoOnAtXDP(t *testing.T) {
 	}
 }
 
+// Packets through the tunnel are taken out of it at XDP, in the driver, and merged: what a client sends comes to from_net in more than the
+// network's packets. What the tunnel has to do is done all the same.
+func TestConnectionsThroughTheTunnelAreMergedAtXDP(t *testing.T) {
+	s := newStage(t, options{lab: lab.Options{XDP: true}, agent: []string{"--off-node", "carry", "--xdp", "native"}, carries: true})
+	s.awaitCarried()
+	s.part("every client and frontend and backend", checkMatrix)
+	s.part("big transfers from off the node arrive whole", checkTransfersFromOutside)
+	s.part("a client's segments are merged", checkMerged)
+}
+
+func checkMerged(t *testing.T, s *stage) {
+	of := s.next()
+	s.serve(of, ready(s.far)...)
+	for _, six := range []bool{false, true} {
+		if !s.carries(six) {
+			continue
+		}
+		packets, bytes := s.translated(1)
+		const length = 16 * megabyte
+		if err := s.by(of, loadBalancer).dial(s.outside, way{"tcp", six}).Put(1, length); err != nil {
+			t.Fatal(err)
+		}
+		morePackets, moreBytes := s.translated(1)
+		if packets, bytes = morePackets-packets, moreBytes-bytes; bytes < length || bytes < 2*1500*packets {
+			t.Errorf("IPv6 %t: %d bytes in %d packets", six, bytes, packets)
+		}
+	}
+}
+
+// translated is what from_net of a node translated of connections that go on.
+func (s *stage) translated(node int) (packets, bytes uint64) {
+	s.t.Helper()
+	s.read(node, func(r *maps.Reader) error {
+		for row, err := range r.Verdicts() {
+			if err != nil {
+				return err
+			}
+			if row.Hook == "from_net" && row.Verdict == "translate" && row.Reason == "established" {
+				packets, bytes = packets+row.Packets, bytes+row.Bytes
+			}
+		}
+		return nil
+	})
+	return packets, bytes
+}
+
 // atXDP is what the program at XDP of the first node counted.
 func (s *stage) atXDP() map[string]uint64 {
 	s.t.Helper()

@@ -31,14 +31,16 @@ const (
 // rig is the programs with tables of their own.
 type rig struct {
 	testing.TB
-	objects *bpf.Objects
-	tables  *maps.Tables
-	counted map[counter]bpf.NearlbVerdictCounter
-	served  map[lb.ServiceName]bool
-	door    door
-	began   uint32 // in jiffies: before its first packet
-	noXDP   bool   // frames are not run through the program at XDP as well
-	ran     int    // packets whose counters were looked at
+	objects  *bpf.Objects
+	tables   *maps.Tables
+	counted  map[counter]bpf.NearlbVerdictCounter
+	served   map[lb.ServiceName]bool
+	door     door
+	began    uint32 // in jiffies: before its first packet
+	noXDP    bool   // frames are not run through the program at XDP as well
+	xdpOpens bool   // it takes packets out of the tunnel
+	resumed  *int   // not nil: from_net goes on with those, which are counted; nil: it takes them out itself, and both are compared
+	ran      int    // packets whose counters were looked at
 }
 
 // counter names one verdict counter.
@@ -86,6 +88,9 @@ func withoutUse(o bpf.Options) (programs []string) {
 			programs = append(programs, of.programs...)
 		}
 	}
+	if !o.XDPOpens {
+		programs = append(programs, bpf.NearlbProgFromNetFast, bpf.NearlbProgTunnelOpened)
+	}
 	return programs
 }
 
@@ -98,7 +103,7 @@ func newRig(t testing.TB, o bpf.Options) *rig {
 	o.XDP, o.XDPWays = !few || strings.Contains(t.Name(), "XDP"), 4096 // a test has few flows, and looks at all ways
 	o.Without = withoutUse(o)
 	objects := loaded(t, unhastily(o))
-	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, began: bpf.Jiffies(), noXDP: !o.XDP}
+	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, began: bpf.Jiffies(), noXDP: !o.XDP, xdpOpens: o.XDPOpens}
 	r.serveXDP()
 	r.counted = r.counters()
 	return r
@@ -129,6 +134,7 @@ type outcome struct {
 	verdict string
 	action  action
 	frame   []byte
+	opened  *bpf.NearlbTunnelPacket // what the program at XDP says of a packet that it took out of the tunnel; nil: it did not
 }
 
 // action is what the program told the kernel.
@@ -159,7 +165,7 @@ func (r *rig) execute(hook string, frame []byte) (action, []byte, error) {
 func (r *rig) run(hook string, frame []byte) (outcome, error) {
 	r.Helper()
 	before := r.throughXDP(hook, frame)
-	code, out, err := r.execute(hook, frame)
+	code, out, err := r.afterXDP(before, hook, frame)
 	if err != nil {
 		return outcome{}, err
 	}

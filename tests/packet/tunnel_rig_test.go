@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -57,7 +58,9 @@ func tunnelNodes() maps.Tunnel {
 // forEachNodePair runs a test for both families of each protocol, in a namespace that is built once.
 func forEachNodePair(t *testing.T, test func(nodePair, world), protocols ...lb.Protocol) {
 	t.Helper()
-	o := bpf.Options{Knobs: map[string]any{"tunnel_there": uint8(1)}}
+	atXDP := strings.Contains(t.Name(), "AtXDP")
+	o := bpf.Options{Knobs: map[string]any{"tunnel_there": uint8(1)}, XDPOpens: atXDP || !few}
+	opened := 0
 	privileged.Namespace(t, func(*os.File) {
 		s := nodePair{site: newSite(t, newRig(t, o)), way: lb.OffNodeCarry}
 		s.other = s.site
@@ -72,12 +75,18 @@ func forEachNodePair(t *testing.T, test func(nodePair, world), protocols ...lb.P
 			sub := s
 			sub.rig, sub.other.rig = s.rig.in(t).at(w), s.other.rig.in(t).at(w)
 			sub.tell(tunnelNodes())
+			if atXDP {
+				sub.resumed, sub.other.resumed = &opened, &opened
+			}
 			if test(sub, w); t.Failed() {
 				t.Errorf("in world %s", w)
 				return
 			}
 		}
 	})
+	if atXDP && opened == 0 {
+		t.Error("XDP took no packet out of the tunnel")
+	}
 }
 
 // tell configures both nodes.

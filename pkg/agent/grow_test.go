@@ -37,6 +37,21 @@ endpoints: [{addresses: [10.244.%[2]d.%[3]d], nodeName: n1}]
 	return text.String()
 }
 
+// portsOfEach is how many ports wideServices have, each of which takes a place in the table of Services: few objects fill it.
+const portsOfEach = 64
+
+func wideServices(count int) string {
+	var text, ports strings.Builder
+	for i := range portsOfEach {
+		fmt.Fprintf(&ports, "{name: p%d, port: %d}, ", i, 80+i)
+	}
+	for i := range count {
+		fmt.Fprintf(&text, "---\n{apiVersion: v1, kind: Service, metadata: {name: wide%[1]d, namespace: default}, spec: {clusterIP: 10.98.0.%[2]d, ports: [%[3]s]}}\n",
+			i, i+1, ports.String())
+	}
+	return text.String()
+}
+
 // unbounded leaves the sizes to what is listed, as on a small node. The flow table is as small as it gets on any machine.
 func unbounded(o *Options) {
 	o.Memory = 1 << 30
@@ -114,6 +129,15 @@ func TestTablesGrowWithWhatIsListed(t *testing.T) {
 		})
 		if after := m.sizes(); before.Services != 2048 || after.Services < 4200 || after.Slots < before.Slots || len(status.Failing) > 0 || status.Drift != 0 {
 			m.Errorf("tables of %+v became %+v; failing %v, drift %d", before, after, status.Failing, status.Drift)
+		}
+		once := int(m.sizes().Services)
+		wide := once/portsOfEach + 1
+		m.manifest("wide.yaml", wideServices(wide))
+		agent.await("larger tables again, for the same", func(s Status) bool {
+			return s.State == Serving && s.Services == 2101+wide && s.Dirty == 0 && s.Growth.Times == 2 && len(m.generations()) == 1 && onDevices(s) == 2
+		})
+		if twice := int(m.sizes().Services); twice <= once {
+			m.Errorf("tables that grew to %d Services hold %d the second time", once, twice)
 		}
 		if diff := cmp.Diff(counted, m.counters(1)); diff != "" {
 			m.Errorf("counters of the Service and its backend (-before +after):\n%s", diff)

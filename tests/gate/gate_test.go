@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -62,6 +63,14 @@ func TestEveryPackageWithTestsIsInOneSuite(t *testing.T) {
 		if !slices.ContainsFunc(suites, func(s suite) bool { return s.dir == dir && slices.Contains(s.command, "./...") && s.warm > 0 }) {
 			t.Errorf("no suite runs the tests of %s", dir)
 		}
+	}
+}
+
+// What the race detector does not watch here it watches there.
+func TestFuzzHasTheAgentsThatAreProcessesUnderTheRaceDetector(t *testing.T) {
+	script, err := os.ReadFile("../fuzz.sh")
+	if err != nil || !strings.Contains(string(script), "go test -race -count=1 -timeout 1h "+agent+" -run '"+processes+"'") {
+		t.Errorf("tests/fuzz.sh does not run %s of %s: %v", processes, agent, err)
 	}
 }
 

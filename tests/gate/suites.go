@@ -27,6 +27,7 @@ type suite struct {
 const (
 	cgo        = "CGO_ENABLED=1" // the race detector is C; everything else is compiled as the program is
 	privileged = "NEARLB_REQUIRE_PRIVILEGED=1"
+	roomy      = "GOGC=300"     // of tests with much garbage and little that they keep: collecting it was a fifth of their time
 	deadline   = "-timeout=40m" // of one package's tests: against what hangs
 )
 
@@ -86,7 +87,7 @@ var suites = []suite{
 		command: []string{"go", "run", "./tests/kernels", "-quick"}},
 	{name: "upgrade", about: "layouts in each other's place, under traffic", after: []string{"compile"}, env: []string{privileged}, warm: 115,
 		command: test("./tests/upgrade")},
-	{name: "units", about: "everything that is not concurrent", after: []string{"compile"}, env: []string{privileged}, warm: 143,
+	{name: "units", about: "everything that is not concurrent", after: []string{"compile"}, env: []string{privileged, roomy}, warm: 138,
 		command: test(others)},
 	{name: "faults", about: "killed agents, full tables, missing features", after: []string{"compile"}, env: []string{privileged}, warm: 66,
 		command: test("./tests/faults")},

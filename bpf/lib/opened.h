@@ -92,18 +92,21 @@ __noinline int opened_make(struct xdp_md *ctx)
 }
 
 /* Not 0: the program at XDP has taken the packet out of the tunnel; tunnel_packet_get says what it found. A function of its own so that from_net
- * has little to do where there is none. It writes nothing to the packet, nor does from_net then: a program that does begins with the kernel's
+ * has little to do where there is none. The salt alone says so: packets that were taken out just before the program was told of no device any more
+ * are on their way. It writes nothing to the packet, nor does from_net then: a program that does begins with the kernel's
  * copy of a packet that somebody else has as well (tcpdump), and before Linux 6.19 a copy has nothing in front. */
 __noinline int opened_take(struct __sk_buff *skb)
 {
 	const struct opened *opened = (void *)(long)skb->data_meta;
-	struct tunnel_packet *in = tunnel_packet_get();
-	const struct settings *settings = settings_get();
-	const struct xdp_device *device = xdp_device_of(skb->ifindex);
+	const struct settings *settings;
 	__u32 packets = skb->gso_segs;
+	struct tunnel_packet *in;
 
-	if ((void *)(opened + 1) > (void *)(long)skb->data || !in || !settings || !device ||
-	    !(device->takes & XDP_OPENS) || opened->salt != opened_salt(settings))
+	if ((void *)(opened + 1) > (void *)(long)skb->data)
+		return false; /* as most: nothing is looked up for them */
+	in = tunnel_packet_get();
+	settings = settings_get();
+	if (!in || !settings || opened->salt != opened_salt(settings))
 		return false;
 	in->backend = opened->backend;
 	in->port = opened->port;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* from_net at XDP, in front of the host's stack and of TC: packets of connections through SNAT that only go on, both ways, and what is
- * refused without an answer; what another node sent through the tunnel it takes out of that (opened.h). Everything else passes untouched: from_net at TC sees it as if there were no program here. So a packet is
- * taken here only where all is known before anything is written, and where it teaches the flow nothing but that a packet came. */
+ * refused without an answer; what another node sent through the tunnel it takes out of that (opened.h). Everything else passes untouched:
+ * from_net at TC sees it as if there were no program here. So a packet is taken here only where all is known before anything is written, and
+ * where it teaches the flow nothing but that a packet came. */
 #pragma once
 
 #include "fast.h"

@@ -81,7 +81,7 @@ type loadAnswer struct {
 
 // request is what a plan asks for.
 func (o Options) request(p plan) loadRequest {
-	return loadRequest{Tables: p.fresh, Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, Tunnel: o.tunnelPort(), XDP: o.XDP.On(), XDPOpens: o.XDP.InDriver() && o.tunnelPort() != 0,
+	return loadRequest{Tables: p.fresh, Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, Tunnel: o.tunnelPort(), XDP: o.XDP.On(), XDPOpens: o.XDP.Opens() && o.tunnelPort() != 0,
 		Names: o.Names.On && o.Names.FastPath}
 }
 

@@ -37,6 +37,11 @@ func (m XDPMode) On() bool { return m != XDPOff && m != "" }
 // InDriver tells whether the program is the driver's.
 func (m XDPMode) InDriver() bool { return m == XDPAuto || m == XDPNative }
 
+// Opens tells whether the program takes packets out of the tunnel: in a driver that somebody named for it, as the checksums in such packets are
+// then taken for good where the device says so of what was around them. In the kernel's stack it may not: that cuts later what it takes for
+// tunnelled.
+func (m XDPMode) Opens() bool { return m == XDPNative }
+
 // attached is the kernel's word for where the program is (XDP_ATTACHED_*).
 func (m XDPMode) attached() uint8 {
 	if m.InDriver() {
@@ -92,7 +97,7 @@ func (m *Manager) syncXDP(h *netlink.Handle, doors []door) []DeviceRow {
 		row := DeviceRow{Device: d.name, Ifindex: d.ifindex, Kind: kindNetwork, Program: bpf.ProgramXDP, Hook: atXDP, Others: []uint32{}}
 		told := bpf.XDPDevice{Ifindex: uint32(d.ifindex)}
 		if err := m.ensureXDP(h, d.device, &row, &told); err == nil {
-			told.Opens = m.options.XDP.Mode.InDriver() && !m.fails(d)
+			told.Opens = m.options.XDP.Mode.Opens() && !m.fails(d)
 		} else {
 			row.Note = fmt.Sprintf("left to TC: %v", err)
 			if m.leftToTC[d.ifindex] != row.Note {

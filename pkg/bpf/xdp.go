@@ -60,7 +60,7 @@ type XDPDevice struct {
 	Ifindex   uint32
 	MAC       net.HardwareAddr // to which frames for its host go: six bytes
 	Takes     bool             // the program serves it
-	Opens     bool             // the program takes packets out of the tunnel, for from_net at TC of the same device, in the driver alone: the kernel's stack may cut later what it takes for tunnelled
+	Opens     bool             // the program takes packets out of the tunnel, for from_net at TC of the same device; in the driver alone
 	Redirects bool             // frames that came by it and leave by it are redirected to it (XDP_REDIRECT), not sent back (XDP_TX)
 	Sends     bool             // it sends frames that the program got from another device
 }

@@ -167,7 +167,7 @@ func TestPacketsTakenOutInTheDriverReachTheProgramAtTC(t *testing.T) {
 	})
 }
 
-// Metadata of a program that is not ours are not taken for what ours says, nor are ours where the device has no such program.
+// Metadata of a program that is not ours are not taken for what ours says.
 func TestMetadataOfAnotherProgramAreNoTunnels(t *testing.T) {
 	onCable(t, func(cable cable) {
 		var s bpf.NearlbSettings
@@ -183,7 +183,7 @@ func TestMetadataOfAnotherProgramAreNoTunnels(t *testing.T) {
 			cable.putAtXDP(writesMetadata(t, ours), func() {
 				cable.becomes("ours", inner, "drop_tunnel_stray")
 				cable.serves(false)
-				cable.becomes("ours of a device without the program", inner, "pass_not_service")
+				cable.becomes("ours, on its way as an agent starts", inner, "drop_tunnel_stray")
 				cable.serves(true)
 			})
 		}

@@ -173,7 +173,7 @@ func (c *cluster) run(ctx context.Context, p *pod, container string, command []s
 		return ended.Code, nil
 	case err != nil && ctx.Err() != nil:
 		return 0, ctx.Err()
-	case late(err):
+	case late(ctx, err):
 		return 0, context.DeadlineExceeded
 	case err != nil:
 		return 0, errors.New(strings.TrimSpace(err.Error()))

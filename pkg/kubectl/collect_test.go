@@ -101,9 +101,9 @@ func TestANodeThatDoesNotAnswerIsAskedOnceForABundle(t *testing.T) {
 		return 0
 	}
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
-	got := plugin(t, s, "collect", "--file", file, "--timeout", "1s")
+	got := plugin(t, s, "collect", "--file", file, "--timeout", "5s")
 	files := bundleOf(t, file)
-	if got.status != 1 || got.errs != "n2: no answer within 1s (--timeout)\n" || files["nearlb/nodes/n2/errors.txt"] != "version.json: no answer within 1s (--timeout)\n" {
+	if got.status != 1 || got.errs != "n2: no answer within 5s (--timeout)\n" || files["nearlb/nodes/n2/errors.txt"] != "version.json: no answer within 5s (--timeout)\n" {
 		t.Errorf("%+v, %q", got, files["nearlb/nodes/n2/errors.txt"])
 	}
 	if asked := slices.DeleteFunc(s.asked, func(of string) bool { return strings.HasPrefix(of, "n1") }); len(asked) != 1 {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/cli"
 )
@@ -339,10 +340,17 @@ func TestANodeThatDoesNotAnswerIsGivenUp(t *testing.T) {
 }
 
 func TestASocketsDeadlineIsNoAnswerEither(t *testing.T) {
+	over, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	begun, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
 	for err, want := range map[error]bool{nil: false, io.ErrUnexpectedEOF: false, context.Canceled: false, context.DeadlineExceeded: true,
 		&net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}: true, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}: false} {
-		if late(err) != want {
+		if late(over, err) != want {
 			t.Errorf("%v: %v", err, !want)
+		}
+		if _, sockets := err.(*net.OpError); late(begun, err) != (want && !sockets) {
+			t.Errorf("%v, while there is time: %v", err, late(begun, err))
 		}
 	}
 }

@@ -167,10 +167,14 @@ func (a *asked) askOne(ctx context.Context, agent agent, command []string, to fu
 	answer.said = strings.TrimSpace(errs.String())
 }
 
-// late tells of an error that the time for an answer was over, whatever the connection calls it: a handshake's deadline is the socket's.
-func late(err error) bool {
+// late tells of an error that the time for an answer was over, whatever the connection calls it: a handshake's deadline is the socket's, which
+// may be a moment before the context's. A time that ran out long before, as a dial's, is an error of its own.
+func late(ctx context.Context, err error) bool {
+	const moment = 200 * time.Millisecond
 	var timeout net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+	deadline, limited := ctx.Deadline()
+	over := limited && time.Until(deadline) < moment
+	return errors.Is(err, context.DeadlineExceeded) || over && errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // door passes writes on until it is shut: a connection that was given up goes on writing what comes (remotecommand does not wait for it).

@@ -120,7 +120,7 @@ func WriteRow(out *bufio.Writer, width int, line []string, widths []int, right [
 		if right[i] {
 			begin += max(0, widths[i]-length)
 		}
-		past := length <= width && begin+length > width
+		past := width > 0 && length <= width && begin+length > width
 		if past {
 			begin = width - length
 		}

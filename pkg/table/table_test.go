@@ -52,7 +52,7 @@ func TestFoldedLinesFitAndSayTheSame(t *testing.T) {
 func TestRowsFitTheTerminal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		columns, width := rapid.IntRange(1, 6).Draw(t, "columns"), rapid.IntRange(40, 60).Draw(t, "width")
-		cell := rapid.OneOf(rapid.StringMatching(`[a-z]{1,8}`), rapid.StringMatching(`[a-z]{1,36}`))
+		cell := rapid.OneOf(rapid.Just(""), rapid.StringMatching(`[a-z]{1,8}`), rapid.StringMatching(`[a-z]{1,36}`))
 		cells := rapid.SliceOfN(rapid.SliceOfN(cell, columns, columns), 1, 6).Draw(t, "cells")
 		numbers := rapid.SliceOfN(rapid.Bool(), columns, columns).Draw(t, "numbers")
 		var out strings.Builder
@@ -64,8 +64,13 @@ func TestRowsFitTheTerminal(t *testing.T) {
 				t.Errorf("%q is %d wide, of %d", line, utf8.RuneCountInString(line), width)
 			}
 		}
-		if got, want := strings.Fields(out.String()), slices.Concat(cells...); !slices.Equal(got, want) {
+		want := strings.Fields(strings.Join(slices.Concat(cells...), " "))
+		if got := strings.Fields(out.String()); !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
+		}
+		out.Reset()
+		if err := Write(&out, 0, true, cells, numbers); err != nil || strings.Count(out.String(), "\n") != len(cells) {
+			t.Errorf("no terminal: %q, %v, of %d rows", out.String(), err, len(cells))
 		}
 	})
 }

@@ -4,8 +4,10 @@ package hosts
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,7 +32,8 @@ func TestFullRateForMinutesByEachWay(t *testing.T) {
 			s := newBusyStage(t, options{agent: []string{"--carry-port", "6091"}, direct: true})
 			p := s.path(string(way), s.far, way)
 			p.awaitPath()
-			end := p.rushEverywhere(lasts)
+			end := sync.OnceFunc(p.rushEverywhere(lasts))
+			t.Cleanup(end) // before what it needs goes
 			for changed := time.Now(); time.Since(changed) < lasts/2; {
 				p.disturb()
 			}
@@ -49,10 +52,14 @@ func TestFullRateForMinutesByEachWay(t *testing.T) {
 // rushEverywhere connects in both families, with either side closing first, all at once. What it returns waits for the end and judges.
 func (p *path) rushEverywhere(lasts time.Duration) (end func()) {
 	var all errgroup.Group
+	services := map[bool]netip.AddrPort{}
+	for _, six := range []bool{false, true} {
+		services[six] = p.by(p.rush, nodePort).address(six)
+	}
 	for _, six := range []bool{false, true} {
 		for _, serverCloses := range []bool{false, true} {
 			all.Go(func() error {
-				got := rush{serverCloses: serverCloses, lasts: lasts, at: 3}.run(p.outside.Namespace, p.by(p.rush, nodePort).address(six))
+				got := rush{serverCloses: serverCloses, lasts: lasts, at: 3}.run(p.outside.Namespace, services[six])
 				p.t.Logf("%s, IPv6 %v, the server closes first %v: %s", p.name, six, serverCloses, got)
 				if got.errors > 0 || got.connections == 0 {
 					return fmt.Errorf("%s: %s: %w", p.name, got, got.first)

@@ -64,6 +64,7 @@ type ejector struct {
 	silent         map[string]*silentNode
 	silentHeard    chan silentHeard
 	askingSilent   int
+	askedOut       pace // of those that are left out already
 	lookedAtSilent uint64
 }
 
@@ -211,9 +212,9 @@ func (e *ejector) run(ctx context.Context, told <-chan maps.Suspect) {
 			e.judge(a)
 			e.askNext(ctx)
 		case n := <-e.pulseNews:
-			e.followNode(ctx, n)
+			e.followNode(n)
 		case h := <-e.silentHeard:
-			e.judgeSilent(ctx, h)
+			e.judgeSilent(h)
 		case <-due:
 		}
 	}

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -20,6 +21,7 @@ import (
 const (
 	askOfSilent = 4 // backends of a node, each at another address
 	askSilent   = 8 // nodes
+	askOutAgain = 4 // nodes a second, of those that are left out
 )
 
 // nodeOutTime is how long the backends of a silent node are left out before connections try them: until then Kubernetes has taken away those of a node
@@ -31,7 +33,7 @@ const (
 
 // silentNode is one that answers no heartbeat.
 type silentNode struct {
-	asked bool   // its backends are, or were
+	asked bool   // its backends are
 	rests uint64 // they are not asked again until then
 	out   bool   // they are left out, or observed
 }
@@ -44,12 +46,15 @@ type silentHeard struct {
 
 // followNode follows what heartbeats say of a node. One that is asked no more is not heard by that: what of its backends is left out stays so, and
 // each is asked by itself.
-func (e *ejector) followNode(ctx context.Context, n pulseNews) {
+func (e *ejector) followNode(n pulseNews) {
 	was := e.silent[n.node]
 	switch {
 	case n.pulseChange == pulseSilent && was == nil:
 		e.silent[n.node] = &silentNode{}
-		e.askSilent(ctx)
+	case n.pulseChange == pulseStill && was == nil:
+		e.log.Info("node is still left out", "node", n.node)
+		e.silent[n.node] = &silentNode{out: true}
+		e.countSilent()
 	case n.pulseChange == pulseHeard && was != nil:
 		e.isHeard(n.node, "it answers")
 	case n.pulseChange == pulseUnused && was != nil:
@@ -58,25 +63,50 @@ func (e *ejector) followNode(ctx context.Context, n pulseNews) {
 	}
 }
 
-// askSilent asks backends of silent nodes, of some at a time.
+// askSilent asks backends of nodes that have become silent, of some at a time.
 func (e *ejector) askSilent(ctx context.Context) {
-	for node, s := range e.silent {
-		if s.asked || e.askingSilent >= askSilent || s.rests > e.now() {
-			continue
-		}
-		s.asked = true
-		e.askingSilent++
-		all := e.tables.OnNodes(node)[node]
-		if s.out { // others than before
-			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		}
-		go func(at []netip.AddrPort) {
-			select {
-			case e.silentHeard <- silentHeard{node, e.anyAnswers(ctx, at)}:
-			case <-ctx.Done():
-			}
-		}(someAddresses(all))
+	names := e.silentOnes(false, askSilent-e.askingSilent)
+	if len(names) == 0 {
+		return
 	}
+	on := e.tables.OnNodes(names...)
+	for _, node := range names {
+		e.askBackends(ctx, node, on[node])
+	}
+}
+
+// askOut asks others than before of some nodes that are left out. One whose backends Kubernetes has taken away has none to ask, and stays as it is.
+func (e *ejector) askOut(ctx context.Context, on map[string][]maps.Evidence) {
+	for _, node := range e.silentOnes(true, len(e.silent)) {
+		if all := slices.Clone(on[node]); len(all) > 0 && e.askingSilent < askSilent && e.askedOut.take(e.now(), askOutAgain) {
+			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			e.askBackends(ctx, node, all)
+		}
+	}
+}
+
+// silentOnes are those of the nodes that are left out, or are not, whose backends are due to be asked: so many, who waits longest first.
+func (e *ejector) silentOnes(out bool, most int) (names []string) {
+	for node, s := range e.silent {
+		if s.out == out && !s.asked && s.rests <= e.now() {
+			names = append(names, node)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(e.silent[a].rests, e.silent[b].rests) })
+	return names[:min(len(names), max(most, 0))]
+}
+
+// askBackends asks some of a node's backends; what comes of that goes to judgeSilent.
+func (e *ejector) askBackends(ctx context.Context, node string, all []maps.Evidence) {
+	e.silent[node].asked = true
+	e.askingSilent++
+	at := someAddresses(all)
+	go func() {
+		select {
+		case e.silentHeard <- silentHeard{node, e.anyAnswers(ctx, at)}:
+		case <-ctx.Done():
+		}
+	}()
 }
 
 // someAddresses are those of a few backends of different pods, and of different Services where there are any: those of one may share their trouble.
@@ -111,7 +141,7 @@ func (e *ejector) anyAnswers(ctx context.Context, all []netip.AddrPort) reply {
 }
 
 // judgeSilent leaves a node out whose backends are silent as well, if nothing was heard of it meanwhile.
-func (e *ejector) judgeSilent(ctx context.Context, h silentHeard) {
+func (e *ejector) judgeSilent(h silentHeard) {
 	e.askingSilent--
 	s := e.silent[h.node]
 	switch {
@@ -135,7 +165,6 @@ func (e *ejector) judgeSilent(ctx context.Context, h silentHeard) {
 		e.tellNode(h.node, backends, journal.Change{What: "node-silent", To: to, Because: "no answer to three heartbeats, nor from its backends"})
 	}
 	e.countSilent()
-	e.askSilent(ctx)
 }
 
 // leaveNodeOut leaves the backends of a node out, as far as they may be, and says of how many that is so.
@@ -197,8 +226,10 @@ func (e *ejector) isHeard(node, because string) {
 	e.tellNode(node, backends, journal.Change{What: "node-heard", To: fmt.Sprintf("%d backends get new connections again", n), Because: because})
 }
 
-// lookAtSilent leaves those backends of silent nodes out that came since, and those that others had kept from that: once a second.
+// lookAtSilent asks of those that have become silent. Once a second it leaves those backends of silent nodes out that came since, and those that
+// others had kept from that, and asks of nodes that are left out.
 func (e *ejector) lookAtSilent(ctx context.Context) {
+	e.askSilent(ctx) // first: nothing is done for these yet
 	if now := e.now(); now-e.lookedAtSilent >= uint64(lookEvery) {
 		e.lookedAtSilent = now
 		var out []string
@@ -207,11 +238,12 @@ func (e *ejector) lookAtSilent(ctx context.Context) {
 				out = append(out, node)
 			}
 		}
-		for _, backends := range e.tables.OnNodes(out...) {
+		on := e.tables.OnNodes(out...)
+		for _, backends := range on {
 			e.leaveNodeOut(backends)
 		}
+		e.askOut(ctx, on)
 	}
-	e.askSilent(ctx)
 }
 
 func (e *ejector) countSilent() {

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -24,7 +25,18 @@ type silentRack struct {
 	now        func() uint64
 	alive      bool // its first backend answers this node
 	cannot     bool // this node cannot ask
+	gone       bool // its backends take no connections
 	asked      int
+}
+
+func (s *silentRack) OnNodes(names ...string) map[string][]maps.Evidence {
+	s.mu.Lock()
+	gone := s.gone
+	s.mu.Unlock()
+	if gone {
+		return nil
+	}
+	return s.rack.OnNodes(names...)
 }
 
 func underSilence(t *testing.T, mode lb.Ejection, backends int, test func(*silentRack)) {
@@ -35,7 +47,7 @@ func underSilence(t *testing.T, mode lb.Ejection, backends int, test func(*silen
 			heartbeats: make(chan pulseNews), pulse: newPulse("n1"), now: func() uint64 { return uint64(time.Hour + time.Since(start)) }}
 		s.pulse.follow(map[string][]netip.Addr{"n2": {netip.MustParseAddr("10.0.0.2")}}, []string{"n2"})
 		s.pulse.peers["n2"].answered = true
-		e := newEjector(s.rack, lb.EjectionOn, slog.New(slog.DiscardHandler), nil, metrics.New("test"))
+		e := newEjector(s, lb.EjectionOn, slog.New(slog.DiscardHandler), nil, metrics.New("test"))
 		e.now, e.heartbeats, e.pulseNews, e.nodes = s.now, mode, s.heartbeats, s.pulse
 		e.hear = func(_ context.Context, at netip.AddrPort) reply {
 			time.Sleep(answerTime)
@@ -168,6 +180,91 @@ func TestABackendThatAnswersThisNodeLaterBringsItsNodeBack(t *testing.T) {
 		time.Sleep(nodeAskTime)
 		if out := s.Ejected(); len(out) != 0 {
 			t.Errorf("%d are left out of a node that answers", len(out))
+		}
+	})
+}
+
+// Kubernetes takes the backends of a dead node away: that there is none to ask any more says nothing of the node, which stays silent.
+func TestASilentNodeWhoseBackendsAreGoneIsNotHeard(t *testing.T) {
+	underSilence(t, lb.EjectionOn, 100, func(s *silentRack) {
+		s.tell(pulseNews{"n2", pulseSilent})
+		s.set(func() { s.gone = true })
+		time.Sleep(3 * nodeAskTime)
+		if !s.pulse.peers["n2"].answered {
+			t.Error("it counts as heard, by a backend that is not there")
+		}
+		s.set(func() { s.gone = false; clear(s.until) })
+		if out := s.Ejected(); len(out) != 100 {
+			t.Errorf("%d are left out once there are some again", len(out))
+		}
+	})
+}
+
+// An agent that starts knows of a node that an earlier one left out, without asking: the first answer takes its backends back.
+func TestANodeThatAnEarlierAgentLeftOutIsBackByItsFirstAnswer(t *testing.T) {
+	underSilence(t, lb.EjectionOn, 100, func(s *silentRack) {
+		s.set(func() {
+			for i := range s.until {
+				s.until[i] = s.now() + uint64(nodeOutTime)
+			}
+		})
+		s.heartbeats <- pulseNews{"n2", pulseStill}
+		s.tell(pulseNews{"n2", pulseHeard})
+		if out := s.Ejected(); len(out) != 0 {
+			t.Errorf("%d are left out of a node that answers", len(out))
+		}
+	})
+}
+
+// racks are of many nodes, each of which has a backend.
+type racks struct {
+	*rack
+	looks int
+}
+
+func (r *racks) OnNodes(names ...string) map[string][]maps.Evidence {
+	r.looks++
+	on := map[string][]maps.Evidence{}
+	for i, name := range names {
+		on[name] = []maps.Evidence{r.evidence(uint32(i + 1))}
+	}
+	return on
+}
+
+// Nodes that have just become silent do not wait for those that are left out: of these some are asked in a second. All that is asked at once takes
+// one look at the tables.
+func TestNodesThatHaveBecomeSilentAreAskedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &racks{rack: &rack{until: make([]uint64, 200)}}
+		e := newEjector(r, lb.EjectionOn, slog.New(slog.DiscardHandler), nil, metrics.New("test"))
+		e.heartbeats, e.now = lb.EjectionOff, func() uint64 { return uint64(time.Hour) }
+		e.hear = func(ctx context.Context, _ netip.AddrPort) reply { <-ctx.Done(); return replyUnknown }
+		for i := range 100 {
+			e.silent[fmt.Sprint("old", i)] = &silentNode{out: true}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		count := func() (first, again int) {
+			for _, s := range e.silent {
+				switch {
+				case s.asked && s.out:
+					again++
+				case s.asked:
+					first++
+				}
+			}
+			return first, again
+		}
+		e.lookAtSilent(ctx)
+		if first, again := count(); first != 0 || again != askOutAgain || r.looks != 1 {
+			t.Errorf("%d and %d are asked in %d looks", first, again, r.looks)
+		}
+		for i := range askSilent {
+			e.silent[fmt.Sprint("new", i)] = &silentNode{}
+		}
+		e.lookAtSilent(ctx)
+		if first, again := count(); first != askSilent-askOutAgain || again != askOutAgain || r.looks != 2 {
+			t.Errorf("%d and %d are asked in %d looks", first, again, r.looks)
 		}
 	})
 }

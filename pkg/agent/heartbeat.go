@@ -77,7 +77,7 @@ func (r *running) followHeartbeats(ctx context.Context) error {
 	tick := time.NewTicker(heartbeatEvery / pulseParts)
 	defer tick.Stop()
 	r.tellSilent(ctx, r.followNodes(h))
-	h.remember(r.tables.NodesLeftOut())
+	r.tellSilent(ctx, h.remember(r.tables.NodesLeftOut()))
 	for part, round := 0, 0; ; part++ {
 		if part == pulseParts {
 			part, round = 0, round+1

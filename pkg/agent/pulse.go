@@ -37,7 +37,7 @@ type pulse struct {
 	next  int      // of the others, whose turn it is
 	round uint64
 	at    map[netip.Addr]string // name of the peer that has an address
-	known map[string]bool       // nodes that have answered an earlier agent, or were silent when they were peers last: they may come to be peers later
+	known map[string]bool       // nodes that may come to be peers: they were silent when they were last, or (true) an earlier agent left them out
 }
 
 // peer is another node.
@@ -63,6 +63,7 @@ const (
 	pulseSilent pulseChange = iota
 	pulseHeard              // it was silent, and answers
 	pulseUnused             // it was silent, and is asked no more, as no backend there takes connections
+	pulseStill              // it was silent to an earlier agent, which left its backends out
 )
 
 func newPulse(self string) *pulse {
@@ -71,8 +72,8 @@ func newPulse(self string) *pulse {
 	return p
 }
 
-// follow says which nodes there are, and of which of them backends take connections. It gives silent ones that are asked no more. A silent node
-// with such backends is asked where it was, also after its Node object has gone: it has to be heard before its backends get connections.
+// follow says which nodes there are, and of which of them backends take connections. It gives silent ones that are asked no more, and those of an
+// earlier agent that are asked now. A silent node with such backends is asked where it was, also after its Node object has gone: it has to be heard before its backends get connections.
 func (p *pulse) follow(nodes map[string][]netip.Addr, used []string) (news []pulseNews) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +87,11 @@ func (p *pulse) follow(nodes map[string][]netip.Addr, used []string) (news []pul
 	peers, at := make(map[string]*peer, len(order)), make(map[netip.Addr]string, len(order))
 	for _, name := range order {
 		if peers[name] = p.peers[name]; peers[name] == nil {
-			peers[name] = &peer{answered: p.known[name]}
+			_, known := p.known[name]
+			if peers[name] = (&peer{answered: known}); p.known[name] {
+				news = append(news, peers[name].stays(name))
+			}
+			delete(p.known, name)
 		}
 		peers[name].addresses = nodes[name]
 		for _, a := range nodes[name] {
@@ -96,7 +101,7 @@ func (p *pulse) follow(nodes map[string][]netip.Addr, used []string) (news []pul
 	for name, was := range p.peers {
 		if peers[name] == nil && was.silent {
 			news = append(news, pulseNews{name, pulseUnused})
-			p.known[name] = true
+			p.known[name] = false
 		}
 	}
 	p.peers, p.order, p.at, p.near = peers, order, at, min(len(order), pulsePeers)
@@ -289,8 +294,15 @@ func (p *pulse) alive(node string) {
 	}
 }
 
-// remember takes nodes for ones that have answered an earlier agent; and who was told to be silent is to be told of again.
-func (p *pulse) remember(nodes []string) {
+// stays takes a node for one that has answered an earlier agent, and was silent then: the first answer ends that.
+func (q *peer) stays(name string) pulseNews {
+	q.answered, q.silent, q.missed = true, true, pulseMissed
+	return pulseNews{name, pulseStill}
+}
+
+// remember is that an earlier agent, or this one with other tables, has left the backends of nodes out; and who was told to be silent is to be told
+// of again.
+func (p *pulse) remember(nodes []string) (news []pulseNews) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, q := range p.peers {
@@ -298,11 +310,13 @@ func (p *pulse) remember(nodes []string) {
 	}
 	p.known = map[string]bool{}
 	for _, name := range nodes {
-		p.known[name] = true
 		if q := p.peers[name]; q != nil {
-			q.answered = true
+			news = append(news, q.stays(name))
+		} else {
+			p.known[name] = true
 		}
 	}
+	return news
 }
 
 // count says how many nodes answer of those that did, and who does not.

@@ -286,9 +286,11 @@ func TestARoundWhoseQuestionDidNotLeaveIsNotMissed(t *testing.T) {
 func TestNodesThatWereSilentToAnEarlierAgentAreToldAgain(t *testing.T) {
 	r := newRhythm(4)
 	r.dead = func(name string) bool { return name == "n1" || name == "n2" }
-	r.remember([]string{"n1"})
-	if news := r.goes(pulseMissed); !slices.Equal(news, []pulseNews{{"n1", pulseSilent}}) {
+	if news := r.remember([]string{"n1"}); !slices.Equal(news, []pulseNews{{"n1", pulseStill}}) {
 		t.Errorf("told %+v", news)
+	}
+	if news := r.goes(pulseMissed); news != nil {
+		t.Errorf("told %+v again", news)
 	}
 	r.remember(nil)
 	if news := r.goes(1); !slices.Equal(news, []pulseNews{{"n1", pulseSilent}}) {
@@ -300,10 +302,46 @@ func TestNodesThatWereSilentToAnEarlierAgentAreToldAgain(t *testing.T) {
 func TestNodesThatWereSilentToAnEarlierAgentMayBeListedLater(t *testing.T) {
 	r := newRhythm(1)
 	r.dead = func(name string) bool { return name == "n1" || name == "n2" }
-	r.remember([]string{"n1"})
-	r.follow(nodesOf(4))
-	if news := r.goes(pulseMissed); !slices.Equal(news, []pulseNews{{"n1", pulseSilent}}) {
+	if news := r.remember([]string{"n1"}); news != nil {
+		t.Errorf("told %+v of nodes that are not known", news)
+	}
+	if news := r.follow(nodesOf(4)); !slices.Equal(news, []pulseNews{{"n1", pulseStill}}) {
 		t.Errorf("told %+v", news)
+	}
+	if news := r.goes(pulseMissed); news != nil {
+		t.Errorf("told %+v again", news)
+	}
+}
+
+// Who was left out by an earlier agent and is back answers the first question, and is told of.
+func TestANodeThatWasSilentToAnEarlierAgentAndIsBackIsHeard(t *testing.T) {
+	r := newRhythm(4)
+	r.remember([]string{"n1"})
+	if news := r.goes(1); !slices.Equal(news, []pulseNews{{"n1", pulseHeard}}) {
+		t.Errorf("told %+v", news)
+	}
+}
+
+// A node of which a backend answered has to answer itself before it is suspected, also where it is not asked for a while.
+func TestWhatIsKnownOfANodeThatIsNotAskedIsForgottenOnceItIs(t *testing.T) {
+	r := newRhythm(10)
+	nodes, names := nodesOf(10)
+	r.goes(1)
+	r.dead = func(name string) bool { return name == "n1" }
+	r.goes(pulseMissed)
+	for _, listed := range []bool{false, true} {
+		if delete(nodes, "n1"); listed {
+			nodes, names = nodesOf(10)
+		}
+		if r.follow(nodes, slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !listed && name == "n1" })); listed {
+			r.alive("n1")
+		}
+	}
+	delete(nodes, "n1")
+	r.follow(nodes, slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "n1" }))
+	r.follow(nodesOf(10))
+	if news := r.goes(2 * pulseMissed); news != nil {
+		t.Errorf("told %+v of a node that has not answered since", news)
 	}
 }
 

@@ -120,6 +120,15 @@ func (p *tunnelPeers) remember(t tables.Tunnel) {
 	}
 }
 
+// begin has what was remembered count from now on: nodes are asked from now on.
+func (p *tunnelPeers) begin(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for at, last := range p.answered {
+		p.answered[at] = lastAnswer{now, last.direct}
+	}
+}
+
 // takes says what a node does, by its answers of late.
 func (p *tunnelPeers) takes(node string) ability {
 	p.mu.Lock()
@@ -306,12 +315,14 @@ func (r *running) tunnelPort() uint16 {
 	return r.daemon.options.tunnelPort()
 }
 
-// tunnelAsked says whether packets go through the tunnel: it may be there for heartbeats alone.
+// tunnelAsked says whether packets go through the tunnel: it may be there for heartbeats alone. Before all Services were published nobody knows, and
+// those of an earlier agent may.
 func (r *running) tunnelAsked() bool {
-	return r.daemon.options.OffNode.Tunneled() || r.loop.ways.anyTunneled()
+	return r.daemon.options.OffNode.Tunneled() || !r.loop.done() || r.loop.ways.anyTunneled()
 }
 
-// followTunnel asks the other nodes while there is something to go there, until ctx ends, and has the programs told of what changed.
+// followTunnel asks the other nodes while there is something to go there, until ctx ends, and has the programs told of what changed. It judges nobody
+// before the nodes are listed: what an earlier agent wrote of them holds meanwhile.
 func (r *running) followTunnel(ctx context.Context) error {
 	if r.loop.tunnelPort == 0 {
 		return nil
@@ -319,8 +330,14 @@ func (r *running) followTunnel(ctx context.Context) error {
 	if published, err := r.published(ctx); !published {
 		return err
 	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-r.listed:
+	}
 	peers := r.loop.peers
 	defer peers.close()
+	peers.begin(time.Now())
 	news := make(chan struct{}, 1)
 	tell := func() {
 		select {

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"slices"
@@ -98,6 +99,63 @@ func TestAnswersToAnEarlierAgentCountUntilNodesAreAsked(t *testing.T) {
 		if p.judge(own, nodes, "n1", time.Now().Add(lostAfter(len(nodes))+time.Second)); p.takes("n2").carries {
 			t.Errorf("port %d: carries though it never answered this agent", port)
 		}
+	}
+}
+
+// An agent that starts where only a Service asks for the tunnel asks all nodes before it has read any, and keeps what an earlier one wrote of them
+// until they had the time to answer, however long the list takes.
+func TestAfterARestartCarriedDatagramsStayInATunnelThatAServiceAsksFor(t *testing.T) {
+	node, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer node.Close()
+	port := uint16(node.LocalAddr().(*net.UDPAddr).Port)
+	nodes := map[string][]netip.Addr{"n1": {netip.MustParseAddr("127.0.0.1")}, "n2": {netip.MustParseAddr("127.0.0.2")}}
+	in := input(1, 1)
+	in.Service.OffNode = lb.OffNodeCarry
+	b := newBench(t, newScripted(), newWitnessed())
+	defer b.stop()
+	b.source.set(0, 1) // is published first
+	b.source.put(in)
+	b.source.node.Addresses = nodes["n1"]
+	b.tables.block = make(chan struct{})
+	b.offNode, b.tunnelPort, b.peers = lb.OffNodeSNAT, port, newTunnelPeers(port, "")
+	b.peers.remember(tables.Tunnel{Port: port, Nodes: map[string]tables.TunnelNode{"n2": {Addresses: nodes["n2"], Carries: true}}})
+	for at := range b.peers.answered {
+		b.peers.answered[at] = lastAnswer{at: time.Now().Add(-time.Hour)}
+	}
+	r := &running{loop: b.loop, warm: true, daemon: &daemon{source: b.source, peers: b.peers, log: b.log, diary: b.diary, options: Options{NodeName: "n1", OffNode: lb.OffNodeSNAT}}}
+	before, cancel := context.WithTimeout(t.Context(), 3*helloEvery/helloParts)
+	defer cancel()
+	if err := r.followTunnel(before); err != nil || !b.peers.takes("n2").carries {
+		t.Fatalf("before nodes are listed it carries: %v, %v", b.peers.takes("n2").carries, err)
+	}
+	b.source.mu.Lock()
+	b.source.nodes = nodes
+	b.source.mu.Unlock()
+	ctx, end := context.WithCancel(t.Context())
+	ended, began := make(chan error), time.Now()
+	b.Synced()
+	go func() { ended <- r.followTunnel(ctx) }()
+	for _, published := range []bool{false, true} {
+		if published {
+			close(b.tables.block)
+			<-b.first
+		}
+		if err := node.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := node.ReadFromUDPAddrPort(make([]byte, helloMost)); err != nil {
+			t.Errorf("published %v: nobody asks: %v", published, err)
+		}
+		if !b.peers.takes("n2").carries && time.Since(began) < lostAfter(len(nodes)) {
+			t.Errorf("published %v: it does not carry, before it had the time to answer", published)
+		}
+	}
+	end()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

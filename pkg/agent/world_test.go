@@ -29,6 +29,7 @@ type scripted struct {
 	inputs map[lb.ServiceName]lb.Input
 	held   map[lb.ServiceName]bool
 	node   lb.Node
+	nodes  map[string][]netip.Addr
 	cidrs  []netip.Prefix
 }
 
@@ -72,8 +73,13 @@ func (s *scripted) Node() lb.Node {
 	return s.node
 }
 
-func (s *scripted) NodeEligible() bool             { return true }
-func (s *scripted) Nodes() map[string][]netip.Addr { return nil }
+func (s *scripted) NodeEligible() bool { return true }
+
+func (s *scripted) Nodes() map[string][]netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nodes
+}
 
 func (s *scripted) ServiceCIDRs() []netip.Prefix { return s.cidrs }
 func (s *scripted) Problems() []lb.Problem       { return nil }

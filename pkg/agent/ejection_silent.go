@@ -36,6 +36,8 @@ type silentNode struct {
 	asked bool   // its backends are
 	rests uint64 // they are not asked again until then
 	out   bool   // they are left out, or observed
+
+	services []string // that had backends there when it was
 }
 
 // silentHeard is what came of asking a silent node's backends.
@@ -53,13 +55,17 @@ func (e *ejector) followNode(n pulseNews) {
 		e.silent[n.node] = &silentNode{}
 	case n.pulseChange == pulseStill && was == nil:
 		e.log.Info("node is still left out", "node", n.node)
-		e.silent[n.node] = &silentNode{out: true}
+		e.silent[n.node] = &silentNode{out: true, services: servicesOf(e.tables.OnNodes(n.node)[n.node])}
 		e.countSilent()
 	case n.pulseChange == pulseHeard && was != nil:
 		e.isHeard(n.node, "it answers")
 	case n.pulseChange == pulseUnused && was != nil:
 		delete(e.silent, n.node)
 		e.countSilent()
+		if was.out {
+			e.log.Info("silent node is asked no more", "node", n.node)
+			e.tellNode(n.node, was.services, journal.Change{What: "node-unused", Because: "it has gone, or no backend there takes connections"})
+		}
 	}
 }
 
@@ -162,7 +168,8 @@ func (e *ejector) judgeSilent(h silentHeard) {
 		if e.heartbeats == lb.EjectionObserve {
 			to = "observed only, its backends get connections as before"
 		}
-		e.tellNode(h.node, backends, journal.Change{What: "node-silent", To: to, Because: "no answer to three heartbeats, nor from its backends"})
+		s.services = servicesOf(backends)
+		e.tellNode(h.node, s.services, journal.Change{What: "node-silent", To: to, Because: "no answer to three heartbeats, nor from its backends"})
 	}
 	e.countSilent()
 }
@@ -223,7 +230,7 @@ func (e *ejector) isHeard(node, because string) {
 		}
 	}
 	e.log.Info("node is heard again", "node", node, "endpoints", n, "change", because)
-	e.tellNode(node, backends, journal.Change{What: "node-heard", To: fmt.Sprintf("%d backends get new connections again", n), Because: because})
+	e.tellNode(node, append(servicesOf(backends), s.services...), journal.Change{What: "node-heard", To: fmt.Sprintf("%d backends get new connections again", n), Because: because})
 }
 
 // lookAtSilent asks of those that have become silent. Once a second it leaves those backends of silent nodes out that came since, and those that
@@ -259,13 +266,17 @@ func (e *ejector) countSilent() {
 // changedServices are named at most in what is told of a node: more pods than run on one.
 const changedServices = 256
 
-func (e *ejector) tellNode(node string, backends []maps.Evidence, c journal.Change) {
-	c.Because = "node " + node + ": " + c.Because
+// servicesOf are the names of the Services of backends, one for each.
+func servicesOf(backends []maps.Evidence) (names []string) {
 	for _, v := range backends {
-		c.Services = append(c.Services, v.Port.Service.String())
+		names = append(names, v.Port.Service.String())
 	}
-	slices.Sort(c.Services)
-	c.Services = slices.Compact(c.Services)
+	return names
+}
+
+func (e *ejector) tellNode(node string, services []string, c journal.Change) {
+	c.Because = "node " + node + ": " + c.Because
+	c.Services = slices.Compact(slices.Sorted(slices.Values(services)))
 	c.Services = c.Services[:min(len(c.Services), changedServices)]
 	e.changes.tell(c)
 	e.changes.show()

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +28,7 @@ type silentRack struct {
 	cannot     bool // this node cannot ask
 	gone       bool // its backends take no connections
 	asked      int
+	told       *toldChanges
 }
 
 func (s *silentRack) OnNodes(names ...string) map[string][]maps.Evidence {
@@ -48,6 +50,8 @@ func underSilence(t *testing.T, mode lb.Ejection, backends int, test func(*silen
 		s.pulse.follow(map[string][]netip.Addr{"n2": {netip.MustParseAddr("10.0.0.2")}}, []string{"n2"})
 		s.pulse.peers["n2"].answered = true
 		e := newEjector(s, lb.EjectionOn, slog.New(slog.DiscardHandler), nil, metrics.New("test"))
+		s.told = newTold(t)
+		e.changes = s.told.changes
 		e.now, e.heartbeats, e.pulseNews, e.nodes = s.now, mode, s.heartbeats, s.pulse
 		e.hear = func(_ context.Context, at netip.AddrPort) reply {
 			time.Sleep(answerTime)
@@ -214,6 +218,25 @@ func TestANodeThatAnEarlierAgentLeftOutIsBackByItsFirstAnswer(t *testing.T) {
 			t.Errorf("%d are left out of a node that answers", len(out))
 		}
 	})
+}
+
+// What began in the journal ends there, also where nobody hears of the node again.
+func TestTheJournalSaysThatASilentNodeIsAskedNoMore(t *testing.T) {
+	for _, began := range []pulseChange{pulseSilent, pulseStill} {
+		underSilence(t, lb.EjectionOn, 2, func(s *silentRack) {
+			s.tell(pulseNews{"n2", began})
+			s.told.lines(t)
+			s.set(func() { s.gone = true })
+			s.tell(pulseNews{"n2", pulseUnused})
+			lines, _, _, _ := s.told.log.From(0)
+			last := string(lines[len(lines)-1])
+			for _, want := range []string{`"node-unused"`, `"d/web-1"`, `"d/web-2"`, "node n2"} {
+				if !strings.Contains(last, want) {
+					t.Errorf("%s is not in %s", want, last)
+				}
+			}
+		})
+	}
 }
 
 // racks are of many nodes, each of which has a backend.

@@ -85,9 +85,11 @@ func decodeSaid(in []byte, keys []hearsayKey, from, to netip.Addr) (s said, ok b
 	for at := hearsayHead; at < len(out); at += 8 {
 		s.nodes = append(s.nodes, binary.BigEndian.Uint64(out[at:]))
 	}
-	s.at = binary.BigEndian.Uint64(out[4:])
+	s.at = sentAt(out)
 	return s, true
 }
+
+func sentAt(head []byte) uint64 { return binary.BigEndian.Uint64(head[4:]) }
 
 // hearsay knows what is to be told, and whom. It has neither sockets nor a clock.
 type hearsay struct {
@@ -98,10 +100,19 @@ type hearsay struct {
 	nodes  []string // all that there are, but this one
 	where  map[string]netip.Addr
 	named  map[uint64]string
-	last   map[netip.Addr]uint64 // by the node's address: when what was taken of it last was sent
+	last   map[netip.Addr]taking // by the node's address: what was taken of it last
 	sent   uint64
 	told   []telling // oldest first
 }
+
+// taking is when something was sent, by the sender's clock, and when it was taken.
+type taking struct {
+	sent uint64
+	at   time.Time
+}
+
+// hearsayForgets is how long after the last thing that was taken of a node an earlier time of its clock is taken again: clocks are set back.
+const hearsayForgets = 5 * time.Minute
 
 // telling is a name that is told.
 type telling struct {
@@ -110,7 +121,7 @@ type telling struct {
 }
 
 func newHearsay(self string, random *rand.Rand) *hearsay {
-	return &hearsay{self: self, random: random, last: map[netip.Addr]uint64{}}
+	return &hearsay{self: self, random: random, last: map[netip.Addr]taking{}}
 }
 
 func nodeHash(name string) uint64 { return pairHash("", name) }
@@ -131,9 +142,9 @@ func (h *hearsay) follow(nodes map[string][]netip.Addr) {
 			addresses[a] = true
 		}
 	}
-	maps.DeleteFunc(h.last, func(a netip.Addr, _ uint64) bool { return !addresses[a] })
+	maps.DeleteFunc(h.last, func(a netip.Addr, _ taking) bool { return !addresses[a] })
 	for a := range addresses {
-		h.last[a] += 0
+		h.last[a] = h.last[a] // the zero value where there is none
 	}
 }
 
@@ -177,15 +188,26 @@ func (h *hearsay) next(now uint64) (s said, to []netip.Addr) {
 	return s, to
 }
 
-// heard gives the names of nodes that another one says to be silent: one that there is, and nothing that it has said before.
-func (h *hearsay) heard(from netip.Addr, s said) (nodes []string) {
+// takes says whether something is of a node that there is, and was sent after what was taken of it last.
+func (h *hearsay) takes(from netip.Addr, sent uint64, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.takesLocked(from, sent, now)
+}
+
+func (h *hearsay) takesLocked(from netip.Addr, sent uint64, now time.Time) bool {
 	last, known := h.last[from]
-	if !known || s.at <= last {
+	return known && (sent > last.sent || now.Sub(last.at) >= hearsayForgets)
+}
+
+// heard gives the names of nodes that another one says to be silent, if that is to be taken.
+func (h *hearsay) heard(from netip.Addr, s said, now time.Time) (nodes []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.takesLocked(from, s.at, now) {
 		return nil
 	}
-	h.last[from] = s.at
+	h.last[from] = taking{s.at, now}
 	for _, hash := range s.nodes {
 		if name := h.named[hash]; name != "" {
 			nodes = append(nodes, name)
@@ -243,15 +265,19 @@ func (h *heartbeats) listen(socket *net.UDPConn) {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil || from.Port() != hearsayPort(h.port) {
-			continue
+		if err == nil && from.Port() == hearsayPort(h.port) {
+			h.take(buffer[:n], from.Addr().Unmap(), own, time.Now())
 		}
-		by := from.Addr().Unmap()
-		s, ok := decodeSaid(buffer[:n], h.keys(), by, own)
-		if !ok {
-			continue
-		}
-		for _, node := range h.hearsay.heard(by, s) {
+	}
+}
+
+// take has those nodes asked that a datagram names. A stranger's costs no MAC.
+func (h *heartbeats) take(in []byte, by, own netip.Addr, now time.Time) {
+	if len(in) < hearsayHead || !h.hearsay.takes(by, sentAt(in), now) {
+		return
+	}
+	if s, ok := decodeSaid(in, h.keys(), by, own); ok {
+		for _, node := range h.hearsay.heard(by, s, now) {
 			h.hint(node)
 		}
 	}

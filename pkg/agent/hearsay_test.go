@@ -76,20 +76,81 @@ func TestHearsayIsHeardOnceAndFromNodesAlone(t *testing.T) {
 	nodes, _ := nodesOf(4)
 	h := newHearsay("n0", nil)
 	h.follow(nodes)
-	from := nodes["n1"][0]
+	from, now := nodes["n1"][0], time.Now()
 	s := said{at: 5, nodes: []uint64{nodeHash("n2"), nodeHash("other"), nodeHash("n0"), nodeHash("n3")}}
-	if got := h.heard(netip.MustParseAddr("192.0.2.1"), s); got != nil {
+	if got := h.heard(netip.MustParseAddr("192.0.2.1"), s, now); got != nil {
 		t.Errorf("from no node: %q", got)
 	}
-	if got := h.heard(from, s); !slices.Equal(got, []string{"n2", "n3"}) {
+	if got := h.heard(from, s, now); !slices.Equal(got, []string{"n2", "n3"}) {
 		t.Errorf("heard of %q", got)
 	}
 	h.follow(nodes)
-	if got := h.heard(from, s); got != nil {
+	if got := h.heard(from, s, now); got != nil {
 		t.Errorf("replayed: %q", got)
 	}
-	if s.at++; h.heard(from, s) == nil {
+	if s.at++; h.heard(from, s, now) == nil {
 		t.Error("the next one is not heard")
+	}
+	s.at = 1 // its clock was set back
+	if now = now.Add(hearsayForgets - time.Second); h.heard(from, s, now) != nil {
+		t.Error("an earlier one is heard")
+	}
+	if now = now.Add(time.Second); h.heard(from, s, now) == nil {
+		t.Error("a node whose clock was set back is never heard again")
+	}
+}
+
+// What comes from no node, or was taken before, costs no MAC; what is not signed changes nothing of what is taken.
+func TestNoMACIsMadeForWhatIsNotTakenAnyway(t *testing.T) {
+	nodes, names := nodesOf(4)
+	macs := 0
+	h := newHeartbeats(Options{NodeName: "n0", TunnelKeyFile: "key"}, nil, func() []hearsayKey { macs++; return []hearsayKey{oneHearsayKey} })
+	h.follow(nodes, names)
+	h.hearsay.follow(nodes)
+	from, own := nodes["n1"][0], nodes["n0"][0]
+	said := func(at uint64, key hearsayKey) []byte {
+		return said{at: at, nodes: []uint64{nodeHash("n2")}}.encode(key, from, own)
+	}
+	for _, row := range []struct {
+		in   []byte
+		by   netip.Addr
+		macs int
+	}{
+		{said(5, oneHearsayKey), netip.MustParseAddr("192.0.2.1"), 0},
+		{said(5, oneHearsayKey)[:hearsayHead-1], from, 0},
+		{said(9, anotherHearsayKey), from, 1},
+		{said(5, oneHearsayKey), from, 2},
+		{said(5, oneHearsayKey), from, 2},
+	} {
+		if h.take(row.in, row.by, own, time.Now()); macs != row.macs {
+			t.Errorf("%d MACs after %x from %s, want %d", macs, row.in, row.by, row.macs)
+		}
+	}
+	if h.hearsay.last[from].sent != 5 {
+		t.Errorf("what was taken last was sent at %d", h.hearsay.last[from].sent)
+	}
+}
+
+// A port that somebody else has is told of: nodes hear of silent ones late then.
+func TestAPortOfHearsayThatIsTakenIsTroubleUntilItIsFree(t *testing.T) {
+	taken, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 9, 9)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := uint16(taken.LocalAddr().(*net.UDPAddr).Port)
+	b := newBench(t, newScripted(), newWitnessed())
+	defer b.stop()
+	b.source.node.Addresses = []netip.Addr{netip.MustParseAddr("127.0.9.9")}
+	h := newHeartbeats(Options{NodeName: "n1", TunnelKeyFile: "key", CarryPort: port - 1}, nil, func() []hearsayKey { return nil })
+	defer h.sockets.close()
+	defer h.tellers.close()
+	r := &running{loop: b.loop, tables: b.tables.Tables, daemon: &daemon{source: b.source, log: b.log, diary: b.diary}}
+	for _, want := range []int{1, 0} {
+		r.followNodes(h)
+		if s := b.status(); len(s.Trouble) != want {
+			t.Errorf("trouble: %q, want %d", s.Trouble, want)
+		}
+		_ = taken.Close()
 	}
 }
 
@@ -273,7 +334,7 @@ func TestADeadNodeIsKnownToAllInSeconds(t *testing.T) {
 			s, to := m.hearsay.next(uint64(parts) + 1)
 			for _, a := range to {
 				other := at[a]
-				for _, node := range other.hearsay.heard(nodes[m.self][0], s) {
+				for _, node := range other.hearsay.heard(nodes[m.self][0], s, time.Now()) {
 					other.hint(node)
 				}
 			}

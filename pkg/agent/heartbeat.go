@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -114,8 +113,8 @@ func (r *running) followNodes(h *heartbeats) []pulseNews {
 	if err := h.sockets.open(own, 0, func(s *net.UDPConn) { go h.hear(s) }); err != nil {
 		r.daemon.log.Debug("ask other nodes whether they are there", "error", err)
 	}
-	if err := h.listenAt(own); err != nil {
-		r.daemon.log.Debug("hear what other nodes say of nodes that are silent", "error", err)
+	if err := h.listenAt(own); r.trouble("hear what other nodes say of silent ones", err) {
+		r.daemon.log.Warn("hear what other nodes say of silent ones", "error", err)
 	}
 	h.hearsay.follow(all)
 	return h.follow(all, r.tables.NodesInUse())
@@ -147,8 +146,8 @@ func (h *heartbeats) ask(part int) {
 		if socket == nil {
 			continue
 		}
-		// as in connects: with EHOSTUNREACH nobody has that address on the link
-		if _, err := socket.WriteToUDPAddrPort(helloOf(cookies, h.mark(a)), netip.AddrPortFrom(a, h.port)); err == nil || errors.Is(err, syscall.EHOSTUNREACH) {
+		// an error is of this node: whether anybody has that address is not known yet
+		if _, err := socket.WriteToUDPAddrPort(helloOf(cookies, h.mark(a)), netip.AddrPortFrom(a, h.port)); err == nil {
 			h.left(a)
 		}
 	}

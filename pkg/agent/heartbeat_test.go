@@ -5,6 +5,8 @@ package agent
 import (
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
 	"slices"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/pkg/lb"
 	tables "github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/tests/privileged"
 )
 
 // Heartbeats are on where nodes share a key, and the tunnel's port is open then; without a key nobody may ask for them.
@@ -37,6 +40,44 @@ func TestHeartbeatsWantAKey(t *testing.T) {
 			t.Errorf("%+v: port %d", row, o.tunnelPort())
 		}
 	}
+}
+
+// Heartbeats use two ports.
+func TestThePortBehindTheTunnelsIsOneThatHeartbeatsCanHave(t *testing.T) {
+	for port, refused := range map[uint16]bool{0: false, 6091: false, 60998: false, 60999: true} { // --snat-ports begin at 61000
+		o := DefaultOptions()
+		o.NodeName, o.TunnelKeyFile, o.CarryPort = "n1", "key", port
+		if err := o.Check(); (err != nil) != refused {
+			t.Errorf("port %d: %v", port, err)
+		}
+		if o.Heartbeats = lb.EjectionOff; o.Check() != nil {
+			t.Errorf("port %d is refused without heartbeats: %v", port, o.Check())
+		}
+	}
+	o := DefaultOptions()
+	o.NodeName, o.TunnelKeyFile, o.CarryPort, o.SNATPorts = "n1", "key", 65535, tables.PortRange{First: 50000, Last: 60000}
+	if o.Check() == nil {
+		t.Error("there is no port behind the last one")
+	}
+}
+
+// A route of this node that leads nowhere says nothing of the node behind it.
+func TestANodeThatCannotBeAskedForWantOfARouteIsNotSilent(t *testing.T) {
+	privileged.Namespace(t, func(*os.File) {
+		if out, err := exec.Command("sh", "-c", "ip link set lo up; ip route add unreachable 198.51.100.2").CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v", out, err)
+		}
+		h := newHeartbeats(Options{NodeName: "n1", TunnelKeyFile: "key", CarryPort: 6091}, func() tables.Cookies { return tunnelCookies([]string{oneKey}) }, nil)
+		h.follow(map[string][]netip.Addr{"n2": {netip.MustParseAddr("198.51.100.2")}, "n3": {netip.MustParseAddr("127.0.0.3")}}, []string{"n2", "n3"})
+		if err := h.sockets.open([]netip.Addr{netip.IPv4Unspecified()}, 0, func(*net.UDPConn) {}); err != nil {
+			t.Fatal(err)
+		}
+		defer h.sockets.close()
+		h.ask(0)
+		if h.peers["n2"].missed != 0 || h.peers["n3"].missed != 1 {
+			t.Errorf("missed: %d without a route, %d with one", h.peers["n2"].missed, h.peers["n3"].missed)
+		}
+	})
 }
 
 // Over sockets: an answer counts from the node that was asked, from the port of the tunnel, with the cookie that nodes share and the question's mark.

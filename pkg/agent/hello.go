@@ -69,7 +69,7 @@ func (s helloSockets) open(own []netip.Addr, port uint16, hear func(*net.UDPConn
 		}
 		socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, port)))
 		if err != nil {
-			errs = append(errs, fmt.Errorf("ask other nodes from %s: %w", at, err))
+			errs = append(errs, fmt.Errorf("socket at %s: %w", netip.AddrPortFrom(at, port), err))
 			continue
 		}
 		_ = socket.SetReadBuffer(helloBuffer) // or as much of it as the kernel gives

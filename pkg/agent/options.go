@@ -171,6 +171,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("--off-node %q: want snat, carry or dsr", o.OffNode)
 	case o.tunnelPort() != 0 && (o.tunnelPort() < 1024 || o.SNATPorts.Contains(o.tunnelPort())):
 		return fmt.Errorf("--carry-port %d: want a port from 1024 on that is none of --snat-ports %s", o.tunnelPort(), o.SNATPorts)
+	case o.heartbeats() != lb.EjectionOff && (hearsayPort(o.tunnelPort()) == 0 || o.SNATPorts.Contains(hearsayPort(o.tunnelPort()))):
+		return fmt.Errorf("--carry-port %d: want a port behind which there is one that is none of --snat-ports %s: heartbeats use both", o.tunnelPort(), o.SNATPorts)
 	case o.Heartbeats != "" && !slices.Contains(lb.Ejections(), o.Heartbeats):
 		return fmt.Errorf("--node-heartbeats %q: want off, observe or on", o.Heartbeats)
 	case o.heartbeats() != lb.EjectionOff && o.TunnelKeyFile == "":

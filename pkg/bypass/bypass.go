@@ -153,19 +153,28 @@ func Open(to []netip.Addr) (open []string, ways int, err error) {
 		if err != nil {
 			return nil, 0, fmt.Errorf("read the device to %s: %w", address, err)
 		}
-		if link.Type() != "wireguard" && !encrypted(policies, routes[0].Src, address.AsSlice()) && !slices.Contains(open, link.Attrs().Name) {
+		if link.Type() != "wireguard" && !encrypted(policies, routes[0].Src, address.AsSlice(), link.Attrs().Index) && !slices.Contains(open, link.Attrs().Name) {
 			open = append(open, link.Attrs().Name)
 		}
 	}
 	return open, ways, nil
 }
 
-// encrypted says whether some policy has each datagram of UDP between two hosts encrypted.
-func encrypted(policies []netlink.XfrmPolicy, from, to net.IP) bool {
-	return slices.ContainsFunc(policies, func(p netlink.XfrmPolicy) bool {
-		all := p.Dir == netlink.XFRM_DIR_OUT && p.Action == netlink.XFRM_POLICY_ALLOW && p.Mark == nil && p.Ifid == 0 && p.SrcPort == 0 && p.DstPort == 0
-		return all && (p.Proto == 0 || p.Proto == unix.IPPROTO_UDP) && within(p.Src, from) && within(p.Dst, to) &&
+// encrypted says whether each datagram of UDP between two hosts is encrypted that leaves by a device: of the policies for such datagrams the one with
+// the lowest number decides. Where several have that number, or one is for some ports alone, each has to encrypt.
+func encrypted(policies []netlink.XfrmPolicy, from, to net.IP, device int) bool {
+	decides := func(p netlink.XfrmPolicy) bool {
+		packets := p.Dir == netlink.XFRM_DIR_OUT && p.Mark == nil && p.Ifid == 0 && (p.Ifindex == 0 || p.Ifindex == device)
+		return packets && (p.Proto == 0 || p.Proto == unix.IPPROTO_UDP) && within(p.Src, from) && within(p.Dst, to)
+	}
+	encrypts := func(p netlink.XfrmPolicy) bool {
+		return p.Action == netlink.XFRM_POLICY_ALLOW &&
 			slices.ContainsFunc(p.Tmpls, func(t netlink.XfrmPolicyTmpl) bool { return t.Proto == netlink.XFRM_PROTO_ESP && t.Optional == 0 })
+	}
+	matching := slices.DeleteFunc(slices.Clone(policies), func(p netlink.XfrmPolicy) bool { return !decides(p) })
+	return slices.ContainsFunc(matching, func(p netlink.XfrmPolicy) bool {
+		return encrypts(p) && p.SrcPort == 0 && p.DstPort == 0 &&
+			!slices.ContainsFunc(matching, func(q netlink.XfrmPolicy) bool { return q.Priority <= p.Priority && !encrypts(q) })
 	})
 }
 

@@ -23,16 +23,22 @@ func TestADeviceIsOpenUnlessWhatLeavesByItIsEncrypted(t *testing.T) {
 		open []string
 		ways int
 	}{
-		"no policy":                   {make: "true", open: []string{"net"}, ways: 2},
-		"a policy":                    {make: policy("dir out tmpl proto esp mode transport"), ways: 2},
-		"one of UDP":                  {make: policy("proto udp dir out tmpl proto esp mode transport"), ways: 2},
-		"one of TCP":                  {make: policy("proto tcp dir out tmpl proto esp mode transport"), open: []string{"net"}, ways: 2},
-		"one of what comes in":        {make: policy("dir in tmpl proto esp mode transport"), open: []string{"net"}, ways: 2},
-		"one that encrypts if it can": {make: policy("dir out tmpl proto esp mode transport level use"), open: []string{"net"}, ways: 2},
-		"one that signs":              {make: policy("dir out tmpl proto ah mode transport"), open: []string{"net"}, ways: 2},
-		"one for other hosts":         {make: "ip xfrm policy add src 192.0.2.0/24 dst 203.0.113.0/24 dir out tmpl proto esp mode transport", open: []string{"net"}, ways: 2},
-		"one of a family":             {make: "ip xfrm policy add src 192.0.2.0/24 dst 198.51.100.0/24 dir out tmpl proto esp mode transport", open: []string{"net"}, ways: 2},
-		"no way":                      {make: "ip link set net down"},
+		"no policy":                         {make: "true", open: []string{"net"}, ways: 2},
+		"a policy":                          {make: policy("dir out tmpl proto esp mode transport"), ways: 2},
+		"one of UDP":                        {make: policy("proto udp dir out tmpl proto esp mode transport"), ways: 2},
+		"one of TCP":                        {make: policy("proto tcp dir out tmpl proto esp mode transport"), open: []string{"net"}, ways: 2},
+		"one of what comes in":              {make: policy("dir in tmpl proto esp mode transport"), open: []string{"net"}, ways: 2},
+		"one that encrypts if it can":       {make: policy("dir out tmpl proto esp mode transport level use"), open: []string{"net"}, ways: 2},
+		"one that signs":                    {make: policy("dir out tmpl proto ah mode transport"), open: []string{"net"}, ways: 2},
+		"one for other hosts":               {make: "ip xfrm policy add src 192.0.2.0/24 dst 203.0.113.0/24 dir out tmpl proto esp mode transport", open: []string{"net"}, ways: 2},
+		"one of a family":                   {make: "ip xfrm policy add src 192.0.2.0/24 dst 198.51.100.0/24 dir out tmpl proto esp mode transport", open: []string{"net"}, ways: 2},
+		"one behind one that lets UDP pass": {make: policy("dir out priority 9 tmpl proto esp mode transport") + "; " + policy("proto udp dir out priority 5"), open: []string{"net"}, ways: 2},
+		"one before one that lets UDP pass": {make: policy("dir out priority 5 tmpl proto esp mode transport") + "; " + policy("proto udp dir out priority 9"), ways: 2},
+		"one beside one that lets UDP pass": {make: policy("dir out priority 5 tmpl proto esp mode transport") + "; " + policy("proto udp dir out priority 5"), open: []string{"net"}, ways: 2},
+		"one behind one for a port":         {make: policy("dir out priority 9 tmpl proto esp mode transport") + "; " + policy("proto udp dport 6091 dir out priority 5"), open: []string{"net"}, ways: 2},
+		"one of another device":             {make: policy("dev lo dir out tmpl proto esp mode transport"), open: []string{"net"}, ways: 2},
+		"one of the device":                 {make: policy("dev net dir out tmpl proto esp mode transport"), ways: 2},
+		"no way":                            {make: "ip link set net down"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			privileged.Namespace(t, func(*os.File) {

@@ -54,7 +54,7 @@ on the command line wins, then the environment.`,
 	offNode := modeFlag[lb.OffNode]{&options.OffNode, lb.OffNodes()}
 	flags.Var(offNode, "off-node", "how clients off the node get to backends on other nodes: `snat|carry|dsr`; carry: by their own address, in a tunnel; dsr: the same, and that node answers them itself")
 	complete(cmd, "off-node", offNode.words)
-	flags.Uint16Var(&options.CarryPort, "carry-port", 0, "UDP `port` of that tunnel, the same on all nodes (default: 6091 with --off-node=carry or dsr, else none)")
+	flags.Uint16Var(&options.CarryPort, "carry-port", 0, "UDP `port` of that tunnel, and of heartbeats, which use the next one, too: the same on all nodes, and none that a NodePort may have (default: 6091 with --off-node=carry or dsr, or --node-heartbeats, else none)")
 	flags.StringVar(&options.TunnelKeyFile, "tunnel-key-file", "", "`FILE` with a key that all nodes share: what goes through that tunnel has a cookie made of it, or is dropped; two keys, one a line, while it changes")
 	shortcut := modeFlag[agent.ShortcutMode]{&options.Shortcut, []agent.ShortcutMode{agent.ShortcutOff, agent.ShortcutAuto, agent.ShortcutOn}}
 	flags.Var(shortcut, "shortcut", "whether translated packets leave past the host's stack: `off|auto|on`; auto: while that passes nothing by")

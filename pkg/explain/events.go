@@ -11,6 +11,7 @@ var events = []Word{
 	{"backend-readmitted", Change, "a backend that was left out gets new connections again", ""},
 	{"node-silent", Change, "a node answers neither heartbeats nor connections to its backends: new connections leave these out, or --node-heartbeats only observes that", "has the node power, and a way to this one? nearlb status there"},
 	{"node-heard", Change, "a node that was silent answers, or one of its backends does: these get new connections again", ""},
+	{"node-unused", Change, "a node that was silent is asked no more: it has gone, or no backend there takes connections", ""},
 	{"frontend-added", Change, "an address and port of a Service is served now", ""},
 	{"frontend-removed", Change, "an address and port is not served any more", ""},
 	{"traffic-changed", Change, "new connections are treated in another way, or for another reason", ""},

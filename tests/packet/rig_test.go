@@ -100,7 +100,7 @@ func newRig(t testing.TB, o bpf.Options) *rig {
 	if o.Sizes == (bpf.Sizes{}) {
 		o.Sizes = small()
 	}
-	o.XDP, o.XDPWays = !few || strings.Contains(t.Name(), "XDP"), 4096 // a test has few flows, and looks at all ways
+	o.XDP, o.XDPWays = !few || o.XDPOpens || strings.Contains(t.Name(), "XDP"), 4096 // a test has few flows, and looks at all ways
 	o.Without = withoutUse(o)
 	objects := loaded(t, unhastily(o))
 	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, began: bpf.Jiffies(), noXDP: !o.XDP, xdpOpens: o.XDPOpens}

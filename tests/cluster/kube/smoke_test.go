@@ -35,6 +35,7 @@ func TestTheProductIsInstalledServesIsUpdatedAndRemoved(t *testing.T) {
 	s := start(t, kube.PointToPoint)
 	s.install()
 	s.serve()
+	s.outside.keepAsking(t)
 	s.update()
 	s.restart()
 	s.remove()
@@ -241,6 +242,7 @@ func (s *smoke) remove() {
 	s.kubectl("delete", "-k", s.overlay("replace-kube-proxy"))
 	s.kubectl("-n", "kube-system", "wait", "--for=delete", "pods", "-l", "app.kubernetes.io/name=nearlb", limit)
 	s.awaitAnswers() // without agents
+	must(s.T, s.outside.drop())
 	for _, n := range s.Nodes {
 		s.kubectl("debug", "node/"+n.Name, "--profile=sysadmin", "--image=nearlb:latest", "--image-pull-policy=IfNotPresent", "--",
 			"nearlb", "cleanup", "--pin-path", "/host/sys/fs/bpf/nearlb", "--lock-dir", "/host/run/nearlb")

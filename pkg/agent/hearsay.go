@@ -131,7 +131,8 @@ func (h *hearsay) follow(nodes map[string][]netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.nodes, h.where, h.named = nil, make(map[string]netip.Addr, len(nodes)), make(map[uint64]string, len(nodes))
-	addresses := map[netip.Addr]bool{}
+	former := h.last
+	h.last = map[netip.Addr]taking{} // of nodes alone
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		if name == h.self || len(nodes[name]) == 0 {
 			continue
@@ -139,12 +140,8 @@ func (h *hearsay) follow(nodes map[string][]netip.Addr) {
 		h.nodes = append(h.nodes, name)
 		h.where[name], h.named[nodeHash(name)] = nodes[name][0], name
 		for _, a := range nodes[name] {
-			addresses[a] = true
+			h.last[a] = former[a]
 		}
-	}
-	maps.DeleteFunc(h.last, func(a netip.Addr, _ taking) bool { return !addresses[a] })
-	for a := range addresses {
-		h.last[a] = h.last[a] // the zero value where there is none
 	}
 }
 

@@ -12,16 +12,8 @@ if [ -z "$kubernetes" ]; then
 	marks=
 fi
 tables=$(mktemp)
-new=$(mktemp)
-trap 'rm -f "$tables" "$new"' EXIT
+trap 'rm -f "$tables"' EXIT
 NEARLB_BENCH_PATHS=$4 NEARLB_BENCH_ROUNDS=$5 NEARLB_BENCH_KUBE_PROXY=$kubernetes NEARLB_BENCH_TABLES=$tables NEARLB_REQUIRE_PRIVILEGED=1 \
 	"${GO:-go}" test -count=1 -timeout "$6" -run TestBenchPaths ./tests/hosts >&2
-if [ -n "$marks" ]; then
-	awk -v table="$tables" -v marks="$marks" '
-		index($0, "<!-- " marks ": ") == 1 { print; while ((getline line < table) > 0) print line; skip = 1 }
-		index($0, "<!-- /" marks " -->") == 1 { skip = 0 }
-		!skip { print }
-	' "$page" >"$new"
-	cat "$new" >"$page"
-fi
+if [ -n "$marks" ]; then "$(dirname "$0")/between.sh" "$page" "$marks" "$tables"; fi
 cat "$tables"

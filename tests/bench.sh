@@ -5,13 +5,7 @@ set -eu
 binary=$1
 page=$2
 table=$(mktemp)
-new=$(mktemp)
-trap 'rm -f "$table" "$new"' EXIT
+trap 'rm -f "$table"' EXIT
 "$binary" bench -o markdown >"$table"
-awk -v table="$table" '
-	/^<!-- bench: / { print; while ((getline line < table) > 0) print line; skip = 1 }
-	/^<!-- \/bench -->/ { skip = 0 }
-	!skip { print }
-' "$page" >"$new"
-cat "$new" >"$page"
+"$(dirname "$0")/between.sh" "$page" bench "$table"
 cat "$table"

@@ -15,17 +15,9 @@ if [ -n "$kubernetes" ] && [ ! -x "$kubernetes" ]; then
 fi
 if [ "$marks" = scale ] && [ -z "$kubernetes" ]; then marks=; fi
 table=$(mktemp)
-new=$(mktemp)
 program=$(mktemp)
-trap 'rm -f "$table" "$new" "$program"' EXIT
+trap 'rm -f "$table" "$program"' EXIT
 "${GO:-go}" build -o "$program" ./tests/scale
 "$program" -nearlb "$binary" -kube-proxy "$kubernetes" "$@" >"$table"
-if [ -n "$marks" ]; then
-	awk -v table="$table" -v marks="$marks" '
-		index($0, "<!-- " marks ": ") == 1 { print; while ((getline line < table) > 0) print line; skip = 1 }
-		index($0, "<!-- /" marks " -->") == 1 { skip = 0 }
-		!skip { print }
-	' "$page" >"$new"
-	cat "$new" >"$page"
-fi
+if [ -n "$marks" ]; then "$(dirname "$0")/between.sh" "$page" "$marks" "$table"; fi
 cat "$table"

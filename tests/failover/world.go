@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/tests/fakeapi"
+	"github.com/nearlb/nearlb/tests/rig"
 )
 
 const (
@@ -53,11 +53,8 @@ func startHearing(w *world) (*lab.Process, error) {
 	return w.here.StartAgent(options)
 }
 
-// startKubeProxy runs it in mode nftables, as a cluster has it.
 func startKubeProxy(w *world) (*lab.Process, error) {
-	return w.here.Start("kube-proxy", []string{w.kubeProxy, "kube-proxy", "--kubeconfig=" + w.kubeconfig, "--proxy-mode=nftables", "--hostname-override=" + w.here.Name,
-		"--cluster-cidr=10.244.0.0/16,fd24::/16", "--detect-local-mode=ClusterCIDR", "--conntrack-max-per-core=0", "--conntrack-min=0",
-		"--healthz-bind-address=127.0.0.1:20256", "--metrics-bind-address=127.0.0.1:20249"})
+	return rig.StartKubeProxy(w.here, w.kubeProxy, w.kubeconfig)
 }
 
 // world is a cluster: the clients' node, on which the proxy runs, and nodes of servers.
@@ -141,16 +138,9 @@ func (w *world) serveAPI() error {
 	if err != nil {
 		return err
 	}
-	var listener net.Listener
-	if err := host.Do(func() (err error) {
-		listener, err = net.Listen("tcp4", netip.AddrPortFrom(host.V4, 0).String())
-		return err
-	}); err != nil {
-		return err
-	}
-	w.running = w.api.Start(listener)
 	w.kubeconfig = filepath.Join(w.lab.Dir, "kubeconfig")
-	return w.running.WriteKubeconfig(w.kubeconfig)
+	w.running, err = rig.ServeAPI(w.api, host, w.kubeconfig)
+	return err
 }
 
 func (w *world) addNode(name string) (*lab.Node, error) {

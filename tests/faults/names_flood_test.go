@@ -25,6 +25,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/cgroup"
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/tests/privileged"
+	"github.com/nearlb/nearlb/tests/rig"
 )
 
 // What a flood is made of, and what it may cost. The names alone would take the limit several times.
@@ -218,21 +219,13 @@ func makeGroup(t *testing.T, parent, limit string) string {
 // checkMemory sees that the server lives, and has less memory of its own than the limit: with or without a cgroup.
 func (s *limited) checkMemory(after string) {
 	s.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.command.Process.Pid))
+	memory, err := rig.OwnMemory(s.command.Process.Pid)
 	if err != nil {
-		s.Fatalf("after %s: %v", after, err)
+		s.Fatalf("after %s the server is gone: %v", after, err)
 	}
-	for line := range strings.Lines(string(text)) {
-		var kilobytes int
-		if n, _ := fmt.Sscanf(line, "RssAnon: %d kB", &kilobytes); n != 1 {
-			continue
-		}
-		if s.Logf("after %s: %d kB of its own", after, kilobytes); kilobytes<<10 > memoryLimit {
-			s.Errorf("after %s: %d kB of its own, want at most %d", after, kilobytes, memoryLimit>>10)
-		}
-		return
+	if s.Logf("after %s: %d kB of its own", after, memory>>10); memory > memoryLimit {
+		s.Errorf("after %s: %d kB of its own, want at most %d", after, memory>>10, memoryLimit>>10)
 	}
-	s.Fatalf("after %s the server is gone: %s", after, text)
 }
 
 // flood asks for random names, as a client of its own, and tells how many were answered. It waits for no answer of silent ones.

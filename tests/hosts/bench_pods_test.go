@@ -91,40 +91,24 @@ func answerQuestions(t *testing.T, pod *lab.Pod) {
 			t.Fatal(err)
 		}
 		var all errgroup.Group
-		all.Go(func() error { return acceptQuestions(fd, &all) })
-		t.Cleanup(func() {
-			_ = unix.Shutdown(fd, unix.SHUT_RDWR) // wakes who accepts
-			if err := all.Wait(); err != nil {
-				t.Error(err)
-			}
-			_ = unix.Close(fd)
+		all.Go(func() error {
+			return acceptEach(fd, func(fd int) { all.Go(func() error { answerEach(fd); return nil }) })
 		})
+		endListener(t, fd, &all)
 	}
 }
 
-func acceptQuestions(listener int, all *errgroup.Group) error {
+// answerEach sends back each byte, until the client has gone.
+func answerEach(fd int) {
+	defer unix.Close(fd)
+	var b [1]byte
 	for {
-		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
-		switch {
-		case errors.Is(err, unix.EINVAL):
-			return nil // it was shut down
-		case errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return fmt.Errorf("accept: %w", err)
+		if n, err := uninterrupted(unix.Read, fd, b[:]); n != 1 || err != nil {
+			return
 		}
-		all.Go(func() error {
-			defer unix.Close(fd)
-			var b [1]byte
-			for {
-				if n, err := uninterrupted(unix.Read, fd, b[:]); n != 1 || err != nil {
-					return nil // the client has gone
-				}
-				if _, err := uninterrupted(unix.Write, fd, b[:]); err != nil {
-					return nil
-				}
-			}
-		})
+		if _, err := uninterrupted(unix.Write, fd, b[:]); err != nil {
+			return
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/tests/logs"
 	"github.com/nearlb/nearlb/tests/privileged"
+	"github.com/nearlb/nearlb/tests/rig"
 )
 
 const (
@@ -94,18 +95,22 @@ func (c *cluster) node(number int) *lab.Node {
 // startAgent runs the agent of a node, or kube-proxy.
 func (c *cluster) startAgent(node int) *lab.Process {
 	c.t.Helper()
-	if c.options.kubeProxy != "" {
-		return c.startKubeProxy(node)
+	started, err := c.startProxy(c.nodes[node])
+	if err != nil {
+		c.t.Fatal(err)
 	}
-	agent, err := c.nodes[node].StartAgent(lab.AgentOptions{
+	return started
+}
+
+func (c *cluster) startProxy(n *lab.Node) (*lab.Process, error) {
+	if c.api != nil {
+		return rig.StartKubeProxy(n, c.options.kubeProxy, c.api.kubeconfig)
+	}
+	return n.StartAgent(lab.AgentOptions{
 		Command: []string{"/proc/self/exe", "agent"},
 		Args:    c.options.agent,
 		Env:     []string{runAsCLI + "=1"},
 	})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return agent
 }
 
 // mayDrop says that the test asks for packets with that verdict.

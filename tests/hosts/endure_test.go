@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/tests/rig"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -113,23 +113,15 @@ func (u used) String() string {
 func (s *stage) used() (out []used) {
 	s.t.Helper()
 	for _, agent := range s.agents {
-		var u used
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", agent.PID()))
+		memory, err := rig.OwnMemory(agent.PID())
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		for line := range strings.Lines(string(status)) {
-			if n, _ := fmt.Sscanf(line, "RssAnon: %d kB", &u.memory); n == 1 {
-				u.memory <<= 10
-				break
-			}
-		}
-		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", agent.PID()))
+		files, err := rig.Descriptors(agent.PID())
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		u.files = len(files)
-		out = append(out, u)
+		out = append(out, used{memory, files})
 	}
 	return out
 }

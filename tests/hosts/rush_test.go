@@ -156,16 +156,21 @@ func answerRush(t *testing.T, pod *lab.Pod, workers int) {
 		}
 		var all errgroup.Group
 		for range workers {
-			all.Go(func() error { return acceptRush(fd) })
+			all.Go(func() error { return acceptEach(fd, answerRushOnce) })
 		}
-		t.Cleanup(func() {
-			_ = unix.Shutdown(fd, unix.SHUT_RDWR) // wakes who accepts
-			if err := all.Wait(); err != nil {
-				t.Error(err)
-			}
-			_ = unix.Close(fd)
-		})
+		endListener(t, fd, &all)
 	}
+}
+
+// endListener closes a listener with the test, and waits for who accepts there.
+func endListener(t *testing.T, fd int, all *errgroup.Group) {
+	t.Cleanup(func() {
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR) // wakes who accepts
+		if err := all.Wait(); err != nil {
+			t.Error(err)
+		}
+		_ = unix.Close(fd)
+	})
 }
 
 func listenRush(on netip.AddrPort) (int, error) {
@@ -180,7 +185,8 @@ func listenRush(on netip.AddrPort) (int, error) {
 	return fd, nil
 }
 
-func acceptRush(listener int) error {
+// acceptEach hands connections to serve, which closes them, until the listener is shut down.
+func acceptEach(listener int, serve func(fd int)) error {
 	for {
 		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
 		switch {
@@ -191,14 +197,18 @@ func acceptRush(listener int) error {
 		case err != nil:
 			return fmt.Errorf("accept: %w", err)
 		}
-		var b [1]byte
-		if n, err := uninterrupted(unix.Read, fd, b[:]); n == 1 && err == nil {
-			_, _ = uninterrupted(unix.Write, fd, b[:])
-			if b[0] != 's' {
-				_, _ = uninterrupted(unix.Read, fd, b[:]) // until the client has closed
-			}
+		serve(fd)
+	}
+}
+
+func answerRushOnce(fd int) {
+	defer unix.Close(fd)
+	var b [1]byte
+	if n, err := uninterrupted(unix.Read, fd, b[:]); n == 1 && err == nil {
+		_, _ = uninterrupted(unix.Write, fd, b[:])
+		if b[0] != 's' {
+			_, _ = uninterrupted(unix.Read, fd, b[:]) // until the client has closed
 		}
-		_ = unix.Close(fd)
 	}
 }
 

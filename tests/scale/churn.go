@@ -138,10 +138,10 @@ func (c *churn) rest(changes int) error {
 
 func (c *churn) look(now *state) (err error) {
 	pid := c.process.PID()
-	if now.memory, err = ownMemory(pid); err != nil {
+	if now.memory, err = rig.OwnMemory(pid); err != nil {
 		return err
 	}
-	if now.descriptors, err = descriptors(pid); err != nil {
+	if now.descriptors, err = rig.Descriptors(pid); err != nil {
 		return err
 	}
 	status, err := agent.ReadStatus(c.lab.LockDir(), c.proxy.node.PinPath())

@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"runtime"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/tests/fakeapi"
+	"github.com/nearlb/nearlb/tests/rig"
 )
 
 // figures are what was measured of one proxy at one size.
@@ -48,17 +48,10 @@ type course struct {
 
 // serve starts an API server with the world's objects on a host outside.
 func (c *course) serve(host *lab.Outside) error {
-	var listener net.Listener
-	err := host.Do(func() (err error) {
-		listener, err = net.Listen("tcp4", netip.AddrPortFrom(host.V4, 0).String())
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	c.served = c.world.api.Start(listener)
 	c.kubeconfig = filepath.Join(c.lab.Dir, c.proxy.name+".kubeconfig")
-	return c.served.WriteKubeconfig(c.kubeconfig)
+	var err error
+	c.served, err = rig.ServeAPI(c.world.api, host, c.kubeconfig)
+	return err
 }
 
 // run measures everything.
@@ -247,7 +240,7 @@ func (c *course) rest() error {
 		return err
 	}
 	c.figures.idle = float64(after-before) / float64(time.Since(began))
-	c.figures.memory, err = ownMemory(c.process.PID())
+	c.figures.memory, err = rig.OwnMemory(c.process.PID())
 	return err
 }
 

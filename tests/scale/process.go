@@ -56,27 +56,6 @@ func own(pid int) (time.Duration, error) {
 	return time.Duration(sum) * time.Second / ticks, nil
 }
 
-// ownMemory is a process's RssAnon in bytes.
-func ownMemory(pid int) (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if value, found := strings.CutPrefix(line, "RssAnon:"); found {
-			n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
-			return n << 10, err
-		}
-	}
-	return 0, fmt.Errorf("read memory of %d: no RssAnon", pid)
-}
-
-// descriptors is how many files a process has open.
-func descriptors(pid int) (int, error) {
-	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	return len(entries), err
-}
-
 // sampler notes how much processor time a process has used at every moment, until it is stopped.
 type sampler struct {
 	mu      sync.Mutex

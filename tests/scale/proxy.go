@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/tests/rig"
 )
 
 // proxy is who is measured, on a node of its own.
@@ -109,9 +110,7 @@ func newKubeProxy(l *lab.Lab, binary string) (*proxy, error) {
 		return nil, err
 	}
 	p.start = func(kubeconfig string) (*lab.Process, error) {
-		return p.node.Start("kube-proxy", []string{binary, "kube-proxy", "--kubeconfig=" + kubeconfig, "--proxy-mode=nftables", "--hostname-override=" + p.node.Name,
-			"--cluster-cidr=10.244.0.0/16,fd24::/16", "--detect-local-mode=ClusterCIDR", "--conntrack-max-per-core=0", "--conntrack-min=0",
-			"--healthz-bind-address=127.0.0.1:20256", "--metrics-bind-address=127.0.0.1:20249"})
+		return rig.StartKubeProxy(p.node, binary, kubeconfig)
 	}
 	p.end = (*lab.Process).Kill // it does nothing else on SIGTERM
 	p.wipe = func() error { return p.run("nft", "nft", "flush", "ruleset") }

@@ -13,7 +13,7 @@
 #include "lib/fast.h"
 #include "lib/icmp.h"
 #include "lib/opened.h"
-#include "lib/resend.h"
+#include "lib/retry.h"
 #include "lib/shortcut.h"
 #include "lib/slow.h"
 #include "lib/snat.h"

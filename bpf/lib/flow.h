@@ -330,7 +330,7 @@ static __always_inline const struct backend *flow_backend(const struct flow *flo
 	return backend;
 }
 
-/* The same where its packets are just sent on: not one that is gone (lost.h). */
+/* The same where its packets are just sent on: not one that is gone (lost_find). */
 static __always_inline const struct backend *flow_backend_stays(const struct flow *flow)
 {
 	const struct backend *backend = backend_get(flow->backend);

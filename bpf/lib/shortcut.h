@@ -7,7 +7,6 @@
 #include <linux/if_packet.h>
 
 #include "fast.h"
-#include "flow_bytes.h"
 #include "observe.h"
 #include "route.h"
 #include "work.h"

@@ -2,13 +2,11 @@
 /* The client's door: a packet of a flow that exists gets the backend's address on the way out, and the frontend's back on the way in. */
 #pragma once
 
-#include "asked.h"
 #include "flow.h"
-#include "flow_bytes.h"
 #include "observe.h"
 #include "packet.h"
 #include "policy.h"
-#include "resend.h"
+#include "retry.h"
 #include "rewrite.h"
 #include "settings.h"
 #include "tunnel.h"
@@ -149,12 +147,6 @@ __noinline int forward_find(struct __sk_buff *skb, struct found *found, const st
 	found->word = query->word;
 	forward_judge(skb, found, settings, flow, packet);
 	return true;
-}
-
-/* The entry that was found, NULL none. */
-static __always_inline struct flow *found_flow(const struct found *found)
-{
-	return found->at == FLOW_NONE ? NULL : flow_entry(found->at);
 }
 
 /* Where a flow's packets go. */

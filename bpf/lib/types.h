@@ -166,7 +166,7 @@ enum backend_state {
 	BACKEND_ACTIVE,   /* new flows and old ones */
 	BACKEND_DRAINING, /* terminating, still serving: old flows; new ones only where a tier lists it */
 	BACKEND_QUIET,    /* an endpoint that is not serving: established TCP stays, UDP and SYN go elsewhere */
-	BACKEND_GONE,     /* no endpoint any more; kept while flows name it. Treated as BACKEND_QUIET, but for lost.h */
+	BACKEND_GONE, /* no endpoint any more; kept while flows name it. Treated as BACKEND_QUIET, but by lost_find */
 	BACKEND_RESPONDER, /* this node's answers to names: BACKEND_ACTIVE while its heart beats and it listens, else BACKEND_QUIET */
 	BACKEND_GONE_KEPT, /* BACKEND_GONE, and no connection is reset if it is silent (annotation nearlb.io/reset-lost) */
 };
@@ -336,7 +336,7 @@ enum flow_flags {
 	FLOW_CARRIED =
 		32, /* packets came through the tunnel, and answers go back through it; seen has the other node's number */
 	FLOW_DSR = 64, /* beside FLOW_CARRY or FLOW_CARRIED: answers go from the backend's node to the client itself */
-	FLOW_ASKS = 128, /* of UDP: its datagrams are counted until one is answered (asked.h). It has no fast path */
+	FLOW_ASKS = 128, /* of UDP: its datagrams are counted until one is answered (retry.h). It has no fast path */
 };
 
 /* What the connection has shown; or-ed in by atomic operations. */
@@ -606,7 +606,7 @@ enum shortcut_beats {
 enum routed {
 	ROUTED_HERE =
 		1, /* a client off the node has come to a server of this node by a ClusterIP. Written by the programs */
-	/* Bytes of flows are counted: no packet takes the fast path. The agent begins that, and the programs end it (flow_bytes.h). Programs
+	/* Bytes of flows are counted: no packet takes the fast path. The agent begins that, and the programs end it (observe.h). Programs
 	 * that do not know of it take it for ROUTED_HERE, which costs them a saving and nothing else. */
 	ROUTED_FLOWS_COUNTED = 2,
 };

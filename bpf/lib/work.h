@@ -125,6 +125,12 @@ struct found {
 	__u8 asks;    /* usable, and its datagrams are counted */
 };
 
+/* The entry that was found, NULL none. */
+static __always_inline struct flow *found_flow(const struct found *found)
+{
+	return found->at == FLOW_NONE ? NULL : flow_entry(found->at);
+}
+
 /* What the slow path knows about a packet. slow_forward fills packet and settings, forward_find found, the create chain the rest. */
 struct work {
 	struct packet packet;

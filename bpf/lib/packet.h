@@ -350,12 +350,13 @@ static __always_inline bool parse_full_sctp(struct __sk_buff *skb, struct packet
 	return true;
 }
 
-static __always_inline enum verdict parse_full_l4(struct __sk_buff *skb, struct packet *packet)
+/* Of either family, so that the verifier goes through it once. */
+static __always_inline void parse_full_l4(struct __sk_buff *skb, struct packet *packet)
 {
 	bool whole = true;
 
-	if (packet->fragment == FRAGMENT_LATER)
-		return VERDICT_CONTINUE;
+	if (packet->fragment == FRAGMENT_LATER || packet->malformed)
+		return;
 	if (packet->protocol == IPPROTO_TCP)
 		whole = parse_full_tcp(skb, packet);
 	else if (packet->protocol == IPPROTO_UDP)
@@ -366,7 +367,6 @@ static __always_inline enum verdict parse_full_l4(struct __sk_buff *skb, struct 
 		whole = packet->l4_length >= 8;
 	if (!whole)
 		packet->malformed = 1;
-	return VERDICT_CONTINUE;
 }
 
 /* Length of an IP packet as its header says; 0 stands for more than 65535 in packets that are still to be segmented. */
@@ -402,7 +402,7 @@ static __always_inline enum verdict parse_full4(struct __sk_buff *skb, struct pa
 		return VERDICT_CONTINUE;
 	}
 	packet->l4_length = total - header;
-	return parse_full_l4(skb, packet);
+	return VERDICT_CONTINUE;
 }
 
 /* Steps over the fragment header at packet->l4. */
@@ -484,22 +484,26 @@ static __always_inline enum verdict parse_full6(struct __sk_buff *skb, struct pa
 	if (packet->malformed)
 		return VERDICT_CONTINUE;
 	packet->l4_length = end - packet->l4;
-	return parse_full_l4(skb, packet);
+	return VERDICT_CONTINUE;
 }
 
 /* VERDICT_CONTINUE: the packet is described, perhaps as malformed behind its addresses.
  * A function of its own so that the verifier goes through it once. */
 __noinline int parse_full(struct __sk_buff *skb, struct packet *packet)
 {
+	enum verdict verdict = VERDICT_PASS_NOT_IP;
+
 	if (!packet)
 		return VERDICT_PASS_MALFORMED;
 	if (skb->vlan_present)
-		return VERDICT_PASS_NOT_IP;
+		return verdict;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return parse_full4(skb, packet);
-	if (skb->protocol == bpf_htons(ETH_P_IPV6))
-		return parse_full6(skb, packet);
-	return VERDICT_PASS_NOT_IP;
+		verdict = parse_full4(skb, packet);
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		verdict = parse_full6(skb, packet);
+	if (verdict == VERDICT_CONTINUE)
+		parse_full_l4(skb, packet);
+	return verdict;
 }
 
 /* Later fragments have no ports: they follow the first, which leaves its ports in the map fragments. */

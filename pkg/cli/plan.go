@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/lb"
-	"github.com/nearlb/nearlb/pkg/watch"
-
+	"github.com/nearlb/nearlb/pkg/precedence"
 	"github.com/nearlb/nearlb/pkg/table"
+	"github.com/nearlb/nearlb/pkg/watch"
 )
 
 func planCommand() *cobra.Command {
@@ -82,11 +82,8 @@ func (f objectFlags) plan(cmd *cobra.Command, files ...string) (planDocument, er
 		return planDocument{}, err
 	}
 	decided := decisions(source)
-	clashing, err := clashes(decided)
-	if err != nil {
-		return planDocument{}, err
-	}
-	return newPlanDocument(source.Node(), f.offNode, withUnserved(decided, source), append(clashing, source.Problems()...)), nil
+	problems := append(precedence.Problems(decided), source.Problems()...)
+	return newPlanDocument(source.Node(), f.offNode, withUnserved(decided, source), problems), nil
 }
 
 func writeAs(out io.Writer, format string, document any, table func() error) error {

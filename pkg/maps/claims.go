@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/precedence"
 )
 
 // claim is a Service's right to a frontend key, in force or waiting.
@@ -20,17 +21,12 @@ type claim struct {
 	held    bool  // the Service exists no more, as far as is known: any other is preferred
 }
 
-// compare orders the claims of one key: the first one has it. Those that exist, then kind, then name: whatever the order of events.
-func (c claim) compare(o claim) int {
-	if c.held != o.held {
-		if c.held {
-			return 1
-		}
-		return -1
-	}
-	return cmp.Or(cmp.Compare(kindName(c.kind).Precedence(), kindName(o.kind).Precedence()), c.service.name.Compare(o.service.name),
-		c.port.Value().Compare(o.port.Value()))
+// value is the claim as pkg/precedence compares it, which says who has a key.
+func (c claim) value() precedence.Claim {
+	return precedence.Claim{Held: c.held, Kind: kindName(c.kind), Service: c.service.name, Port: c.port.Value()}
 }
+
+func (c claim) compare(o claim) int { return c.value().Compare(o.value()) }
 
 // wish is a frontend key that a decision asks for.
 type wish struct {
@@ -41,7 +37,7 @@ type wish struct {
 }
 
 func (w *wish) compare(o *wish) int {
-	return cmp.Or(compareKeys(w.key, o.key), cmp.Compare(w.kind.Precedence(), o.kind.Precedence()), w.port.Compare(o.port))
+	return cmp.Or(compareKeys(w.key, o.key), precedence.Claim{Kind: w.kind, Port: w.port}.Compare(precedence.Claim{Kind: o.kind, Port: o.port}))
 }
 
 // compareKeys gives keys an order, whichever.
@@ -57,7 +53,7 @@ func wishes(d *lb.Decision) []wish {
 	for i := range d.Frontends {
 		f := &d.Frontends[i]
 		all = append(all, wish{keyOf(f.Key), f.Port.Key(), f.Kind, f})
-		if f.Kind != lb.KindNodePort && !f.OnHost {
+		if precedence.TakesAddress(f) {
 			all = append(all, wish{addressKey(f.Key.Address.Addr()), f.Port.Key(), f.Kind, nil})
 		}
 	}

@@ -3,14 +3,17 @@
 package maps
 
 import (
-	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
-	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
+
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/precedence"
 )
 
 // at is a Service whose ClusterIP is another's.
@@ -103,7 +106,8 @@ func TestOnlyWhoWaitsForAFrontendHasItsDecisionKept(t *testing.T) {
 	}
 }
 
-// Problems are those of all claims at any time, and are not worked out again while nothing changes.
+// Problems are at any time those that pkg/precedence, and with it nearlb plan, finds for the same decisions, and are not worked out again
+// while nothing changes.
 func TestProblemsComeAndGoWithWhatTheyAreAbout(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := newBench(t, memoryStore(tinySizes()))
@@ -116,51 +120,9 @@ func TestProblemsComeAndGoWithWhatTheyAreAbout(t *testing.T) {
 			if again := b.Problems(); len(got) > 0 && &got[0] != &again[0] {
 				t.Fatal("worked out again though nothing changed")
 			}
-			if want := naiveProblems(decisions); !slices.Equal(problemTexts(got), want) {
-				t.Fatalf("problems\n%s\nwant\n%s", strings.Join(problemTexts(got), "\n"), strings.Join(want, "\n"))
+			if diff := cmp.Diff(precedence.Problems(slices.Collect(maps.Values(decisions))), got, cmpopts.EquateEmpty()); diff != "" {
+				t.Fatalf("problems, from nearlb plan's to the tables':\n%s", diff)
 			}
 		}
 	})
-}
-
-func problemTexts(all []lb.Problem) (texts []string) {
-	for _, p := range all {
-		texts = append(texts, p.Object+" "+p.Message)
-	}
-	slices.Sort(texts)
-	return texts
-}
-
-// naiveProblems compares every claim with every other.
-func naiveProblems(decisions map[lb.ServiceName]lb.Decision) (texts []string) {
-	type one struct {
-		claim
-		wish
-	}
-	first := map[frontendKey]one{}
-	var all []one
-	for _, d := range decisions {
-		for _, w := range wishes(&d) {
-			mine := one{claim{service: &service{name: d.Service}, kind: kindOf(w.kind)}, w}
-			all = append(all, mine)
-			if owner, found := first[w.key]; !found || w.kind.Precedence() < owner.wish.kind.Precedence() ||
-				w.kind == owner.wish.kind && d.Service.Compare(owner.service.name) < 0 {
-				first[w.key] = mine
-			}
-		}
-	}
-	for _, mine := range all {
-		owner, address := first[mine.key], first[frontendKey{Address: mine.key.Address}]
-		switch object := mine.service.name.Object(); {
-		case mine.frontend == nil:
-		case owner.service.name != mine.service.name:
-			texts = append(texts, fmt.Sprintf("%s %s %s belongs to Service %s (%s); served there until that one goes", object, mine.wish.kind,
-				keyText(mine.key), owner.service.name, owner.wish.kind))
-		case mine.wish.kind == lb.KindExternalIP && address.service.name != mine.service.name && address.wish.kind != lb.KindExternalIP:
-			texts = append(texts, fmt.Sprintf("%s %s is %s of Service %s: who goes there on this Service's ports is served by it instead (--external-ips=deny refuses that)",
-				object, addrOf(mine.key.Address), address.wish.kind, address.service.name))
-		}
-	}
-	slices.Sort(texts)
-	return texts
 }

@@ -35,6 +35,11 @@ func keyOf(k lb.FrontendKey) frontendKey {
 	return frontendKey{Address: address16(k.Address.Addr()), Port: swap16(k.Address.Port()), Protocol: uint8(k.Protocol)}
 }
 
+// nameOf is keyOf, back.
+func nameOf(k frontendKey) lb.FrontendKey {
+	return lb.FrontendKey{Address: netip.AddrPortFrom(addrOf(k.Address), swap16(k.Port)), Protocol: lb.Protocol(k.Protocol)}
+}
+
 // addressKey is the key of the entry that says "this address belongs to a service".
 func addressKey(a netip.Addr) frontendKey { return frontendKey{Address: address16(a)} }
 
@@ -44,7 +49,7 @@ func keyText(k frontendKey) string {
 	if isAddressKey(k) {
 		return addrOf(k.Address).String()
 	}
-	return netip.AddrPortFrom(addrOf(k.Address), swap16(k.Port)).String() + "/" + lb.Protocol(k.Protocol).String()
+	return nameOf(k).String()
 }
 
 // AddrPortOf is where a row of the table backends leads to.

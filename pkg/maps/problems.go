@@ -3,10 +3,10 @@
 package maps
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/precedence"
 )
 
 // Problems lists, in order, the frontends that a Service asks for and does not have: another Service has them, or there is no room.
@@ -56,25 +56,14 @@ func (c *claims) lost(key frontendKey, loser claim) []lb.Problem {
 	if isAddressKey(key) {
 		return nil
 	}
-	owner := c.owners[key]
-	return []lb.Problem{{
-		Object: loser.service.name.Object(),
-		Field:  kindName(loser.kind).Field(),
-		Message: fmt.Sprintf("%s %s belongs to Service %s (%s); served there until that one goes",
-			kindName(loser.kind), keyText(key), owner.service.name, kindName(owner.kind)),
-	}}
+	return []lb.Problem{precedence.Lost(nameOf(key), loser.value(), c.owners[key].value())}
 }
 
-// capture says whose address an external IP is that is served: any Service may name it (CVE-2020-8554).
+// capture says whose address an external IP is that is served.
 func (c *claims) capture(key frontendKey) []lb.Problem {
 	mine, owner := c.owners[key], c.owners[frontendKey{Address: key.Address}]
-	if owner.service == nil || owner.service == mine.service || owner.kind == kindOf(lb.KindExternalIP) {
+	if owner.service == nil || !precedence.Captures(mine.value(), owner.value()) {
 		return nil
 	}
-	return []lb.Problem{{
-		Object: mine.service.name.Object(),
-		Field:  lb.KindExternalIP.Field(),
-		Message: fmt.Sprintf("%v is %s of Service %s: who goes there on this Service's ports is served by it instead (--external-ips=deny refuses that)",
-			addrOf(key.Address), kindName(owner.kind), owner.service.name),
-	}}
+	return []lb.Problem{precedence.Captured(addrOf(key.Address), mine.value(), owner.value())}
 }

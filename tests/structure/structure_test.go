@@ -24,9 +24,10 @@ const module = "github.com/nearlb/nearlb/"
 var allowed = map[string][]string{
 	"pkg/lb":         {},
 	"pkg/decide":     {"pkg/lb"},
+	"pkg/precedence": {"pkg/lb"},
 	"pkg/watch":      {"pkg/lb"},
 	"pkg/bpf":        {"pkg/capability"},
-	"pkg/maps":       {"pkg/lb", "pkg/bpf", "pkg/decide"},
+	"pkg/maps":       {"pkg/lb", "pkg/bpf", "pkg/decide", "pkg/precedence"},
 	"pkg/attach":     {"pkg/bpf", "pkg/cgroup"},
 	"pkg/health":     {"pkg/lb"},
 	"pkg/metrics":    {"pkg/lb", "pkg/bpf", "pkg/maps"},

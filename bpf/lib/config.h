@@ -27,6 +27,10 @@ volatile const __u32 udp_unanswered_timeout = 30;
  * the other half is for a first SYN that was late. */
 volatile const __u32 retry_milliseconds = 500;
 
+/* How long a backend has answered no connection at all when the agent is asked to look at it before any SYN comes again: milliseconds. Long
+ * beside what a server takes that lives, short beside the second after which SYNs come again. */
+volatile const __u32 awaited_milliseconds = 250;
+
 /* How long a backend that is no endpoint any more has not acknowledged a packet when its connection is reset: milliseconds. Linux has sent it
  * four times by then. */
 volatile const __u32 lost_milliseconds = 1000;

@@ -261,8 +261,11 @@ static __always_inline struct step create_made(const struct flow *flow, enum ins
 	if (direct)
 		return flow->twin_port == flow->key_port ? step_finish(VERDICT_PASS_DIRECT)
 							 : step_translate(VERDICT_TRANSLATE_DIRECT);
-	if (verdict != VERDICT_TRANSLATE_RECOVER && verdict != VERDICT_TRANSLATE_UNCARRIED) /* counted before */
+	if (verdict != VERDICT_TRANSLATE_RECOVER && verdict != VERDICT_TRANSLATE_UNCARRIED) { /* counted before */
 		count_connection(flow->service, flow->backend);
+		if (flow->protocol == IPPROTO_TCP)
+			health_awaits(flow);
+	}
 	if (verdict != VERDICT_TRANSLATE_RECOVER && flow->protocol == IPPROTO_TCP)
 		syn_note(flow);
 	if (flow->flags & FLOW_ASKS)

@@ -92,10 +92,19 @@ static __always_inline void health_begin(struct backend_health *health, const st
 		health->times = 0;
 		health->told = 0;
 		health->unanswered = 0;
+		health->ahead = 0;
 		health->generation = flow->generation;
 	}
-	if (age > HEALTH_SECONDS * jiffies_per_second || health_answered_within(health, age, now))
+	if (age > HEALTH_SECONDS * jiffies_per_second || health_answered_within(health, age, now)) {
 		health->unanswered = 0;
+		health->ahead = 0;
+	}
+}
+
+/* So many connections of so many clients (1 or 2) are enough to have the agent look. */
+static __always_inline bool health_suspects(__u32 connections, __u32 clients)
+{
+	return connections >= (clients > 1 ? HEALTH_FLOWS : HEALTH_FLOWS_ALONE);
 }
 
 /* Counts a SYN that a backend did not answer, when its flow leaves that backend; not if the server has answered anybody since that SYN. A
@@ -117,13 +126,85 @@ __noinline int health_unanswered(const struct flow *flow)
 		health->began = flow->touched;
 		health->first = client;
 		health->clients = 1;
+		health->ahead = 0;
 	} else if (client != health->first) {
 		health->clients = 2;
 	}
-	if (health->unanswered < 0xffff)
+	if (health->ahead)
+		health->ahead--;
+	else if (health->unanswered < 0xffff)
 		health->unanswered++;
-	if (!health->until && health->unanswered >= (health->clients > 1 ? HEALTH_FLOWS : HEALTH_FLOWS_ALONE))
+	if (!health->until && health_suspects(health->unanswered, health->clients))
 		health_tell(health, flow->backend, now);
+	return 0;
+}
+
+/* A backend that dies is found before the first SYN comes again, a second later, where many connections begin: by that it has answered none of
+ * several. Which backend is awaited so is in a small table beside; another one may take its place there, and is found by SYNs that come again. */
+
+static __always_inline struct awaited_backend *awaited_slot(__u32 id)
+{
+	__u32 index = id & (AWAITED_SLOTS - 1);
+
+	return bpf_map_lookup_elem(&awaited_backends, &index);
+}
+
+static __always_inline void awaited_begin(struct awaited_backend *awaited, const struct flow *flow, __u32 client,
+					  __u32 now)
+{
+	awaited->backend = flow->backend;
+	awaited->generation = flow->generation;
+	awaited->connections = 1;
+	awaited->clients = 1;
+	awaited->first = client;
+	awaited->began = now;
+}
+
+/* What is awaited becomes evidence: the same connections, whose SYNs have not come again yet. */
+static __always_inline void awaited_tell(struct backend_health *health, const struct awaited_backend *awaited,
+					 const struct flow *flow, __u32 now)
+{
+	health_begin(health, flow, now);
+	if (health->until)
+		return;
+	if (health->unanswered < awaited->connections) {
+		health->began = awaited->began;
+		health->first = awaited->first;
+		health->clients = awaited->clients;
+		health->unanswered = awaited->connections;
+		health->ahead = awaited->connections;
+	}
+	health_tell(health, flow->backend, now);
+}
+
+/* Counts a connection that begins. It costs a read of two rows, and no write where the backend has just answered others. Processors side by side
+ * may lose a count. A function of its own for the sake of the stack. */
+__noinline int health_awaits(const struct flow *flow)
+{
+	__u32 now = bpf_jiffies64(), client, age;
+	struct backend_health *health;
+	struct awaited_backend *awaited;
+
+	if (!flow || trace_on)
+		return 0;
+	health = health_get(flow->backend);
+	awaited = awaited_slot(flow->backend);
+	if (!health || !awaited || health_answered_within(health, jiffies_per_second / 8, now))
+		return 0;
+	client = maglev_hash_client(&flow->client);
+	age = health_age(awaited->began, now);
+	if (awaited->backend != flow->backend || awaited->generation != flow->generation ||
+	    age > HEALTH_SECONDS * jiffies_per_second || health_answered_within(health, age, now)) {
+		awaited_begin(awaited, flow, client, now);
+		return 0;
+	}
+	if (client != awaited->first)
+		awaited->clients = 2;
+	if (awaited->connections < 0xff)
+		awaited->connections++;
+	if (age >= jiffies_per_second * awaited_milliseconds / 1000 &&
+	    health_suspects(awaited->connections, awaited->clients))
+		awaited_tell(health, awaited, flow, now);
 	return 0;
 }
 

@@ -217,6 +217,14 @@ struct {
 	__uint(max_entries, ASKED_SLOTS);
 } asked_flows SEC(".maps");
 
+/* Index: the backend's id. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct awaited_backend);
+	__uint(max_entries, AWAITED_SLOTS);
+} awaited_backends SEC(".maps");
+
 /* Index: kept_flow. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -299,7 +299,8 @@ struct backend_health {
 	__u16 unanswered; /* connections in a row whose SYN was not answered */
 	__u16 generation; /* of the backend id; of another one, all of this means nothing */
 	__u8 clients;     /* 1: all of them are of one client; 2: they are not */
-	__u8 pad[3];
+	__u8 ahead;       /* how many of them were counted before their SYN came again, and have not come again yet */
+	__u8 pad[2];
 	__u32 times; /* how often it was left out, one time after the other. Written by the agent */
 
 	/* Of backends of Services that balance by connections (load.h), whatever the generation; the agent begins anew with a new one. */
@@ -468,6 +469,19 @@ struct lost_packet {
 	__u32 copies;   /* how often it came */
 };
 _Static_assert(sizeof(struct lost_packet) == 20, "layout is shared");
+
+#define AWAITED_SLOTS 4096 /* backends that have not answered of late; a power of two */
+
+/* New connections to a backend since it has answered one. */
+struct awaited_backend {
+	__u32 backend;    /* id; 0: nothing */
+	__u16 generation; /* of it */
+	__u8 connections; /* 255 at most */
+	__u8 clients;     /* 1: all of them are of one client; 2: they are not */
+	__u32 began;      /* jiffies (low 32 bits) of the first SYN, */
+	__u32 first;      /* hash of its client */
+};
+_Static_assert(sizeof(struct awaited_backend) == 16, "layout is shared");
 
 #define TURNS 4096 /* service ports that count turns, each by itself where there are no more; a power of two */
 

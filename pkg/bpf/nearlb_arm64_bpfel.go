@@ -100,6 +100,16 @@ type NearlbAskedFlow struct {
 	Count uint32
 }
 
+type NearlbAwaitedBackend struct {
+	_           structs.HostLayout
+	Backend     uint32
+	Generation  uint16
+	Connections uint8
+	Clients     uint8
+	Began       uint32
+	First       uint32
+}
+
 type NearlbBackend struct {
 	_           structs.HostLayout
 	Address     NearlbAddress
@@ -134,7 +144,8 @@ type NearlbBackendHealth struct {
 	Unanswered uint16
 	Generation uint16
 	Clients    uint8
-	Pad        [3]uint8
+	Ahead      uint8
+	Pad        [2]uint8
 	Times      uint32
 	Open       int32
 	Weight     uint32
@@ -866,6 +877,7 @@ const (
 	NearlbMapAnswerCounters        = "answer_counters"
 	NearlbMapAnswers               = "answers"
 	NearlbMapAskedFlows            = "asked_flows"
+	NearlbMapAwaitedBackends       = "awaited_backends"
 	NearlbMapBackendCounters       = "backend_counters"
 	NearlbMapBackendHealth         = "backend_health"
 	NearlbMapBackends              = "backends"
@@ -945,6 +957,7 @@ const (
 	NearlbProgTunnelOpened         = "tunnel_opened"
 	NearlbProgTunnelOut            = "tunnel_out"
 	NearlbVarAskedMilliseconds     = "asked_milliseconds"
+	NearlbVarAwaitedMilliseconds   = "awaited_milliseconds"
 	NearlbVarChecksumHelpers       = "checksum_helpers"
 	NearlbVarConntrackLookup       = "conntrack_lookup"
 	NearlbVarDnsThere              = "dns_there"
@@ -1097,6 +1110,7 @@ type NearlbMapSpecs struct {
 	AnswerCounters  *ebpf.MapSpec `ebpf:"answer_counters"`
 	Answers         *ebpf.MapSpec `ebpf:"answers"`
 	AskedFlows      *ebpf.MapSpec `ebpf:"asked_flows"`
+	AwaitedBackends *ebpf.MapSpec `ebpf:"awaited_backends"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	BackendHealth   *ebpf.MapSpec `ebpf:"backend_health"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
@@ -1144,6 +1158,7 @@ type NearlbMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type NearlbVariableSpecs struct {
 	AskedMilliseconds     *ebpf.VariableSpec `ebpf:"asked_milliseconds"`
+	AwaitedMilliseconds   *ebpf.VariableSpec `ebpf:"awaited_milliseconds"`
 	ChecksumHelpers       *ebpf.VariableSpec `ebpf:"checksum_helpers"`
 	ConntrackLookup       *ebpf.VariableSpec `ebpf:"conntrack_lookup"`
 	DnsThere              *ebpf.VariableSpec `ebpf:"dns_there"`
@@ -1230,6 +1245,7 @@ type NearlbMaps struct {
 	AnswerCounters  *ebpf.Map `ebpf:"answer_counters"`
 	Answers         *ebpf.Map `ebpf:"answers"`
 	AskedFlows      *ebpf.Map `ebpf:"asked_flows"`
+	AwaitedBackends *ebpf.Map `ebpf:"awaited_backends"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	BackendHealth   *ebpf.Map `ebpf:"backend_health"`
 	Backends        *ebpf.Map `ebpf:"backends"`
@@ -1279,6 +1295,7 @@ func (m *NearlbMaps) Close() error {
 		m.AnswerCounters,
 		m.Answers,
 		m.AskedFlows,
+		m.AwaitedBackends,
 		m.BackendCounters,
 		m.BackendHealth,
 		m.Backends,
@@ -1327,6 +1344,7 @@ func (m *NearlbMaps) Close() error {
 // It can be passed to LoadNearlbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NearlbVariables struct {
 	AskedMilliseconds     *ebpf.Variable `ebpf:"asked_milliseconds"`
+	AwaitedMilliseconds   *ebpf.Variable `ebpf:"awaited_milliseconds"`
 	ChecksumHelpers       *ebpf.Variable `ebpf:"checksum_helpers"`
 	ConntrackLookup       *ebpf.Variable `ebpf:"conntrack_lookup"`
 	DnsThere              *ebpf.Variable `ebpf:"dns_there"`

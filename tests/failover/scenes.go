@@ -66,6 +66,10 @@ func (o options) scenes() []scene {
 			{"the same, in the second one", "", func(f figures) string { return share(f.since(time.Second, 2*time.Second)) }},
 			{"the same, from then until Kubernetes says so", "0", func(f figures) string { return share(f.since(2*time.Second, f.told-f.at)) }},
 		}},
+		{name: "node-heartbeats", nearlbAlone: true, heartbeats: true, play: playNode, rows: []row{
+			{"the same with heartbeats, in the second one", "", func(f figures) string { return share(f.since(time.Second, 2*time.Second)) }},
+			{"the same with heartbeats, from then until Kubernetes says so", "0", func(f figures) string { return share(f.since(2*time.Second, f.told-f.at)) }},
+		}},
 		{name: "idle", heartbeats: true, play: playIdle, rows: []row{
 			{"such a node has lost its power " + fmt.Sprintf("%.0f s", idleFor.Seconds()) + " ago, and nobody has connected since (nearlb: with heartbeats): connects that failed or took a second or longer, in the first " + seconds(idleLast) + " seconds", "0", func(f figures) string { return share(f.since(0, f.lasts)) }},
 		}},
@@ -162,12 +166,19 @@ func (w *world) streams(service string, rate int, lasts time.Duration, events ..
 	return samples, errors.Join(err, all.Wait())
 }
 
-// playNode takes the uplink of a node down, without a word.
+// playNode has a node fall silent, without a word.
 func playNode(w *world) (f figures, err error) {
-	dead := w.nodes[0]
+	dead, dies := w.nodes[0], unplug
+	if w.heartbeats {
+		if err := w.awaitHeartbeats(); err != nil {
+			return f, err
+		}
+		dies = (*lab.Node).LosePower // its programs would answer as long as it has its uplink
+		defer func() { err = errors.Join(err, dead.RegainPower()) }()
+	}
 	f = figures{at: w.spans(5 * time.Second), lasts: w.spans(65 * time.Second)}
 	f.told = f.at + w.spans(notReadyAfter)
-	f.all, err = w.streams("web", 300, f.lasts, event{f.at, func() error { return unplug(dead) }}, event{f.told, func() error {
+	f.all, err = w.streams("web", 300, f.lasts, event{f.at, func() error { return dies(dead) }}, event{f.told, func() error {
 		for _, s := range w.servers {
 			s.gone = s.Node == dead
 		}
@@ -187,11 +198,8 @@ const (
 // playIdle begins connections when a node has been dead for a while.
 func playIdle(w *world) (f figures, err error) {
 	if w.heartbeats {
-		if err := lab.Await(time.Minute, func() bool {
-			s, err := agent.ReadStatus(w.lab.LockDir(), w.here.PinPath())
-			return err == nil && s.Heartbeats != nil && s.Heartbeats.Answer == len(w.nodes)
-		}); err != nil {
-			return f, fmt.Errorf("hear the other nodes: %w", err)
+		if err := w.awaitHeartbeats(); err != nil {
+			return f, err
 		}
 	}
 	if err := w.nodes[0].LosePower(); err != nil {
@@ -201,6 +209,17 @@ func playIdle(w *world) (f figures, err error) {
 	f.lasts = w.spans(idleLast)
 	f.all, err = w.streams("web", 300, f.lasts)
 	return f, errors.Join(err, w.nodes[0].RegainPower()) // or the API server waits for its agent
+}
+
+// awaitHeartbeats waits until the clients' node hears every other one.
+func (w *world) awaitHeartbeats() error {
+	if err := lab.Await(time.Minute, func() bool {
+		s, err := agent.ReadStatus(w.lab.LockDir(), w.here.PinPath())
+		return err == nil && s.Heartbeats != nil && s.Heartbeats.Answer == len(w.nodes)
+	}); err != nil {
+		return fmt.Errorf("hear the other nodes: %w", err)
+	}
+	return nil
 }
 
 // unplug is what a node that loses its power looks like to the others: nothing comes back, not even that it cannot be reached.

@@ -133,6 +133,45 @@ func TestAServerThatLosesSYNsIsLeftOut(t *testing.T) {
 	}
 }
 
+// Clients that wait for less than a second have no SYN come again: by those that wait at once a server is found that does not answer.
+func TestAServerIsLeftOutBeforeASYNComesAgain(t *testing.T) {
+	s := newStage(t, options{})
+	other := s.cluster.pod(0, "other")
+	s.awaitPrograms(s.pod, other)
+	of := s.next()
+	of.publish(ready(s.near, s.far)...)
+	of.awaitFrontends()
+	deaf(t, s.far)
+	for _, six := range []bool{false, true} {
+		if lab.Await(time.Minute, func() bool {
+			s.hurried(of, six, s.pod, other)
+			state, _ := s.state(of, s.far, six)
+			return state == "ejected"
+		}) != nil {
+			t.Errorf("six %v: %s gets connections", six, s.far)
+		}
+	}
+}
+
+// hurried opens connections of each client side by side, which give up after a fifth of a second.
+func (s *stage) hurried(of *service, six bool, clients ...host) {
+	var group errgroup.Group
+	for _, client := range clients {
+		for range 10 {
+			group.Go(func() error {
+				ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+				defer cancel()
+				conn, err := client.Dial(ctx, "tcp", s.by(of, loadBalancer).address(six), lab.DialOptions{LocalPort: s.port()})
+				if err == nil {
+					_ = conn.Close()
+				}
+				return nil
+			})
+		}
+	}
+	_ = group.Wait()
+}
+
 // leavesOut has connections be opened until the dead server is left out, and then some more, none of which has to wait. Where its time is
 // over meanwhile, which lets one try it, this begins anew.
 func (s *stage) leavesOut(of *service, dead, other *lab.Pod, six bool) {

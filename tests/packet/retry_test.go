@@ -26,6 +26,7 @@ func unhastily(o bpf.Options) bpf.Options {
 	}
 	o.Knobs["retry_milliseconds"] = uint32(retryAfter.Milliseconds())
 	o.Knobs["lost_milliseconds"] = uint32(retryAfter.Milliseconds())
+	o.Knobs["awaited_milliseconds"] = uint32(retryAfter.Milliseconds())
 	o.Knobs["asked_milliseconds"] = uint32(retryAfter.Milliseconds())
 	return o
 }

@@ -36,6 +36,7 @@ type silentNode struct {
 	asked bool   // its backends are
 	rests uint64 // they are not asked again until then
 	out   bool   // they are left out, or observed
+	until uint64 // until then no connection tries one of them
 
 	services []string // that had backends there when it was
 }
@@ -160,9 +161,9 @@ func (e *ejector) judgeSilent(h silentHeard) {
 	case s.out:
 		s.asked, s.rests = false, e.now()+uint64(nodeAskTime)
 	default:
-		s.out, s.asked, s.rests = true, false, e.now()+uint64(nodeAskTime)
+		s.out, s.asked, s.rests, s.until = true, false, e.now()+uint64(nodeAskTime), e.now()+uint64(nodeOutTime)
 		backends := e.tables.OnNodes(h.node)[h.node]
-		n := e.leaveNodeOut(backends)
+		n := e.leaveNodeOut(s.until, backends)
 		e.log.Warn("node does not answer", "node", h.node, "endpoints", n)
 		to := fmt.Sprintf("new connections leave out %d backends", n)
 		if e.heartbeats == lb.EjectionObserve {
@@ -174,8 +175,9 @@ func (e *ejector) judgeSilent(h silentHeard) {
 	e.countSilent()
 }
 
-// leaveNodeOut leaves the backends of a node out, as far as they may be, and says of how many that is so.
-func (e *ejector) leaveNodeOut(backends []maps.Evidence) (n int) {
+// leaveNodeOut leaves the backends of a node out, as far as they may be, and says of how many that is so. Those that were left out already, for what
+// they did themselves, are tried no sooner than the node's time is over, which is at nodeUntil.
+func (e *ejector) leaveNodeOut(nodeUntil uint64, backends []maps.Evidence) (n int) {
 	if e.heartbeats != lb.EjectionOn {
 		return 0
 	}
@@ -183,6 +185,7 @@ func (e *ejector) leaveNodeOut(backends []maps.Evidence) (n int) {
 	until := now + uint64(nodeOutTime)
 	for _, v := range backends {
 		if v.Until != 0 {
+			e.lengthen(v, nodeUntil)
 			n++
 			continue
 		}
@@ -200,6 +203,16 @@ func (e *ejector) leaveNodeOut(backends []maps.Evidence) (n int) {
 		e.metrics.Ejection()
 	}
 	return n
+}
+
+// lengthen has a backend be left out until a later time, and for as many times in a row as before.
+func (e *ejector) lengthen(v maps.Evidence, until uint64) {
+	if v.ByNode() || v.Until >= until || e.now() >= until {
+		return
+	}
+	if refused, err := e.tables.Eject(v.Suspect, until, v.Times); err == nil && refused == "" {
+		e.ends[v.Suspect] = end{until: until}
+	}
 }
 
 // nodeAnswers is that a backend of a node answers: whatever keeps it from answering heartbeats, it has power.
@@ -246,8 +259,8 @@ func (e *ejector) lookAtSilent(ctx context.Context) {
 			}
 		}
 		on := e.tables.OnNodes(out...)
-		for _, backends := range on {
-			e.leaveNodeOut(backends)
+		for _, node := range out {
+			e.leaveNodeOut(e.silent[node].until, on[node])
 		}
 		e.askOut(ctx, on)
 	}

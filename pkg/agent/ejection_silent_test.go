@@ -125,6 +125,20 @@ func TestTheBackendsOfASilentNodeAreLeftOutUntilItIsHeard(t *testing.T) {
 }
 
 // Who cannot ask knows nothing: a node whose backends this one cannot connect to is not left out, before it can.
+// Clients had found one of a silent node's backends before: no connection tries it while the node's time lasts.
+func TestABackendOfASilentNodeThatWasLeftOutBeforeIsTriedAsLateAsTheOthers(t *testing.T) {
+	underSilence(t, lb.EjectionOn, 3, func(s *silentRack) {
+		s.set(func() { s.until[0], s.times[1] = s.now()+uint64(10*time.Second), 2 })
+		s.tell(pulseNews{"n2", pulseSilent})
+		end := s.now() + uint64(nodeOutTime-answerTime)
+		for _, v := range s.Ejected() {
+			if v.Until != end || v.Times != map[bool]int{true: 2}[v.ID == 1] {
+				t.Errorf("%+v, want it left out until %d", v, end)
+			}
+		}
+	})
+}
+
 func TestASilentNodeWhoseBackendsCannotBeAskedIsNotLeftOut(t *testing.T) {
 	underSilence(t, lb.EjectionOn, 100, func(s *silentRack) {
 		s.set(func() { s.cannot = true })

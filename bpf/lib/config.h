@@ -119,6 +119,7 @@ EXPORT_ENUM(flow_flags);
 EXPORT_ENUM(flow_seen);
 EXPORT_ENUM(tried);
 EXPORT_ENUM(flow_load);
+EXPORT_ENUM(others);
 EXPORT_ENUM(balance);
 EXPORT_ENUM(name_kind);
 EXPORT_ENUM(event_kind);

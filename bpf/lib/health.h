@@ -113,7 +113,8 @@ __noinline int health_unanswered(const struct flow *flow)
 {
 	__u32 now = bpf_jiffies64();
 	struct backend_health *health;
-	__u32 client, slack = jiffies_per_second / 8;
+	__u32 slack = jiffies_per_second / 8;
+	__u16 client;
 
 	if (!flow || trace_on)
 		return 0;

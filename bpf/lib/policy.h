@@ -375,7 +375,7 @@ __noinline int backend_less_loaded(const struct tier *tier, __u32 hash, __u32 se
 		if (other == id || !backend_of_slot(slot, service))
 			continue;
 		other_health = health_get(other);
-		return other_health && load_is_more(health, other_health) ? other : id;
+		return other_health && load_is_more(health, other_health, load_asks_others(hash)) ? other : id;
 	}
 	return id;
 }

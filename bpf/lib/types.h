@@ -293,24 +293,31 @@ struct backend_health {
 		      * Written by the agent; the programs take it back when the backend answers */
 	__u64 since;      /* the same clock: when it was left out last, 0: never. Written by the agent */
 	__u32 answered;   /* jiffies (low 32 bits) of the last first answer to a connection */
-	__u32 began;      /* the same of the SYN of the first of these connections: */
-	__u32 first;      /* hash of its client */
+	__u32 began;      /* the same of the SYN of the first of these connections */
+	__u32 others_at;  /* the same of when others was written, 0: never. Written by the agent */
 	__u32 told;       /* jiffies when the agent was told last; 0: it was not */
 	__u16 unanswered; /* connections in a row whose SYN was not answered */
 	__u16 generation; /* of the backend id; of another one, all of this means nothing */
+	__u16 first;      /* part of the hash of the client of the first of them */
 	__u8 clients;     /* 1: all of them are of one client; 2: they are not */
 	__u8 ahead;       /* how many of them were counted before their SYN came again, and have not come again yet */
-	__u8 pad[2];
-	__u32 times; /* how often it was left out, one time after the other. Written by the agent */
+	__u32 times;      /* how often it was left out, one time after the other. Written by the agent */
 
 	/* Of backends of Services that balance by connections (load.h), whatever the generation; the agent begins anew with a new one. */
 	__s32 open; /* entries of the flow table with SEEN_COUNTED */
 	__u32 weight; /* what it gets of the new connections beside others; 0: as much as one of 1. Written by the agent */
 	__u32 syn_time;  /* microseconds until a SYN is answered, smoothed; 0: not known */
 	__u32 syn_timed; /* jiffies (low 32 bits) of the last of these answers */
-	__u8 pad2[4];
+	__u32 others; /* connections that other nodes have (OTHERS_COUNT), and above them the power of two, plus one, of as many as they
+			  * may have opened since, 0: none. Written by the agent, with what other agents tell it */
 };
 _Static_assert(sizeof(struct backend_health) == 64, "one cache line");
+
+enum others {
+	OTHERS_SHIFT = 24, /* bits of the count */
+	OTHERS_COUNT = (1 << OTHERS_SHIFT) - 1,
+	OTHERS_SECONDS = 8, /* after which they mean nothing */
+};
 
 /* One record of the ring suspects: a backend that the agent is to look at. */
 struct suspect {

@@ -137,7 +137,7 @@ func (t *tasks) addNew(w world, prefix string, from hook) {
 		c.outs = append(c.outs, w.first(w.backend(n)))
 	}
 	t.add(c, from.program, w.first(w.service(newBackends)), true)
-	c.name = prefix + "new_by_load"
+	c.name, c.byLoad = prefix+"new_by_load", true
 	t.add(c, from.program, w.first(w.loadService()), true)
 }
 

@@ -82,6 +82,7 @@ type course struct {
 	maker   *wrapper // makes the flows; nil: the path needs none
 	runner  *wrapper
 	fresh   bool       // every packet is a new flow
+	byLoad  bool       // its backend is chosen by load, and other nodes have told of theirs
 	xdp     *xdpCourse // nil: of TC
 
 	samples      []float64
@@ -104,6 +105,9 @@ func (c *course) ready(b *bench) error {
 		if _, err := c.maker.repeat(c.flows); err != nil {
 			return err
 		}
+	}
+	if c.byLoad {
+		b.tellOthers()
 	}
 	if c.xdp != nil {
 		if err := c.xdp.ready(b); err != nil {

@@ -96,6 +96,15 @@ func (w world) byLoad() lb.Decision {
 	return d
 }
 
+// tellOthers has backends compared by what other nodes have as well.
+func (b *bench) tellOthers() {
+	var all []maps.Others
+	for _, l := range b.tables.Loads() {
+		all = append(all, maps.Others{ID: l.ID, Generation: l.Generation, Open: 1000, Unsure: 1})
+	}
+	b.tables.TellOthers(all)
+}
+
 // open loads the programs and publishes the services.
 func open(xdp bool) (*bench, error) {
 	objects, err := bpf.Load(bpf.Options{XDP: xdp, Sizes: bpf.Sizes{Frontends: 1024, Records: 1024, Slots: 1 << 20, Backends: 1024, Services: 1024, Names: 1024}})

@@ -181,6 +181,7 @@ func backendColumns() []column[maps.BackendRow] {
 		{heading: "TIER", cell: func(r maps.BackendRow) string { return r.Tier }},
 		{heading: "STATE", cell: backendState},
 		{heading: "OPEN", right: true, cell: func(r maps.BackendRow) string { return count(r.Open) }},
+		{heading: "OTHERS' OPEN", wide: true, right: true, cell: openOthers},
 		{heading: "TOTAL", when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.Connections) }},
 		{heading: "NEW/S", when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.NewPerSecond, rate) }},
 		{heading: "IN/S", wide: true, when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.BytesToPerSecond, sizeRate) }},
@@ -192,6 +193,14 @@ func backendColumns() []column[maps.BackendRow] {
 		{heading: "PACKETS FROM", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsFrom) }},
 		{heading: "BYTES FROM", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesFrom) }},
 	})
+}
+
+// openOthers is empty where other nodes have not told.
+func openOthers(r maps.BackendRow) string {
+	if r.OpenOthers == nil {
+		return ""
+	}
+	return count(uint64(*r.OpenOthers))
 }
 
 // troubleColumns are those by which a slow or dead backend is told.

@@ -21,6 +21,7 @@ const (
 	wordOfPort  = int(unsafe.Offsetof(bpf.NearlbFlow{}.Service) / 4)
 	seenLoads   = uint32(bpf.NearlbFlowLoadSEEN_LOADS)
 	seenCounted = uint32(bpf.NearlbFlowLoadSEEN_COUNTED)
+	flowCarried = uint8(bpf.NearlbFlowFlagsFLOW_CARRIED)
 	wordsOfTags = 2 // of a set
 )
 
@@ -38,16 +39,14 @@ func (s *store) countOut(place uint32) {
 }
 
 // hasBackend: the id that the entry names has not gone to another endpoint since.
-func (s *store) hasBackend(f *bpf.NearlbFlow) bool {
-	return f.Backend < s.backends.size && uint16(s.backends.load(f.Backend, wordMembership)) == f.Generation
-}
+func (s *store) hasBackend(f *bpf.NearlbFlow) bool { return s.hasID(f.Backend, f.Generation) }
 
 // open is how many connections count.
 func (s *store) open(id uint32) int32 { return int32(s.health.load(id, wordOpen)) }
 
 // forgetLoad begins anew with an id: another endpoint has it.
 func (s *store) forgetLoad(id uint32) {
-	for _, word := range []int{wordOpen, wordWeight, wordSynTime} {
+	for _, word := range []int{wordOpen, wordWeight, wordSynTime, wordOthersAt} {
 		s.health.store(id, word, 0)
 	}
 }
@@ -69,9 +68,10 @@ func (c *change) writeWeights() error {
 
 // recount is a walk of the flow table for the connections that count.
 type recount struct {
-	ports map[uint32]bool  // ids of the service ports that balance by connections
-	found map[uint32]int32 // connections that count, by backend
-	set   uint32           // where to go on
+	ports   map[uint32]bool  // ids of the service ports that balance by connections
+	found   map[uint32]int32 // connections that count, by backend
+	carried map[uint32]int32 // of these, those that came through the tunnel
+	set     uint32           // where to go on
 }
 
 // Recount compares the connections that count for their backends with the flow table, a piece of it in each call, and makes up for what is
@@ -84,7 +84,7 @@ func (t *Tables) Recount() (more bool) {
 		return false
 	}
 	if t.recounting == nil {
-		t.recounting = &recount{ports: map[uint32]bool{}, found: map[uint32]int32{}}
+		t.recounting = &recount{ports: map[uint32]bool{}, found: map[uint32]int32{}, carried: map[uint32]int32{}}
 		for p := range t.portsByLoad() {
 			t.recounting.ports[p.id] = true
 		}
@@ -151,6 +151,9 @@ func (r *recount) entry(s *store, place uint32, e expiry) {
 	if counts {
 		r.found[f.Backend]++
 	}
+	if counts && f.Flags&flowCarried != 0 {
+		r.carried[f.Backend]++
+	}
 }
 
 // settleLoad corrects the counts at the end of a walk. Connections open and close while it goes on, so that the two always differ on a busy
@@ -173,7 +176,7 @@ func (t *Tables) settleLoad(r *recount) {
 			}
 		}
 	}
-	t.drifts = drifts
+	t.drifts, t.carried = drifts, r.carried
 }
 
 // agreement is the smaller one of two differences in the same direction, else 0.

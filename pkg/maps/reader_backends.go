@@ -47,6 +47,7 @@ func collectBackends(v *view, keep func(uint32) bool) (all []BackendRow, failed 
 			row.Share = &share
 		}
 		row.Open, row.Refused, row.Unanswered = tallies[id].open, tallies[id].refused, tallies[id].unanswered
+		v.noteOthers(&row)
 		all = append(all, row)
 	}
 	return all, failed
@@ -88,6 +89,16 @@ func (v *view) noteAnswers(row *BackendRow) {
 	if answered := v.health.load(row.ID, wordAnswered); answered != 0 {
 		seconds := int64(age(v.clock.jiffies(), answered, v.clock.perSecond()) / uint64(v.clock.perSecond()))
 		row.LastReplySeconds = &seconds
+	}
+}
+
+// noteOthers says what other nodes have open.
+func (v *view) noteOthers(row *BackendRow) {
+	if !v.health.in(row.ID, 1) {
+		return
+	}
+	if open, known := v.others(row.ID); known {
+		row.OpenOthers = &open
 	}
 }
 

@@ -108,14 +108,15 @@ type BackendRow struct {
 	EjectedUntil   string `json:"ejectedUntil,omitempty"`   // likewise; one connection at a time tries it from then on
 	EjectedBecause string `json:"ejectedBecause,omitempty"` // "no answer to 3 connections of several clients, nor to this node"
 
-	Connections uint64 `json:"connections"`
-	PacketsTo   uint64 `json:"packetsTo"`
-	BytesTo     uint64 `json:"bytesTo"`
-	PacketsFrom uint64 `json:"packetsFrom"`
-	BytesFrom   uint64 `json:"bytesFrom"`
-	Open        uint64 `json:"open"`       // connections that have not ended
-	Refused     uint64 `json:"refused"`    // TCP connections of late that it refused: those that the flow table remembers
-	Unanswered  uint64 `json:"unanswered"` // likewise, that had no answer for ten seconds
+	Connections uint64  `json:"connections"`
+	PacketsTo   uint64  `json:"packetsTo"`
+	BytesTo     uint64  `json:"bytesTo"`
+	PacketsFrom uint64  `json:"packetsFrom"`
+	BytesFrom   uint64  `json:"bytesFrom"`
+	Open        uint64  `json:"open"`                 // connections that have not ended
+	Refused     uint64  `json:"refused"`              // TCP connections of late that it refused: those that the flow table remembers
+	Unanswered  uint64  `json:"unanswered"`           // likewise, that had no answer for ten seconds
+	OpenOthers  *uint32 `json:"openOthers,omitempty"` // connections that other nodes have, as their agents tell where a Service balances by connections; left out: not known
 
 	SYN              *SYNTimes `json:"-"`                          // nil: none
 	SYN50            *float64  `json:"synP50Us,omitempty"`         // microseconds that half of its answered SYNs took at the most, since it came

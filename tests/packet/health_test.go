@@ -23,7 +23,7 @@ func (r *rig) later(d time.Duration) {
 	jiffies := uint32(d/time.Second) * bpf.JiffiesPerSecond()
 	r.editHealth(func(_ uint32, h *bpf.NearlbBackendHealth) {
 		h.Began -= jiffies
-		for _, time := range []*uint32{&h.Answered, &h.Told} {
+		for _, time := range []*uint32{&h.Answered, &h.Told, &h.OthersAt} {
 			if *time != 0 { // never
 				*time -= jiffies
 			}

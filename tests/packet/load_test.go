@@ -114,6 +114,10 @@ func TestTheLessLoadedOfTwoBackendsGetsANewConnection(t *testing.T) {
 		{"a SYN that comes again counts where it goes", false, retriedOnesCountWhereTheyGo},
 		{"a lost one is found where its hash leads", false, lostOnesAreFound},
 		{"those that were there count", true, earlierOnesCount},
+		{"what other nodes have counts, for a while", true, othersCount},
+		{"and by weight", true, othersCountByWeight},
+		{"but not of one backend alone", true, othersOfOneAloneDoNotCount},
+		{"nor less than may have changed since", true, lessThanMayHaveChangedDoesNotCount},
 	}
 	forEachDoor(t, withSets(256), func(t *testing.T, r *rig, w world) {
 		for _, row := range rows {
@@ -307,6 +311,96 @@ func earlierOnesCount(t *testing.T, r *rig, w world, a, b netip.AddrPort) {
 		}
 	}
 	r.agrees("after they have ended", counted)
+}
+
+// othersHave has other nodes' agents tell that they have so many connections to backends, and may have opened so many since.
+func (r *rig) othersHave(unsure uint32, has map[netip.AddrPort]uint32) {
+	r.Helper()
+	var all []maps.Others
+	for backend, open := range has {
+		s := r.suspect(backend)
+		all = append(all, maps.Others{ID: s.ID, Generation: s.Generation, Open: open, Unsure: unsure})
+	}
+	r.tables.TellOthers(all)
+}
+
+// ownAlone is more than chance gives of 40 connections to those that go by this node's connections alone, which are an eighth.
+const ownAlone = 14
+
+func othersCount(t *testing.T, r *rig, w world, a, b netip.AddrPort) {
+	r.othersHave(0, map[netip.AddrPort]uint32{a: 1000, b: 0})
+	_, got := r.opens(w, 41000, 40)
+	if got[a] == 0 || got[a] > ownAlone {
+		t.Errorf("%d of 40 connections to the one to which other nodes have many, want some 5", got[a])
+	}
+	r.othersHave(0, map[netip.AddrPort]uint32{a: 0, b: 1000})
+	if _, after := r.opens(w, 42000, 40); after[a] < 40-ownAlone {
+		t.Errorf("%d of 40 connections to the one to which other nodes have none", after[a])
+	}
+	r.later(othersFor + time.Second)
+	if before, now := r.opened(), r.lessOf(w, 43000, a, b, 10); now != 10 {
+		t.Errorf("%d of 10 connections to the one with fewer, of %v, after what was told is over", now, before)
+	}
+	r.forgetHealth()
+	r.recount()
+}
+
+// othersFor is how long what was told counts: OTHERS_SECONDS of bpf/lib/types.h.
+const othersFor = time.Duration(bpf.NearlbOthersOTHERS_SECONDS) * time.Second
+
+// lessOf opens so many connections, and counts those that go to the one of two backends to which this node has fewer.
+func (r *rig) lessOf(w world, from uint16, a, b netip.AddrPort, n int) (less int) {
+	r.Helper()
+	for i := range n {
+		before := r.opened()
+		c := r.open(w, from+uint16(i))
+		if other := map[netip.AddrPort]netip.AddrPort{a: b, b: a}[c.out.dst]; before[c.out.dst] <= before[other] {
+			less++
+		}
+	}
+	return less
+}
+
+func othersCountByWeight(t *testing.T, r *rig, w world, a, b netip.AddrPort) {
+	d := byLoad(webTiers(w, w.tier(8080, 2, 3)))
+	for i := range d.Backends {
+		d.Backends[i].Weight = map[netip.AddrPort]uint32{a: 100, b: 300}[d.Backends[i].Key.Address]
+	}
+	r.publish(d)
+	r.othersHave(0, map[netip.AddrPort]uint32{a: 1000, b: 3000})
+	if _, got := r.opens(w, 41000, 40); got[a] < 8 || got[a] > 12 {
+		t.Errorf("%d of 40 connections to the one of a quarter of the weight", got[a])
+	}
+	r.othersHave(0, map[netip.AddrPort]uint32{a: 1000, b: 2000})
+	if _, got := r.opens(w, 42000, 40); got[a] > ownAlone {
+		t.Errorf("%d of 40 connections to the one of a quarter of the weight with a third of the connections", got[a])
+	}
+	r.forgetHealth()
+	r.recount()
+}
+
+func othersOfOneAloneDoNotCount(t *testing.T, r *rig, w world, a, b netip.AddrPort) {
+	for i, told := range []netip.AddrPort{a, b} {
+		r.othersHave(0, map[netip.AddrPort]uint32{told: 1000})
+		if less := r.lessOf(w, 41000+uint16(100*i), a, b, 20); less != 20 {
+			t.Errorf("%d of 20 connections to the one with fewer, while what others have to %s alone is known", less, told)
+		}
+		r.forgetHealth()
+		r.recount()
+	}
+}
+
+func lessThanMayHaveChangedDoesNotCount(t *testing.T, r *rig, w world, a, b netip.AddrPort) {
+	r.othersHave(60, map[netip.AddrPort]uint32{a: 100, b: 0})
+	if less := r.lessOf(w, 41000, a, b, 20); less != 20 {
+		t.Errorf("%d of 20 connections to the one with fewer here", less)
+	}
+	r.othersHave(60, map[netip.AddrPort]uint32{a: 200, b: 0})
+	if _, got := r.opens(w, 42000, 40); got[a] > ownAlone {
+		t.Errorf("%d of 40 connections to the one to which others have clearly more", got[a])
+	}
+	r.forgetHealth()
+	r.recount()
 }
 
 // Random histories of connections in a small table, which evicts some of them: what is counted is always what entries say that they count,

@@ -142,19 +142,19 @@ type NearlbBackendHealth struct {
 	Since      uint64
 	Answered   uint32
 	Began      uint32
-	First      uint32
+	OthersAt   uint32
 	Told       uint32
 	Unanswered uint16
 	Generation uint16
+	First      uint16
 	Clients    uint8
 	Ahead      uint8
-	Pad        [2]uint8
 	Times      uint32
 	Open       int32
 	Weight     uint32
 	SynTime    uint32
 	SynTimed   uint32
-	Pad2       [4]uint8
+	Others     uint32
 }
 
 type NearlbBackendState uint32
@@ -474,6 +474,14 @@ type NearlbOpened struct {
 	Size uint8
 	Pad  [2]uint8
 }
+
+type NearlbOthers uint32
+
+const (
+	NearlbOthersOTHERS_SHIFT   NearlbOthers = 24
+	NearlbOthersOTHERS_COUNT   NearlbOthers = 16777215
+	NearlbOthersOTHERS_SECONDS NearlbOthers = 8
+)
 
 type NearlbProgram uint32
 
@@ -988,6 +996,7 @@ const (
 	NearlbVarExportNameKind        = "export_name_kind"
 	NearlbVarExportNote            = "export_note"
 	NearlbVarExportOpened          = "export_opened"
+	NearlbVarExportOthers          = "export_others"
 	NearlbVarExportProgram         = "export_program"
 	NearlbVarExportReason          = "export_reason"
 	NearlbVarExportRecordFlags     = "export_record_flags"
@@ -1189,6 +1198,7 @@ type NearlbVariableSpecs struct {
 	ExportNameKind        *ebpf.VariableSpec `ebpf:"export_name_kind"`
 	ExportNote            *ebpf.VariableSpec `ebpf:"export_note"`
 	ExportOpened          *ebpf.VariableSpec `ebpf:"export_opened"`
+	ExportOthers          *ebpf.VariableSpec `ebpf:"export_others"`
 	ExportProgram         *ebpf.VariableSpec `ebpf:"export_program"`
 	ExportReason          *ebpf.VariableSpec `ebpf:"export_reason"`
 	ExportRecordFlags     *ebpf.VariableSpec `ebpf:"export_record_flags"`
@@ -1375,6 +1385,7 @@ type NearlbVariables struct {
 	ExportNameKind        *ebpf.Variable `ebpf:"export_name_kind"`
 	ExportNote            *ebpf.Variable `ebpf:"export_note"`
 	ExportOpened          *ebpf.Variable `ebpf:"export_opened"`
+	ExportOthers          *ebpf.Variable `ebpf:"export_others"`
 	ExportProgram         *ebpf.Variable `ebpf:"export_program"`
 	ExportReason          *ebpf.Variable `ebpf:"export_reason"`
 	ExportRecordFlags     *ebpf.Variable `ebpf:"export_record_flags"`

@@ -58,7 +58,7 @@ func (c *Carrier) Tables() error {
 	if err != nil {
 		return err
 	}
-	for _, step := range []func(*bpf.Former) error{c.settings, c.backends, c.slots, c.records, c.hashes, c.filter, c.counters} {
+	for _, step := range []func(*bpf.Former) error{c.settings, c.backends, c.health, c.slots, c.records, c.hashes, c.filter, c.counters} {
 		if err := step(f); err != nil {
 			return err
 		}
@@ -77,6 +77,18 @@ func (c *Carrier) settings(f *bpf.Former) error {
 func (c *Carrier) backends(f *bpf.Former) error {
 	return copyRows[backendRow](f, "backends", c.store.backends)
 }
+
+// health has the evidence and the weights of backends, but not their connections: those count when Recount finds them here.
+func (c *Carrier) health(f *bpf.Former) error {
+	return bpf.Rows(f, "backend_health", func(id uint32, h healthRow) error {
+		h.Open = 0
+		if c.store.health.in(id, 1) {
+			write(c.store.health, id, h)
+		}
+		return nil
+	})
+}
+
 func (c *Carrier) records(f *bpf.Former) error {
 	return copyRows[recordValue](f, "records", c.store.records)
 }

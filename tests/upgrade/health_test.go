@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upgrade
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/maps"
+)
+
+// health is what the tables here have of the backends of both families at a server.
+func (r *rig) health(edit func(*bpf.NearlbBackend, *bpf.NearlbBackendHealth), at ...netip.Addr) (all []bpf.NearlbBackendHealth) {
+	r.t.Helper()
+	r.must(r.Mounted(func() error {
+		tables, err := bpf.OpenMaps(r.pins(), false)
+		if err != nil {
+			return err
+		}
+		defer tables.Close()
+		for _, where := range at {
+			for id := range tables.Backends.MaxEntries() {
+				var b bpf.NearlbBackend
+				var h bpf.NearlbBackendHealth
+				r.must(tables.Backends.Lookup(id, &b))
+				if b.State == 0 || maps.AddrPortOf(b).Addr() != where {
+					continue
+				}
+				r.must(tables.BackendHealth.Lookup(id, &h))
+				if edit != nil {
+					edit(&b, &h)
+					r.must(tables.BackendHealth.Put(id, &h))
+				}
+				all = append(all, h)
+			}
+		}
+		return nil
+	}))
+	return all
+}
+
+// What is known of a backend outlives an upgrade and a downgrade: that it is left out, and until when, the evidence, what it is due, and what other
+// nodes have of it. Its connections are counted anew.
+func TestWhatIsKnownOfABackendOutlivesAnUpgrade(t *testing.T) {
+	r := newRig(t)
+	r.start(r.there, ours)
+	r.become(ours)
+	s := service(1)
+	s.Annotations = map[string]string{"nearlb.io/balance": "least-connections"}
+	r.publish(s, r.near, r.far)
+	r.awaitServers(s, "near", "far")
+	until := uint64(time.Hour) + bpf.BootNanoseconds()
+	want := r.health(func(b *bpf.NearlbBackend, h *bpf.NearlbBackendHealth) {
+		*h = bpf.NearlbBackendHealth{Until: until, Since: 5, Answered: 6, Began: 7, OthersAt: 8, Told: 9, Unanswered: 3, Generation: b.Generation, First: 10,
+			Clients: 2, Times: 4, Weight: h.Weight, SynTime: 11, SynTimed: 12, Others: 13}
+	}, r.far.Address(false), r.far.Address(true))
+	if len(want) < 2 {
+		t.Fatalf("the tables have %+v", want)
+	}
+	r.become(other)
+	r.become(ours)
+	got := r.health(nil, r.far.Address(false), r.far.Address(true))
+	if len(got) != len(want) {
+		t.Fatalf("the tables have %+v, want %+v", got, want)
+	}
+	for i := range got {
+		if got[i].Open = 0; got[i] != want[i] {
+			t.Errorf("the tables have %+v, want %+v", got[i], want[i])
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
@@ -125,8 +126,17 @@ func before(q *link.QueryResult, id link.ID, hook hook) []uint32 {
 	return others
 }
 
+// newLink makes a link, pins it, and has it run the program only then: the kernel takes some ten milliseconds to attach the first one of a
+// device, and if the agent were killed meanwhile, a link without a file would go with it, and with that the way of connections that had begun.
 func (m *Manager) newLink(d device, hook hook, k key) (*attachment, error) {
-	l, err := link.AttachTCX(link.TCXOptions{Interface: d.ifindex, Program: hook.loaded, Attach: hook.attach, Anchor: hook.anchor})
+	first, err := m.placeholder(hook)
+	if err != nil {
+		return nil, err
+	}
+	if first != hook.loaded {
+		defer first.Close()
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: d.ifindex, Program: first, Attach: hook.attach, Anchor: hook.anchor})
 	if err != nil {
 		return nil, err
 	}
@@ -138,10 +148,35 @@ func (m *Manager) newLink(d device, hook hook, k key) (*attachment, error) {
 	if err := m.pin(a, k); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
+	if first != hook.loaded {
+		m.log.Debug("pinned link", "device", d.name, "program", hook.program)
+		if err := l.Update(hook.loaded); err != nil {
+			return nil, errors.Join(fmt.Errorf("update link: %w", err), a.drop())
+		}
+	}
 	m.attached[k] = a
 	m.log.Info("attached program", "device", d.name, "program", hook.program, "method", TCX)
 	return a, nil
 }
+
+// placeholder is what a new link runs until it is pinned: a program that leaves each packet to the next one. Links that are not pinned go with
+// the agent anyway, and run the hook's from the start.
+func (m *Manager) placeholder(hook hook) (*ebpf.Program, error) {
+	if m.options.LinkDir == "" {
+		return hook.loaded, nil
+	}
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "nearlb_nothing", Type: ebpf.SchedCLS, License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, tcxNext), asm.Return()},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load a program that does nothing: %w", err)
+	}
+	return p, nil
+}
+
+// tcxNext has the next program see the packet (TCX_NEXT of linux/bpf.h).
+const tcxNext = -1
 
 func (m *Manager) pin(a *attachment, k key) error {
 	if m.options.LinkDir == "" {

@@ -4,7 +4,6 @@ package cli
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/ui"
@@ -19,7 +19,7 @@ import (
 
 func agentCommand(start func(context.Context, agent.Options) error) *cobra.Command {
 	options := agent.DefaultOptions()
-	var node nodeFlags
+	var node command.NodeFlags
 	var logs logFlags
 	var page bool
 	var configDir string
@@ -35,7 +35,7 @@ NEARLB_NODE_NAME, and so on, and from a file of its name in --config-dir. A flag
 on the command line wins, then the environment.`,
 		Example: `  nearlb agent --node-name n1                          in a cluster
   nearlb agent --node-name n1 --manifests /etc/nearlb  without one`,
-		Args: noArguments,
+		Args: command.NoArguments,
 	}
 	flags := cmd.Flags()
 	addAgentFlags(flags, &options)
@@ -43,43 +43,43 @@ on the command line wins, then the environment.`,
 	flags.BoolVar(&page, "ui", false, "serve nearlb ui's page below /ui/ of --metrics-address, which must be a loopback address")
 	names := addNameFlags(cmd, &options.Names)
 	addSizeFlags(flags, &options)
-	node.add(flags)
+	node.Add(flags)
 	logs.add(flags)
 	method := attachFlag{&options.AttachMethod}
 	flags.Var(method, "attach", "how programs are attached: `tcx|clsact` (default: tcx where the kernel has it)")
-	complete(cmd, "attach", func() []string { return []string{string(attach.TCX), string(attach.Clsact)} })
-	sockets := modeFlag[attach.SocketMode]{&options.SocketLB, []attach.SocketMode{attach.HostSockets, attach.AllSockets, attach.NoSockets}}
+	command.Complete(cmd, "attach", func() []string { return []string{string(attach.TCX), string(attach.Clsact)} })
+	sockets := command.ModeFlag[attach.SocketMode]{Mode: &options.SocketLB, All: []attach.SocketMode{attach.HostSockets, attach.AllSockets, attach.NoSockets}}
 	flags.Var(sockets, "socket-lb", "whose sockets are served as they connect: `host|all|off`")
-	complete(cmd, "socket-lb", sockets.words)
-	offNode := modeFlag[lb.OffNode]{&options.OffNode, lb.OffNodes()}
+	command.Complete(cmd, "socket-lb", sockets.Words)
+	offNode := command.ModeFlag[lb.OffNode]{Mode: &options.OffNode, All: lb.OffNodes()}
 	flags.Var(offNode, "off-node", "how clients off the node get to backends on other nodes: `snat|carry|dsr`; carry: by their own address, in a tunnel; dsr: the same, and that node answers them itself")
-	complete(cmd, "off-node", offNode.words)
+	command.Complete(cmd, "off-node", offNode.Words)
 	flags.Uint16Var(&options.CarryPort, "carry-port", 0, "UDP `port` of that tunnel, and of heartbeats, which use the next one, too: the same on all nodes, and none that a NodePort may have (default: 6091 with --off-node=carry or dsr, or --node-heartbeats, else none)")
 	flags.StringVar(&options.TunnelKeyFile, "tunnel-key-file", "", "`FILE` with a key that all nodes share: what goes through that tunnel has a cookie made of it, or is dropped; two keys, one a line, while it changes")
-	shortcut := modeFlag[agent.ShortcutMode]{&options.Shortcut, []agent.ShortcutMode{agent.ShortcutOff, agent.ShortcutAuto, agent.ShortcutOn}}
+	shortcut := command.ModeFlag[agent.ShortcutMode]{Mode: &options.Shortcut, All: []agent.ShortcutMode{agent.ShortcutOff, agent.ShortcutAuto, agent.ShortcutOn}}
 	flags.Var(shortcut, "shortcut", "whether translated packets leave past the host's stack: `off|auto|on`; auto: while that passes nothing by")
-	complete(cmd, "shortcut", shortcut.words)
-	xdp := modeFlag[attach.XDPMode]{&options.XDP, attach.XDPModes()}
+	command.Complete(cmd, "shortcut", shortcut.Words)
+	xdp := command.ModeFlag[attach.XDPMode]{Mode: &options.XDP, All: attach.XDPModes()}
 	flags.Var(xdp, "xdp", "where packets of connections through SNAT are taken at XDP: `off|auto|native|generic`; native: by the device's driver; auto: so, where that is known to serve")
-	complete(cmd, "xdp", xdp.words)
+	command.Complete(cmd, "xdp", xdp.Words)
 	flags.StringVar(&options.Cgroup, "cgroup", "", "`directory` of the cgroup of those sockets (default: the whole cgroup2 hierarchy)")
-	ejection := modeFlag[lb.Ejection]{&options.Ejection, lb.Ejections()}
+	ejection := command.ModeFlag[lb.Ejection]{Mode: &options.Ejection, All: lb.Ejections()}
 	flags.Var(ejection, "ejection", "whether new connections leave out backends that do not answer: `off|observe|on`")
-	complete(cmd, "ejection", ejection.words)
-	heartbeats := modeFlag[lb.Ejection]{&options.Heartbeats, lb.Ejections()}
+	command.Complete(cmd, "ejection", ejection.Words)
+	heartbeats := command.ModeFlag[lb.Ejection]{Mode: &options.Heartbeats, All: lb.Ejections()}
 	flags.Var(heartbeats, "node-heartbeats", "whether nodes ask each other each second whether they are there, and new connections leave out backends of one that is silent: `off|observe|on` (default: on with --tunnel-key-file, else off)")
-	complete(cmd, "node-heartbeats", heartbeats.words)
-	complete(cmd, "log-format", func() []string { return []string{"text", "json"} })
-	complete(cmd, "log-level", func() []string { return []string{"debug", "info", "warn", "error"} })
+	command.Complete(cmd, "node-heartbeats", heartbeats.Words)
+	command.Complete(cmd, "log-format", func() []string { return []string{"text", "json"} })
+	command.Complete(cmd, "log-level", func() []string { return []string{"debug", "info", "warn", "error"} })
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if err := fromEnvironment(cmd.Flags()); err != nil || configDir == "" {
+		if err := command.FromEnvironment(cmd.Flags()); err != nil || configDir == "" {
 			return err
 		}
-		options.Settings, err = fromDirectory(cmd.Flags(), configDir, warnTo(cmd.ErrOrStderr()))
+		options.Settings, err = fromDirectory(cmd.Flags(), configDir, command.WarnTo(cmd.ErrOrStderr()))
 		return err
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := node.config(options.NodeName)
+		cfg, err := node.Config(options.NodeName)
 		if err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ on the command line wins, then the environment.`,
 			options.Page = ui.Handler(uiNodes{newUINode(agentFlags{pinFlags{options.PinPath}, options.LockDir}, false)})
 		}
 		if err := options.Check(); err != nil {
-			return usageError{err}
+			return command.UsageError{Err: err}
 		}
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
@@ -153,33 +153,6 @@ func addSizeFlags(flags *pflag.FlagSet, o *agent.Options) {
 	}
 }
 
-// modeFlag takes one of a few modes, checked as it is set.
-type modeFlag[M ~string] struct {
-	mode *M
-	all  []M
-}
-
-func (f modeFlag[M]) Type() string   { return "mode" }
-func (f modeFlag[M]) String() string { return string(*f.mode) }
-
-func (f modeFlag[M]) words() (all []string) {
-	for _, mode := range f.all {
-		all = append(all, string(mode))
-	}
-	return all
-}
-
-func (f modeFlag[M]) Set(text string) error {
-	mode := M(strings.ToLower(text))
-	if !slices.Contains(f.all, mode) {
-		words := f.words()
-		last := len(words) - 1
-		return usagef("want %s or %s", strings.Join(words[:last], ", "), words[last])
-	}
-	*f.mode = mode
-	return nil
-}
-
 // portsFlag reads a range of ports.
 type portsFlag struct{ ports *maps.PortRange }
 
@@ -189,7 +162,7 @@ func (f portsFlag) String() string { return f.ports.String() }
 func (f portsFlag) Set(text string) error {
 	ports, err := agent.ParseSNATPorts(text)
 	if err != nil {
-		return usageError{err}
+		return command.UsageError{Err: err}
 	}
 	*f.ports = ports
 	return nil
@@ -207,5 +180,5 @@ func (f attachFlag) Set(text string) error {
 		*f.method = method
 		return nil
 	}
-	return usagef("want tcx or clsact")
+	return command.Usagef("want tcx or clsact")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/dns"
 	"github.com/nearlb/nearlb/pkg/lb"
 )
@@ -43,7 +44,7 @@ func addNameFlags(cmd *cobra.Command, o *agent.NameOptions) *agentNames {
 	flags.Uint32Var(&o.TTL, "dns-ttl", o.TTL, "`seconds` that answers may be kept, 0 to 3600")
 	flags.StringSliceVar(&n.upstream, "dns-upstream", nil, "`IP:PORT,...` of name servers for all other names (default: the endpoints of the cluster's DNS)")
 	flags.BoolVar(&o.FastPath, dnsFastPathFlag, o.FastPath, "with --dns, answer A and AAAA questions of pods for names of the cluster in the kernel")
-	complete(cmd, "dns-pods", podModes)
+	command.Complete(cmd, "dns-pods", podModes)
 	return n
 }
 
@@ -51,13 +52,13 @@ func addNameFlags(cmd *cobra.Command, o *agent.NameOptions) *agentNames {
 func (n *agentNames) read() (err error) {
 	n.to.Pods = dns.PodRecords(n.pods)
 	if n.to.FastPath && !n.to.On && n.flags.Changed(dnsFastPathFlag) {
-		return usagef("--dns-fast-path: want --dns as well")
+		return command.Usagef("--dns-fast-path: want --dns as well")
 	}
 	n.to.AlsoAt = nil
 	for _, text := range n.alsoAt {
 		ip, err := netip.ParseAddr(text)
 		if err != nil || ip.Zone() != "" || ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast() {
-			return usagef("--dns-address %q: want an IP address that pods can ask, as 169.254.20.10", text)
+			return command.Usagef("--dns-address %q: want an IP address that pods can ask, as 169.254.20.10", text)
 		}
 		n.to.AlsoAt = append(n.to.AlsoAt, ip.Unmap())
 	}
@@ -79,7 +80,7 @@ func (f serviceFlag) String() string { return f.name.String() }
 func (f serviceFlag) Set(text string) error {
 	name, err := agent.ParseServiceName(text)
 	if err != nil {
-		return usageError{err}
+		return command.UsageError{Err: err}
 	}
 	*f.name = name
 	return nil

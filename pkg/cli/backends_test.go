@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // shownBackends are those of one port: one is well, one refuses, one does not answer and is left out, one starts slowly, one takes long.
@@ -34,7 +35,7 @@ func backendTable(t *testing.T, width int, wide bool, rows []maps.BackendRow) []
 	t.Helper()
 	markLess(rows)
 	var out bytes.Buffer
-	if err := writeTable(&out, width, wide, dump[maps.BackendRow]{columns: backendColumns()}.at(false).columns, rows); err != nil {
+	if err := table.WriteColumns(&out, width, wide, dump[maps.BackendRow]{columns: backendColumns()}.at(false).columns, rows); err != nil {
 		t.Fatal(err)
 	}
 	return out.Bytes()

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/bench"
+	"github.com/nearlb/nearlb/pkg/command"
 
 	"github.com/nearlb/nearlb/pkg/table"
 )
@@ -28,21 +29,21 @@ func benchCommand() *cobra.Command {
 packet, path by path, beside what this machine asks for doing nothing. Uses
 tables of its own.`,
 		Example: "  nearlb bench\n  nearlb bench --path tcp4/established --flows 1,100000\n  nearlb bench -o json > figures.json",
-		Args:    noArguments,
+		Args:    command.NoArguments,
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&options.Runs, "runs", 20, "measurements of each path: the best one counts")
 	flags.IntVar(&options.Packets, "packets", 200_000, "packets of one measurement")
 	flags.IntSliceVar(&options.Flows, "flows", []int{1, 10_000, 100_000}, "`numbers` of established flows")
 	flags.StringSliceVar(&options.Paths, "path", nil, "only paths whose name has this `part` in it (repeatable)")
-	output := addOutputFlag(cmd, formatTable, formatJSON, formatYAML, formatMarkdown)
+	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML, command.FormatMarkdown)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if options.Runs < 1 || options.Packets < 1 {
-			return usagef("--runs %d, --packets %d: want 1 or more of each", options.Runs, options.Packets)
+			return command.Usagef("--runs %d, --packets %d: want 1 or more of each", options.Runs, options.Packets)
 		}
 		for _, flows := range options.Flows {
 			if flows < 1 {
-				return usagef("--flows %d: want 1 or more", flows)
+				return command.Usagef("--flows %d: want 1 or more", flows)
 			}
 		}
 		options.Progress = progress(cmd.ErrOrStderr())
@@ -56,9 +57,9 @@ tables of its own.`,
 			return err
 		}
 		if len(result.Paths) == 0 {
-			return usagef("--path %s: no path has that in its name", strings.Join(options.Paths, ","))
+			return command.Usagef("--path %s: no path has that in its name", strings.Join(options.Paths, ","))
 		}
-		return writeBench(cmd.OutOrStdout(), output.value, result)
+		return writeBench(cmd.OutOrStdout(), output.Value, result)
 	}
 	return cmd
 }
@@ -79,22 +80,22 @@ func progress(w io.Writer) func(done, total int) {
 
 func writeBench(w io.Writer, format string, r bench.Result) error {
 	switch format {
-	case formatJSON:
-		return writeJSON(w, r)
-	case formatYAML:
-		return writeYAML(w, r)
-	case formatMarkdown:
+	case command.FormatJSON:
+		return command.WriteJSON(w, r)
+	case command.FormatYAML:
+		return command.WriteYAML(w, r)
+	case command.FormatMarkdown:
 		return r.Markdown(w)
 	}
-	fmt.Fprintf(w, "Linux %s on %s, %d runs; nanoseconds a packet, net of the empty program\n", printable(r.Kernel), printable(r.CPU), r.Runs)
+	fmt.Fprintf(w, "Linux %s on %s, %d runs; nanoseconds a packet, net of the empty program\n", table.Printable(r.Kernel), table.Printable(r.CPU), r.Runs)
 	fmt.Fprintf(w, "floor: empty program %.1f, kernel hash lookup %.1f, rewrite %.1f\n\n", r.Floor.Empty, r.Floor.HashLookupNet, r.Floor.RewriteNet)
-	return writeTable(w, table.TerminalWidth(w), false, []column[bench.Path]{
-		{heading: "PATH", cell: func(p bench.Path) string { return p.Name }},
-		{heading: "FLOWS", right: true, cell: func(p bench.Path) string { return orNothing(p.Flows) }},
-		{heading: "NET", right: true, cell: func(p bench.Path) string { return nanoseconds(p.Net) }},
-		{heading: "MIN", right: true, cell: func(p bench.Path) string { return nanoseconds(p.Min) }},
-		{heading: "MEDIAN", right: true, cell: func(p bench.Path) string { return nanoseconds(p.Median) }},
-		{heading: "INSTRUCTIONS", right: true, cell: func(p bench.Path) string { return orNothing(int(p.Instructions)) }},
+	return table.WriteColumns(w, table.TerminalWidth(w), false, []table.Column[bench.Path]{
+		{Heading: "PATH", Cell: func(p bench.Path) string { return p.Name }},
+		{Heading: "FLOWS", Right: true, Cell: func(p bench.Path) string { return orNothing(p.Flows) }},
+		{Heading: "NET", Right: true, Cell: func(p bench.Path) string { return nanoseconds(p.Net) }},
+		{Heading: "MIN", Right: true, Cell: func(p bench.Path) string { return nanoseconds(p.Min) }},
+		{Heading: "MEDIAN", Right: true, Cell: func(p bench.Path) string { return nanoseconds(p.Median) }},
+		{Heading: "INSTRUCTIONS", Right: true, Cell: func(p bench.Path) string { return orNothing(int(p.Instructions)) }},
 	}, r.Paths)
 }
 

@@ -12,7 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/journal"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // changeFilter keeps the changes that a person asked for. Those of no single Service go with none, but for those that say which they concern.
@@ -44,7 +46,7 @@ it left is listed. A first start is one line, however much it published.`,
 		Example: `  nearlb changes --since 5m
   nearlb changes -f --service prod/web
   nearlb changes -o jsonl`,
-		Args: noArguments,
+		Args: command.NoArguments,
 	}
 	f.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -67,15 +69,15 @@ func newChangePrinter(to newsPrinter[journal.Change], only changeFilter) *newsPr
 	return &to
 }
 
-func changeColumns(now time.Time) []column[journal.Change] {
-	return []column[journal.Change]{
-		{heading: "TIME", cell: func(c journal.Change) string { return clock(c.Time, now) }},
-		{heading: "WHAT", cell: func(c journal.Change) string { return c.What }},
-		{heading: "ABOUT", cell: changeSubject},
-		{heading: "SERVICE", wide: true, cell: func(c journal.Change) string { return withPort(c.Service, c.Port) }},
-		{heading: "FROM", wide: true, cell: func(c journal.Change) string { return c.From }},
-		{heading: "TO", wide: true, cell: func(c journal.Change) string { return c.To }},
-		{heading: "BECAUSE", cell: func(c journal.Change) string { return c.Because }},
+func changeColumns(now time.Time) []table.Column[journal.Change] {
+	return []table.Column[journal.Change]{
+		{Heading: "TIME", Cell: func(c journal.Change) string { return clock(c.Time, now) }},
+		{Heading: "WHAT", Cell: func(c journal.Change) string { return c.What }},
+		{Heading: "ABOUT", Cell: changeSubject},
+		{Heading: "SERVICE", Wide: true, Cell: func(c journal.Change) string { return table.WithPort(c.Service, c.Port) }},
+		{Heading: "FROM", Wide: true, Cell: func(c journal.Change) string { return c.From }},
+		{Heading: "TO", Wide: true, Cell: func(c journal.Change) string { return c.To }},
+		{Heading: "BECAUSE", Cell: func(c journal.Change) string { return c.Because }},
 	}
 }
 
@@ -83,11 +85,11 @@ func changeColumns(now time.Time) []column[journal.Change] {
 func changeSubject(c journal.Change) string {
 	switch {
 	case c.Backend != "":
-		return c.Backend + " of " + withPort(c.Service, c.Port)
+		return c.Backend + " of " + table.WithPort(c.Service, c.Port)
 	case c.Frontend != "":
-		return c.Frontend + " of " + withPort(c.Service, c.Port)
+		return c.Frontend + " of " + table.WithPort(c.Service, c.Port)
 	case c.Service != "":
-		return withPort(c.Service, c.Port)
+		return table.WithPort(c.Service, c.Port)
 	case c.What == "services-published":
 		return "Services: " + c.To
 	}
@@ -103,7 +105,7 @@ func leftChanges(p *newsPrinter[journal.Change], live *agentFlags, none error) e
 	if len(lines) == 0 {
 		return none
 	}
-	sayAside(p.errs, "no agent runs: what follows ends with the last one")
+	command.SayAside(p.errs, "no agent runs: what follows ends with the last one")
 	for _, line := range lines {
 		if err := p.tell(agent.News{Line: (*json.RawMessage)(&line)}); err != nil {
 			return err

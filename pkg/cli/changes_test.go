@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/journal"
 )
 
@@ -20,7 +21,7 @@ func TestAChangeHasTheFieldsOfTheContract(t *testing.T) {
 		`{"node":"n1","time":"2026-01-02T03:04:05.000000006Z","service":"","port":"","what":"agent-stopped","because":"it was told to"}` + "\n": {Node: "n1", Time: at, What: "agent-stopped", Because: "it was told to"},
 	} {
 		var out bytes.Buffer
-		if err := writeJSONLine(&out, change); err != nil {
+		if err := command.WriteJSONLine(&out, change); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, out.String()); diff != "" {

@@ -16,6 +16,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/cgroup"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/sockdiag"
 	"github.com/nearlb/nearlb/pkg/table"
 )
@@ -44,15 +45,15 @@ func checkCommand() *cobra.Command {
 		Long: `Looks at the kernel, mounts, capabilities and forwarding, for rules of
 kube-proxy that would handle the same Services, and at what an agent left under
 the pin path. Changes nothing. Ends with 1 when nearlb cannot run here.`,
-		Args: noArguments,
+		Args: command.NoArguments,
 	}
 	pins.add(cmd.Flags())
 	addLockDir(cmd.Flags(), &lockDir)
-	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)
+	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatWide, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		rows := append(checkMachine(), checkHandover(cmd.Context(), &pins, lockDir)...)
 		rows = append(rows, checkPins(pins.pinPath), checkPorts(&pins), checkShortcut(&pins), checkTunnel(&pins), checkAgent(lockDir, pins.pinPath, time.Now()))
-		if err := writeCheck(cmd.OutOrStdout(), output.value, rows); err != nil {
+		if err := writeCheck(cmd.OutOrStdout(), output.Value, rows); err != nil {
 			return err
 		}
 		for _, row := range rows {
@@ -66,14 +67,14 @@ the pin path. Changes nothing. Ends with 1 when nearlb cannot run here.`,
 }
 
 func writeCheck(w io.Writer, format string, rows []checkRow) error {
-	if width := table.TerminalWidth(w); width > 0 && format == formatTable {
+	if width := table.TerminalWidth(w); width > 0 && format == command.FormatTable {
 		writeFindings(w, width, rows)
 		return nil
 	}
-	return writeRows(w, table.TerminalWidth(w), format, []column[checkRow]{
-		{heading: "RESULT", cell: func(r checkRow) string { return string(r.Result) }},
-		{heading: "SUBJECT", cell: func(r checkRow) string { return r.Subject }},
-		{heading: "DETAIL", cell: func(r checkRow) string { return r.Detail }},
+	return command.WriteRows(w, table.TerminalWidth(w), format, []table.Column[checkRow]{
+		{Heading: "RESULT", Cell: func(r checkRow) string { return string(r.Result) }},
+		{Heading: "SUBJECT", Cell: func(r checkRow) string { return r.Subject }},
+		{Heading: "DETAIL", Cell: func(r checkRow) string { return r.Detail }},
 	}, rows)
 }
 
@@ -84,7 +85,7 @@ func writeFindings(w io.Writer, width int, rows []checkRow) {
 		result, subject = max(result, utf8.RuneCountInString(string(r.Result))), max(subject, utf8.RuneCountInString(r.Subject))
 	}
 	for _, r := range append([]checkRow{{Result: "RESULT", Subject: "SUBJECT", Detail: "DETAIL"}}, rows...) {
-		writeFolded(w, width, fmt.Sprintf("%-*s  %-*s  ", result, r.Result, subject, r.Subject), printable(r.Detail))
+		table.WriteFolded(w, width, fmt.Sprintf("%-*s  %-*s  ", result, r.Result, subject, r.Subject), table.Printable(r.Detail))
 	}
 }
 

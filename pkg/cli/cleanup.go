@@ -14,7 +14,9 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/journal"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // addLockDir adds the flag of the commands that ask for a running agent.
@@ -32,7 +34,7 @@ func cleanupCommand() *cobra.Command {
 		Long: `Detaches the programs from all devices and from the cgroup of the node's own
 sockets, and removes the pinned tables. Connections to Services stop working;
 others are not touched. Stop the agent first.`,
-		Args: noArguments,
+		Args: command.NoArguments,
 	}
 	pins.add(cmd.Flags())
 	addLockDir(cmd.Flags(), &lockDir)
@@ -40,7 +42,7 @@ others are not touched. Stop the agent first.`,
 		removed, err := cleanup(pins.pinPath, lockDir)
 		out := cmd.OutOrStdout()
 		for _, line := range removed {
-			fmt.Fprintf(out, "removed %s\n", printable(line))
+			fmt.Fprintf(out, "removed %s\n", table.Printable(line))
 		}
 		if err == nil && len(removed) == 0 {
 			fmt.Fprintln(out, "Nothing to remove.")

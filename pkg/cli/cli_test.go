@@ -18,6 +18,8 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/command"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 func TestErrorsBecomeOneLineAndAnExitStatus(t *testing.T) {
@@ -27,15 +29,15 @@ func TestErrorsBecomeOneLineAndAnExitStatus(t *testing.T) {
 	}{
 		"none":          {nil, 0},
 		"failed":        {errors.New("no"), 1},
-		"usage":         {usagef("no"), 2},
-		"wrapped usage": {errors.Join(errors.New("a"), usagef("b")), 2},
-		"quiet":         {quietError{}, 1},
+		"usage":         {command.Usagef("no"), 2},
+		"wrapped usage": {errors.Join(errors.New("a"), command.Usagef("b")), 2},
+		"quiet":         {command.QuietError{}, 1},
 	} {
-		if got := exitStatus(c.err); got != c.want {
+		if got := command.ExitStatus(c.err); got != c.want {
 			t.Errorf("%s: exit status %d, want %d", name, got, c.want)
 		}
 	}
-	if got, want := oneLine("a\n  b\r\nc\x1b"), `a; b; c\x1b`; got != want {
+	if got, want := table.OneLine("a\n  b\r\nc\x1b"), `a; b; c\x1b`; got != want {
 		t.Errorf("one line: %q, want %q", got, want)
 	}
 }
@@ -87,7 +89,7 @@ func TestTheAgentTakesItsFlagsFromTheCommandLineThenFromTheEnvironment(t *testin
 func TestABadVariableIsNamed(t *testing.T) {
 	t.Setenv("NEARLB_AUDIT_INTERVAL", "often")
 	_, err := started(t, "--node-name", "n1")
-	if exitStatus(err) != 2 || !strings.Contains(err.Error(), `environment NEARLB_AUDIT_INTERVAL="often"`) {
+	if command.ExitStatus(err) != 2 || !strings.Contains(err.Error(), `environment NEARLB_AUDIT_INTERVAL="often"`) {
 		t.Errorf("got %v", err)
 	}
 }

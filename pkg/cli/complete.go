@@ -6,20 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/table"
 )
-
-// complete gives a flag's values to the shell.
-func complete(cmd *cobra.Command, flag string, values func() []string) {
-	err := cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return values(), cobra.ShellCompDirectiveNoFileComp
-	})
-	if err != nil {
-		panic(err) // a program error: no such flag
-	}
-}
 
 // liveServices are the names of the Services in the kernel, with and without their ports; none when they cannot be read.
 func liveServices(pins *pinFlags) []string {
@@ -29,7 +18,7 @@ func liveServices(pins *pinFlags) []string {
 			if err != nil {
 				return err
 			}
-			names = append(names, row.Service, withPort(row.Service, row.Port))
+			names = append(names, row.Service, table.WithPort(row.Service, row.Port))
 		}
 		return nil
 	})

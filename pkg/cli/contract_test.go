@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/bench"
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/plan"
 	"github.com/nearlb/nearlb/pkg/trace"
 )
 
@@ -73,7 +74,7 @@ func sampleDecision() (lb.Node, lb.Decision) {
 // The names of contracts.md. Fields may be added to a document, so each list is what must be there.
 func TestThePlanHasTheFieldsOfTheContract(t *testing.T) {
 	node, decision := sampleDecision()
-	got := fields(t, newPlanDocument(node, lb.OffNodeSNAT, []lb.Decision{decision}, nil))
+	got := fields(t, plan.NewDocument(node, lb.OffNodeSNAT, []lb.Decision{decision}, nil))
 	side := func(name string) []string {
 		in := "frontends[]." + name
 		backend := in + ".tiers[].backends[]"
@@ -100,7 +101,7 @@ func lacks(t *testing.T, got, want []string) {
 }
 
 func TestAPlanOfNothingHasEmptyListsAndNoNull(t *testing.T) {
-	text, err := json.Marshal(newPlanDocument(lb.Node{}, lb.OffNodeSNAT, nil, nil))
+	text, err := json.Marshal(plan.NewDocument(lb.Node{}, lb.OffNodeSNAT, nil, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestTheBenchmarkHasTheFieldsOfTheContract(t *testing.T) {
 func TestProblemsAreSaidOnceAndInOrder(t *testing.T) {
 	node, decision := sampleDecision()
 	more := []lb.Problem{{Object: "Z"}, {Object: "A"}, {Object: "Z"}, decision.Problems[0]}
-	got := fmt.Sprint(newPlanDocument(node, lb.OffNodeSNAT, []lb.Decision{decision}, more).Problems)
+	got := fmt.Sprint(plan.NewDocument(node, lb.OffNodeSNAT, []lb.Decision{decision}, more).Problems)
 	if want := "[{A  } {Service default/web spec odd} {Z  }]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

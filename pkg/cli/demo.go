@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/demo"
 	"github.com/nearlb/nearlb/pkg/ui"
 
@@ -31,7 +32,7 @@ on each node, and shows how traffic follows the endpoints: about 40 seconds,
 as root. Nothing leaves this machine, and Ctrl-C leaves nothing behind. Ends
 with 0 when every step came out as it should.`,
 		Example: "  nearlb demo\n  nearlb demo --hold    keep the cluster for playing with the other commands\n  nearlb demo --ui      look at it in a browser",
-		Args:    noArguments,
+		Args:    command.NoArguments,
 	}
 	cmd.Flags().BoolVar(&options.Hold, "hold", false, "keep the cluster until Ctrl-C")
 	cmd.Flags().BoolVar(&page, "ui", false, "serve nearlb ui's page of the three nodes on "+uiAddress+", and keep the cluster until Ctrl-C")

@@ -11,6 +11,8 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/command"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 func devicesCommand() *cobra.Command {
@@ -20,10 +22,10 @@ func devicesCommand() *cobra.Command {
 		Use:     "devices",
 		Short:   "List the devices, and the cgroup, that have our programs",
 		Example: "  nearlb devices\n  nearlb devices -o json",
-		Args:    noArguments,
+		Args:    command.NoArguments,
 	}
 	pins.add(cmd.Flags())
-	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatJSONL, formatYAML)
+	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatWide, command.FormatJSON, command.FormatJSONL, command.FormatYAML)
 	again.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
@@ -31,27 +33,27 @@ func devicesCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if len(rows) == 0 && (output.value == formatTable || output.value == formatWide) {
+			if len(rows) == 0 && (output.Value == command.FormatTable || output.Value == command.FormatWide) {
 				_, err := fmt.Fprintln(w, "No devices: no program of ours is attached in this network namespace.")
 				return err
 			}
-			return writeRows(w, width, output.value, deviceColumns(), rows)
+			return command.WriteRows(w, width, output.Value, deviceColumns(), rows)
 		})
 	}
 	return cmd
 }
 
-func deviceColumns() []column[attach.DeviceRow] {
-	return []column[attach.DeviceRow]{
-		{heading: "DEVICE", cell: func(r attach.DeviceRow) string { return r.Device }},
-		{heading: "KIND", cell: func(r attach.DeviceRow) string { return r.Kind }},
-		{heading: "PROGRAM", cell: func(r attach.DeviceRow) string { return r.Program }},
-		{heading: "HOOK", cell: func(r attach.DeviceRow) string { return r.Hook }},
-		{heading: "METHOD", cell: func(r attach.DeviceRow) string { return string(r.Method) }},
-		{heading: "INDEX", wide: true, right: true, cell: func(r attach.DeviceRow) string { return orNothing(r.Ifindex) }},
-		{heading: "ID", wide: true, right: true, cell: func(r attach.DeviceRow) string { return count(uint64(r.ID)) }},
-		{heading: "TAG", wide: true, cell: func(r attach.DeviceRow) string { return r.Tag }},
-		{heading: "BEFORE OURS", wide: true, cell: func(r attach.DeviceRow) string {
+func deviceColumns() []table.Column[attach.DeviceRow] {
+	return []table.Column[attach.DeviceRow]{
+		{Heading: "DEVICE", Cell: func(r attach.DeviceRow) string { return r.Device }},
+		{Heading: "KIND", Cell: func(r attach.DeviceRow) string { return r.Kind }},
+		{Heading: "PROGRAM", Cell: func(r attach.DeviceRow) string { return r.Program }},
+		{Heading: "HOOK", Cell: func(r attach.DeviceRow) string { return r.Hook }},
+		{Heading: "METHOD", Cell: func(r attach.DeviceRow) string { return string(r.Method) }},
+		{Heading: "INDEX", Wide: true, Right: true, Cell: func(r attach.DeviceRow) string { return orNothing(r.Ifindex) }},
+		{Heading: "ID", Wide: true, Right: true, Cell: func(r attach.DeviceRow) string { return count(uint64(r.ID)) }},
+		{Heading: "TAG", Wide: true, Cell: func(r attach.DeviceRow) string { return r.Tag }},
+		{Heading: "BEFORE OURS", Wide: true, Cell: func(r attach.DeviceRow) string {
 			return strings.Trim(strings.ReplaceAll(fmt.Sprint(r.Others), " ", ","), "[]")
 		}},
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/dns"
 )
 
@@ -24,14 +25,14 @@ func (l *liveNames) asked(cmd *cobra.Command, f *nameFlags) (bool, error) {
 		refused, because = []string{"pin-path", "lock-dir"}, "is the agent's, which is not asked with --filename"
 	}
 	if at := slices.IndexFunc(refused, cmd.Flags().Changed); at >= 0 {
-		return false, usagef("--%s %s", refused[at], because)
+		return false, command.Usagef("--%s %s", refused[at], because)
 	}
 	return live, nil
 }
 
 func (l *liveNames) query(ctx context.Context, name string, qtype uint16, client string) (dns.LookUp, error) {
 	if _, err := netip.ParseAddr(client); client != "" && err != nil {
-		return dns.LookUp{}, usagef("--client %q: want an IP address, as 10.244.1.7", client)
+		return dns.LookUp{}, command.Usagef("--client %q: want an IP address, as 10.244.1.7", client)
 	}
 	return agent.AskNames(ctx, l.lockDir, l.pins.pinPath, name, qtype, client)
 }

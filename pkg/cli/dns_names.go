@@ -9,7 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/dns"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // nameRow is one record of `nearlb dns names`.
@@ -32,11 +34,11 @@ however many a message could carry: those that the agent of this node answers
 with, or with -f those of objects from files.`,
 		Example: `  nearlb dns names
   nearlb dns names -f manifests/ --node n1`,
-		Args: noArguments,
+		Args: command.NoArguments,
 	}
 	f.add(cmd)
 	live.add(cmd.Flags())
-	format := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
+	format := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		var records []dns.Record
 		if isLive, refused := live.asked(cmd, &f); refused != nil {
@@ -55,17 +57,17 @@ with, or with -f those of objects from files.`,
 		for _, r := range records {
 			rows = append(rows, nameRow{Name: r.Name, TTL: r.TTL, Type: r.Type, Data: r.Data, Tier: r.Tier})
 		}
-		return writeRows(cmd.OutOrStdout(), 0, format.value, nameColumns(), rows)
+		return command.WriteRows(cmd.OutOrStdout(), 0, format.Value, nameColumns(), rows)
 	}
 	return cmd
 }
 
-func nameColumns() []column[nameRow] {
-	return []column[nameRow]{
-		{heading: "NAME", cell: func(r nameRow) string { return r.Name }},
-		{heading: "TTL", right: true, cell: func(r nameRow) string { return strconv.FormatUint(uint64(r.TTL), 10) }},
-		{heading: "TYPE", cell: func(r nameRow) string { return r.Type }},
-		{heading: "DATA", cell: func(r nameRow) string { return r.Data }},
-		{heading: "TIER", cell: func(r nameRow) string { return r.Tier }},
+func nameColumns() []table.Column[nameRow] {
+	return []table.Column[nameRow]{
+		{Heading: "NAME", Cell: func(r nameRow) string { return r.Name }},
+		{Heading: "TTL", Right: true, Cell: func(r nameRow) string { return strconv.FormatUint(uint64(r.TTL), 10) }},
+		{Heading: "TYPE", Cell: func(r nameRow) string { return r.Type }},
+		{Heading: "DATA", Cell: func(r nameRow) string { return r.Data }},
+		{Heading: "TIER", Cell: func(r nameRow) string { return r.Tier }},
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/dns"
 )
 
@@ -36,7 +37,7 @@ func TestRecordsThatFitIntoNoMessageAreTold(t *testing.T) {
 	told := func(into any, args ...string) {
 		t.Helper()
 		var out, errOut bytes.Buffer
-		if status := run(t.Context(), append(args, "-f", path, "-o", "json"), nil, &out, &errOut); status != exitDone {
+		if status := run(t.Context(), append(args, "-f", path, "-o", "json"), nil, &out, &errOut); status != command.ExitDone {
 			t.Fatalf("%v: status %d: %s", args, status, &errOut)
 		}
 		if err := json.Unmarshal(out.Bytes(), into); err != nil {

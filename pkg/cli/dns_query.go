@@ -14,8 +14,10 @@ import (
 	wire "github.com/miekg/dns"
 	"github.com/spf13/cobra"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/dns"
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/table"
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
@@ -51,7 +53,7 @@ func (f *nameFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.pods, "pods", string(dns.PodsInsecure), "names of pods' addresses: `disabled|insecure|verified`")
 	flags.StringVar(&f.node.Name, "node", "", "`name` of the clients' node, for what is near")
 	flags.StringVar(&f.node.Zone, "node-zone", "", "`zone` of the clients' node, instead of the Node object's")
-	complete(cmd, "pods", podModes)
+	command.Complete(cmd, "pods", podModes)
 }
 
 // read gives a responder as an agent has it, without an upstream. Of the zones the last dots are taken.
@@ -61,16 +63,16 @@ func (f *nameFlags) read(cmd *cobra.Command) (*namesInFiles, *dns.Responder, err
 	case err != nil:
 		return nil, nil, err
 	case len(f.files) == 0 || slices.Contains(f.files, ""):
-		return nil, nil, usagef("--filename is missing: name a file or directory of objects, or - for standard input")
+		return nil, nil, command.Usagef("--filename is missing: name a file or directory of objects, or - for standard input")
 	case !slices.Contains(podModes(), f.pods):
-		return nil, nil, usagef("--pods %q: want %s", f.pods, strings.Join(podModes(), ", "))
+		return nil, nil, command.Usagef("--pods %q: want %s", f.pods, strings.Join(podModes(), ", "))
 	}
 	f.zones = zones
 	n := &namesInFiles{pods: map[lb.PodName]lb.NamedPod{}, services: map[lb.ServiceName]*lb.NamedService{}}
 	n.View = dns.NewView(dns.ViewOptions{Node: f.node})
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if _, err := watch.FollowNames(f.files, cmd.InOrStdin(), log, n); err != nil {
-		return nil, nil, usageError{err}
+		return nil, nil, command.UsageError{Err: err}
 	}
 	return n, dns.NewResponder(n.View, dns.Options{Zones: zones, ReverseZones: []string{"in-addr.arpa", "ip6.arpa"}, Pods: dns.PodRecords(f.pods),
 		TTL: defaultNameTTL, Zonal: true}), nil
@@ -96,7 +98,7 @@ An agent takes pods to have no dnsPolicy and no dnsConfig of their own.`,
   nearlb dns query -f objects.yaml --node n1 db.prod.svc.cluster.local SRV`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
-				return usagef("%d arguments: want NAME [TYPE], as db.prod.svc.cluster.local AAAA", len(args))
+				return command.Usagef("%d arguments: want NAME [TYPE], as db.prod.svc.cluster.local AAAA", len(args))
 			}
 			return nil
 		},
@@ -104,7 +106,7 @@ An agent takes pods to have no dnsPolicy and no dnsConfig of their own.`,
 	f.add(cmd)
 	live.add(cmd.Flags())
 	cmd.Flags().StringVar(&client, "client", "", "`IP` of the pod that asks: its search list is walked")
-	format := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
+	format := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		qtype, err := questionOf(args)
 		if err != nil {
@@ -114,11 +116,11 @@ An agent takes pods to have no dnsPolicy and no dnsConfig of their own.`,
 		if err != nil {
 			return err
 		}
-		switch format.value {
-		case formatJSON:
-			return writeJSON(cmd.OutOrStdout(), doc)
-		case formatYAML:
-			return writeYAML(cmd.OutOrStdout(), doc)
+		switch format.Value {
+		case command.FormatJSON:
+			return command.WriteJSON(cmd.OutOrStdout(), doc)
+		case command.FormatYAML:
+			return command.WriteYAML(cmd.OutOrStdout(), doc)
 		}
 		return writeQuery(cmd.OutOrStdout(), doc)
 	}
@@ -131,7 +133,7 @@ func questionOf(args []string) (qtype uint16, err error) {
 	if len(args) == 2 {
 		var known bool
 		if qtype, known = wire.StringToType[strings.ToUpper(args[1])]; !known {
-			return 0, usagef("type %q: want A, AAAA, SRV, PTR, CNAME, TXT, SOA or NS", args[1])
+			return 0, command.Usagef("type %q: want A, AAAA, SRV, PTR, CNAME, TXT, SOA or NS", args[1])
 		}
 	}
 	return qtype, checkName("name", args[0])
@@ -140,7 +142,7 @@ func questionOf(args []string) (qtype uint16, err error) {
 // checkName refuses what no resolver looks up.
 func checkName(what, name string) error {
 	if _, ok := wire.IsDomainName(name); !ok || name == "" {
-		return usagef("%s %q: want a domain name, as db.prod.svc.cluster.local", what, name)
+		return command.Usagef("%s %q: want a domain name, as db.prod.svc.cluster.local", what, name)
 	}
 	return nil
 }
@@ -169,7 +171,7 @@ func lookUp(cmd *cobra.Command, f *nameFlags, live *liveNames, name string, qtyp
 func (f *nameFlags) walk(names *namesInFiles, client, name string) ([]string, error) {
 	address, err := netip.ParseAddr(client)
 	if err != nil {
-		return nil, usagef("--client %q: want an IP address, as 10.244.1.7", client)
+		return nil, command.Usagef("--client %q: want an IP address, as 10.244.1.7", client)
 	}
 	var first *lb.PodName
 	var walk []string
@@ -179,28 +181,28 @@ func (f *nameFlags) walk(names *namesInFiles, client, name string) ([]string, er
 		}
 		own := dns.WalkOf(names.pods[pod], f.zones[0], name)
 		if first != nil && !slices.Equal(own, walk) {
-			return nil, usagef("--client %s: Pods %s/%s and %s/%s have this address, and look %s up in different ways: want an address of one",
+			return nil, command.Usagef("--client %s: Pods %s/%s and %s/%s have this address, and look %s up in different ways: want an address of one",
 				client, first.Namespace, first.Name, pod.Namespace, pod.Name, name)
 		}
 		first, walk = &pod, own
 	}
 	if first == nil {
-		return nil, usagef("--client %s: no Pod of the files has this address", client)
+		return nil, command.Usagef("--client %s: no Pod of the files has this address", client)
 	}
 	return walk, nil
 }
 
 func writeQuery(w io.Writer, doc dns.LookUp) error {
 	for _, before := range doc.Walk {
-		fmt.Fprintf(w, "asked before: %s %s\n", printable(before.Name), before.Rcode)
+		fmt.Fprintf(w, "asked before: %s %s\n", table.Printable(before.Name), before.Rcode)
 	}
-	fmt.Fprintf(w, "%s %s: %s, %s%s\n", printable(doc.Name), doc.Type, doc.Rcode, printable(doc.Rule), wayText(doc.Way))
+	fmt.Fprintf(w, "%s %s: %s, %s%s\n", table.Printable(doc.Name), doc.Type, doc.Rcode, table.Printable(doc.Rule), wayText(doc.Way))
 	for _, a := range doc.Answers {
 		near := ""
 		if a.Tier != "" {
 			near = "  " + a.Tier
 		}
-		fmt.Fprintf(w, "  %s %d %s %s%s\n", printable(a.Name), a.TTL, a.Type, printable(a.Data), near)
+		fmt.Fprintf(w, "  %s %d %s %s%s\n", table.Printable(a.Name), a.TTL, a.Type, table.Printable(a.Data), near)
 	}
 	for _, out := range doc.LeftOut {
 		fmt.Fprintf(w, "  left out: %s, %s\n", out.Address, out.Reason)

@@ -13,8 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/dns"
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // podNames is one Pod of `nearlb dns resolv-conf`.
@@ -36,7 +38,7 @@ the files, and what is wrong with them. With Services in the files it is also
 said where a Pod's subdomain has none.`,
 		Example: `  nearlb dns resolv-conf -f pod.yaml --cluster-dns 10.96.0.10
   nearlb dns resolv-conf -f pod.yaml --lookup www.example.com`,
-		Args: noArguments,
+		Args: command.NoArguments,
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVarP(&f.files, "filename", "f", nil, "`FILE|DIR` with Pods, and Services; - is standard input (repeatable)")
@@ -44,7 +46,7 @@ said where a Pod's subdomain has none.`,
 	flags.StringSliceVar(&cluster, "cluster-dns", []string{"10.96.0.10"}, "`IP,...` of the cluster's DNS (clusterDNS)")
 	flags.StringVar(&node, "node-resolv-conf", "", "`FILE` that the kubelet takes for the node's (resolvConf); without it the node has none, and an empty one is the kubelet's own \"\"")
 	flags.StringVar(&lookup, "lookup", "", "`NAME` to look up: prints the names that are asked for one after the other")
-	format := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
+	format := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("lookup") {
 			if err := checkName("--lookup", lookup); err != nil {
@@ -62,7 +64,7 @@ said where a Pod's subdomain has none.`,
 		}
 		kubelet.Nobody = node == "" && cmd.Flags().Changed("node-resolv-conf")
 		if len(names.pods) == 0 {
-			return usagef("--filename: there is no Pod in it")
+			return command.Usagef("--filename: there is no Pod in it")
 		}
 		rows := []podNames{}
 		for _, name := range slices.SortedFunc(maps.Keys(names.pods), comparePods) {
@@ -73,11 +75,11 @@ said where a Pod's subdomain has none.`,
 			}
 			rows = append(rows, row)
 		}
-		switch format.value {
-		case formatJSON:
-			return writeJSON(cmd.OutOrStdout(), rows)
-		case formatYAML:
-			return writeYAML(cmd.OutOrStdout(), rows)
+		switch format.Value {
+		case command.FormatJSON:
+			return command.WriteJSON(cmd.OutOrStdout(), rows)
+		case command.FormatYAML:
+			return command.WriteYAML(cmd.OutOrStdout(), rows)
 		}
 		return writePodNames(cmd.OutOrStdout(), rows)
 	}
@@ -93,7 +95,7 @@ func kubeletOf(zone string, cluster []string, node string) (k dns.Kubelet, err e
 	for _, text := range cluster {
 		ip, err := netip.ParseAddr(text)
 		if err != nil {
-			return k, usagef("--cluster-dns %q: want an IP address, as 10.96.0.10", text)
+			return k, command.Usagef("--cluster-dns %q: want an IP address, as 10.96.0.10", text)
 		}
 		k.ClusterDNS = append(k.ClusterDNS, ip)
 	}
@@ -102,10 +104,10 @@ func kubeletOf(zone string, cluster []string, node string) (k dns.Kubelet, err e
 	}
 	text, err := os.ReadFile(node)
 	if err != nil {
-		return k, usageError{fmt.Errorf("--node-resolv-conf: %w", err)}
+		return k, command.UsageError{Err: fmt.Errorf("--node-resolv-conf: %w", err)}
 	}
 	if k.Node, err = dns.ParseResolvConf(string(text)); err != nil {
-		return k, usageError{fmt.Errorf("--node-resolv-conf %s: %w", node, err)}
+		return k, command.UsageError{Err: fmt.Errorf("--node-resolv-conf %s: %w", node, err)}
 	}
 	return k, nil
 }
@@ -135,12 +137,12 @@ func writePodNames(w io.Writer, rows []podNames) error {
 		if hostname == "" {
 			hostname = "of the node"
 		}
-		fmt.Fprintf(w, "# Pod %s, hostname %s\n%s", printable(row.Pod), printable(hostname), printableLines(row.ResolvConf.String()))
+		fmt.Fprintf(w, "# Pod %s, hostname %s\n%s", table.Printable(row.Pod), table.Printable(hostname), printableLines(row.ResolvConf.String()))
 		for _, name := range row.Walk {
-			fmt.Fprintf(w, "# asks for %s\n", printable(name))
+			fmt.Fprintf(w, "# asks for %s\n", table.Printable(name))
 		}
 		for _, problem := range row.Problems {
-			fmt.Fprintf(w, "# problem: %s\n", printable(problem))
+			fmt.Fprintf(w, "# problem: %s\n", table.Printable(problem))
 		}
 	}
 	return nil
@@ -150,7 +152,7 @@ func printableLines(text string) string {
 	lines := strings.SplitAfter(text, "\n")
 	for i, line := range lines {
 		if body, ended := strings.CutSuffix(line, "\n"); ended {
-			lines[i] = printable(body) + "\n"
+			lines[i] = table.Printable(body) + "\n"
 		}
 	}
 	return strings.Join(lines, "")

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/dns"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/watch"
@@ -49,7 +50,7 @@ prints "serving ADDR:PORT" when it answers, and ends with 0 at SIGTERM. Names
 outside of its zones are refused, or forwarded to --upstream.`,
 		Example: `  nearlb dns serve -f manifests/ --listen 127.0.0.1:5353
   nearlb dns serve -f objects.yaml --listen [::1]:0 --upstream 192.0.2.53:53`,
-		Args: noArguments,
+		Args: command.NoArguments,
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVarP(&f.files, "filename", "f", nil, "`FILE|DIR` with Services, EndpointSlices, Namespaces, Pods, Nodes; - is standard input (repeatable)")
@@ -66,7 +67,7 @@ outside of its zones are refused, or forwarded to --upstream.`,
 	flags.BoolVar(&f.ignore, "ignore-empty-service", false, "a Service with a ClusterIP and without a ready endpoint does not exist")
 	flags.BoolVar(&f.podNames, "endpoint-pod-names", false, "name endpoints without hostname by their pod, not by their address")
 	f.logs.add(flags)
-	complete(cmd, "pods", func() []string { return podModes() })
+	command.Complete(cmd, "pods", func() []string { return podModes() })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		options, err := f.options()
 		if err != nil {
@@ -88,13 +89,13 @@ func (f *dnsFlags) options() (o dns.Options, err error) {
 	o = dns.Options{Pods: dns.PodRecords(f.pods), TTL: uint32(f.ttl), Zonal: f.zonal, IgnoreEmpty: f.ignore}
 	switch {
 	case len(f.files) == 0 || slices.Contains(f.files, ""):
-		return o, usagef("--filename is missing: name a file or directory of objects, or - for standard input")
+		return o, command.Usagef("--filename is missing: name a file or directory of objects, or - for standard input")
 	case f.listen == "":
-		return o, usagef("--listen is missing: want ADDR:PORT, as 127.0.0.1:5353")
+		return o, command.Usagef("--listen is missing: want ADDR:PORT, as 127.0.0.1:5353")
 	case !slices.Contains(podModes(), f.pods):
-		return o, usagef("--pods %q: want %s", f.pods, strings.Join(podModes(), ", "))
+		return o, command.Usagef("--pods %q: want %s", f.pods, strings.Join(podModes(), ", "))
 	case f.ttl < 0 || f.ttl > 3600:
-		return o, usagef("--ttl %d: want seconds from 0 to 3600", f.ttl)
+		return o, command.Usagef("--ttl %d: want seconds from 0 to 3600", f.ttl)
 	}
 	listen, err := listenAddress(f.listen)
 	if err != nil {
@@ -109,20 +110,20 @@ func (f *dnsFlags) options() (o dns.Options, err error) {
 	for _, zone := range o.ReverseZones {
 		zone := strings.ToLower(zone)
 		if !strings.HasSuffix("."+zone, ".in-addr.arpa") && !strings.HasSuffix("."+zone, ".ip6.arpa") {
-			return o, usagef("--reverse-zone %q: want in-addr.arpa, ip6.arpa or a zone in them", zone)
+			return o, command.Usagef("--reverse-zone %q: want in-addr.arpa, ip6.arpa or a zone in them", zone)
 		}
 	}
 	for _, text := range f.own {
 		ip, err := netip.ParseAddr(text)
 		if err != nil || ip.Zone() != "" {
-			return o, usagef("--own-address %q: want an IP address, as 192.0.2.53", text)
+			return o, command.Usagef("--own-address %q: want an IP address, as 192.0.2.53", text)
 		}
 		o.OwnAddresses = append(o.OwnAddresses, ip.Unmap())
 	}
 	servers, err := upstreams("upstream", f.upstream)
 	for _, server := range servers {
 		if answersAt(listen, server) {
-			return o, usagef("--upstream %v: this server answers there itself (--listen)", server)
+			return o, command.Usagef("--upstream %v: this server answers there itself (--listen)", server)
 		}
 	}
 	if len(servers) > 0 {
@@ -143,7 +144,7 @@ func listenAddress(text string) (netip.AddrPort, error) {
 		address, err = netip.ParseAddr(host)
 	}
 	if err != nil {
-		return netip.AddrPort{}, usagef("--listen %q: want ADDR:PORT, as 127.0.0.1:5353 or [::1]:5353", text)
+		return netip.AddrPort{}, command.Usagef("--listen %q: want ADDR:PORT, as 127.0.0.1:5353 or [::1]:5353", text)
 	}
 	return netip.AddrPortFrom(address, uint16(number)), nil
 }
@@ -158,7 +159,7 @@ func answersAt(listen, server netip.AddrPort) bool {
 // clusterZones are one or more: names of Services are in one.
 func clusterZones(texts []string) ([]string, error) {
 	if len(texts) == 0 {
-		return nil, usagef("--zone %q: want a domain name, as cluster.local", "")
+		return nil, command.Usagef("--zone %q: want a domain name, as cluster.local", "")
 	}
 	return zones("zone", texts)
 }
@@ -166,7 +167,7 @@ func clusterZones(texts []string) ([]string, error) {
 func zones(flag string, texts []string) (out []string, err error) {
 	for _, text := range texts {
 		if !dns.IsZone(text) {
-			return nil, usagef("--%s %q: want a domain name, as cluster.local", flag, text)
+			return nil, command.Usagef("--%s %q: want a domain name, as cluster.local", flag, text)
 		}
 		out = append(out, strings.TrimSuffix(text, "."))
 	}
@@ -181,7 +182,7 @@ func upstreams(flag string, texts []string) (out []netip.AddrPort, err error) {
 			server, err = netip.AddrPortFrom(ip, lb.NamesPort), nil
 		}
 		if err != nil || server.Port() == 0 {
-			return nil, usagef("--%s %q: want IP:PORT, as 192.0.2.53:53", flag, text)
+			return nil, command.Usagef("--%s %q: want IP:PORT, as 192.0.2.53:53", flag, text)
 		}
 		out = append(out, server)
 	}
@@ -193,7 +194,7 @@ func (f *dnsFlags) serve(ctx context.Context, in io.Reader, out io.Writer, log *
 	view := dns.NewView(dns.ViewOptions{Node: f.node, PodNames: f.podNames})
 	files, err := watch.FollowNames(f.files, in, log, view)
 	if err != nil {
-		return usageError{err}
+		return command.UsageError{Err: err}
 	}
 	server := dns.Server{Responder: dns.NewResponder(view, o), Address: f.listen, Log: log,
 		Ready: func(address string) { fmt.Fprintf(out, "serving %s\n", address) }}

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	wire "github.com/miekg/dns"
+
+	"github.com/nearlb/nearlb/pkg/command"
 )
 
 func TestANameServerOfFilesAnswersUntilItsEnd(t *testing.T) {
@@ -51,7 +53,7 @@ spec: {clusterIP: 10.96.0.10, ports: [{name: http, port: 80}]}
 		}
 	}
 	stop()
-	if status := <-ended; status != exitDone {
+	if status := <-ended; status != command.ExitDone {
 		t.Errorf("status %d: %s", status, &errOut)
 	}
 }
@@ -75,7 +77,7 @@ func TestANameServerRefusesFlagsThatMakeNoSense(t *testing.T) {
 		{"-f /no/such/file --listen :0", "/no/such/file"},
 	} {
 		var errOut bytes.Buffer
-		if status := run(t.Context(), append([]string{"dns", "serve"}, strings.Fields(row.args)...), nil, io.Discard, &errOut); status != exitUsage || !strings.Contains(errOut.String(), row.want) {
+		if status := run(t.Context(), append([]string{"dns", "serve"}, strings.Fields(row.args)...), nil, io.Discard, &errOut); status != command.ExitUsage || !strings.Contains(errOut.String(), row.want) {
 			t.Errorf("%s: status %d, %s", row.args, status, &errOut)
 		}
 	}

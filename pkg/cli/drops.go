@@ -14,7 +14,9 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/journal"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // dropFilter keeps the events that a person asked for.
@@ -37,17 +39,17 @@ a Service has it as an endpoint on this node, or with --dns-pods verified.`,
 		Example: `  nearlb drops --since 5m
   nearlb drops -f --service prod/web
   nearlb drops --client 10.244.1.7 --verdict reject -o jsonl`,
-		Args: noArguments,
+		Args: command.NoArguments,
 	}
 	f.add(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&only.client, "client", "", "only this client: `IP[:PORT]`, or a pod as namespace/name or name")
 	flags.StringVar(&only.verdict, "verdict", "", "only this `verdict`, drop or reject, or reason, as no-endpoints")
-	complete(cmd, "verdict", dropVerdicts)
+	command.Complete(cmd, "verdict", dropVerdicts)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		only.verdict = strings.ReplaceAll(only.verdict, "_", "-")
 		if only.verdict != "" && !slices.Contains(dropVerdicts(), only.verdict) {
-			return usagef("--verdict %q: want drop, reject, or one of their reasons: %s", only.verdict, strings.Join(dropVerdicts()[2:], ", "))
+			return command.Usagef("--verdict %q: want drop, reject, or one of their reasons: %s", only.verdict, strings.Join(dropVerdicts()[2:], ", "))
 		}
 		only.service, only.since = f.service, f.since.at
 		p := newDropPrinter(newNewsPrinter(cmd, &f, dropColumns), only)
@@ -88,16 +90,16 @@ func (f *dropFilter) keepsClient(d *journal.Drop) bool {
 	return port == 0 && d.Client == asked.String()
 }
 
-func dropColumns(now time.Time) []column[journal.Drop] {
-	return []column[journal.Drop]{
-		{heading: "TIME", cell: func(d journal.Drop) string { return clock(d.Time, now) }},
-		{heading: "VERDICT", cell: func(d journal.Drop) string { return d.Verdict + ": " + d.Reason }},
-		{heading: "CLIENT", cell: func(d journal.Drop) string { return clientText(d.Client, d.ClientPod) }},
-		{heading: "FRONTEND", cell: func(d journal.Drop) string { return d.Frontend + "/" + d.Protocol }},
-		{heading: "SERVICE", cell: func(d journal.Drop) string { return withPort(d.Service, d.Port) }},
-		{heading: "HOOK", wide: true, cell: func(d journal.Drop) string { return d.Hook }},
-		{heading: "ADDRESS", wide: true, cell: func(d journal.Drop) string { return d.Client }},
-		{heading: "NODE", wide: true, cell: func(d journal.Drop) string { return d.Node }},
+func dropColumns(now time.Time) []table.Column[journal.Drop] {
+	return []table.Column[journal.Drop]{
+		{Heading: "TIME", Cell: func(d journal.Drop) string { return clock(d.Time, now) }},
+		{Heading: "VERDICT", Cell: func(d journal.Drop) string { return d.Verdict + ": " + d.Reason }},
+		{Heading: "CLIENT", Cell: func(d journal.Drop) string { return clientText(d.Client, d.ClientPod) }},
+		{Heading: "FRONTEND", Cell: func(d journal.Drop) string { return d.Frontend + "/" + d.Protocol }},
+		{Heading: "SERVICE", Cell: func(d journal.Drop) string { return table.WithPort(d.Service, d.Port) }},
+		{Heading: "HOOK", Wide: true, Cell: func(d journal.Drop) string { return d.Hook }},
+		{Heading: "ADDRESS", Wide: true, Cell: func(d journal.Drop) string { return d.Client }},
+		{Heading: "NODE", Wide: true, Cell: func(d journal.Drop) string { return d.Node }},
 	}
 }
 

@@ -12,7 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/journal"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 func sampleDrop() journal.Drop {
@@ -22,7 +24,7 @@ func sampleDrop() journal.Drop {
 
 func TestADropHasTheFieldsOfTheContract(t *testing.T) {
 	var out bytes.Buffer
-	if err := writeJSONLine(&out, sampleDrop()); err != nil {
+	if err := command.WriteJSONLine(&out, sampleDrop()); err != nil {
 		t.Fatal(err)
 	}
 	want := `{"node":"n1","time":"2026-01-02T03:04:05.000000006Z","verdict":"drop","reason":"no-local-endpoints","service":"prod/web","port":"http",` +
@@ -91,13 +93,13 @@ func TestDropsSayHowManyPacketsTheyLackWhereverTheyArePrinted(t *testing.T) {
 		news      []agent.News
 		out, errs string
 	}{
-		{formatTable, false, []agent.News{drop, more}, table + lacks, ""},
-		{formatTable, false, []agent.News{drop}, table, ""}, // the counters could not be read
-		{formatTable, false, nil, "nothing\n", ""},
-		{formatTable, true, []agent.News{drop, more, more}, table, lacks},
-		{formatJSONL, false, []agent.News{drop, more}, string(text) + "\n", lacks},
-		{formatTable, false, []agent.News{{Unsampled: &journal.Unsampled{}}}, "nothing\n", ""},
-		{formatJSONL, true, []agent.News{{Forgotten: 3}}, "", "nearlb: 3 packets are missing here: they came faster than they were read\n"},
+		{command.FormatTable, false, []agent.News{drop, more}, table + lacks, ""},
+		{command.FormatTable, false, []agent.News{drop}, table, ""}, // the counters could not be read
+		{command.FormatTable, false, nil, "nothing\n", ""},
+		{command.FormatTable, true, []agent.News{drop, more, more}, table, lacks},
+		{command.FormatJSONL, false, []agent.News{drop, more}, string(text) + "\n", lacks},
+		{command.FormatTable, false, []agent.News{{Unsampled: &journal.Unsampled{}}}, "nothing\n", ""},
+		{command.FormatJSONL, true, []agent.News{{Forgotten: 3}}, "", "nearlb: 3 packets are missing here: they came faster than they were read\n"},
 	} {
 		out, errs := printed(t, row.format, row.follow, row.news...)
 		if diff := cmp.Diff([]string{row.out, row.errs}, []string{out, errs}); diff != "" {
@@ -108,7 +110,7 @@ func TestDropsSayHowManyPacketsTheyLackWhereverTheyArePrinted(t *testing.T) {
 
 func TestATableThatIsFollowedDoesNotBecomeNarrower(t *testing.T) {
 	var out bytes.Buffer
-	s := newStream(&out, false, []column[string]{{heading: "A", cell: func(r string) string { return r }}, {heading: "B", cell: func(string) string { return "b" }}})
+	s := newStream(&out, false, []table.Column[string]{{Heading: "A", Cell: func(r string) string { return r }}, {Heading: "B", Cell: func(string) string { return "b" }}})
 	for _, text := range []string{"xx", "xxxx", "x"} {
 		if err := s.write(0, text); err != nil {
 			t.Fatal(err)

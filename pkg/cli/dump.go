@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/maps"
 
 	"github.com/nearlb/nearlb/pkg/table"
@@ -26,7 +27,7 @@ type dump[R any] struct {
 	filters             int // byService ...
 	rows                func(*maps.Reader) iter.Seq2[R, error]
 	keep                func(R, *filter) bool
-	columns             []column[R]
+	columns             []table.Column[R]
 	service             func(R) string // namespace/name, of commands that take a Service's NAME and have -o name; nil: others
 	empty               string         // what it means that there are none
 
@@ -43,18 +44,18 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 	var again watchFlags
 	var bare bool
 	pins := &live.pins
-	cmd := &cobra.Command{Use: d.use, Short: d.short, Example: d.example, Args: noArguments}
+	cmd := &cobra.Command{Use: d.use, Short: d.short, Example: d.example, Args: command.NoArguments}
 	live.add(cmd.Flags())
 	only.add(cmd, d.filters, pins)
 	for _, add := range more {
 		add(cmd, &only)
 	}
-	formats := []string{formatTable, formatWide, formatJSON, formatJSONL, formatYAML}
+	formats := []string{command.FormatTable, command.FormatWide, command.FormatJSON, command.FormatJSONL, command.FormatYAML}
 	if d.service != nil {
-		formats = append(formats, formatName)
+		formats = append(formats, command.FormatName)
 		takesName(cmd, pins)
 	}
-	output := addOutputFlag(cmd, append(formats, formatJSONPath)...)
+	output := command.AddOutputFlag(cmd, append(formats, command.FormatJSONPath)...)
 	var order sortFlag
 	order.add(cmd)
 	cmd.Flags().BoolVar(&bare, "no-headers", false, "tables without their headings")
@@ -72,7 +73,7 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 		if only.narrows() {
 			show.empty = "Nothing matches the filters."
 		}
-		owner := tableOwner{live: &live, notes: notesOf(cmd.ErrOrStderr(), &again, output.value)}
+		owner := tableOwner{live: &live, notes: notesOf(cmd.ErrOrStderr(), &again, output.Value)}
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
 			owner.look(w, width)
 			return pins.read(func(reader *maps.Reader) error {
@@ -92,10 +93,10 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 				if d.ready != nil {
 					d.ready(rows)
 				}
-				if output.value == formatName {
+				if output.Value == command.FormatName {
 					return d.printNames(w, rows)
 				}
-				if d.ask != nil && output.value != formatTable {
+				if d.ask != nil && output.Value != command.FormatTable {
 					err := owner.ask(func() error { return d.ask(cmd.Context(), &live, rows) })
 					owner.unanswered(w, width, "", err)
 				}
@@ -112,7 +113,7 @@ func (d dump[R]) printNames(w io.Writer, rows []R) error {
 	for _, row := range rows {
 		if name := d.service(row); !told[name] {
 			told[name] = true
-			if _, err := fmt.Fprintln(w, printable(name)); err != nil {
+			if _, err := fmt.Fprintln(w, table.Printable(name)); err != nil {
 				return err
 			}
 		}
@@ -156,7 +157,7 @@ func (f *watchFlags) run(ctx context.Context, out io.Writer, print func(w io.Wri
 		return print(out, table.TerminalWidth(out))
 	}
 	if f.interval < 100*time.Millisecond {
-		return usagef("--interval %v: want 100ms or more", f.interval)
+		return command.Usagef("--interval %v: want 100ms or more", f.interval)
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()

@@ -5,6 +5,8 @@ package cli
 import (
 	"slices"
 	"time"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // differences turns totals into what came a second, from one print of --watch to the next.
@@ -33,11 +35,11 @@ func (d *differences[R]) follow(rows []R, now time.Time) {
 
 // at is the command with the columns of a time.
 func (d dump[R]) at(watched bool) dump[R] {
-	hidden := eachSecond
+	hidden := table.EachSecond
 	if watched {
-		hidden = oncePrint
+		hidden = table.OncePrint
 	}
-	d.columns = slices.DeleteFunc(slices.Clone(d.columns), func(c column[R]) bool { return c.when == hidden })
+	d.columns = slices.DeleteFunc(slices.Clone(d.columns), func(c table.Column[R]) bool { return c.When == hidden })
 	return d
 }
 

@@ -5,8 +5,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,8 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/explain"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/plan"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 func servicesCommand() *cobra.Command {
@@ -35,24 +36,24 @@ func servicesCommand() *cobra.Command {
 			now.DroppedPerSecond = gained(before.Dropped, now.Dropped, seconds)
 		},
 		empty: "No services: the agent has published none.",
-		columns: []column[maps.FrontendRow]{
-			{heading: "SERVICE", cell: func(r maps.FrontendRow) string { return withPort(r.Service, r.Port) }},
-			{heading: "KIND", cell: func(r maps.FrontendRow) string { return r.Kind }},
-			{heading: "FRONTEND", cell: func(r maps.FrontendRow) string { return hostPort(r.Address, r.FrontendPort) + "/" + r.Protocol }},
-			{heading: "FROM THIS NODE", cell: func(r maps.FrontendRow) string { return liveSideText(r.Internal) }},
-			{heading: "FROM OUTSIDE", wide: true, cell: func(r maps.FrontendRow) string { return liveSideText(r.External) }},
-			outside(func(r maps.FrontendRow) (string, string) { return liveSideText(r.Internal), liveSideText(r.External) }),
-			{heading: "TO OTHER NODES", wide: true, cell: func(r maps.FrontendRow) string { return offNodeText(r) }},
-			{heading: "OPEN", wide: true, right: true, cell: func(r maps.FrontendRow) string { return count(r.Open) }},
-			{heading: "NEW/S", when: eachSecond, right: true, cell: once(func(r maps.FrontendRow) string { return perSecond(r.NewPerSecond, rate) })},
-			{heading: "TOTAL", wide: true, when: oncePrint, right: true, cell: once(func(r maps.FrontendRow) string { return count(r.Connections) })},
-			{heading: "REJECTED", wide: true, when: oncePrint, right: true, cell: once(func(r maps.FrontendRow) string { return count(r.Rejected) })},
-			{heading: "REJECTED/S", wide: true, when: eachSecond, right: true, cell: once(func(r maps.FrontendRow) string { return perSecond(r.RejectedPerSecond, rate) })},
-			{heading: "DROPPED", wide: true, when: oncePrint, right: true, cell: once(func(r maps.FrontendRow) string { return count(r.Dropped) })},
-			{heading: "DROPPED/S", wide: true, when: eachSecond, right: true, cell: once(func(r maps.FrontendRow) string { return perSecond(r.DroppedPerSecond, rate) })},
-			{heading: "AFFINITY", wide: true, right: true, cell: func(r maps.FrontendRow) string { return secondsText(int64(r.AffinitySeconds)) }},
-			{heading: "SOURCES", wide: true, cell: func(r maps.FrontendRow) string { return strings.Join(r.SourceRanges, ",") }},
-			{heading: "ANNOTATIONS", wide: true, cell: func(r maps.FrontendRow) string { return annotationsText(r.Annotations) }},
+		columns: []table.Column[maps.FrontendRow]{
+			{Heading: "SERVICE", Cell: func(r maps.FrontendRow) string { return table.WithPort(r.Service, r.Port) }},
+			{Heading: "KIND", Cell: func(r maps.FrontendRow) string { return r.Kind }},
+			{Heading: "FRONTEND", Cell: func(r maps.FrontendRow) string { return table.HostPort(r.Address, r.FrontendPort) + "/" + r.Protocol }},
+			{Heading: "FROM THIS NODE", Cell: func(r maps.FrontendRow) string { return liveSideText(r.Internal) }},
+			{Heading: "FROM OUTSIDE", Wide: true, Cell: func(r maps.FrontendRow) string { return liveSideText(r.External) }},
+			plan.Outside(func(r maps.FrontendRow) (string, string) { return liveSideText(r.Internal), liveSideText(r.External) }),
+			{Heading: "TO OTHER NODES", Wide: true, Cell: func(r maps.FrontendRow) string { return offNodeText(r) }},
+			{Heading: "OPEN", Wide: true, Right: true, Cell: func(r maps.FrontendRow) string { return count(r.Open) }},
+			{Heading: "NEW/S", When: table.EachSecond, Right: true, Cell: once(func(r maps.FrontendRow) string { return perSecond(r.NewPerSecond, rate) })},
+			{Heading: "TOTAL", Wide: true, When: table.OncePrint, Right: true, Cell: once(func(r maps.FrontendRow) string { return count(r.Connections) })},
+			{Heading: "REJECTED", Wide: true, When: table.OncePrint, Right: true, Cell: once(func(r maps.FrontendRow) string { return count(r.Rejected) })},
+			{Heading: "REJECTED/S", Wide: true, When: table.EachSecond, Right: true, Cell: once(func(r maps.FrontendRow) string { return perSecond(r.RejectedPerSecond, rate) })},
+			{Heading: "DROPPED", Wide: true, When: table.OncePrint, Right: true, Cell: once(func(r maps.FrontendRow) string { return count(r.Dropped) })},
+			{Heading: "DROPPED/S", Wide: true, When: table.EachSecond, Right: true, Cell: once(func(r maps.FrontendRow) string { return perSecond(r.DroppedPerSecond, rate) })},
+			{Heading: "AFFINITY", Wide: true, Right: true, Cell: func(r maps.FrontendRow) string { return table.SecondsText(int64(r.AffinitySeconds)) }},
+			{Heading: "SOURCES", Wide: true, Cell: func(r maps.FrontendRow) string { return strings.Join(r.SourceRanges, ",") }},
+			{Heading: "ANNOTATIONS", Wide: true, Cell: func(r maps.FrontendRow) string { return annotationsText(r.Annotations) }},
 		},
 	}.command()
 }
@@ -172,26 +173,26 @@ func backendsCommand() *cobra.Command {
 	return cmd
 }
 
-func backendColumns() []column[maps.BackendRow] {
-	return slices.Concat([]column[maps.BackendRow]{
-		{heading: "SERVICE", cell: func(r maps.BackendRow) string { return withPort(r.Service, r.Port) }},
-		{heading: "BACKEND", cell: func(r maps.BackendRow) string { return hostPort(r.Address, r.BackendPort) + "/" + r.Protocol }},
-		{heading: "NODE", cell: func(r maps.BackendRow) string { return r.Node }},
-		{heading: "ZONE", cell: func(r maps.BackendRow) string { return r.Zone }},
-		{heading: "TIER", cell: func(r maps.BackendRow) string { return r.Tier }},
-		{heading: "STATE", cell: backendState},
-		{heading: "OPEN", right: true, cell: func(r maps.BackendRow) string { return count(r.Open) }},
-		{heading: "OTHERS' OPEN", wide: true, right: true, cell: openOthers},
-		{heading: "TOTAL", when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.Connections) }},
-		{heading: "NEW/S", when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.NewPerSecond, rate) }},
-		{heading: "IN/S", wide: true, when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.BytesToPerSecond, sizeRate) }},
-		{heading: "OUT/S", wide: true, when: eachSecond, right: true, cell: func(r maps.BackendRow) string { return perSecond(r.BytesFromPerSecond, sizeRate) }},
-	}, troubleColumns(), []column[maps.BackendRow]{
-		{heading: "LISTS", wide: true, cell: func(r maps.BackendRow) string { return strings.Join(r.Lists, ",") }},
-		{heading: "PACKETS TO", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsTo) }},
-		{heading: "BYTES TO", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesTo) }},
-		{heading: "PACKETS FROM", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return count(r.PacketsFrom) }},
-		{heading: "BYTES FROM", wide: true, when: oncePrint, right: true, cell: func(r maps.BackendRow) string { return size(r.BytesFrom) }},
+func backendColumns() []table.Column[maps.BackendRow] {
+	return slices.Concat([]table.Column[maps.BackendRow]{
+		{Heading: "SERVICE", Cell: func(r maps.BackendRow) string { return table.WithPort(r.Service, r.Port) }},
+		{Heading: "BACKEND", Cell: func(r maps.BackendRow) string { return table.HostPort(r.Address, r.BackendPort) + "/" + r.Protocol }},
+		{Heading: "NODE", Cell: func(r maps.BackendRow) string { return r.Node }},
+		{Heading: "ZONE", Cell: func(r maps.BackendRow) string { return r.Zone }},
+		{Heading: "TIER", Cell: func(r maps.BackendRow) string { return r.Tier }},
+		{Heading: "STATE", Cell: backendState},
+		{Heading: "OPEN", Right: true, Cell: func(r maps.BackendRow) string { return count(r.Open) }},
+		{Heading: "OTHERS' OPEN", Wide: true, Right: true, Cell: openOthers},
+		{Heading: "TOTAL", When: table.OncePrint, Right: true, Cell: func(r maps.BackendRow) string { return count(r.Connections) }},
+		{Heading: "NEW/S", When: table.EachSecond, Right: true, Cell: func(r maps.BackendRow) string { return perSecond(r.NewPerSecond, rate) }},
+		{Heading: "IN/S", Wide: true, When: table.EachSecond, Right: true, Cell: func(r maps.BackendRow) string { return perSecond(r.BytesToPerSecond, sizeRate) }},
+		{Heading: "OUT/S", Wide: true, When: table.EachSecond, Right: true, Cell: func(r maps.BackendRow) string { return perSecond(r.BytesFromPerSecond, sizeRate) }},
+	}, troubleColumns(), []table.Column[maps.BackendRow]{
+		{Heading: "LISTS", Wide: true, Cell: func(r maps.BackendRow) string { return strings.Join(r.Lists, ",") }},
+		{Heading: "PACKETS TO", Wide: true, When: table.OncePrint, Right: true, Cell: func(r maps.BackendRow) string { return count(r.PacketsTo) }},
+		{Heading: "BYTES TO", Wide: true, When: table.OncePrint, Right: true, Cell: func(r maps.BackendRow) string { return size(r.BytesTo) }},
+		{Heading: "PACKETS FROM", Wide: true, When: table.OncePrint, Right: true, Cell: func(r maps.BackendRow) string { return count(r.PacketsFrom) }},
+		{Heading: "BYTES FROM", Wide: true, When: table.OncePrint, Right: true, Cell: func(r maps.BackendRow) string { return size(r.BytesFrom) }},
 	})
 }
 
@@ -204,19 +205,19 @@ func openOthers(r maps.BackendRow) string {
 }
 
 // troubleColumns are those by which a slow or dead backend is told.
-func troubleColumns() []column[maps.BackendRow] {
-	return []column[maps.BackendRow]{
-		{heading: "SHARE", wide: true, right: true, needed: func(r maps.BackendRow) bool { return r.Less }, cell: tierShare},
-		{heading: "REFUSED", wide: true, right: true, needed: func(r maps.BackendRow) bool { return r.Refused > 0 },
-			cell: func(r maps.BackendRow) string { return count(r.Refused) }},
-		{heading: "UNANSWERED", wide: true, right: true, needed: func(r maps.BackendRow) bool { return r.Unanswered > 0 },
-			cell: func(r maps.BackendRow) string { return count(r.Unanswered) }},
-		{heading: "SYN P50", wide: true, right: true, cell: func(r maps.BackendRow) string { return microseconds(r.SYN50) }},
-		{heading: "SYN P99", wide: true, right: true, needed: func(r maps.BackendRow) bool { return r.SYN99 != nil && *r.SYN99 >= slowAnswer },
-			cell: func(r maps.BackendRow) string { return microseconds(r.SYN99) }},
-		{heading: "LAST REPLY", wide: true, right: true, needed: func(r maps.BackendRow) bool { return r.Refused+r.Unanswered > 0 || r.EjectedUntil != "" }, cell: lastReply},
-		{heading: "LEFT OUT UNTIL", wide: true, cell: func(r maps.BackendRow) string { return r.EjectedUntil }},
-		{heading: "BECAUSE", wide: true, cell: func(r maps.BackendRow) string { return r.EjectedBecause }},
+func troubleColumns() []table.Column[maps.BackendRow] {
+	return []table.Column[maps.BackendRow]{
+		{Heading: "SHARE", Wide: true, Right: true, Needed: func(r maps.BackendRow) bool { return r.Less }, Cell: tierShare},
+		{Heading: "REFUSED", Wide: true, Right: true, Needed: func(r maps.BackendRow) bool { return r.Refused > 0 },
+			Cell: func(r maps.BackendRow) string { return count(r.Refused) }},
+		{Heading: "UNANSWERED", Wide: true, Right: true, Needed: func(r maps.BackendRow) bool { return r.Unanswered > 0 },
+			Cell: func(r maps.BackendRow) string { return count(r.Unanswered) }},
+		{Heading: "SYN P50", Wide: true, Right: true, Cell: func(r maps.BackendRow) string { return microseconds(r.SYN50) }},
+		{Heading: "SYN P99", Wide: true, Right: true, Needed: func(r maps.BackendRow) bool { return r.SYN99 != nil && *r.SYN99 >= slowAnswer },
+			Cell: func(r maps.BackendRow) string { return microseconds(r.SYN99) }},
+		{Heading: "LAST REPLY", Wide: true, Right: true, Needed: func(r maps.BackendRow) bool { return r.Refused+r.Unanswered > 0 || r.EjectedUntil != "" }, Cell: lastReply},
+		{Heading: "LEFT OUT UNTIL", Wide: true, Cell: func(r maps.BackendRow) string { return r.EjectedUntil }},
+		{Heading: "BECAUSE", Wide: true, Cell: func(r maps.BackendRow) string { return r.EjectedBecause }},
 	}
 }
 
@@ -246,7 +247,7 @@ func tierShare(r maps.BackendRow) string {
 	if r.Share == nil {
 		return ""
 	}
-	return shareText(*r.Share)
+	return plan.ShareText(*r.Share)
 }
 
 func lastReply(r maps.BackendRow) string {
@@ -256,12 +257,9 @@ func lastReply(r maps.BackendRow) string {
 	return idle(*r.LastReplySeconds) + " ago"
 }
 
-// stateEjected stands in tables for the state of a backend that new connections leave out. JSON has the state, and ejectedUntil.
-const stateEjected = "ejected"
-
 func backendState(r maps.BackendRow) string {
 	if r.EjectedUntil != "" {
-		return stateEjected
+		return explain.Ejected
 	}
 	return r.State
 }
@@ -276,12 +274,12 @@ func affinityCommand() *cobra.Command {
 			return f.keepsService(r.Service, r.Port) && f.backend.keeps(r.Backend, r.BackendPort) && f.client.keeps(r.Client, 0)
 		},
 		empty: "No affinity: no client of a Service with session affinity is remembered.",
-		columns: []column[maps.AffinityRow]{
-			{heading: "CLIENT", cell: func(r maps.AffinityRow) string { return r.Client.String() }},
-			{heading: "SERVICE", cell: func(r maps.AffinityRow) string { return withPort(r.Service, r.Port) + "/" + r.Protocol }},
-			{heading: "BACKEND", cell: func(r maps.AffinityRow) string { return hostPort(r.Backend, r.BackendPort) }},
-			{heading: "BACKEND IS", cell: func(r maps.AffinityRow) string { return r.State }},
-			{heading: "IDLE", right: true, cell: func(r maps.AffinityRow) string { return idle(r.IdleSeconds) }},
+		columns: []table.Column[maps.AffinityRow]{
+			{Heading: "CLIENT", Cell: func(r maps.AffinityRow) string { return r.Client.String() }},
+			{Heading: "SERVICE", Cell: func(r maps.AffinityRow) string { return table.WithPort(r.Service, r.Port) + "/" + r.Protocol }},
+			{Heading: "BACKEND", Cell: func(r maps.AffinityRow) string { return table.HostPort(r.Backend, r.BackendPort) }},
+			{Heading: "BACKEND IS", Cell: func(r maps.AffinityRow) string { return r.State }},
+			{Heading: "IDLE", Right: true, Cell: func(r maps.AffinityRow) string { return idle(r.IdleSeconds) }},
 		},
 	}.command()
 }
@@ -297,14 +295,14 @@ func verdictsCommand() *cobra.Command {
 		rates: func(before, now *maps.VerdictRow, seconds float64) {
 			now.PacketsPerSecond, now.BytesPerSecond = gained(before.Packets, now.Packets, seconds), gained(before.Bytes, now.Bytes, seconds)
 		},
-		columns: []column[maps.VerdictRow]{
-			{heading: "HOOK", cell: func(r maps.VerdictRow) string { return r.Hook }},
-			{heading: "VERDICT", cell: func(r maps.VerdictRow) string { return r.Verdict }},
-			{heading: "REASON", cell: func(r maps.VerdictRow) string { return r.Reason }},
-			{heading: "PACKETS", when: oncePrint, right: true, cell: func(r maps.VerdictRow) string { return count(r.Packets) }},
-			{heading: "BYTES", when: oncePrint, right: true, cell: func(r maps.VerdictRow) string { return size(r.Bytes) }},
-			{heading: "PACKETS/S", when: eachSecond, right: true, cell: func(r maps.VerdictRow) string { return perSecond(r.PacketsPerSecond, rate) }},
-			{heading: "BYTES/S", when: eachSecond, right: true, cell: func(r maps.VerdictRow) string { return perSecond(r.BytesPerSecond, sizeRate) }},
+		columns: []table.Column[maps.VerdictRow]{
+			{Heading: "HOOK", Cell: func(r maps.VerdictRow) string { return r.Hook }},
+			{Heading: "VERDICT", Cell: func(r maps.VerdictRow) string { return r.Verdict }},
+			{Heading: "REASON", Cell: func(r maps.VerdictRow) string { return r.Reason }},
+			{Heading: "PACKETS", When: table.OncePrint, Right: true, Cell: func(r maps.VerdictRow) string { return count(r.Packets) }},
+			{Heading: "BYTES", When: table.OncePrint, Right: true, Cell: func(r maps.VerdictRow) string { return size(r.Bytes) }},
+			{Heading: "PACKETS/S", When: table.EachSecond, Right: true, Cell: func(r maps.VerdictRow) string { return perSecond(r.PacketsPerSecond, rate) }},
+			{Heading: "BYTES/S", When: table.EachSecond, Right: true, Cell: func(r maps.VerdictRow) string { return perSecond(r.BytesPerSecond, sizeRate) }},
 		},
 	}.command(allFlag("those that counted nothing too"))
 }
@@ -318,15 +316,7 @@ func liveSideText(side maps.SideRow) string {
 	for i, tier := range side.Tiers {
 		tiers[i] = fmt.Sprintf("%d in %s", len(tier.Backends), tier.Tier)
 	}
-	return sideWords(side.Action, side.Reason, side.Note, tiers)
-}
-
-// hostPort is an address and its port; "" for none.
-func hostPort(address netip.Addr, port uint16) string {
-	if !address.IsValid() {
-		return ""
-	}
-	return net.JoinHostPort(address.String(), strconv.Itoa(int(port)))
+	return plan.SideWords(side.Action, side.Reason, side.Note, tiers)
 }
 
 func count(n uint64) string { return strconv.FormatUint(n, 10) }
@@ -356,4 +346,12 @@ func idle(seconds int64) string {
 		return fmt.Sprintf("%dm", seconds/60)
 	}
 	return fmt.Sprintf("%dh", seconds/3600)
+}
+
+// orNothing leaves out what does not apply.
+func orNothing(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/nearlb/nearlb/pkg/command"
 )
 
 // The command line comes before the environment, and that before the directory of a ConfigMap.
@@ -26,7 +28,7 @@ func TestFlagsComeFromADirectoryWhereNothingElseSetsThem(t *testing.T) {
 	if err := flags.Parse([]string{"--zone=of-the-command-line"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := fromEnvironment(flags); err != nil {
+	if err := command.FromEnvironment(flags); err != nil {
 		t.Fatal(err)
 	}
 	var warned []string

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/explain"
 	"github.com/nearlb/nearlb/pkg/lb"
 
@@ -26,7 +27,7 @@ endpoints, states, causes and changes. Without a word it lists all of them.`,
 		Example: "  nearlb explain no-local-endpoints\n  nearlb explain draining\n  nearlb explain -o json",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usagef("%d arguments: want one word", len(args))
+				return command.Usagef("%d arguments: want one word", len(args))
 			}
 			return nil
 		},
@@ -37,7 +38,7 @@ endpoints, states, causes and changes. Without a word it lists all of them.`,
 			return spellings(), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	output := addOutputFlag(cmd, formatTable, formatJSON, formatJSONL, formatYAML)
+	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatJSONL, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		words := explain.Words()
 		if len(args) > 0 {
@@ -52,8 +53,8 @@ endpoints, states, causes and changes. Without a word it lists all of them.`,
 			words[i] = words[i].Anywhere()
 		}
 		out := cmd.OutOrStdout()
-		if output.value != formatTable {
-			return writeRows(out, 0, output.value, nil, words)
+		if output.Value != command.FormatTable {
+			return command.WriteRows(out, 0, output.Value, nil, words)
 		}
 		width := table.TerminalWidth(out)
 		if len(args) == 0 {
@@ -65,9 +66,9 @@ endpoints, states, causes and changes. Without a word it lists all of them.`,
 				fmt.Fprintln(out)
 			}
 			fmt.Fprintf(out, "%s (%s)\n", w.Word, w.Kind)
-			writeFolded(out, width, "  ", sentence(w.Text))
+			table.WriteFolded(out, width, "  ", sentence(w.Text))
 			if w.Do != "" {
-				writeFolded(out, width, "  ", ended("What to do: "+w.Do))
+				table.WriteFolded(out, width, "  ", ended("What to do: "+w.Do))
 			}
 		}
 		return nil
@@ -113,6 +114,6 @@ func writeVocabulary(w io.Writer, width int, words []explain.Word) {
 		width = 80
 	}
 	for _, kind := range kinds {
-		writeFolded(w, width, fmt.Sprintf("%-13s  ", kind), strings.Join(of[kind], ", "))
+		table.WriteFolded(w, width, fmt.Sprintf("%-13s  ", kind), strings.Join(of[kind], ", "))
 	}
 }

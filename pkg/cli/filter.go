@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nearlb/nearlb/pkg/command"
 )
 
 // filter keeps the rows that a person asked for. What was not asked for is zero and keeps everything.
@@ -83,14 +85,14 @@ func (f *filter) add(cmd *cobra.Command, which int, pins *pinFlags) {
 	flags := cmd.Flags()
 	if which&byService != 0 {
 		flags.StringVar(&f.service, "service", "", "only this Service: `namespace/name[:port]`, or its name in any namespace")
-		complete(cmd, "service", func() []string { return liveServices(pins) })
+		command.Complete(cmd, "service", func() []string { return liveServices(pins) })
 		flags.StringVarP(&f.namespace, "namespace", "n", "", "only Services of this `namespace`")
 		flags.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "of all namespaces, as without --namespace")
-		complete(cmd, "namespace", func() []string { return liveNamespaces(pins) })
+		command.Complete(cmd, "namespace", func() []string { return liveNamespaces(pins) })
 	}
 	if which&byNode != 0 {
 		flags.StringVar(&f.node, "node", "", "only what has to do with backends on the node of this `name`")
-		complete(cmd, "node", func() []string { return liveNodes(pins) })
+		command.Complete(cmd, "node", func() []string { return liveNodes(pins) })
 	}
 	if which&byBackend != 0 {
 		flags.Var(&f.backend, "backend", "only this backend")
@@ -107,7 +109,7 @@ func (f *filter) add(cmd *cobra.Command, which int, pins *pinFlags) {
 func takesName(cmd *cobra.Command, pins *pinFlags) {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 1 {
-			return usagef("%d arguments: %s takes the name of one Service", len(args), cmd.CommandPath())
+			return command.Usagef("%d arguments: %s takes the name of one Service", len(args), cmd.CommandPath())
 		}
 		return nil
 	}
@@ -122,16 +124,16 @@ func takesName(cmd *cobra.Command, pins *pinFlags) {
 // take takes a Service's name from the arguments, and refuses what excludes it.
 func (f *filter) take(args []string) error {
 	if f.everywhere && f.namespace != "" {
-		return usagef("--namespace and --all-namespaces exclude each other")
+		return command.Usagef("--namespace and --all-namespaces exclude each other")
 	}
 	if len(args) == 0 {
 		return nil
 	}
 	if f.service != "" && f.service != args[0] {
-		return usagef("argument %q and --service %s: name one Service", args[0], f.service)
+		return command.Usagef("argument %q and --service %s: name one Service", args[0], f.service)
 	}
 	if args[0] == "" {
-		return usagef("argument \"\": want the name of a Service, as web or prod/web")
+		return command.Usagef("argument \"\": want the name of a Service, as web or prod/web")
 	}
 	f.service = args[0]
 	return nil

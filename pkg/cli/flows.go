@@ -11,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 func flowsCommand() *cobra.Command {
@@ -42,7 +44,7 @@ first question waits a second, so that there is something to show.`,
   nearlb flows --group-by client
   nearlb flows --backend 10.244.2.10 --sort-by -idleSeconds
   nearlb flows --bytes --group-by client --sort-by -bytesReceived -w`,
-		Args: noArguments,
+		Args: command.NoArguments,
 	}
 	flags := cmd.Flags()
 	pins := &live.pins
@@ -51,12 +53,12 @@ first question waits a second, so that there is something to show.`,
 	flags.BoolVar(&only.all, "all", false, "those that have ended, too")
 	flags.BoolVar(&bytes, "bytes", false, "count bytes of each flow from now on, and show them")
 	flags.Var(&states, "state", "only flows in these `states`: "+strings.Join(maps.FlowStates(), ", "))
-	complete(cmd, "state", maps.FlowStates)
+	command.Complete(cmd, "state", maps.FlowStates)
 	flags.StringVar(&group, "group-by", "", "count flows by `WHAT`: client, service or backend")
-	complete(cmd, "group-by", func() []string { return []string{"client", "service", "backend"} })
+	command.Complete(cmd, "group-by", func() []string { return []string{"client", "service", "backend"} })
 	order.add(cmd)
-	formats := []string{formatTable, formatWide, formatJSON, formatJSONL, formatYAML, formatJSONPath}
-	output := addOutputFlag(cmd, formats...)
+	formats := []string{command.FormatTable, command.FormatWide, command.FormatJSON, command.FormatJSONL, command.FormatYAML, command.FormatJSONPath}
+	output := command.AddOutputFlag(cmd, formats...)
 	flags.BoolVar(&bare, "no-headers", false, "tables without their headings")
 	again.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -64,10 +66,10 @@ first question waits a second, so that there is something to show.`,
 			return err
 		}
 		keep := func(r *maps.FlowRow) bool {
-			return states.keeps(r.State, only.all) && keepFlow(r, &only) && (output.value != formatTable || !slices.Contains(r.Flags, "alias"))
+			return states.keeps(r.State, only.all) && keepFlow(r, &only) && (output.Value != command.FormatTable || !slices.Contains(r.Flags, "alias"))
 		}
 		list := func(reader *maps.Reader) iter.Seq2[maps.FlowRow, error] { return sieve(reader.Flows(), keep) }
-		counting := flowCounting{owner: tableOwner{live: &live, notes: notesOf(cmd.ErrOrStderr(), &again, output.value)}}
+		counting := flowCounting{owner: tableOwner{live: &live, notes: notesOf(cmd.ErrOrStderr(), &again, output.Value)}}
 		if bytes {
 			list = func(reader *maps.Reader) iter.Seq2[maps.FlowRow, error] { return sieve(reader.CountedFlows(), keep) }
 		}
@@ -168,22 +170,22 @@ func (f *stateFlag) keeps(state string, all bool) bool {
 	return all || maps.GoesOn(state)
 }
 
-func flowColumns() []column[maps.FlowRow] {
-	return []column[maps.FlowRow]{
-		{heading: "CLIENT", cell: func(r maps.FlowRow) string { return hostPort(r.Client, r.ClientPort) }},
-		{heading: "FRONTEND", cell: func(r maps.FlowRow) string { return hostPort(r.Frontend, r.FrontendPort) + "/" + r.Protocol }},
-		{heading: "BACKEND", cell: func(r maps.FlowRow) string { return hostPort(r.Backend, r.BackendPort) }},
-		{heading: "STATE", cell: func(r maps.FlowRow) string { return r.State }},
-		{heading: "AGE", right: true, cell: func(r maps.FlowRow) string { return flowAge(r.AgeSeconds) }},
-		{heading: "IDLE", right: true, cell: func(r maps.FlowRow) string { return idle(r.IdleSeconds) }},
-		{heading: "SENT", right: true, needed: isCounted, cell: func(r maps.FlowRow) string { return sizeOf(r.BytesSent) }},
-		{heading: "RECEIVED", right: true, needed: isCounted, cell: func(r maps.FlowRow) string { return sizeOf(r.BytesReceived) }},
-		{heading: "SERVICE", wide: true, cell: func(r maps.FlowRow) string { return withPort(r.Service, r.Port) }},
-		{heading: "NODE", wide: true, cell: func(r maps.FlowRow) string { return r.Node }},
-		{heading: "ZONE", wide: true, cell: func(r maps.FlowRow) string { return r.Zone }},
-		{heading: "BACKEND IS", wide: true, cell: func(r maps.FlowRow) string { return r.BackendState }},
-		{heading: "SOURCE PORT", wide: true, right: true, cell: func(r maps.FlowRow) string { return strconv.Itoa(int(r.SourcePort)) }},
-		{heading: "FLAGS", wide: true, cell: func(r maps.FlowRow) string { return strings.Join(r.Flags, ",") }},
+func flowColumns() []table.Column[maps.FlowRow] {
+	return []table.Column[maps.FlowRow]{
+		{Heading: "CLIENT", Cell: func(r maps.FlowRow) string { return table.HostPort(r.Client, r.ClientPort) }},
+		{Heading: "FRONTEND", Cell: func(r maps.FlowRow) string { return table.HostPort(r.Frontend, r.FrontendPort) + "/" + r.Protocol }},
+		{Heading: "BACKEND", Cell: func(r maps.FlowRow) string { return table.HostPort(r.Backend, r.BackendPort) }},
+		{Heading: "STATE", Cell: func(r maps.FlowRow) string { return r.State }},
+		{Heading: "AGE", Right: true, Cell: func(r maps.FlowRow) string { return flowAge(r.AgeSeconds) }},
+		{Heading: "IDLE", Right: true, Cell: func(r maps.FlowRow) string { return idle(r.IdleSeconds) }},
+		{Heading: "SENT", Right: true, Needed: isCounted, Cell: func(r maps.FlowRow) string { return sizeOf(r.BytesSent) }},
+		{Heading: "RECEIVED", Right: true, Needed: isCounted, Cell: func(r maps.FlowRow) string { return sizeOf(r.BytesReceived) }},
+		{Heading: "SERVICE", Wide: true, Cell: func(r maps.FlowRow) string { return table.WithPort(r.Service, r.Port) }},
+		{Heading: "NODE", Wide: true, Cell: func(r maps.FlowRow) string { return r.Node }},
+		{Heading: "ZONE", Wide: true, Cell: func(r maps.FlowRow) string { return r.Zone }},
+		{Heading: "BACKEND IS", Wide: true, Cell: func(r maps.FlowRow) string { return r.BackendState }},
+		{Heading: "SOURCE PORT", Wide: true, Right: true, Cell: func(r maps.FlowRow) string { return strconv.Itoa(int(r.SourcePort)) }},
+		{Heading: "FLAGS", Wide: true, Cell: func(r maps.FlowRow) string { return strings.Join(r.Flags, ",") }},
 	}
 }
 

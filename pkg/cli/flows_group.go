@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // groupRow counts the connections of one client, Service port or backend. A connection whose source port was translated counts once.
@@ -40,16 +42,16 @@ func groupBy(what string) (grouping, error) {
 	case "client":
 		return grouping{"CLIENT", func(r *maps.FlowRow) string { return r.Client.String() }}, nil
 	case "service":
-		return grouping{"SERVICE", func(r *maps.FlowRow) string { return withPort(r.Service, r.Port) }}, nil
+		return grouping{"SERVICE", func(r *maps.FlowRow) string { return table.WithPort(r.Service, r.Port) }}, nil
 	case "backend":
 		return grouping{"BACKEND", func(r *maps.FlowRow) string {
-			if at := hostPort(r.Backend, r.BackendPort); at != "" {
+			if at := table.HostPort(r.Backend, r.BackendPort); at != "" {
 				return at + "/" + r.Protocol
 			}
 			return ""
 		}}, nil
 	}
-	return grouping{}, usagef("--group-by %q: want client, service or backend", what)
+	return grouping{}, command.Usagef("--group-by %q: want client, service or backend", what)
 }
 
 // groupFlows counts, and remembers groups alone. Those with most connections come first.
@@ -115,22 +117,22 @@ func (r *groupRow) of(state string) *uint64 {
 }
 
 // groupColumns shows what goes on by states, but where bytes are asked for: a terminal of 80 columns has no room for both.
-func groupColumns(by grouping, bytes bool) []column[groupRow] {
+func groupColumns(by grouping, bytes bool) []table.Column[groupRow] {
 	ended := func(r groupRow) uint64 { return r.Closed + r.Reset + r.Expired }
-	all := []column[groupRow]{
-		{heading: by.heading, cell: func(r groupRow) string { return r.Name }},
-		{heading: "FLOWS", right: true, cell: func(r groupRow) string { return count(r.Connections) }},
+	all := []table.Column[groupRow]{
+		{Heading: by.heading, Cell: func(r groupRow) string { return r.Name }},
+		{Heading: "FLOWS", Right: true, Cell: func(r groupRow) string { return count(r.Connections) }},
 	}
 	for _, state := range maps.FlowStates() {
-		all = append(all, column[groupRow]{heading: strings.ToUpper(state), right: true, wide: bytes || !maps.GoesOn(state),
-			cell: func(r groupRow) string { return count(*r.of(state)) }})
+		all = append(all, table.Column[groupRow]{Heading: strings.ToUpper(state), Right: true, Wide: bytes || !maps.GoesOn(state),
+			Cell: func(r groupRow) string { return count(*r.of(state)) }})
 	}
 	return append(all,
-		column[groupRow]{heading: "ENDED", right: true, needed: func(r groupRow) bool { return ended(r) > 0 }, cell: func(r groupRow) string { return count(ended(r)) }},
-		column[groupRow]{heading: "OLDEST", right: true, cell: func(r groupRow) string { return flowAge(r.AgeSeconds) }},
-		column[groupRow]{heading: "IDLE", right: true, cell: func(r groupRow) string { return idle(r.IdleSeconds) }},
-		column[groupRow]{heading: "SENT", right: true, needed: isCountedGroup, cell: func(r groupRow) string { return sizeOf(r.BytesSent) }},
-		column[groupRow]{heading: "RECEIVED", right: true, needed: isCountedGroup, cell: func(r groupRow) string { return sizeOf(r.BytesReceived) }})
+		table.Column[groupRow]{Heading: "ENDED", Right: true, Needed: func(r groupRow) bool { return ended(r) > 0 }, Cell: func(r groupRow) string { return count(ended(r)) }},
+		table.Column[groupRow]{Heading: "OLDEST", Right: true, Cell: func(r groupRow) string { return flowAge(r.AgeSeconds) }},
+		table.Column[groupRow]{Heading: "IDLE", Right: true, Cell: func(r groupRow) string { return idle(r.IdleSeconds) }},
+		table.Column[groupRow]{Heading: "SENT", Right: true, Needed: isCountedGroup, Cell: func(r groupRow) string { return sizeOf(r.BytesSent) }},
+		table.Column[groupRow]{Heading: "RECEIVED", Right: true, Needed: isCountedGroup, Cell: func(r groupRow) string { return sizeOf(r.BytesReceived) }})
 }
 
 func isCountedGroup(r groupRow) bool { return r.BytesSent != nil }

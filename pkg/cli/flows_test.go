@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -39,7 +40,7 @@ func flowsOf(count int) iter.Seq2[maps.FlowRow, error] {
 
 func showFlows(t *testing.T, format string) *shown[maps.FlowRow] {
 	t.Helper()
-	output := &outputFlag{allowed: []string{formatTable, formatWide, formatJSON, formatJSONL, formatYAML, formatJSONPath}}
+	output := &command.OutputFlag{Allowed: []string{command.FormatTable, command.FormatWide, command.FormatJSON, command.FormatJSONL, command.FormatYAML, command.FormatJSONPath}}
 	if err := output.Set(format); err != nil {
 		t.Fatal(err)
 	}
@@ -50,24 +51,24 @@ func showFlows(t *testing.T, format string) *shown[maps.FlowRow] {
 func TestManyFlowsAreTheSameInPieces(t *testing.T) {
 	for _, count := range []int{0, 1, manyRows - 1, manyRows, 2*manyRows + 5} {
 		for format, read := range map[string]func([]byte) (int, error){
-			formatJSON: func(text []byte) (int, error) {
+			command.FormatJSON: func(text []byte) (int, error) {
 				var all []maps.FlowRow
 				err := json.Unmarshal(text, &all)
 				return len(all), err
 			},
-			formatYAML: func(text []byte) (int, error) {
+			command.FormatYAML: func(text []byte) (int, error) {
 				var all []maps.FlowRow
 				err := yaml.Unmarshal(text, &all)
 				return len(all), err
 			},
-			formatJSONL: func(text []byte) (n int, err error) {
+			command.FormatJSONL: func(text []byte) (n int, err error) {
 				for line := range bytes.Lines(text) {
 					var one maps.FlowRow
 					n, err = n+1, errors.Join(err, json.Unmarshal(line, &one))
 				}
 				return n, err
 			},
-			formatTable: func(text []byte) (int, error) {
+			command.FormatTable: func(text []byte) (int, error) {
 				n := bytes.Count(text, []byte("\n")) - 1
 				if bytes.Count(text, []byte("CLIENT")) > 1 {
 					return n, errors.New("more than one heading")
@@ -75,7 +76,7 @@ func TestManyFlowsAreTheSameInPieces(t *testing.T) {
 				return n, nil
 			},
 		} {
-			if format == formatYAML && count > 1 {
+			if format == command.FormatYAML && count > 1 {
 				continue // the reader of YAML takes long for so many
 			}
 			var out bytes.Buffer
@@ -93,7 +94,7 @@ func TestPiecesOfAListAreTheList(t *testing.T) {
 	for row := range flowsOf(9) {
 		rows = append(rows, row)
 	}
-	for _, format := range []string{formatJSON, formatJSONL, formatYAML} {
+	for _, format := range []string{command.FormatJSON, command.FormatJSONL, command.FormatYAML} {
 		show := showFlows(t, format)
 		var whole, parts bytes.Buffer
 		if err := show.all(&whole, 0, rows); err != nil {
@@ -117,7 +118,7 @@ func TestPiecesOfAListAreTheList(t *testing.T) {
 func TestAFailedReadOfFlowsIsTold(t *testing.T) {
 	bad := errors.New("no table")
 	rows := func(yield func(maps.FlowRow, error) bool) { yield(maps.FlowRow{}, bad) }
-	if err := showFlows(t, formatTable).each(&bytes.Buffer{}, 0, rows, (*maps.FlowRow).Compare); !errors.Is(err, bad) {
+	if err := showFlows(t, command.FormatTable).each(&bytes.Buffer{}, 0, rows, (*maps.FlowRow).Compare); !errors.Is(err, bad) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := groupFlows(rows, grouping{name: func(*maps.FlowRow) string { return "" }}); !errors.Is(err, bad) {
@@ -159,20 +160,20 @@ func TestFlowsAreCountedByWhatIsAskedFor(t *testing.T) {
 			continue
 		}
 		var out bytes.Buffer
-		show := shown[groupRow]{columns: groupColumns(by, false), output: &outputFlag{value: formatTable}}
+		show := shown[groupRow]{columns: groupColumns(by, false), output: &command.OutputFlag{Value: command.FormatTable}}
 		if err := show.all(&out, 80, rows); err != nil {
 			t.Fatal(err)
 		}
 		golden(t, "flows_by_service_80.txt", out.Bytes())
 	}
-	if _, err := groupBy("moon"); exitStatus(err) != exitUsage {
+	if _, err := groupBy("moon"); command.ExitStatus(err) != command.ExitUsage {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestATableOfFlowsFitsATerminal(t *testing.T) {
 	var out bytes.Buffer
-	if err := showFlows(t, formatTable).each(&out, 80, flowsOf(7), (*maps.FlowRow).Compare); err != nil {
+	if err := showFlows(t, command.FormatTable).each(&out, 80, flowsOf(7), (*maps.FlowRow).Compare); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "flows_80.txt", out.Bytes())
@@ -239,11 +240,11 @@ func TestFlowsShowTheirAgeAndBytesWhereTheseAreAskedFor(t *testing.T) {
 	}
 	for _, width := range []int{80, 160} {
 		var flows, grouped bytes.Buffer
-		if err := showFlows(t, formatTable).each(&flows, width, countedFlows(7), (*maps.FlowRow).Compare); err != nil {
+		if err := showFlows(t, command.FormatTable).each(&flows, width, countedFlows(7), (*maps.FlowRow).Compare); err != nil {
 			t.Fatal(err)
 		}
 		goldenOf(t, fmt.Sprintf("flows_bytes_%d.txt", width), width, flows.Bytes())
-		show := shown[groupRow]{columns: groupColumns(by, true), output: &outputFlag{value: formatTable}}
+		show := shown[groupRow]{columns: groupColumns(by, true), output: &command.OutputFlag{Value: command.FormatTable}}
 		if err := show.all(&grouped, width, groups); err != nil {
 			t.Fatal(err)
 		}

@@ -13,9 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/kubeproxy"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // Whom `nearlb handover --to` gives new connections.
@@ -40,7 +42,7 @@ here for each family that is served, and goes on with nearlb's own until they
 end; agents that start meanwhile keep to it. --to nearlb takes new connections
 again. --end-udp ends UDP sockets of this node that are connected through
 kube-proxy: their owners connect anew.`,
-		Args: noArguments,
+		Args: command.NoArguments,
 		Example: `  nearlb handover --watch
   nearlb handover --to kube-proxy`,
 	}
@@ -49,7 +51,7 @@ kube-proxy: their owners connect anew.`,
 	cmd.Flags().StringVar(&to, "to", "", "who takes new connections: `nearlb` or kube-proxy")
 	cmd.Flags().BoolVar(&force, "force", false, "with --to kube-proxy: also where its rules are not here")
 	cmd.Flags().BoolVar(&endUDP, "end-udp", false, "end UDP sockets of this node that are connected through kube-proxy")
-	output := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
+	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	again.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := turn(&pins, to, force, cmd.ErrOrStderr()); err != nil {
@@ -65,7 +67,7 @@ kube-proxy: their owners connect anew.`,
 			if err != nil {
 				return err
 			}
-			return writeHandover(w, output.value, state)
+			return writeHandover(w, output.Value, state)
 		})
 	}
 	return cmd
@@ -78,7 +80,7 @@ func turn(pins *pinFlags, to string, force bool, out io.Writer) error {
 		return nil
 	case toNearlb, toKubeProxy:
 	default:
-		return usagef("--to %s: want %s or %s", to, toNearlb, toKubeProxy)
+		return command.Usagef("--to %s: want %s or %s", to, toNearlb, toKubeProxy)
 	}
 	if to == toKubeProxy && !force {
 		if err := checkKubeProxy(pins); err != nil {
@@ -93,7 +95,7 @@ func turn(pins *pinFlags, to string, force bool, out io.Writer) error {
 		return err
 	}
 	if err := reservePorts(pins); err != nil { // new connections are kube-proxy's by now
-		sayAside(out, oneLine(err.Error()))
+		command.SayAside(out, table.OneLine(err.Error()))
 	}
 	return nil
 }
@@ -169,10 +171,10 @@ func nobodyTakes(takes func(kubeproxy.Frontend) bool, frontends map[kubeproxy.Fr
 
 func writeHandover(w io.Writer, format string, state handoverState) error {
 	switch format {
-	case formatJSON:
-		return writeJSON(w, state)
-	case formatYAML:
-		return writeYAML(w, state)
+	case command.FormatJSON:
+		return command.WriteJSON(w, state)
+	case command.FormatYAML:
+		return command.WriteYAML(w, state)
 	}
 	takes := "nearlb takes them"
 	switch {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/kubeproxy"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
@@ -113,7 +114,7 @@ func readKubeProxy(ctx context.Context, frontends map[kubeproxy.Frontend]bool) (
 	if state.found, err = kubeproxy.Look(); err != nil {
 		return state, err
 	}
-	state.Rules, state.Running = list(state.found.Marks()), kubeproxy.Running(ctx)
+	state.Rules, state.Running = command.List(state.found.Marks()), kubeproxy.Running(ctx)
 	connections, err := kubeproxy.Connections()
 	if err != nil {
 		return state, err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/kubeproxy"
 )
 
@@ -59,7 +60,7 @@ func TestANodeThatDrainsIsToldOfPodsThatAskForNames(t *testing.T) {
 
 func TestTheHandOverGoesToNearlbOrKubeProxy(t *testing.T) {
 	var out, errOut strings.Builder
-	if status := run(t.Context(), []string{"handover", "--to=nobody"}, nil, &out, &errOut); status != exitUsage || !strings.Contains(errOut.String(), "want nearlb or kube-proxy") {
+	if status := run(t.Context(), []string{"handover", "--to=nobody"}, nil, &out, &errOut); status != command.ExitUsage || !strings.Contains(errOut.String(), "want nearlb or kube-proxy") {
 		t.Errorf("status %d: %s", status, errOut.String())
 	}
 }

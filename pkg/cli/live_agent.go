@@ -27,21 +27,16 @@ func (f *agentFlags) add(flags *pflag.FlagSet) {
 	addLockDir(flags, &f.lockDir)
 }
 
-// sayAside says on standard error what concerns the rows on standard output: on one line, but where a terminal is narrower.
-func sayAside(errs io.Writer, text string) {
-	writeFolded(errs, table.TerminalWidth(errs), "nearlb: ", text)
-}
-
 // stream writes rows of a table as they come: under headings that are written once, in columns that do not become narrower.
 type stream[R any] struct {
 	out     *bufio.Writer
-	columns []column[R]
+	columns []table.Column[R]
 	widths  []int
 }
 
 // newStream shows the columns that are always shown, and with wide all.
-func newStream[R any](w io.Writer, wide bool, columns []column[R]) *stream[R] {
-	shown := slices.DeleteFunc(slices.Clone(columns), func(c column[R]) bool { return c.wide && !wide })
+func newStream[R any](w io.Writer, wide bool, columns []table.Column[R]) *stream[R] {
+	shown := slices.DeleteFunc(slices.Clone(columns), func(c table.Column[R]) bool { return c.Wide && !wide })
 	return &stream[R]{out: bufio.NewWriter(w), columns: shown}
 }
 
@@ -54,7 +49,7 @@ func (s *stream[R]) write(width int, rows ...R) error {
 	for _, row := range rows {
 		line := make([]string, len(s.columns))
 		for i, c := range s.columns {
-			if line[i] = printable(c.cell(row)); line[i] == "" {
+			if line[i] = table.Printable(c.Cell(row)); line[i] == "" {
 				line[i] = "-"
 			}
 		}
@@ -73,7 +68,7 @@ func (s *stream[R]) write(width int, rows ...R) error {
 
 func (s *stream[R]) headings() (texts []string) {
 	for _, c := range s.columns {
-		texts = append(texts, c.heading)
+		texts = append(texts, c.Heading)
 	}
 	return texts
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 )
 
 // Tables that a dead agent left are told to be so, on standard error: what reads the rows is not disturbed.
@@ -57,7 +58,7 @@ func leaveStatus(t *testing.T, live *agentFlags, state agent.State, ago time.Dur
 func TestAnAgentThatDoesNotAnswerIsNotAskedWithEachPrint(t *testing.T) {
 	live := agentFlags{pinFlags{filepath.Join(t.TempDir(), "pins")}, t.TempDir()}
 	var said strings.Builder
-	owner := tableOwner{live: &live, notes: notesOf(&said, &watchFlags{on: true}, formatWide)}
+	owner := tableOwner{live: &live, notes: notesOf(&said, &watchFlags{on: true}, command.FormatWide)}
 	asked, fails := 0, errors.New("no answer within a long time")
 	print := func() error {
 		owner.look(&said, 0)
@@ -102,7 +103,7 @@ func TestANoteIsInEachPageOfATerminalAndElsewhereOnce(t *testing.T) {
 			width = 40
 		}
 		var errs, page strings.Builder
-		n := notesOf(&errs, &watchFlags{on: true}, formatTable)
+		n := notesOf(&errs, &watchFlags{on: true}, command.FormatTable)
 		for _, which := range []string{"a", "a", "b", "b"} {
 			n.say(&page, width, "owner", which, "the agent is "+which+", and that is a long line of text")
 		}
@@ -129,7 +130,7 @@ func TestWhoWaitsForASlowAgentIsToldSo(t *testing.T) {
 	for slow, want := range map[time.Duration]int{saySlow - time.Millisecond: 0, saySlow + time.Millisecond: 1} {
 		synctest.Test(t, func(t *testing.T) {
 			var said strings.Builder
-			owner := tableOwner{live: &live, notes: notesOf(&said, &watchFlags{}, formatWide), status: agent.Status{Running: true, Written: time.Now()}}
+			owner := tableOwner{live: &live, notes: notesOf(&said, &watchFlags{}, command.FormatWide), status: agent.Status{Running: true, Written: time.Now()}}
 			err := owner.ask(func() error { time.Sleep(slow); synctest.Wait(); return nil })
 			if n := strings.Count(said.String(), "waiting for the agent's answer"); err != nil || n != want {
 				t.Errorf("answered after %v, %v: said %d times, want %d", slow, err, n, want)
@@ -142,7 +143,7 @@ func TestWhoWaitsForASlowAgentIsToldSo(t *testing.T) {
 func TestWhyAQuestionFailedIsInEachPage(t *testing.T) {
 	live := agentFlags{pinFlags{filepath.Join(t.TempDir(), "pins")}, t.TempDir()}
 	leaveStatus(t, &live, agent.Serving, time.Second)
-	owner := tableOwner{live: &live, notes: notesOf(&strings.Builder{}, &watchFlags{on: true}, formatWide)}
+	owner := tableOwner{live: &live, notes: notesOf(&strings.Builder{}, &watchFlags{on: true}, command.FormatWide)}
 	for round := range 3 {
 		var page strings.Builder
 		owner.look(&page, 80)
@@ -159,7 +160,7 @@ func TestBytesThatNobodyCountsAreAnErrorAtFirst(t *testing.T) {
 		live := agentFlags{pinFlags{filepath.Join(t.TempDir(), "pins")}, t.TempDir()}
 		leaveStatus(t, &live, state, ago)
 		var said strings.Builder
-		counting := flowCounting{owner: tableOwner{live: &live, notes: notesOf(&said, &watchFlags{on: true}, formatJSON)}}
+		counting := flowCounting{owner: tableOwner{live: &live, notes: notesOf(&said, &watchFlags{on: true}, command.FormatJSON)}}
 		if err := counting.begin(t.Context(), &said, 0, true); err == nil || !strings.Contains(err.Error(), "--bytes: the agent has bytes counted, and") {
 			t.Errorf("%s: %v", state, err)
 		}
@@ -172,7 +173,7 @@ func TestBytesThatNobodyCountsAreAnErrorAtFirst(t *testing.T) {
 
 func TestFlowsWithoutACountAreToldOf(t *testing.T) {
 	var page strings.Builder
-	counting := flowCounting{owner: tableOwner{notes: notesOf(&strings.Builder{}, &watchFlags{on: true}, formatTable)}}
+	counting := flowCounting{owner: tableOwner{notes: notesOf(&strings.Builder{}, &watchFlags{on: true}, command.FormatTable)}}
 	counting.sayFull(&page, 80, agent.FlowCount{})
 	if page.Len() > 0 {
 		t.Errorf("all are counted: %q", page.String())

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 )
 
 // loaderCommand is the command that `nearlb agent` runs to have programs loaded after it gave its privileges away.
@@ -16,7 +17,7 @@ func loaderCmd() *cobra.Command {
 		Use:    loaderCommand,
 		Short:  "Load programs for the agent that runs this",
 		Hidden: true,
-		Args:   noArguments,
+		Args:   command.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return agent.ServeLoader(cmd.InOrStdin(), cmd.OutOrStdout())
 		},

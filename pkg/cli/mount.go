@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/command"
 )
 
 func mountCommand() *cobra.Command {
@@ -27,7 +28,7 @@ init container. In kube-proxy's place it sets as well how long the host's
 connection tracking keeps a connection of which one side is closed, as
 kube-proxy does: nearlb's own connections are not in it, but those are that
 a CNI masquerades.`,
-		Args: noArguments,
+		Args: command.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			mounted, err := bpf.Mount()
 			if err == nil && mounted {

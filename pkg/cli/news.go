@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 
 	"github.com/nearlb/nearlb/pkg/table"
 )
@@ -22,7 +23,7 @@ type newsFlags struct {
 	follow  bool
 	service string
 	since   sinceFlag
-	output  *outputFlag
+	output  *command.OutputFlag
 }
 
 func (f *newsFlags) add(cmd *cobra.Command) {
@@ -31,8 +32,8 @@ func (f *newsFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.service, "service", "", "only this Service: `namespace/name[:port]`, or its name in any namespace")
 	flags.Var(&f.since, "since", "only what came since: 5m ago, or a `time` as 2006-01-02T15:04:05Z")
 	f.live.add(flags)
-	complete(cmd, "service", func() []string { return liveServices(&f.live.pins) })
-	f.output = addOutputFlag(cmd, formatTable, formatWide, formatJSONL)
+	command.Complete(cmd, "service", func() []string { return liveServices(&f.live.pins) })
+	f.output = command.AddOutputFlag(cmd, command.FormatTable, command.FormatWide, command.FormatJSONL)
 }
 
 // newsPrinter writes rows as an agent tells of them.
@@ -41,7 +42,7 @@ type newsPrinter[R any] struct {
 	format    string
 	follow    bool
 	keeps     func(*R) bool
-	columns   func(now time.Time) []column[R]
+	columns   func(now time.Time) []table.Column[R]
 	rows      string // what they are
 	nothing   string // what it means that there are none
 
@@ -49,8 +50,8 @@ type newsPrinter[R any] struct {
 	batch []R // of a table that is not followed: its columns are made for all
 }
 
-func newNewsPrinter[R any](cmd *cobra.Command, f *newsFlags, columns func(time.Time) []column[R]) newsPrinter[R] {
-	return newsPrinter[R]{out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), format: f.output.value, follow: f.follow, columns: columns}
+func newNewsPrinter[R any](cmd *cobra.Command, f *newsFlags, columns func(time.Time) []table.Column[R]) newsPrinter[R] {
+	return newsPrinter[R]{out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), format: f.output.Value, follow: f.follow, columns: columns}
 }
 
 // noNews explains an empty list.
@@ -77,7 +78,7 @@ func readNews(ctx context.Context, f *newsFlags, read func(ctx context.Context, 
 
 func (p *newsPrinter[R]) tell(news agent.News) error {
 	if news.Forgotten > 0 {
-		sayAside(p.errs, fmt.Sprintf("%d %s are missing here: they came faster than they were read", news.Forgotten, p.rows))
+		command.SayAside(p.errs, fmt.Sprintf("%d %s are missing here: they came faster than they were read", news.Forgotten, p.rows))
 	}
 	if news.Line == nil {
 		return nil
@@ -89,20 +90,20 @@ func (p *newsPrinter[R]) tell(news agent.News) error {
 	switch {
 	case !p.keeps(&row):
 		return nil
-	case p.format == formatJSONL:
-		return writeJSONLine(p.out, row)
+	case p.format == command.FormatJSONL:
+		return command.WriteJSONLine(p.out, row)
 	case !p.follow:
 		p.batch = append(p.batch, row)
 		return nil
 	}
 	if p.table == nil {
-		p.table = newStream(p.out, p.format == formatWide, p.columns(time.Now()))
+		p.table = newStream(p.out, p.format == command.FormatWide, p.columns(time.Now()))
 	}
 	return p.table.write(table.TerminalWidth(p.out), row)
 }
 
 // gathers says whether all is written at the end, as one table.
-func (p *newsPrinter[R]) gathers() bool { return p.format != formatJSONL && !p.follow }
+func (p *newsPrinter[R]) gathers() bool { return p.format != command.FormatJSONL && !p.follow }
 
 // end writes what is kept for a table: the agent has told all.
 func (p *newsPrinter[R]) end() error {
@@ -110,7 +111,7 @@ func (p *newsPrinter[R]) end() error {
 		return nil
 	}
 	if len(p.batch) > 0 {
-		return writeTable(p.out, table.TerminalWidth(p.out), p.format == formatWide, p.columns(time.Now()), p.batch)
+		return table.WriteColumns(p.out, table.TerminalWidth(p.out), p.format == command.FormatWide, p.columns(time.Now()), p.batch)
 	}
 	_, err := fmt.Fprintln(p.out, p.nothing)
 	return err

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 )
 
 func readmitCommand() *cobra.Command {
@@ -23,7 +24,7 @@ forgotten. The agent does it, and tells so in nearlb changes.`,
 		Example: "  nearlb backends readmit 10.244.2.9:8080",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("want ADDRESS:PORT of one backend, as 10.244.2.9:8080")
+				return command.Usagef("want ADDRESS:PORT of one backend, as 10.244.2.9:8080")
 			}
 			return nil
 		},
@@ -36,7 +37,7 @@ forgotten. The agent does it, and tells so in nearlb changes.`,
 			err = fmt.Errorf("%q: want a port as well, as 10.244.2.9:8080", args[0])
 		}
 		if err != nil {
-			return usagef("%v", err)
+			return command.Usagef("%v", err)
 		}
 		backend := netip.AddrPortFrom(at, port)
 		n, err := agent.AskReadmit(cmd.Context(), lockDir, pins.pinPath, backend)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
@@ -43,7 +44,7 @@ func TestABadPacketLineIsNamed(t *testing.T) {
 		`{"from": "pod", "src": "10.0.0.1", "dst": "10.0.0.2", "dport": 80, "proto": "tcp"} {"id": "two on one line"}`: "one JSON object a line",
 	} {
 		_, err := packetLines("p.jsonl", strings.NewReader(line))()
-		if err == nil || !strings.Contains(err.Error(), want) || exitStatus(err) != 2 {
+		if err == nil || !strings.Contains(err.Error(), want) || command.ExitStatus(err) != 2 {
 			t.Errorf("%s\n  got  %v\n  want %s", line, err, want)
 		}
 	}

@@ -15,13 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
-)
-
-// Exit statuses of the contract.
-const (
-	exitDone   = 0
-	exitFailed = 1 // the request was understood and failed
-	exitUsage  = 2 // bad usage or bad input
+	"github.com/nearlb/nearlb/pkg/command"
+	"github.com/nearlb/nearlb/pkg/plan"
 )
 
 // Main runs the command line args (without the program's name) and returns the exit status.
@@ -38,18 +33,7 @@ func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
-	root := Root()
-	root.SetArgs(args)
-	root.SetIn(in)
-	root.SetOut(out)
-	root.SetErr(errOut)
-	err := root.ExecuteContext(ctx)
-	if err != nil {
-		if text := err.Error(); text != "" {
-			sayAside(errOut, oneLine(text))
-		}
-	}
-	return exitStatus(err)
+	return command.Run(ctx, Root(), args, in, out, errOut)
 }
 
 // Root is the command tree, new at each call: nothing is shared between two of them.
@@ -64,15 +48,12 @@ commands read and explain them. --pin-path, --lock-dir, --output, --no-headers
 and --interval of those may come from the environment: NEARLB_PIN_PATH ...`),
 		Example: demoExample + `  nearlb plan -f objects.yaml --node n1    what a node would do, and why
   nearlb services                          what the live kernel does`,
-		Version:       versionText(),
-		Args:          noSuchCommand,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		Version: versionText(),
+		Args:    noSuchCommand,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	command.Prepare(root)
 	root.SetVersionTemplate("nearlb {{.Version}}\n")
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run:"}, &cobra.Group{ID: groupRead, Title: "Read the live kernel:"},
 		&cobra.Group{ID: groupExplain, Title: "Explain and measure:"})
 	root.AddCommand(commands()...)
@@ -96,14 +77,16 @@ func commands() []*cobra.Command {
 		{groupRun, []*cobra.Command{agentCommand(agent.Run), demoCommand(), mountCommand(), handoverCommand(), cleanupCommand(), dnsCommand()}},
 		{groupRead, []*cobra.Command{topCommand(), uiCommand(), servicesCommand(), backendsCommand(), flowsCommand(), affinityCommand(),
 			zonesCommand(), verdictsCommand(), dropsCommand(), changesCommand(), devicesCommand(), statusCommand()}},
-		{groupExplain, []*cobra.Command{checkCommand(), whyCommand(), explainCommand(), planCommand(), traceCommand(), benchCommand()}},
+		{groupExplain, []*cobra.Command{checkCommand(), whyCommand(), explainCommand(), plan.Command(), traceCommand(), benchCommand()}},
 	} {
 		for _, cmd := range group.commands {
 			cmd.GroupID = group.id
 			if group.id != groupRun {
 				for _, cmd := range append(cmd.Commands(), cmd) { // cobra's children inherit none
 					if cmd.PreRunE == nil {
-						cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), readFlags...) }
+						cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+							return command.FromEnvironment(cmd.Flags(), command.ReadFlags...)
+						}
 					}
 				}
 			}
@@ -123,15 +106,7 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		hint = "did you mean " + strings.Join(near, " or ") + "?"
 	}
-	return usagef("unknown command %q of %s: %s", args[0], cmd.CommandPath(), hint)
-}
-
-// noArguments is for commands that take flags alone.
-func noArguments(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usagef("unexpected argument %q: %s takes flags only", args[0], cmd.CommandPath())
-	}
-	return nil
+	return command.Usagef("unknown command %q of %s: %s", args[0], cmd.CommandPath(), hint)
 }
 
 // guardBuiltins makes cobra's own commands refuse unknown words too: left alone they print help and exit with 0.
@@ -143,7 +118,7 @@ func guardBuiltins(root *cobra.Command) {
 		case "help":
 			cmd.Args = func(help *cobra.Command, args []string) error {
 				if found, rest, err := root.Find(args); err != nil || found == nil || len(rest) > 0 {
-					return usagef("unknown command %q: see nearlb --help", strings.Join(args, " "))
+					return command.Usagef("unknown command %q: see nearlb --help", strings.Join(args, " "))
 				}
 				return nil
 			}
@@ -151,7 +126,7 @@ func guardBuiltins(root *cobra.Command) {
 			cmd.Args = noSuchCommand
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 			for _, shell := range cmd.Commands() {
-				shell.Args = noArguments
+				shell.Args = command.NoArguments
 			}
 		}
 	}

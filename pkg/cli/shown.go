@@ -9,14 +9,17 @@ import (
 	"io"
 	"iter"
 	"slices"
+
+	"github.com/nearlb/nearlb/pkg/command"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // shown is how rows are printed.
 type shown[R any] struct {
-	columns []column[R]
+	columns []table.Column[R]
 	empty   string // what a table without rows says
 	bare    bool   // no headings
-	output  *outputFlag
+	output  *command.OutputFlag
 }
 
 // manyRows are as many as are kept before they are printed.
@@ -24,17 +27,17 @@ const manyRows = 10_000
 
 // all prints rows that are there, in their order.
 func (s *shown[R]) all(w io.Writer, width int, rows []R) error {
-	format := s.output.value
-	if tables := format == formatTable || format == formatWide; tables && len(rows) == 0 {
+	format := s.output.Value
+	if tables := format == command.FormatTable || format == command.FormatWide; tables && len(rows) == 0 {
 		_, err := fmt.Fprintln(w, s.empty)
 		return err
 	} else if tables && s.bare {
 		w = &headless{Writer: w}
 	}
-	if s.output.path != nil {
-		return s.output.path.write(w, rows)
+	if s.output.Path != nil {
+		return s.output.Path.Write(w, rows)
 	}
-	return writeRows(w, width, format, s.columns, rows)
+	return command.WriteRows(w, width, format, s.columns, rows)
 }
 
 // each prints rows in order where there are not very many, and else as they come.
@@ -54,7 +57,7 @@ func (s *shown[R]) each(w io.Writer, width int, rows iter.Seq2[R, error], compar
 			return err
 		}
 		kept = append(kept, row)
-		if len(kept) == manyRows && s.output.path == nil {
+		if len(kept) == manyRows && s.output.Path == nil {
 			if err := flush(); err != nil {
 				return err
 			}
@@ -83,18 +86,18 @@ type pieces[R any] struct {
 
 func (s *shown[R]) pieces(w io.Writer) *pieces[R] {
 	if s.bare {
-		w = &headless{Writer: w, past: s.output.value != formatTable && s.output.value != formatWide}
+		w = &headless{Writer: w, past: s.output.Value != command.FormatTable && s.output.Value != command.FormatWide}
 	}
-	return &pieces[R]{w: w, format: s.output.value, table: newStream(w, s.output.value == formatWide, s.columns)}
+	return &pieces[R]{w: w, format: s.output.Value, table: newStream(w, s.output.Value == command.FormatWide, s.columns)}
 }
 
 func (p *pieces[R]) write(width int, rows []R) error {
 	defer func() { p.begun = true }()
 	switch p.format {
-	case formatJSON:
+	case command.FormatJSON:
 		return p.writeJSON(rows)
-	case formatJSONL, formatYAML:
-		return writeRows(p.w, width, p.format, nil, rows)
+	case command.FormatJSONL, command.FormatYAML:
+		return command.WriteRows(p.w, width, p.format, nil, rows)
 	}
 	return p.table.write(width, rows...)
 }
@@ -121,7 +124,7 @@ func (p *pieces[R]) writeJSON(rows []R) error {
 }
 
 func (p *pieces[R]) end() error {
-	if p.format != formatJSON {
+	if p.format != command.FormatJSON {
 		return nil
 	}
 	_, err := io.WriteString(p.w, "\n]\n")

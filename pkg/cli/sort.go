@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/nearlb/nearlb/pkg/command"
 )
 
 // sortFlag is --sort-by: a field of the rows' JSON, as idleSeconds or internal.reason; kubectl's .idleSeconds and {.idleSeconds} are the
@@ -49,7 +51,7 @@ func (f *sortFlag) of(row any) error {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		return usagef("--sort-by: %w", unknownWord("field", name, names))
+		return command.Usagef("--sort-by: %w", unknownWord("field", name, names))
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/explain"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
@@ -31,7 +32,7 @@ func TestRowsAreSortedByTheFieldsOfTheirJSON(t *testing.T) {
 	}
 	for field, want := range map[string]string{"conections": "did you mean connections?", "moon": "there is no field", "lists": "there is no field"} {
 		order := sortFlag{text: field}
-		if err := order.of(maps.BackendRow{}); exitStatus(err) != exitUsage || !strings.Contains(err.Error(), want) {
+		if err := order.of(maps.BackendRow{}); command.ExitStatus(err) != command.ExitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("by %q: %v", field, err)
 		}
 	}
@@ -63,17 +64,17 @@ func TestJSONPathIsFilledInAsKubectlDoes(t *testing.T) {
 		`{.items[?(@.service=="b")].service}`:    "b",
 		`{.items[0].nothing}`:                    "",
 	} {
-		path, err := parseJSONPath(template)
+		path, err := command.ParseJSONPath(template)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		if err := path.write(&out, rows); err != nil || out.String() != want {
+		if err := path.Write(&out, rows); err != nil || out.String() != want {
 			t.Errorf("%s: %q, %v", template, &out, err)
 		}
 	}
 	for _, template := range []string{"", "{.items[}", "{"} {
-		output := outputFlag{allowed: []string{formatJSONPath}}
+		output := command.OutputFlag{Allowed: []string{command.FormatJSONPath}}
 		if err := output.Set("jsonpath=" + template); err == nil {
 			t.Errorf("%q is taken", template)
 		}
@@ -89,13 +90,13 @@ func TestCommandsThatReadTakeTheirPlacesFromTheEnvironment(t *testing.T) {
 		args := map[string][]string{"why": {"10.0.0.1", "web"}}[name]
 		var out, errs bytes.Buffer
 		status := run(t.Context(), append([]string{name}, args...), strings.NewReader(""), &out, &errs)
-		if status != exitFailed || !strings.Contains(errs.String(), "/nowhere/"+name) {
+		if status != command.ExitFailed || !strings.Contains(errs.String(), "/nowhere/"+name) {
 			t.Errorf("%s: %d, %s", name, status, &errs)
 		}
 	}
 	t.Setenv("NEARLB_OUTPUT", "tea")
 	var out, errs bytes.Buffer
-	if status := run(t.Context(), []string{"services"}, strings.NewReader(""), &out, &errs); status != exitUsage || !strings.Contains(errs.String(), `environment NEARLB_OUTPUT="tea"`) {
+	if status := run(t.Context(), []string{"services"}, strings.NewReader(""), &out, &errs); status != command.ExitUsage || !strings.Contains(errs.String(), `environment NEARLB_OUTPUT="tea"`) {
 		t.Errorf("%d, %s", status, &errs)
 	}
 }
@@ -129,7 +130,7 @@ func TestReadmitTakesItsPlacesFromTheEnvironment(t *testing.T) {
 func TestWhatIsExplainedEndsOnce(t *testing.T) {
 	for _, word := range explain.Words() {
 		var out bytes.Buffer
-		if status := run(t.Context(), []string{"explain", word.Word}, strings.NewReader(""), &out, &out); status != exitDone || strings.Contains(out.String(), "?.") {
+		if status := run(t.Context(), []string{"explain", word.Word}, strings.NewReader(""), &out, &out); status != command.ExitDone || strings.Contains(out.String(), "?.") {
 			t.Errorf("%s: %d, %s", word.Word, status, &out)
 		}
 	}
@@ -137,7 +138,7 @@ func TestWhatIsExplainedEndsOnce(t *testing.T) {
 
 func TestTheVersionSaysItsLayout(t *testing.T) {
 	var out, errs bytes.Buffer
-	if status := run(t.Context(), []string{"version", "-o", "json"}, strings.NewReader(""), &out, &errs); status != exitDone {
+	if status := run(t.Context(), []string{"version", "-o", "json"}, strings.NewReader(""), &out, &errs); status != command.ExitDone {
 		t.Fatalf("%d, %s", status, &errs)
 	}
 	for _, field := range []string{"version", "commit", "modified", "layout", "go", "platform"} {

@@ -15,8 +15,11 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/plan"
+	"github.com/nearlb/nearlb/pkg/table"
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
@@ -39,11 +42,11 @@ func statusCommand() *cobra.Command {
 		Short: "Say what runs, what is attached, how full the tables are",
 		Long: `Reads the agent's status file and the kernel. Ends with 1 unless an agent serves
 and can publish every Service.`,
-		Args: noArguments,
+		Args: command.NoArguments,
 	}
 	pins.add(cmd.Flags())
 	addLockDir(cmd.Flags(), &lockDir)
-	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)
+	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatWide, command.FormatJSON, command.FormatYAML)
 	again.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var last statusDocument
@@ -51,10 +54,10 @@ and can publish every Service.`,
 			if last, err = readStatus(&pins, lockDir); err != nil {
 				return err
 			}
-			return writeStatus(w, width, output.value, last)
+			return writeStatus(w, width, output.Value, last)
 		})
 		if err == nil && !last.healthy() {
-			return quietError{}
+			return command.QuietError{}
 		}
 		return err
 	}
@@ -86,7 +89,7 @@ func readStatus(pins *pinFlags, lockDir string) (statusDocument, error) {
 		return doc, err
 	}
 	doc.Devices, err = attach.List(bpf.LinkDirectory(pins.pinPath))
-	doc.Devices = list(doc.Devices)
+	doc.Devices = command.List(doc.Devices)
 	return doc, err
 }
 
@@ -97,14 +100,14 @@ func (d statusDocument) healthy() bool {
 
 func writeStatus(w io.Writer, width int, format string, doc statusDocument) error {
 	switch format {
-	case formatJSON:
-		return writeJSON(w, doc)
-	case formatYAML:
-		return writeYAML(w, doc)
+	case command.FormatJSON:
+		return command.WriteJSON(w, doc)
+	case command.FormatYAML:
+		return command.WriteYAML(w, doc)
 	}
 	var facts bytes.Buffer
 	if doc.Agent == nil {
-		fmt.Fprintf(&facts, "agent     unknown: %s; what is in the kernel goes on serving\n", oneLine(doc.Unknown))
+		fmt.Fprintf(&facts, "agent     unknown: %s; what is in the kernel goes on serving\n", table.OneLine(doc.Unknown))
 	} else {
 		writeAgent(&facts, *doc.Agent, time.Now())
 	}
@@ -114,7 +117,7 @@ func writeStatus(w io.Writer, width int, format string, doc statusDocument) erro
 	fmt.Fprintf(&facts, "devices   %s\n", attachedText(doc.Devices))
 	writeFacts(w, width, facts.String())
 	fmt.Fprintln(w)
-	if err := writeTable(w, width, format == formatWide, fillColumns(), doc.Tables); err != nil {
+	if err := table.WriteColumns(w, width, format == command.FormatWide, fillColumns(), doc.Tables); err != nil {
 		return err
 	}
 	return writeComplaints(w, width, doc.Agent)
@@ -128,34 +131,34 @@ func writeFacts(w io.Writer, width int, facts string) {
 	for line := range strings.Lines(facts) {
 		line = strings.TrimSuffix(line, "\n")
 		at := min(len(line), factLabel)
-		writeFolded(w, width, line[:at], line[at:])
+		table.WriteFolded(w, width, line[:at], line[at:])
 	}
 }
 
 func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 	fmt.Fprintf(w, "agent     %s\n", agentText(a, now))
-	fmt.Fprintf(w, "node      %s, zone %s, addresses %s\n", orDash(a.Node.Name), orDash(a.Node.Zone), orDash(strings.Join(a.Node.Addresses, ",")))
+	fmt.Fprintf(w, "node      %s, zone %s, addresses %s\n", table.OrDash(a.Node.Name), table.OrDash(a.Node.Zone), table.OrDash(strings.Join(a.Node.Addresses, ",")))
 	if !a.Node.Eligible {
 		fmt.Fprintln(w, "          load balancers are told to send no traffic here (/healthz): the Node is being deleted, or is not known")
 	}
-	fmt.Fprintf(w, "nodeports %s\n", orDash(strings.Join(a.Node.NodePorts, ",")))
-	fmt.Fprintf(w, "objects   %s\n", printable(a.Source))
-	fmt.Fprintf(w, "may       %s\n", orDash(printable(strings.Join(a.May, ", "))))
+	fmt.Fprintf(w, "nodeports %s\n", table.OrDash(strings.Join(a.Node.NodePorts, ",")))
+	fmt.Fprintf(w, "objects   %s\n", table.Printable(a.Source))
+	fmt.Fprintf(w, "may       %s\n", table.OrDash(table.Printable(strings.Join(a.May, ", "))))
 	fmt.Fprintf(w, "services  %d published, %d waiting, last sync %s\n", a.Services, a.Dirty, ago(a.LastSync, now))
 	if a.Held.Any() {
 		fmt.Fprintf(w, "held      %s\n", heldText(a.Held))
 	}
 	for _, b := range a.Ejected[:min(len(a.Ejected), leftOutShown)] {
-		fmt.Fprintf(w, "left out  %s of %s: it does not answer (nearlb backends)\n", b.Backend, printable(withPort(b.Service.String(), b.Port)))
+		fmt.Fprintf(w, "left out  %s of %s: it does not answer (nearlb backends)\n", b.Backend, table.Printable(table.WithPort(b.Service.String(), b.Port)))
 	}
 	if more := len(a.Ejected) - leftOutShown; more > 0 {
 		fmt.Fprintf(w, "          and %d more\n", more)
 	}
 	fmt.Fprintf(w, "audit     %s, %d differences found since the start\n", ago(a.LastAudit, now), a.Drift)
 	if a.Shortcut != nil {
-		fmt.Fprintf(w, "shortcut  %s\n", oneLine(printable(a.Shortcut.String())))
+		fmt.Fprintf(w, "shortcut  %s\n", table.OneLine(table.Printable(a.Shortcut.String())))
 		for _, what := range a.Shortcut.PassedBy {
-			fmt.Fprintf(w, "          %s\n", oneLine(printable(what)))
+			fmt.Fprintf(w, "          %s\n", table.OneLine(table.Printable(what)))
 		}
 	}
 	if a.Tunnel != nil {
@@ -166,14 +169,14 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 	}
 	for _, row := range a.Devices {
 		if row.Hook == "xdp" {
-			fmt.Fprintf(w, "xdp       %s: %s\n", printable(row.Device), oneLine(printable(xdpText(row))))
+			fmt.Fprintf(w, "xdp       %s: %s\n", table.Printable(row.Device), table.OneLine(table.Printable(xdpText(row))))
 		}
 	}
 	if g := a.Growth; g.Times > 0 {
 		fmt.Fprintf(w, "tables    grew %d times since the start, last %s\n", g.Times, ago(g.Last, now))
 	}
 	if a.Growth.Error != "" {
-		fmt.Fprintf(w, "tables    cannot grow, tried again: %s\n", oneLine(printable(a.Growth.Error)))
+		fmt.Fprintf(w, "tables    cannot grow, tried again: %s\n", table.OneLine(table.Printable(a.Growth.Error)))
 	}
 	if !works(a) {
 		return // and nobody answers health checks
@@ -185,7 +188,7 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 		}
 	}
 	for _, c := range a.Checks {
-		fmt.Fprintf(w, "health    %s port %d: ready endpoints here: IPv4 %d, IPv6 %d; answered on %s\n", c.Service, c.Port, c.Endpoints4, c.Endpoints6, orDash(joined(c.Listen)))
+		fmt.Fprintf(w, "health    %s port %d: ready endpoints here: IPv4 %d, IPv6 %d; answered on %s\n", c.Service, c.Port, c.Endpoints4, c.Endpoints6, table.OrDash(table.Joined(c.Listen)))
 	}
 }
 
@@ -224,7 +227,7 @@ func someNodes(names []string) string {
 	if more := len(names) - shown; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	return printable(text)
+	return table.Printable(text)
 }
 
 // xdpText says what the program at XDP does on a device.
@@ -280,7 +283,7 @@ const leftOutShown = 5
 
 // agentText describes the agent; if none works it says that traffic goes on without it.
 func agentText(a agent.Status, now time.Time) string {
-	version, seen := printable(a.Version), ago(a.Written, now)
+	version, seen := table.Printable(a.Version), ago(a.Written, now)
 	switch {
 	case a.State == agent.Stopped:
 		return fmt.Sprintf("stopped %s, version %s; what it published goes on serving", seen, version)
@@ -289,7 +292,7 @@ func agentText(a agent.Status, now time.Time) string {
 	case a.Stale:
 		return fmt.Sprintf("stale: last seen %s, and process %d hangs or is another program by now; what it published goes on serving", seen, a.PID)
 	}
-	return fmt.Sprintf("%s, process %d, started %s, version %s", a.State, a.PID, ago(a.Started, now), printable(a.Version))
+	return fmt.Sprintf("%s, process %d, started %s, version %s", a.State, a.PID, ago(a.Started, now), table.Printable(a.Version))
 }
 
 func ago(then, now time.Time) string {
@@ -305,7 +308,7 @@ func attachedText(rows []attach.DeviceRow) string {
 	cgroup := ""
 	for _, row := range rows {
 		if row.Method == attach.CgroupLink {
-			cgroup = "; sockets of " + printable(row.Device)
+			cgroup = "; sockets of " + table.Printable(row.Device)
 		} else {
 			devices[row.Ifindex] = true
 		}
@@ -313,12 +316,12 @@ func attachedText(rows []attach.DeviceRow) string {
 	return fmt.Sprintf("%d with programs attached%s", len(devices), cgroup)
 }
 
-func fillColumns() []column[maps.FillRow] {
-	return []column[maps.FillRow]{
-		{heading: "TABLE", cell: func(r maps.FillRow) string { return r.Table }},
-		{heading: "USED", right: true, cell: func(r maps.FillRow) string { return count(r.Used) }},
-		{heading: "LIMIT", right: true, cell: func(r maps.FillRow) string { return count(r.Limit) }},
-		{heading: "FULL", right: true, cell: func(r maps.FillRow) string {
+func fillColumns() []table.Column[maps.FillRow] {
+	return []table.Column[maps.FillRow]{
+		{Heading: "TABLE", Cell: func(r maps.FillRow) string { return r.Table }},
+		{Heading: "USED", Right: true, Cell: func(r maps.FillRow) string { return count(r.Used) }},
+		{Heading: "LIMIT", Right: true, Cell: func(r maps.FillRow) string { return count(r.Limit) }},
+		{Heading: "FULL", Right: true, Cell: func(r maps.FillRow) string {
 			return fmt.Sprintf("%.1f %%", 100*float64(r.Used)/float64(max(r.Limit, 1)))
 		}},
 	}
@@ -331,15 +334,15 @@ func writeComplaints(w io.Writer, width int, a *agent.Status) error {
 	}
 	for _, f := range a.Failing {
 		fmt.Fprintln(w)
-		writeFacts(w, width, fmt.Sprintf("failing   %s: %s (attempts: %d)", f.Service, oneLine(f.Error), f.Attempts))
+		writeFacts(w, width, fmt.Sprintf("failing   %s: %s (attempts: %d)", f.Service, table.OneLine(f.Error), f.Attempts))
 	}
 	for _, trouble := range a.Trouble {
 		fmt.Fprintln(w)
-		writeFacts(w, width, "trouble   "+oneLine(trouble))
+		writeFacts(w, width, "trouble   "+table.OneLine(trouble))
 	}
 	if len(a.Problems) == 0 {
 		return nil
 	}
 	fmt.Fprintln(w)
-	return writeTable(w, width, false, problemColumns(), a.Problems)
+	return table.WriteColumns(w, width, false, plan.ProblemColumns(), a.Problems)
 }

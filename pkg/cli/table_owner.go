@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // saySlow is after how long without an answer it is said what is waited for.
@@ -32,7 +34,7 @@ func (o *tableOwner) look(page io.Writer, width int) {
 		o.notes.forget("owner")
 		return
 	}
-	o.notes.say(page, width, "owner", stateOf(o.status), "the agent is "+oneLine(agentText(o.status, time.Now())))
+	o.notes.say(page, width, "owner", stateOf(o.status), "the agent is "+table.OneLine(agentText(o.status, time.Now())))
 }
 
 // stateOf is what the note about an agent that does not work depends on, but for the time that goes by.
@@ -71,7 +73,7 @@ func (o *tableOwner) unanswered(page io.Writer, width int, what string, err erro
 	case err == nil:
 		o.notes.forget("question")
 	case !errors.Is(err, errNoAnswer) && !errors.Is(err, agent.ErrNotAsked):
-		o.notes.say(page, width, "question", err.Error(), what+oneLine(err.Error()))
+		o.notes.say(page, width, "question", err.Error(), what+table.OneLine(err.Error()))
 	}
 }
 
@@ -85,22 +87,22 @@ type notes struct {
 
 // notesOf are those of a command whose rows have this format.
 func notesOf(errs io.Writer, again *watchFlags, format string) notes {
-	return notes{errs, again.on && (format == formatTable || format == formatWide), map[string]string{}}
+	return notes{errs, again.on && (format == command.FormatTable || format == command.FormatWide), map[string]string{}}
 }
 
 // say says which of the notes on a subject holds.
 func (n *notes) say(page io.Writer, width int, subject, which, text string) {
 	if n.paged && width > 0 {
-		writeFolded(page, width, "nearlb: ", text)
+		table.WriteFolded(page, width, "nearlb: ", text)
 	} else if n.said[subject] != which {
-		sayAside(n.errs, text)
+		command.SayAside(n.errs, text)
 	}
 	n.said[subject] = which
 }
 
 // waiting says on standard error that the agent is slow, while who asked it waits.
 func (n *notes) waiting() {
-	sayAside(n.errs, "waiting for the agent's answer, half a minute at the most")
+	command.SayAside(n.errs, "waiting for the agent's answer, half a minute at the most")
 }
 
 // forget has a note on a subject said again when it comes back.

@@ -12,24 +12,26 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 type animal struct{ name, address, legs string }
 
-func animals() []column[animal] {
-	return []column[animal]{
-		{heading: "NAME", cell: func(a animal) string { return a.name }},
-		{heading: "ADDRESS", cell: func(a animal) string { return a.address }},
-		{heading: "NOTE", wide: true, cell: func(animal) string { return "tame" }},
-		{heading: "LEGS", right: true, cell: func(a animal) string { return a.legs }},
+func animals() []table.Column[animal] {
+	return []table.Column[animal]{
+		{Heading: "NAME", Cell: func(a animal) string { return a.name }},
+		{Heading: "ADDRESS", Cell: func(a animal) string { return a.address }},
+		{Heading: "NOTE", Wide: true, Cell: func(animal) string { return "tame" }},
+		{Heading: "LEGS", Right: true, Cell: func(a animal) string { return a.legs }},
 	}
 }
 
 func tabulated(t *testing.T, width int, wide bool, rows ...animal) string {
 	t.Helper()
 	var b strings.Builder
-	if err := writeTable(&b, width, wide, animals(), rows); err != nil {
+	if err := table.WriteColumns(&b, width, wide, animals(), rows); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -129,10 +131,10 @@ func TestWatchedRowsTellWhatTheyGainedASecond(t *testing.T) {
 		rates: func(before, now *maps.VerdictRow, seconds float64) {
 			now.PacketsPerSecond = gained(before.Packets, now.Packets, seconds)
 		},
-		columns: []column[maps.VerdictRow]{
-			{heading: "REASON", cell: func(r maps.VerdictRow) string { return r.Reason }},
-			{heading: "PACKETS", when: oncePrint, cell: func(r maps.VerdictRow) string { return count(r.Packets) }},
-			{heading: "PACKETS/S", when: eachSecond, cell: func(r maps.VerdictRow) string { return perSecond(r.PacketsPerSecond, rate) }},
+		columns: []table.Column[maps.VerdictRow]{
+			{Heading: "REASON", Cell: func(r maps.VerdictRow) string { return r.Reason }},
+			{Heading: "PACKETS", When: table.OncePrint, Cell: func(r maps.VerdictRow) string { return count(r.Packets) }},
+			{Heading: "PACKETS/S", When: table.EachSecond, Cell: func(r maps.VerdictRow) string { return perSecond(r.PacketsPerSecond, rate) }},
 		},
 	}
 	last := differences[maps.VerdictRow]{dump: &d}
@@ -141,7 +143,7 @@ func TestWatchedRowsTellWhatTheyGainedASecond(t *testing.T) {
 		at = at.Add(2 * time.Second)
 		last.follow(rows, at)
 		var out strings.Builder
-		show := shown[maps.VerdictRow]{columns: d.at(true).columns, bare: true, output: &outputFlag{value: formatTable}}
+		show := shown[maps.VerdictRow]{columns: d.at(true).columns, bare: true, output: &command.OutputFlag{Value: command.FormatTable}}
 		if err := show.all(&out, 80, rows); err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +162,7 @@ func TestWatchedRowsTellWhatTheyGainedASecond(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	whole := shown[maps.VerdictRow]{columns: d.at(false).columns, output: &outputFlag{value: formatTable}}
+	whole := shown[maps.VerdictRow]{columns: d.at(false).columns, output: &command.OutputFlag{Value: command.FormatTable}}
 	if err := whole.all(&out, 80, []maps.VerdictRow{row("a", 8)}); err != nil || !strings.HasPrefix(out.String(), "REASON  PACKETS\n") {
 		t.Errorf("printed once: %v\n%s", err, out.String())
 	}
@@ -182,12 +184,12 @@ func TestCountersOfAServicePortAreToldOnce(t *testing.T) {
 
 // Where narrower columns are not enough, the last ones of each row have a line of their own.
 func TestATableThatIsTooWideHasItsLastColumnsBelow(t *testing.T) {
-	columns := []column[int]{}
+	columns := []table.Column[int]{}
 	for _, heading := range []string{"FIRST", "SECOND", "THIRD"} {
-		columns = append(columns, column[int]{heading: heading, right: heading == "THIRD", cell: func(n int) string { return heading + strings.Repeat("x", 10) + strconv.Itoa(n) }})
+		columns = append(columns, table.Column[int]{Heading: heading, Right: heading == "THIRD", Cell: func(n int) string { return heading + strings.Repeat("x", 10) + strconv.Itoa(n) }})
 	}
 	var out bytes.Buffer
-	if err := writeTable(&out, 40, false, columns, []int{1, 22, 333}); err != nil {
+	if err := table.WriteColumns(&out, 40, false, columns, []int{1, 22, 333}); err != nil {
 		t.Fatal(err)
 	}
 	want := `FIRST               SECOND
@@ -206,13 +208,13 @@ FIRSTxxxxxxxxxx333  SECONDxxxxxxxxxx333
 
 // Numbers are never broken: where texts alone cannot be narrowed enough the last columns go below.
 func TestNumbersKeepTheirColumns(t *testing.T) {
-	columns := []column[animal]{
-		{heading: "NAME", cell: func(a animal) string { return a.name }},
-		{heading: "BYTES", right: true, cell: func(a animal) string { return a.legs }},
-		{heading: "MORE", right: true, cell: func(a animal) string { return a.address }},
+	columns := []table.Column[animal]{
+		{Heading: "NAME", Cell: func(a animal) string { return a.name }},
+		{Heading: "BYTES", Right: true, Cell: func(a animal) string { return a.legs }},
+		{Heading: "MORE", Right: true, Cell: func(a animal) string { return a.address }},
 	}
 	var out strings.Builder
-	if err := writeTable(&out, 24, false, columns, []animal{{"a-long-name-1", "1", "0 B"}, {"a-long-name-2", "2", "0 B"}, {"a-long-name-3", "3", "999.5 kB"}}); err != nil {
+	if err := table.WriteColumns(&out, 24, false, columns, []animal{{"a-long-name-1", "1", "0 B"}, {"a-long-name-2", "2", "0 B"}, {"a-long-name-3", "3", "999.5 kB"}}); err != nil {
 		t.Fatal(err)
 	}
 	want := `NAME              BYTES

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 
@@ -56,10 +57,10 @@ packets.`,
 	flags.StringVar(&o.sort, "sort", topSorts[0].name, "largest first: `column` "+strings.Join(topSortNames(), ", "))
 	flags.BoolVar(&o.idle, "all", false, "what is idle, too")
 	flags.BoolVar(&o.bare, "no-headers", false, "tables without their headings")
-	complete(cmd, "sort", topSortNames)
-	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatJSONL)
+	command.Complete(cmd, "sort", topSortNames)
+	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatWide, command.FormatJSON, command.FormatJSONL)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		o.format = output.value
+		o.format = output.Value
 		if err := o.check(); err != nil {
 			return err
 		}
@@ -73,13 +74,13 @@ func topView(view *string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		*view = topServices
 		if len(args) > 1 {
-			return usagef("%d arguments: %s takes one view", len(args), cmd.CommandPath())
+			return command.Usagef("%d arguments: %s takes one view", len(args), cmd.CommandPath())
 		}
 		if len(args) == 1 {
 			*view = args[0]
 		}
 		if !slices.Contains(topViews, *view) {
-			return usagef("view %q: want %s", *view, strings.Join(topViews, ", "))
+			return command.Usagef("view %q: want %s", *view, strings.Join(topViews, ", "))
 		}
 		return nil
 	}
@@ -87,16 +88,16 @@ func topView(view *string) cobra.PositionalArgs {
 
 func (o *topOptions) check() error {
 	if o.interval < 100*time.Millisecond {
-		return usagef("--interval %v: want 100ms or more", o.interval)
+		return command.Usagef("--interval %v: want 100ms or more", o.interval)
 	}
 	if !slices.Contains(topSortNames(), o.sort) {
-		return usagef("--sort %q: want %s", o.sort, strings.Join(topSortNames(), ", "))
+		return command.Usagef("--sort %q: want %s", o.sort, strings.Join(topSortNames(), ", "))
 	}
 	if o.view == topClients && (o.only.service != "" || o.only.namespace != "" || o.only.node != "") {
-		return usagef("clients are counted over all Services: --service, --namespace and --node narrow services and backends")
+		return command.Usagef("clients are counted over all Services: --service, --namespace and --node narrow services and backends")
 	}
 	if o.view != topClients && o.only.client.addr.IsValid() {
-		return usagef("--client narrows clients alone: nearlb top clients")
+		return command.Usagef("--client narrows clients alone: nearlb top clients")
 	}
 	return o.only.take(nil)
 }
@@ -110,7 +111,7 @@ func (o *topOptions) run(ctx context.Context, in io.Reader, out io.Writer) error
 	if err := meter.look(); err != nil {
 		return err
 	}
-	if screen := terminalOf(in, out); screen != nil && !o.once && o.format == formatTable {
+	if screen := terminalOf(in, out); screen != nil && !o.once && o.format == command.FormatTable {
 		return screen.run(ctx, meter)
 	}
 	for {
@@ -131,11 +132,11 @@ func (o *topOptions) run(ctx context.Context, in io.Reader, out io.Writer) error
 // tell writes one interval. On a terminal a table takes the place of the one before.
 func (o *topOptions) tell(out io.Writer, doc topDocument) error {
 	switch o.format {
-	case formatJSON:
-		return writeJSON(out, doc)
-	case formatJSONL:
+	case command.FormatJSON:
+		return command.WriteJSON(out, doc)
+	case command.FormatJSONL:
 		for _, row := range doc.Rows {
-			if err := writeJSONLine(out, row); err != nil {
+			if err := command.WriteJSONLine(out, row); err != nil {
 				return err
 			}
 		}
@@ -164,38 +165,38 @@ func (o *topOptions) write(w io.Writer, width int, doc topDocument) error {
 	if o.bare {
 		w = &headless{Writer: w}
 	}
-	return writeTable(w, width, o.format == formatWide, topColumns(o.view), shown)
+	return table.WriteColumns(w, width, o.format == command.FormatWide, topColumns(o.view), shown)
 }
 
 // topColumns are those of a view: what its rows are of, then the numbers.
-func topColumns(view string) []column[topRow] {
-	backend := func(heading string, cell func(topRow) string) column[topRow] {
-		return column[topRow]{heading: heading, cell: cell}
+func topColumns(view string) []table.Column[topRow] {
+	backend := func(heading string, cell func(topRow) string) table.Column[topRow] {
+		return table.Column[topRow]{Heading: heading, Cell: cell}
 	}
-	var columns []column[topRow]
+	var columns []table.Column[topRow]
 	switch view {
 	case topServices:
 		columns = append(columns, backend("SERVICE", func(r topRow) string { return r.name() }))
 	case topBackends:
 		columns = append(columns, backend("BACKEND", func(r topRow) string { return r.Backend }), backend("SERVICE", func(r topRow) string { return r.name() }),
-			column[topRow]{heading: "NODE", wide: true, cell: func(r topRow) string { return text(r.BackendNode) }},
-			column[topRow]{heading: "STATE", wide: true, cell: func(r topRow) string { return r.State }})
+			table.Column[topRow]{Heading: "NODE", Wide: true, Cell: func(r topRow) string { return text(r.BackendNode) }},
+			table.Column[topRow]{Heading: "STATE", Wide: true, Cell: func(r topRow) string { return r.State }})
 	case topClients:
 		columns = append(columns, backend("CLIENT", func(r topRow) string { return r.Client }))
 	case topNodes:
 		columns = append(columns, backend("NODE", func(r topRow) string { return text(r.BackendNode) }))
 	}
 	if view == topZones || view == topNodes || view == topBackends {
-		columns = append(columns, column[topRow]{heading: "ZONE", wide: view == topBackends, cell: func(r topRow) string { return text(r.BackendZone) }})
+		columns = append(columns, table.Column[topRow]{Heading: "ZONE", Wide: view == topBackends, Cell: func(r topRow) string { return text(r.BackendZone) }})
 	}
 	return append(columns, topNumbers(view)...)
 }
 
-func topNumbers(view string) []column[topRow] {
-	number := func(heading string, cell func(topRow) string) column[topRow] {
-		return column[topRow]{heading: heading, right: true, cell: cell}
+func topNumbers(view string) []table.Column[topRow] {
+	number := func(heading string, cell func(topRow) string) table.Column[topRow] {
+		return table.Column[topRow]{Heading: heading, Right: true, Cell: cell}
 	}
-	columns := []column[topRow]{
+	columns := []table.Column[topRow]{
 		number("NEW/S", func(r topRow) string { return rate(r.New) }),
 		number("OPEN", func(r topRow) string { return count(r.Open) }),
 	}
@@ -207,19 +208,19 @@ func topNumbers(view string) []column[topRow] {
 	columns = append(columns, number("FAIL/S", func(r topRow) string { return rate(r.Failed) }))
 	if view != topClients {
 		median := number("SYN P50", func(r topRow) string { return microseconds(r.SYN50) })
-		median.wide = true
+		median.Wide = true
 		columns = append(columns, median, number("SYN P99", func(r topRow) string { return microseconds(r.SYN99) }))
 	}
 	if view == topServices || view == topBackends {
 		crossing := number("XZONE/S", func(r topRow) string { return size(uint64(value(r.CrossZone))) })
-		crossing.wide = view == topBackends // which has its zone, too
+		crossing.Wide = view == topBackends // which has its zone, too
 		columns = append(columns, crossing)
 	}
-	for _, c := range []column[topRow]{
+	for _, c := range []table.Column[topRow]{
 		number("REFUSED/S", func(r topRow) string { return rate(r.Refused) }), number("UNANSWERED/S", func(r topRow) string { return rate(r.Unanswered) }),
 		number("REJECTED/S", func(r topRow) string { return rate(r.Rejected) }), number("DROPPED/S", func(r topRow) string { return rate(r.Dropped) }),
 	} {
-		c.wide = true
+		c.Wide = true
 		columns = append(columns, c)
 	}
 	return columns
@@ -276,7 +277,7 @@ func (m *topMeter) look() error {
 	if status, err := agent.ReadStatus(o.live.lockDir, o.live.pins.pinPath); err == nil {
 		m.node, m.meter.Zone = status.Node.Name, status.Node.Zone
 	}
-	m.meter.Clients, m.meter.All = m.live || o.view == topClients, o.idle || o.format == formatJSON || o.format == formatJSONL
+	m.meter.Clients, m.meter.All = m.live || o.view == topClients, o.idle || o.format == command.FormatJSON || o.format == command.FormatJSONL
 	gains, err := m.meter.Look(reader, time.Now())
 	if err != nil {
 		return err

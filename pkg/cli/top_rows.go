@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // The views of nearlb top.
@@ -175,7 +176,7 @@ func (r *topRow) name() string {
 	case r.Client != "":
 		return r.Client
 	case r.Service != "":
-		service := withPort(r.Service, text(r.Port))
+		service := table.WithPort(r.Service, text(r.Port))
 		if r.Protocol != "TCP" && !saysProtocol(text(r.Port), r.Protocol) {
 			service += "/" + r.Protocol
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // topScreen is what nearlb top shows on a terminal, and what keys do to it. It draws nothing by itself: a frame is lines of text.
@@ -169,7 +171,7 @@ func (s *topScreen) frame(width, height int) []string {
 			lines = append(lines, fmt.Sprintf("  %-16s  %s", k[0], k[1]))
 		}
 	case len(rows) == 0 && s.filter != "":
-		lines = append(lines, "", "No row contains "+printable(s.filter)+": Esc shows all.")
+		lines = append(lines, "", "No row contains "+table.Printable(s.filter)+": Esc shows all.")
 	case len(rows) == 0:
 		lines = append(lines, "", "Nothing goes on: no connection is open, and none came.")
 	default:
@@ -194,7 +196,7 @@ func fitted(lines []string, width, height int) []string {
 }
 
 func (s *topScreen) title() string {
-	where := "node " + orDash(s.doc.Node) + "  zone " + orDash(s.zone)
+	where := "node " + table.OrDash(s.doc.Node) + "  zone " + table.OrDash(s.zone)
 	return fmt.Sprintf("nearlb top %s  %s  %s  by %s", s.doc.View, where, s.doc.Time.Format("15:04:05Z"), s.options.sort)
 }
 
@@ -214,11 +216,11 @@ func (s *topScreen) totals(width int) string {
 func (s *topScreen) foot() string {
 	switch {
 	case s.typing:
-		return "/" + printable(s.filter) + "_  Enter: keep  Esc: all"
+		return "/" + table.Printable(s.filter) + "_  Enter: keep  Esc: all"
 	case s.paused:
 		return "PAUSED  p: go on  h: help  q: quit"
 	case s.filter != "":
-		return "filter " + printable(s.filter) + "  Esc: all  /: another  h: help  q: quit"
+		return "filter " + table.Printable(s.filter) + "  Esc: all  /: another  h: help  q: quit"
 	}
 	return "1-5: view  < >: sort  /: filter  p: pause  h: help  q: quit"
 }
@@ -229,10 +231,10 @@ const sparkFrom = 120
 func (s *topScreen) table(rows []topRow, width, height int) []string {
 	columns := topColumns(s.options.view)
 	if width >= sparkFrom {
-		columns = append(columns, column[topRow]{heading: "NEW/S, LAST 30", cell: func(r topRow) string { return sparkline(s.recent[s.key(&r)], 30) }})
+		columns = append(columns, table.Column[topRow]{Heading: "NEW/S, LAST 30", Cell: func(r topRow) string { return sparkline(s.recent[s.key(&r)], 30) }})
 	}
 	var page bytes.Buffer
-	if err := layTable(&page, width, false, false, columns, rows); err != nil {
+	if err := table.LayColumns(&page, width, false, false, columns, rows); err != nil {
 		return []string{err.Error()}
 	}
 	lines := strings.Split(strings.TrimRightFunc(page.String(), unicode.IsSpace), "\n")

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
@@ -231,7 +232,7 @@ func TestTopOnATerminal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := &topOptions{view: topServices, sort: "name", interval: 100 * time.Millisecond, format: formatTable}
+			o := &topOptions{view: topServices, sort: "name", interval: 100 * time.Millisecond, format: command.FormatTable}
 			o.live.pins.pinPath, o.live.lockDir = pins, t.TempDir()
 			ctx, stop := context.WithCancel(context.Background())
 			defer stop()

@@ -15,6 +15,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // terminal is what a person sits before: keys come from in, and out is drawn on.
@@ -164,7 +166,7 @@ next:
 			continue
 		}
 		r, length := utf8.DecodeRuneInString(text)
-		if text = text[length:]; !unprintable(r) {
+		if text = text[length:]; !table.Unprintable(r) {
 			keys = append(keys, string(r))
 		}
 	}

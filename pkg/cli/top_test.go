@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
@@ -60,7 +61,7 @@ func TestTopShowsItsViews(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", view, width), func(t *testing.T) {
 				o := topOptions{view: view, interval: 2 * time.Second}
 				if width == 0 {
-					o.format, o.idle = formatWide, true
+					o.format, o.idle = command.FormatWide, true
 				}
 				var out bytes.Buffer
 				if err := o.write(&out, width, topOf(view)); err != nil {
@@ -151,7 +152,7 @@ func TestTopRefusesFiltersThatItsViewHasNot(t *testing.T) {
 		"top clients --service prod/web": "clients are counted over all Services",
 	} {
 		var out, errs bytes.Buffer
-		if status := run(t.Context(), strings.Fields(args), strings.NewReader(""), &out, &errs); status != exitUsage || !strings.Contains(errs.String(), want) {
+		if status := run(t.Context(), strings.Fields(args), strings.NewReader(""), &out, &errs); status != command.ExitUsage || !strings.Contains(errs.String(), want) {
 			t.Errorf("%s: %d, %s", args, status, &errs)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/trace"
 	"github.com/nearlb/nearlb/pkg/watch"
@@ -27,7 +28,7 @@ type traceFlags struct {
 }
 
 func traceCommand() *cobra.Command {
-	var objects objectFlags
+	var objects command.ObjectFlags
 	var pins pinFlags
 	var ask traceFlags
 	cmd := &cobra.Command{
@@ -44,12 +45,12 @@ answer is said, or who else is asked and why.`,
   nearlb trace --from pod --src 10.244.1.1 --dst 10.96.0.10:53 --proto udp \
       --question web.prod.svc.cluster.local
   nearlb trace --packets packets.jsonl -o jsonl`,
-		Args: noArguments,
+		Args: command.NoArguments,
 	}
-	objects.add(cmd.Flags())
+	objects.Add(cmd.Flags())
 	pins.add(cmd.Flags())
 	ask.add(cmd)
-	output := addOutputFlag(cmd, formatTable, formatJSON, formatJSONL, formatYAML)
+	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatJSONL, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		requests, err := ask.requests(cmd, &objects)
 		if err != nil {
@@ -60,7 +61,7 @@ answer is said, or who else is asked and why.`,
 			return err
 		}
 		defer func() { err = errors.Join(err, tracer.Close()) }()
-		return answerAll(cmd.OutOrStdout(), tracer, requests, output.value, ask.packets != "")
+		return answerAll(cmd.OutOrStdout(), tracer, requests, output.Value, ask.packets != "")
 	}
 	return cmd
 }
@@ -75,8 +76,8 @@ func (f *traceFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.packets, "packets", "", "`FILE` of packets, one JSON object a line; - is standard input")
 	flags.StringVar(&f.question, "question", "", "`NAME` that the packet asks for, by UDP; without -f, which makes no table of names")
 	flags.StringVar(&f.qtype, "question-type", "A", "`TYPE` of records that it asks for")
-	complete(cmd, "from", doors)
-	complete(cmd, "proto", func() []string { return []string{"tcp", "udp", "sctp", "icmp"} })
+	command.Complete(cmd, "from", doors)
+	command.Complete(cmd, "proto", func() []string { return []string{"tcp", "udp", "sctp", "icmp"} })
 }
 
 // doors are those that packets come through; none: any.
@@ -93,16 +94,16 @@ func doors() []string {
 }
 
 // openTracer makes private tables from objects, if there are any, and takes the live ones otherwise.
-func openTracer(cmd *cobra.Command, objects *objectFlags, pins *pinFlags, through ...trace.Door) (*trace.Tracer, error) {
-	if len(objects.files) == 0 {
+func openTracer(cmd *cobra.Command, objects *command.ObjectFlags, pins *pinFlags, through ...trace.Door) (*trace.Tracer, error) {
+	if len(objects.Files) == 0 {
 		return trace.Live(pins.pinPath, through...)
 	}
-	warn := warnTo(cmd.ErrOrStderr())
-	source, err := objects.load(cmd.InOrStdin(), warn)
+	warn := command.WarnTo(cmd.ErrOrStderr())
+	source, err := objects.Load(cmd.InOrStdin(), warn)
 	if err != nil {
 		return nil, err
 	}
-	tracer, problems, err := trace.Offline(decisions(source), configuration(source), through...)
+	tracer, problems, err := trace.Offline(command.Decisions(source), configuration(source), through...)
 	for _, p := range problems {
 		warn(p.Object + ": " + p.Field + ": " + p.Message)
 	}
@@ -131,9 +132,9 @@ func answerAll(out io.Writer, tracer *trace.Tracer, requests requestReader, form
 			return err
 		}
 		switch format {
-		case formatJSONL:
-			err = writeJSONLine(out, answer)
-		case formatTable:
+		case command.FormatJSONL:
+			err = command.WriteJSONLine(out, answer)
+		case command.FormatTable:
 			err = writeAnswer(out, table.TerminalWidth(out), request, answer)
 		default:
 			answers = append(answers, answer)
@@ -150,10 +151,10 @@ func answerAll(out io.Writer, tracer *trace.Tracer, requests requestReader, form
 		document = answers[0]
 	}
 	switch format {
-	case formatJSON:
-		return writeJSON(out, document)
-	case formatYAML:
-		return writeYAML(out, document)
+	case command.FormatJSON:
+		return command.WriteJSON(out, document)
+	case command.FormatYAML:
+		return command.WriteYAML(out, document)
 	}
 	return nil
 }

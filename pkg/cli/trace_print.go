@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nearlb/nearlb/pkg/table"
 	"github.com/nearlb/nearlb/pkg/trace"
 )
 
@@ -16,40 +17,40 @@ import (
 func writeAnswer(w io.Writer, width int, r trace.Request, a trace.Answer) error {
 	var b strings.Builder
 	if a.ID != "" {
-		fmt.Fprintf(&b, "%s: ", printable(a.ID))
+		fmt.Fprintf(&b, "%s: ", table.Printable(a.ID))
 	}
 	fmt.Fprintf(&b, "%s (%s)\n", a.Verdict, strings.ReplaceAll(a.Reason, "-", " "))
 	if text := verdictText(a.Verdict + "-" + a.Reason); text != "" {
-		writeFolded(&b, width, "  ", text)
+		table.WriteFolded(&b, width, "  ", text)
 	}
 	protocol := r.Protocol.String()
-	to := hostPort(r.To.Addr(), r.To.Port())
+	to := table.HostPort(r.To.Addr(), r.To.Port())
 	if r.Protocol == trace.ICMP {
 		protocol, to = "ICMP echo request", r.To.Addr().String()
 	}
 	fmt.Fprintf(&b, "  packet   %s from %s %s to %s\n", protocol, r.From, r.Source.Addr(), to)
 	if q := a.Question; q != nil {
-		fmt.Fprintf(&b, "  question %s %s\n  answer   %s\n", q.Type, printable(q.Name), questionText(q))
+		fmt.Fprintf(&b, "  question %s %s\n  answer   %s\n", q.Type, table.Printable(q.Name), questionText(q))
 	}
 	if a.Service != "" {
 		port := ""
 		if a.Port != nil {
 			port = *a.Port
 		}
-		fmt.Fprintf(&b, "  service  %s\n", printable(withPort(a.Service, port)))
+		fmt.Fprintf(&b, "  service  %s\n", table.Printable(table.WithPort(a.Service, port)))
 	}
 	for i, backend := range a.Backends {
 		label := "backend"
 		if i > 0 {
 			label = ""
 		}
-		fmt.Fprintf(&b, "  %-7s  %s  %s%s\n", label, hostPort(backend.Address, backend.Port), backend.Tier, share(backend.Count, r.Count))
+		fmt.Fprintf(&b, "  %-7s  %s  %s%s\n", label, table.HostPort(backend.Address, backend.Port), backend.Tier, share(backend.Count, r.Count))
 	}
 	if a.Source != nil {
 		fmt.Fprintf(&b, "  source   %s%s\n", *a.Source, kept(a.SNAT))
 	}
 	if a.Way != nil {
-		writeFolded(&b, width, "  way      ", string(a.Way.Name)+": "+printable(a.Way.Because))
+		table.WriteFolded(&b, width, "  way      ", string(a.Way.Name)+": "+table.Printable(a.Way.Because))
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.Verdicts)) {
 		fmt.Fprintf(&b, "  counted  %d %s\n", a.Verdicts[name], strings.ReplaceAll(name, "-", " "))

@@ -16,6 +16,7 @@ import (
 	wire "github.com/miekg/dns"
 	"github.com/spf13/cobra"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/trace"
 )
@@ -24,7 +25,7 @@ import (
 type requestReader func() (trace.Request, error)
 
 // requests are those of the flags or those of --packets. Nothing but usage is checked before the first is read.
-func (f *traceFlags) requests(cmd *cobra.Command, objects *objectFlags) (requestReader, error) {
+func (f *traceFlags) requests(cmd *cobra.Command, objects *command.ObjectFlags) (requestReader, error) {
 	if err := f.notBoth(cmd, objects); err != nil {
 		return nil, err
 	}
@@ -36,34 +37,34 @@ func (f *traceFlags) requests(cmd *cobra.Command, objects *objectFlags) (request
 	}
 	text, err := os.ReadFile(f.packets)
 	if err != nil {
-		return nil, usagef("--packets: %w", err)
+		return nil, command.Usagef("--packets: %w", err)
 	}
 	return packetLines(f.packets, bytes.NewReader(text)), nil
 }
 
-func (f *traceFlags) notBoth(cmd *cobra.Command, objects *objectFlags) error {
-	if len(objects.files) == 0 {
+func (f *traceFlags) notBoth(cmd *cobra.Command, objects *command.ObjectFlags) error {
+	if len(objects.Files) == 0 {
 		for _, flag := range []string{"node", "zone", "node-ip", "nodeport-addresses", "service-cidr"} {
 			if cmd.Flags().Changed(flag) {
-				return usagef("--%s goes with --filename: the live tables know their node", flag)
+				return command.Usagef("--%s goes with --filename: the live tables know their node", flag)
 			}
 		}
 	} else if f.question != "" {
-		return usagef("--question and --filename exclude each other: names are in the live tables")
+		return command.Usagef("--question and --filename exclude each other: names are in the live tables")
 	} else if cmd.Flags().Changed("pin-path") {
-		return usagef("--pin-path and --filename exclude each other: live tables or objects")
+		return command.Usagef("--pin-path and --filename exclude each other: live tables or objects")
 	}
 	if f.packets == "" {
 		return nil
 	}
 	for _, flag := range []string{"from", "src", "dst", "proto", "count", "question", "question-type"} {
 		if cmd.Flags().Changed(flag) {
-			return usagef("--%s and --packets exclude each other: each line of the file has its own", flag)
+			return command.Usagef("--%s and --packets exclude each other: each line of the file has its own", flag)
 		}
 	}
-	for _, file := range objects.files {
+	for _, file := range objects.Files {
 		if file == "-" && f.packets == "-" {
-			return usagef("--filename - and --packets - exclude each other: standard input can be read once")
+			return command.Usagef("--filename - and --packets - exclude each other: standard input can be read once")
 		}
 	}
 	return nil
@@ -73,16 +74,16 @@ func (f *traceFlags) notBoth(cmd *cobra.Command, objects *objectFlags) error {
 func (f *traceFlags) single() (requestReader, error) {
 	for flag, value := range map[string]string{"from": f.from, "src": f.src, "dst": f.dst, "proto": f.proto} {
 		if value == "" {
-			return nil, usagef("--%s is missing: a packet needs --from, --src, --dst and --proto", flag)
+			return nil, command.Usagef("--%s is missing: a packet needs --from, --src, --dst and --proto", flag)
 		}
 	}
 	if f.count < 1 {
-		return nil, usagef("--count %d: want 1 to %d", f.count, trace.MostPackets)
+		return nil, command.Usagef("--count %d: want 1 to %d", f.count, trace.MostPackets)
 	}
 	line := packetLine{From: f.from, Src: f.src, Dst: f.dst, Proto: f.proto, Count: f.count, Question: f.question, QuestionType: f.qtype}
 	request, err := line.request()
 	if err != nil {
-		return nil, usagef("--%w", err)
+		return nil, command.Usagef("--%w", err)
 	}
 	done := false
 	return func() (trace.Request, error) {
@@ -169,12 +170,12 @@ func packetLines(name string, in io.Reader) requestReader {
 			}
 			request, err := readPacketLine(text)
 			if err != nil {
-				return request, usagef("%s:%d: %w", name, number, err)
+				return request, command.Usagef("%s:%d: %w", name, number, err)
 			}
 			return request, nil
 		}
 		if err := lines.Err(); err != nil {
-			return trace.Request{}, usagef("%s:%d: %w", name, number+1, err)
+			return trace.Request{}, command.Usagef("%s:%d: %w", name, number+1, err)
 		}
 		return trace.Request{}, io.EOF
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/ui"
 )
@@ -43,7 +44,7 @@ it prints what the page reads, once.`,
 		Example: `  nearlb ui
   nearlb ui --listen [::1]:9000
   nearlb ui -o json --service prod/web`,
-		Args: noArguments,
+		Args: command.NoArguments,
 	}
 	flags := cmd.Flags()
 	o.live.add(flags)
@@ -51,19 +52,19 @@ it prints what the page reads, once.`,
 	flags.StringVar(&o.filter, "filter", "", "with -o json: only Services whose namespace/name:port contains `text`")
 	flags.StringVar(&o.service, "service", "", "with -o json: what is known of this Service, `namespace/name`")
 	flags.DurationVar(&o.interval, "interval", time.Second, "with -o json: time between two readings")
-	complete(cmd, "service", func() []string { return liveServices(&o.live.pins) })
-	output := addOutputFlag(cmd, formatPage, formatJSON)
+	command.Complete(cmd, "service", func() []string { return liveServices(&o.live.pins) })
+	output := command.AddOutputFlag(cmd, formatPage, command.FormatJSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
 		if o.filter != "" && o.service != "" {
-			return usagef("--filter is for the map, --service for what is known of one Service: want one of them")
+			return command.Usagef("--filter is for the map, --service for what is known of one Service: want one of them")
 		}
-		if output.value == formatJSON {
+		if output.Value == command.FormatJSON {
 			return o.print(ctx, cmd.OutOrStdout())
 		}
 		if o.filter != "" || o.service != "" {
-			return usagef("--filter and --service are for -o json: the page has both")
+			return command.Usagef("--filter and --service are for -o json: the page has both")
 		}
 		return o.serve(ctx, cmd.OutOrStdout())
 	}
@@ -95,10 +96,10 @@ func (o *uiOptions) print(ctx context.Context, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		return writeJSON(out, doc)
+		return command.WriteJSON(out, doc)
 	}
 	if o.interval < 100*time.Millisecond {
-		return usagef("--interval %v: want 100ms or more", o.interval)
+		return command.Usagef("--interval %v: want 100ms or more", o.interval)
 	}
 	if _, err := node.document(ctx, o.filter); err != nil {
 		return err
@@ -112,7 +113,7 @@ func (o *uiOptions) print(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(out, doc)
+	return command.WriteJSON(out, doc)
 }
 
 // pageAnswer is how long an answer of the page may take.
@@ -121,7 +122,7 @@ const pageAnswer = time.Minute
 // listenLocally refuses addresses that others than this host reach.
 func listenLocally(address string) (net.Listener, error) {
 	if err := ui.CheckLocal(address); err != nil {
-		return nil, usagef("--listen %w", err)
+		return nil, command.Usagef("--listen %w", err)
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/table"
 	"github.com/nearlb/nearlb/pkg/ui"
 )
 
@@ -138,7 +140,7 @@ func (n *uiNode) describe(filter string) (doc uiDocument, err error) {
 func (n *uiNode) agent(now time.Time) uiAgent {
 	status, err := agent.ReadStatus(n.live.lockDir, n.live.pins.pinPath)
 	if err != nil {
-		return uiAgent{State: "unknown", Text: oneLine(err.Error())}
+		return uiAgent{State: "unknown", Text: table.OneLine(err.Error())}
 	}
 	a := uiAgent{State: string(status.State), Works: works(status), Text: agentText(status, now)}
 	if !status.Written.IsZero() {
@@ -160,7 +162,7 @@ type uiWhy struct {
 func (n *uiNode) why(ctx context.Context, service, client string) (doc uiWhy, err error) {
 	var name lb.ServiceName
 	if name.UnmarshalText([]byte(service)) != nil {
-		return doc, usagef("Service %q: want namespace/name", service)
+		return doc, command.Usagef("Service %q: want namespace/name", service)
 	}
 	if client != "" && !n.packets {
 		return doc, errors.New("no programs are loaded here for a client's packets: nearlb why on the node does that")
@@ -185,16 +187,16 @@ func lookAtWhy(ctx context.Context, live *agentFlags, name lb.ServiceName, clien
 	if err != nil {
 		return doc, err
 	}
-	doc = uiWhy{whyDocument: diagnose(s), Frontends: list(s.frontends)}
+	doc = uiWhy{whyDocument: diagnose(s), Frontends: command.List(s.frontends)}
 	doc.Drops = lastDrops(doc.Drops)
-	doc.Backends = list(s.backends)
+	doc.Backends = command.List(s.backends)
 	owner := tableOwner{live: live, notes: notesOf(io.Discard, &watchFlags{}, "")}
 	owner.look(io.Discard, 0)
 	zones, err := lookAtZones(ctx, &owner, &filter{service: name.String(), all: true})
 	if err != nil {
 		return doc, err
 	}
-	doc.Zones = list(zones.rows)
+	doc.Zones = command.List(zones.rows)
 	return doc, nil
 }
 
@@ -225,7 +227,7 @@ func (all uiNodes) tell(of func(*uiNode) (any, error)) (any, error) {
 		}
 		if err != nil {
 			failed++
-			doc = map[string]string{"node": n.live.pins.pinPath, "error": oneLine(err.Error())}
+			doc = map[string]string{"node": n.live.pins.pinPath, "error": table.OneLine(err.Error())}
 		}
 		told.Nodes = append(told.Nodes, doc)
 	}

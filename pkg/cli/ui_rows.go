@@ -9,8 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/explain"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // uiDocument is the map of one node: nearlb ui -o json.
@@ -113,7 +115,7 @@ func (s *uiSeen) ranked(filter string) (all []uiRanked) {
 		busy[s.gains.Ports[i].Port] = &s.gains.Ports[i]
 	}
 	for name := range s.endpoints {
-		if !strings.Contains(withPort(name.Service.String(), name.Port), filter) {
+		if !strings.Contains(table.WithPort(name.Service.String(), name.Port), filter) {
 			continue
 		}
 		port := busy[name]
@@ -198,7 +200,7 @@ func troubleOf(r *topRow, ejected bool) []string {
 		}
 	}
 	if ejected {
-		words = append(words, stateEjected)
+		words = append(words, explain.Ejected)
 	}
 	return words
 }
@@ -211,7 +213,7 @@ func (p *uiPicked) addFrontend(row *maps.FrontendRow) {
 		return
 	}
 	if len(s.Frontends) < uiFrontends {
-		s.Frontends = append(s.Frontends, hostPort(row.Address, row.FrontendPort))
+		s.Frontends = append(s.Frontends, table.HostPort(row.Address, row.FrontendPort))
 	}
 	serves := row.Internal.Action == string(lb.Balance)
 	if s.Action == "" || s.Action == string(lb.Balance) && !serves && row.Kind == string(lb.KindClusterIP) { // one family may lack endpoints

@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/journal"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
@@ -352,7 +353,7 @@ func TestThePageSaysThatTooManyAsk(t *testing.T) {
 
 func TestUIRefusesAddressesThatOthersReach(t *testing.T) {
 	var out, errs bytes.Buffer
-	if status := run(t.Context(), []string{"agent", "--node-name=n1", "--ui", "--metrics-address=:10249"}, strings.NewReader(""), &out, &errs); status != exitUsage ||
+	if status := run(t.Context(), []string{"agent", "--node-name=n1", "--ui", "--metrics-address=:10249"}, strings.NewReader(""), &out, &errs); status != command.ExitUsage ||
 		errs.String() != "nearlb: --ui --metrics-address \":10249\": want a loopback address with a port, as 127.0.0.1:8249 or [::1]:8249: the page is for this host alone\n" {
 		t.Errorf("agent: %d, %s", status, &errs)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/command"
 )
 
 // version is set by the linker (Makefile); a plain go build or go install takes the module's version.
@@ -56,15 +57,15 @@ func versionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  noArguments,
+		Args:  command.NoArguments,
 	}
-	output := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
+	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		switch out := cmd.OutOrStdout(); output.value {
-		case formatJSON:
-			return writeJSON(out, newVersionDocument())
-		case formatYAML:
-			return writeYAML(out, newVersionDocument())
+		switch out := cmd.OutOrStdout(); output.Value {
+		case command.FormatJSON:
+			return command.WriteJSON(out, newVersionDocument())
+		case command.FormatYAML:
+			return command.WriteYAML(out, newVersionDocument())
 		default:
 			_, err := fmt.Fprintf(out, "nearlb %s\n", versionText())
 			return err

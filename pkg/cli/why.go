@@ -19,6 +19,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/journal"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
@@ -45,7 +46,7 @@ Services have as endpoints, and an IP address does for all others. With
   nearlb why 203.0.113.7 prod/web --from network`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usagef("%d arguments: want POD|IP and SERVICE[:PORT], as 10.244.1.7 prod/web", len(args))
+				return command.Usagef("%d arguments: want POD|IP and SERVICE[:PORT], as 10.244.1.7 prod/web", len(args))
 			}
 			return nil
 		},
@@ -58,12 +59,12 @@ Services have as endpoints, and an IP address does for all others. With
 	}
 	live.add(cmd.Flags())
 	cmd.Flags().StringVar(&from, "from", "", "`DOOR` that the client is behind: pod (of this node), host or network (default: by the client's address)")
-	complete(cmd, "from", doors)
+	command.Complete(cmd, "from", doors)
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "`FILE` that says where the API server is, to compare with it (default: it is not asked)")
-	output := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
+	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if from != "" && !slices.Contains(doors(), from) {
-			return usagef("--from %q: want pod, host or network", from)
+			return command.Usagef("--from %q: want pod, host or network", from)
 		}
 		seen, err := look(cmd.Context(), &live, args[0], args[1], trace.Door(from))
 		if err != nil {
@@ -76,11 +77,11 @@ Services have as endpoints, and an IP address does for all others. With
 			}
 		}
 		doc := diagnose(seen)
-		switch out := cmd.OutOrStdout(); output.value {
-		case formatJSON:
-			return writeJSON(out, doc)
-		case formatYAML:
-			return writeYAML(out, doc)
+		switch out := cmd.OutOrStdout(); output.Value {
+		case command.FormatJSON:
+			return command.WriteJSON(out, doc)
+		case command.FormatYAML:
+			return command.WriteYAML(out, doc)
 		default:
 			return writeWhy(out, table.TerminalWidth(out), doc)
 		}
@@ -164,7 +165,7 @@ func lookAtService(ctx context.Context, live *agentFlags, target string) (*seen,
 func (s *seen) askTables() {
 	for _, f := range s.asked(trace.FromPod) {
 		if f.Internal.Action != string(lb.Balance) {
-			s.refused = append(s.refused, try{Frontend: hostPort(f.Address, f.FrontendPort), Kind: f.Kind, Port: f.Port, Protocol: f.Protocol, From: trace.FromPod,
+			s.refused = append(s.refused, try{Frontend: table.HostPort(f.Address, f.FrontendPort), Kind: f.Kind, Port: f.Port, Protocol: f.Protocol, From: trace.FromPod,
 				Answer: trace.Answer{Verdict: f.Internal.Action, Reason: f.Internal.Reason}, to: f.Address, side: f.Internal})
 		}
 	}
@@ -208,7 +209,7 @@ func (s *seen) find(r *maps.Reader, asked string) error {
 		}
 	}
 	if len(names) > 1 {
-		return usagef("Service %q: there are %d of this name: want namespace/name", asked, len(names))
+		return command.Usagef("Service %q: there are %d of this name: want namespace/name", asked, len(names))
 	}
 	if len(names) == 0 && s.service.UnmarshalText([]byte(asked)) != nil {
 		s.service = lb.ServiceName{Namespace: "default", Name: asked}
@@ -274,7 +275,7 @@ func (s *seen) tryBy(tracer *trace.Tracer, addresses []netip.Addr, doors []trace
 			if door == trace.FromNetwork {
 				side = f.External
 			}
-			s.tries = append(s.tries, try{hostPort(f.Address, f.FrontendPort), f.Kind, f.Port, f.Protocol, door, client, answer, f.Address, side})
+			s.tries = append(s.tries, try{table.HostPort(f.Address, f.FrontendPort), f.Kind, f.Port, f.Protocol, door, client, answer, f.Address, side})
 		}
 	}
 	return nil

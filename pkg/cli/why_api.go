@@ -13,9 +13,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/lb"
 	tables "github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/table"
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
@@ -38,7 +40,7 @@ const (
 func (s *seen) askAPI(ctx context.Context, kubeconfig string, again func() error) error {
 	client, err := watch.Login{Kubeconfig: kubeconfig, UserAgent: "nearlb-why"}.Client()
 	if err != nil {
-		return usageError{err}
+		return command.UsageError{Err: err}
 	}
 	if s.status == nil {
 		s.unasked = errors.New("no agent's status says which node this is")
@@ -147,7 +149,7 @@ func (s *seen) ofAPI() []cause {
 	next := "nearlb status says whether the agent follows the API server; nearlb changes -f shows what it takes from it"
 	switch {
 	case s.unasked != nil:
-		return []cause{{"api-not-asked", oneLine(s.unasked.Error()), "can this node reach the API server that --kubeconfig names?"}}
+		return []cause{{"api-not-asked", table.OneLine(s.unasked.Error()), "can this node reach the API server that --kubeconfig names?"}}
 	case s.unpublished:
 		return []cause{{"differs-from-api", "the API server has Service " + s.service.String() + ", and no address of it is in force here", next}}
 	case len(s.differences) == 0:

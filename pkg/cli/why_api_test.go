@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
@@ -133,7 +134,7 @@ func TestWhatDiffersFromTheAPIIsNamedFirst(t *testing.T) {
 
 func TestABadKubeconfigIsBadUsage(t *testing.T) {
 	err := sound().askAPI(t.Context(), filepath.Join(t.TempDir(), "missing"), nil)
-	if _, usage := err.(usageError); !usage {
+	if _, usage := err.(command.UsageError); !usage {
 		t.Errorf("%v", err)
 	}
 }

@@ -7,7 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nearlb/nearlb/pkg/explain"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/plan"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // failingRow is a backend that connections go to, or would go to, and that did not take some of late.
@@ -30,18 +33,18 @@ func (s *seen) failing() (all []failingRow) {
 		if len(r.Lists) == 0 || !s.wantsPort(r.Port) || r.Refused+r.Unanswered == 0 && r.EjectedUntil == "" {
 			continue
 		}
-		all = append(all, failingRow{r.Service, r.Port, hostPort(r.Address, r.BackendPort) + "/" + r.Protocol, r.Node, r.Open, r.Refused, r.Unanswered,
+		all = append(all, failingRow{r.Service, r.Port, table.HostPort(r.Address, r.BackendPort) + "/" + r.Protocol, r.Node, r.Open, r.Refused, r.Unanswered,
 			r.LastReplySeconds, r.EjectedUntil, r.EjectedBecause})
 	}
 	return all
 }
 
 // met is an endpoint as connections meet it: what was decided of the objects, but for those that do not answer and are left out.
-func (s *seen) met(e planEndpoint) planEndpoint {
+func (s *seen) met(e plan.Endpoint) plan.Endpoint {
 	if e.Selected && slices.ContainsFunc(s.backends, func(r maps.BackendRow) bool {
 		return r.EjectedUntil != "" && r.Service == e.Service && r.Port == e.Port && r.Protocol == e.Protocol.String() && r.Address == e.Address && r.BackendPort == e.EndpointPort
 	}) {
-		e.Selected, e.Reason = false, stateEjected
+		e.Selected, e.Reason = false, explain.Ejected
 	}
 	return e
 }
@@ -102,7 +105,7 @@ const namedBackends = 3
 func backendsText(rows []failingRow) string {
 	var names []string
 	for _, r := range rows {
-		if name := r.Backend + " on " + orDash(r.Node); !slices.Contains(names, name) {
+		if name := r.Backend + " on " + table.OrDash(r.Node); !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}

@@ -8,9 +8,12 @@ import (
 	"strings"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/journal"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/plan"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // whyDocument is `nearlb why -o json`. The first cause is the likely one.
@@ -22,7 +25,7 @@ type whyDocument struct {
 	Port      string          `json:"port"`
 	Causes    []cause         `json:"causes"`
 	Tries     []try           `json:"tries"`
-	Endpoints []planEndpoint  `json:"endpoints"` // none where no agent answers
+	Endpoints []plan.Endpoint `json:"endpoints"` // none where no agent answers
 	Failing   []failingRow    `json:"failing"`   // backends that take connections, and did not answer, refused or are left out
 	Drops     []journal.Drop  `json:"drops"`
 	Problems  []lb.Problem    `json:"problems"`
@@ -42,13 +45,13 @@ type cause struct {
 // what was ignored of the Service, then what happened before.
 func diagnose(s *seen) whyDocument {
 	doc := whyDocument{Client: s.client, ClientPod: s.news.Pod, Service: s.service.String(), Port: s.port, Causes: []cause{},
-		Tries: list(s.tries), Endpoints: []planEndpoint{}, Failing: list(s.failing()), Drops: list(s.drops), Problems: list(slices.Clone(s.news.Problems)), API: list(s.differences), Others: list(s.others)}
+		Tries: command.List(s.tries), Endpoints: []plan.Endpoint{}, Failing: command.List(s.failing()), Drops: command.List(s.drops), Problems: command.List(slices.Clone(s.news.Problems)), API: command.List(s.differences), Others: command.List(s.others)}
 	if s.status != nil {
 		doc.Node, doc.zone = s.status.Node.Name, s.status.Node.Zone
 	}
 	for _, e := range s.news.Endpoints {
 		if s.wantsPort(e.Port.Port) {
-			doc.Endpoints = append(doc.Endpoints, s.met(newPlanEndpoint(e)))
+			doc.Endpoints = append(doc.Endpoints, s.met(plan.NewEndpoint(e)))
 		}
 	}
 	slices.SortFunc(doc.Problems, lb.Problem.Compare)
@@ -74,7 +77,7 @@ func (s *seen) ofAgent() []cause {
 	next := "start it: kubectl -n kube-system get pods -l app.kubernetes.io/name=nearlb -o wide; nearlb changes says what it did last"
 	switch {
 	case s.status == nil:
-		return []cause{{"agent-dead", fmt.Sprintf("no agent is known here (%s): the tables are as one left them", oneLine(fmt.Sprint(s.unknown))), next}}
+		return []cause{{"agent-dead", fmt.Sprintf("no agent is known here (%s): the tables are as one left them", table.OneLine(fmt.Sprint(s.unknown))), next}}
 	case !works(*s.status):
 		return []cause{{"agent-dead", "the agent does not follow changes: " + agentText(*s.status, s.now), next}}
 	case s.status.State != agent.Serving:

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/journal"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -281,7 +282,7 @@ func (w *whyWorld) look(t *testing.T, tracer *trace.Tracer) *seen {
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, w.objects())
 	}
-	if _, err := tracer.Publish(decisions(source), configuration(source)); err != nil {
+	if _, err := tracer.Publish(command.Decisions(source), configuration(source)); err != nil {
 		t.Fatal(err)
 	}
 	s := &w.seen

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // otherProgram is a program or filter of somebody else, a CNI's or a NetworkPolicy's, that sees a pod's packets at its device as nearlb does:
@@ -41,7 +42,7 @@ func writeOthers(w io.Writer, width int, others []otherProgram) {
 			fmt.Fprintln(w)
 		}
 		label, text := other.text()
-		writeFolded(w, width, label, printable(text))
+		table.WriteFolded(w, width, label, table.Printable(text))
 	}
 }
 

@@ -5,10 +5,11 @@ package cli
 import (
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/journal"
+	"github.com/nearlb/nearlb/pkg/plan"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // writeWhy writes the causes, then what they were found by.
@@ -17,30 +18,30 @@ func writeWhy(w io.Writer, width int, doc whyDocument) error {
 	if doc.ClientPod != "" && doc.ClientPod != client {
 		client += " (" + doc.ClientPod + ")"
 	}
-	fmt.Fprintf(w, "%s to %s, on node %s\n\n", printable(client), printable(withPort(doc.Service, doc.Port)), orDash(doc.Node))
+	fmt.Fprintf(w, "%s to %s, on node %s\n\n", table.Printable(client), table.Printable(table.WithPort(doc.Service, doc.Port)), table.OrDash(doc.Node))
 	for i, c := range doc.Causes {
 		label := []string{"cause", "also"}[min(i, 1)]
-		writeFolded(w, width, fmt.Sprintf("%-6s  ", label), printable(c.What+": "+c.Text))
-		writeFolded(w, width, "        ", "next: "+printable(c.Next))
+		table.WriteFolded(w, width, fmt.Sprintf("%-6s  ", label), table.Printable(c.What+": "+c.Text))
+		table.WriteFolded(w, width, "        ", "next: "+table.Printable(c.Next))
 	}
 	writeOthers(w, width, doc.Others)
 	if len(doc.Tries) > 0 {
 		fmt.Fprintln(w)
-		if err := writeTable(w, width, width == 0 || width >= rulesFrom, tryColumns(), doc.Tries); err != nil {
+		if err := table.WriteColumns(w, width, width == 0 || width >= rulesFrom, tryColumns(), doc.Tries); err != nil {
 			return err
 		}
 	}
 	if len(doc.Endpoints) > 0 {
 		fmt.Fprintln(w)
-		plan := planDocument{Node: planNode{Name: doc.Node, Zone: doc.zone}, Endpoints: doc.Endpoints}
-		if err := writeTable(w, width, false, endpointColumns(plan), doc.Endpoints); err != nil {
+		planned := plan.Document{Node: plan.Node{Name: doc.Node, Zone: doc.zone}, Endpoints: doc.Endpoints}
+		if err := table.WriteColumns(w, width, false, plan.EndpointColumns(planned), doc.Endpoints); err != nil {
 			return err
 		}
-		writeLegend(w, width, plan)
+		plan.WriteLegend(w, width, planned)
 	}
 	if len(doc.Drops) > 0 {
 		fmt.Fprintln(w)
-		return writeTable(w, width, false, dropColumns(time.Now()), lastDrops(doc.Drops))
+		return table.WriteColumns(w, width, false, dropColumns(time.Now()), lastDrops(doc.Drops))
 	}
 	return nil
 }
@@ -51,41 +52,19 @@ const rulesFrom = 110
 // lastDrops are the last few, which tell as much as all.
 func lastDrops(all []journal.Drop) []journal.Drop { return all[max(0, len(all)-5):] }
 
-func tryColumns() []column[try] {
-	return []column[try]{
-		{heading: "FROM", cell: func(t try) string { return string(t.From) }},
-		{heading: "KIND", cell: func(t try) string { return t.Kind }},
-		{heading: "FRONTEND", cell: func(t try) string { return t.Frontend + "/" + t.Protocol }},
-		{heading: "VERDICT", cell: func(t try) string { return t.Answer.Verdict + ": " + t.Answer.Reason }},
-		{heading: "BACKEND", cell: func(t try) string {
+func tryColumns() []table.Column[try] {
+	return []table.Column[try]{
+		{Heading: "FROM", Cell: func(t try) string { return string(t.From) }},
+		{Heading: "KIND", Cell: func(t try) string { return t.Kind }},
+		{Heading: "FRONTEND", Cell: func(t try) string { return t.Frontend + "/" + t.Protocol }},
+		{Heading: "VERDICT", Cell: func(t try) string { return t.Answer.Verdict + ": " + t.Answer.Reason }},
+		{Heading: "BACKEND", Cell: func(t try) string {
 			if len(t.Answer.Backends) == 0 {
 				return ""
 			}
 			b := t.Answer.Backends[0]
-			return hostPort(b.Address, b.Port) + ", " + b.Tier
+			return table.HostPort(b.Address, b.Port) + ", " + b.Tier
 		}},
-		{heading: "RULE", wide: true, cell: func(t try) string { return liveSideText(t.side) }},
-	}
-}
-
-// writeFolded writes a text that goes on below its own beginning where the terminal ends.
-func writeFolded(w io.Writer, width int, label, text string) {
-	room := width - len(label)
-	for first := true; ; first = false {
-		line := text
-		if width > 0 && room > 20 && len(text) > room {
-			at := strings.LastIndexByte(text[:room+1], ' ')
-			if at <= 0 {
-				at = room
-			}
-			line = text[:at]
-		}
-		if !first {
-			label = strings.Repeat(" ", len(label))
-		}
-		fmt.Fprintf(w, "%s%s\n", label, line)
-		if text = strings.TrimPrefix(text[len(line):], " "); text == "" {
-			return
-		}
+		{Heading: "RULE", Wide: true, Cell: func(t try) string { return liveSideText(t.side) }},
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/attach"
+	"github.com/nearlb/nearlb/pkg/explain"
 	"github.com/nearlb/nearlb/pkg/journal"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
@@ -206,7 +207,7 @@ func TestAnEndpointThatIsLeftOutIsNotCalledUsed(t *testing.T) {
 	s.backends = []maps.BackendRow{{Service: "prod/web", Port: "http", Protocol: "TCP", Address: other.Address.Addr(), BackendPort: 8080, Lists: []string{"cluster"},
 		EjectedUntil: "2026-01-02T03:05:05Z", EjectedBecause: "no answer to 3 connections of one client, nor to this node"}}
 	doc := diagnose(s)
-	if e := doc.Endpoints; len(e) != 2 || !e[0].Selected || e[0].Reason != lb.ReasonAll || e[1].Selected || e[1].Reason != stateEjected {
+	if e := doc.Endpoints; len(e) != 2 || !e[0].Selected || e[0].Reason != lb.ReasonAll || e[1].Selected || e[1].Reason != explain.Ejected {
 		t.Errorf("%+v", e)
 	}
 	var out bytes.Buffer

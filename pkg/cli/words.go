@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/nearlb/nearlb/pkg/explain"
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
@@ -16,3 +17,6 @@ func unknownWord(what, word string, all []string) error {
 	}
 	return fmt.Errorf("there is no %s %q: want one of %s", what, word, strings.Join(all, ", "))
 }
+
+// verdictText says in words what a verdict says in one (as bpf.Verdict.Spelled).
+func verdictText(name string) string { return explain.Text(explain.Verdict, name, "", "", "") }

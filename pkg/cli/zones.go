@@ -13,9 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // zoneRow is what one service port exchanged between this node's zone and one zone of its backends, and why where they are two.
@@ -76,13 +78,13 @@ the node count as where they come in: on this node.`,
 	only.add(cmd, byService, &live.pins)
 	takesName(cmd, &live.pins)
 	cmd.Flags().BoolVar(&only.all, "all", false, "Services that cross no zone, too")
-	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatJSONL, formatYAML)
+	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatWide, command.FormatJSON, command.FormatJSONL, command.FormatYAML)
 	again.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := only.take(args); err != nil {
 			return err
 		}
-		owner := tableOwner{live: &live, notes: notesOf(cmd.ErrOrStderr(), &again, output.value)}
+		owner := tableOwner{live: &live, notes: notesOf(cmd.ErrOrStderr(), &again, output.Value)}
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
 			owner.look(w, width)
 			seen, err := lookAtZones(cmd.Context(), &owner, &only)
@@ -93,12 +95,12 @@ the node count as where they come in: on this node.`,
 				return fmt.Errorf("no Service with backends matches %q%s: nearlb services lists those there are", args[0], only.within())
 			}
 			if seen.unsaid != nil {
-				owner.notes.say(w, width, "zone", seen.unsaid.Error(), "this node's zone is taken from its backends: "+oneLine(seen.unsaid.Error()))
+				owner.notes.say(w, width, "zone", seen.unsaid.Error(), "this node's zone is taken from its backends: "+table.OneLine(seen.unsaid.Error()))
 			}
 			if seen.unknown != nil {
-				owner.notes.say(w, width, "settings", seen.unknown.Error(), "what settings would change is not known: "+oneLine(seen.unknown.Error()))
+				owner.notes.say(w, width, "settings", seen.unknown.Error(), "what settings would change is not known: "+table.OneLine(seen.unknown.Error()))
 			}
-			return seen.print(w, width, output.value, only.all)
+			return seen.print(w, width, output.Value, only.all)
 		})
 	}
 	return cmd
@@ -254,7 +256,7 @@ func (z *zonesSeen) settle(outcomes []decide.Outcome) {
 	}
 	for i := range z.rows {
 		if r := &z.rows[i]; r.Reason != "" {
-			r.With = list(with[r.port])
+			r.With = command.List(with[r.port])
 		}
 	}
 }

@@ -8,21 +8,24 @@ import (
 	"io"
 	"slices"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/plan"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 func (z *zonesSeen) print(w io.Writer, width int, format string, all bool) error {
 	switch format {
-	case formatJSON, formatJSONL, formatYAML:
-		return writeRows(w, width, format, nil, z.rows)
+	case command.FormatJSON, command.FormatJSONL, command.FormatYAML:
+		return command.WriteRows(w, width, format, nil, z.rows)
 	}
 	if len(z.rows) == 0 {
 		_, err := fmt.Fprintln(w, "No traffic: no Service that was asked for has a backend.")
 		return err
 	}
-	fmt.Fprintf(w, "node %s  zone %s\n\n", orDash(printable(z.node)), orDash(printable(z.zone)))
-	if err := writeTable(w, width, format == formatWide, pairColumns(), z.pairs()); err != nil {
+	fmt.Fprintf(w, "node %s  zone %s\n\n", table.OrDash(table.Printable(z.node)), table.OrDash(table.Printable(z.zone)))
+	if err := table.WriteColumns(w, width, format == command.FormatWide, pairColumns(), z.pairs()); err != nil {
 		return err
 	}
 	services := z.services(all)
@@ -31,7 +34,7 @@ func (z *zonesSeen) print(w io.Writer, width int, format string, all bool) error
 		_, err := fmt.Fprintln(w, "No Service crosses zones. --all lists all of them.")
 		return err
 	}
-	if err := writeTable(w, width, format == formatWide, crossingColumns(), services); err != nil {
+	if err := table.WriteColumns(w, width, format == command.FormatWide, crossingColumns(), services); err != nil {
 		return err
 	}
 	return z.writeReasons(w, width, services)
@@ -65,13 +68,13 @@ func (z *zonesSeen) pairs() (all []zonePair) {
 	return all
 }
 
-func pairColumns() []column[zonePair] {
-	return []column[zonePair]{
-		{heading: "CLIENTS IN", cell: func(p zonePair) string { return p.client }},
-		{heading: "BACKENDS IN", cell: func(p zonePair) string { return p.backend }},
-		{heading: "CONNECTIONS", right: true, cell: func(p zonePair) string { return count(p.connections) }},
-		{heading: "BYTES", right: true, cell: func(p zonePair) string { return size(p.bytes) }},
-		{heading: "SHARE", right: true, cell: func(p zonePair) string { return percent(p.share) }},
+func pairColumns() []table.Column[zonePair] {
+	return []table.Column[zonePair]{
+		{Heading: "CLIENTS IN", Cell: func(p zonePair) string { return p.client }},
+		{Heading: "BACKENDS IN", Cell: func(p zonePair) string { return p.backend }},
+		{Heading: "CONNECTIONS", Right: true, Cell: func(p zonePair) string { return count(p.connections) }},
+		{Heading: "BYTES", Right: true, Cell: func(p zonePair) string { return size(p.bytes) }},
+		{Heading: "SHARE", Right: true, Cell: func(p zonePair) string { return percent(p.share) }},
 	}
 }
 
@@ -91,7 +94,7 @@ func (z *zonesSeen) services(all bool) (out []crossing) {
 	for i := range z.rows {
 		r := &z.rows[i]
 		if len(out) == 0 || out[len(out)-1].port != r.port {
-			out = append(out, crossing{port: r.port, service: withPort(r.Service, r.Port)})
+			out = append(out, crossing{port: r.port, service: table.WithPort(r.Service, r.Port)})
 		}
 		c := &out[len(out)-1]
 		c.total += r.bytes()
@@ -108,16 +111,16 @@ func (z *zonesSeen) services(all bool) (out []crossing) {
 	return slices.DeleteFunc(out, func(c crossing) bool { return !all && c.reason == "" })
 }
 
-func crossingColumns() []column[crossing] {
-	would := func(heading string, setting decide.Setting, wide bool) column[crossing] {
-		return column[crossing]{heading: heading, right: true, wide: wide, cell: func(c crossing) string { return withText(c.with, string(setting)) }}
+func crossingColumns() []table.Column[crossing] {
+	would := func(heading string, setting decide.Setting, wide bool) table.Column[crossing] {
+		return table.Column[crossing]{Heading: heading, Right: true, Wide: wide, Cell: func(c crossing) string { return withText(c.with, string(setting)) }}
 	}
-	return []column[crossing]{
-		{heading: "SERVICE", cell: func(c crossing) string { return c.service }},
-		{heading: "CROSSED", right: true, cell: func(c crossing) string { return size(c.crossed) }},
-		{heading: "UNKNOWN", right: true, wide: true, cell: func(c crossing) string { return size(c.unknown) }},
-		{heading: "OF ALL", right: true, cell: func(c crossing) string { return percent(float64(c.crossed) / float64(max(c.total, 1))) }},
-		{heading: "WHY", cell: func(c crossing) string { return c.reason }},
+	return []table.Column[crossing]{
+		{Heading: "SERVICE", Cell: func(c crossing) string { return c.service }},
+		{Heading: "CROSSED", Right: true, Cell: func(c crossing) string { return size(c.crossed) }},
+		{Heading: "UNKNOWN", Right: true, Wide: true, Cell: func(c crossing) string { return size(c.unknown) }},
+		{Heading: "OF ALL", Right: true, Cell: func(c crossing) string { return percent(float64(c.crossed) / float64(max(c.total, 1))) }},
+		{Heading: "WHY", Cell: func(c crossing) string { return c.reason }},
 		would("NOW", decide.AsItIs, false),
 		would("SAME ZONE", decide.WantsSameZone, false),
 		would("SAME NODE", decide.WantsSameNode, true),
@@ -127,7 +130,7 @@ func crossingColumns() []column[crossing] {
 
 // writeReasons explains each reason once, with what to do about the Service that crosses most by it.
 func (z *zonesSeen) writeReasons(w io.Writer, width int, services []crossing) error {
-	node := planNode{Name: z.node, Zone: z.zone}
+	node := plan.Node{Name: z.node, Zone: z.zone}
 	var told []string
 	for _, c := range services {
 		if c.reason == "" || slices.Contains(told, c.reason) {
@@ -136,13 +139,13 @@ func (z *zonesSeen) writeReasons(w io.Writer, width int, services []crossing) er
 		if told = append(told, c.reason); len(told) == 1 {
 			fmt.Fprintln(w)
 		}
-		writeFolded(w, width, "  ", c.reason+": "+crossedText(c.reason, node))
+		table.WriteFolded(w, width, "  ", c.reason+": "+crossedText(c.reason, node))
 		if c.next != "" {
-			writeFolded(w, width, "    ", "next: "+printable(c.next))
+			table.WriteFolded(w, width, "    ", "next: "+table.Printable(c.next))
 		}
 	}
 	if slices.ContainsFunc(services, func(c crossing) bool { return len(c.with) > 0 }) {
-		writeFolded(w, width, "  ", "NOW, SAME ZONE: the share of new connections from this node that crosses as it is, and with trafficDistribution")
+		table.WriteFolded(w, width, "  ", "NOW, SAME ZONE: the share of new connections from this node that crosses as it is, and with trafficDistribution")
 	}
 	return nil
 }

@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/plan"
 )
 
 // crossedReasons are all that whyCrossed says.
@@ -64,7 +66,7 @@ func TestEachWayOutOfAZoneHasItsReason(t *testing.T) {
 			t.Errorf("%s: got %s", row.want, got)
 		}
 		said[got] = true
-		if text := crossedText(got, planNode{Name: "n1", Zone: "a"}); text == got {
+		if text := crossedText(got, plan.Node{Name: "n1", Zone: "a"}); text == got {
 			t.Errorf("%s has no text", got)
 		}
 	}
@@ -98,7 +100,7 @@ func countedZones() *zonesSeen {
 
 func TestATableOfZonesFitsATerminal(t *testing.T) {
 	var out bytes.Buffer
-	if err := countedZones().print(&out, 80, formatTable, true); err != nil {
+	if err := countedZones().print(&out, 80, command.FormatTable, true); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "zones_80.txt", out.Bytes())

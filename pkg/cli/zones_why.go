@@ -9,6 +9,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/explain"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/pkg/plan"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
 // Why traffic leaves its zone, beside the notes of sides (lb.Note) and their reasons (lb.Reason) of the same spelling.
@@ -51,13 +53,13 @@ func whyCrossed(own, to string, sides []maps.SideRow, idle bool) string {
 }
 
 // crossedText says in words what a reason says in one.
-func crossedText(reason string, node planNode) string {
+func crossedText(reason string, node plan.Node) string {
 	for _, kind := range []explain.Kind{explain.Crossed, explain.Note} {
-		if text := meaning(kind, reason, node); text != reason {
+		if text := plan.Meaning(kind, reason, node); text != reason {
 			return text
 		}
 	}
-	return reasonText(lb.Reason(reason), node)
+	return plan.ReasonText(lb.Reason(reason), node)
 }
 
 // crossingNext is what to write, or to look at.
@@ -72,13 +74,13 @@ func crossingNext(reason string, service lb.ServiceName, z *zonesSeen) string {
 	case crossedNoneReady, string(lb.ReasonTerminating):
 		return fmt.Sprintf("nearlb backends %s: why is none ready?", service)
 	case string(lb.NoteNoEndpointInZone):
-		return fmt.Sprintf("run a pod of it in zone %s (topologySpreadConstraints)", orDash(z.zone))
+		return fmt.Sprintf("run a pod of it in zone %s (topologySpreadConstraints)", table.OrDash(z.zone))
 	case string(lb.NoteNodeWithoutZone):
-		return fmt.Sprintf("kubectl label node %s topology.kubernetes.io/zone=ZONE", orDash(z.node))
+		return fmt.Sprintf("kubectl label node %s topology.kubernetes.io/zone=ZONE", table.OrDash(z.node))
 	case string(lb.NoteNoKeyMatched), string(lb.ReasonSameRegion), string(lb.ReasonSameLabel):
 		return "put topology.kubernetes.io/zone into the Service's nearlb.io/topology-keys, and an endpoint into the zone"
 	case string(lb.NoteOverflow):
-		return fmt.Sprintf("run more pods of it in zone %s, or raise its annotation nearlb.io/overflow", orDash(z.zone))
+		return fmt.Sprintf("run more pods of it in zone %s, or raise its annotation nearlb.io/overflow", table.OrDash(z.zone))
 	case string(lb.ReasonLocalFallback):
 		return "run a pod of it on this node, or take nearlb.io/local-fallback away: then there is none"
 	case crossedNoZone:

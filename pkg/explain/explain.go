@@ -31,6 +31,9 @@ const (
 	Cause   Kind = "cause"         // nearlb why
 )
 
+// Ejected stands in tables for the state of a backend that new connections leave out. JSON has the state, and ejectedUntil.
+const Ejected = "ejected"
+
 // Word is one entry. Text and Do may name {node}, {zone} and {region}, those of the node that says the word.
 type Word struct {
 	Word string `json:"word"`

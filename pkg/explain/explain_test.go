@@ -54,7 +54,7 @@ func said(t *testing.T) map[explain.Kind][]string {
 			all[explain.Change] = append(all[explain.Change], s.fields("What")...)
 			all[explain.Change] = append(all[explain.Change], s.second("tell")...)
 		},
-		"../cli/dumps.go":  func(s source) { all[explain.State] = append(all[explain.State], s.constants("", "stateEjected")...) },
+		"explain.go":       func(s source) { all[explain.State] = append(all[explain.State], s.constants("", "Ejected")...) },
 		"../cli/why*.go":   func(s source) { all[explain.Cause] = append(all[explain.Cause], s.causes()...) },
 		"../cli/zones*.go": func(s source) { all[explain.Crossed] = append(all[explain.Crossed], s.constants("", "crossed")...) },
 	} {

@@ -138,8 +138,11 @@ func (r *request) check() error {
 	if r.listen != "" && r.command[0] != "ui" {
 		return usagef("--listen is ui's")
 	}
+	if r.command[0] == "plan" {
+		return usagef("plan asks no node and takes none of these flags: kubectl nearlb plan comes first, its own flags behind it")
+	}
 	if _, known := readCommands[r.command[0]]; !known {
-		names := []string{"collect"}
+		names := []string{"collect", "plan"}
 		for name := range readCommands {
 			names = append(names, name)
 		}

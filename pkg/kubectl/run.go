@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearlb/nearlb/pkg/plan"
 	"github.com/nearlb/nearlb/pkg/table"
 )
 
@@ -33,6 +34,9 @@ var version = "unknown"
 
 // Main runs the plugin with its arguments, without the program's name, and returns its exit status.
 func Main(args []string) int {
+	if len(args) > 0 && args[0] == "plan" { // of files, here: its flags are its own, and an interrupt ends it
+		return plan.Main(context.Background(), args[1:], os.Stdin, os.Stdout, os.Stderr)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	klog.LogToStderr(false)
@@ -316,6 +320,10 @@ passes on what is below as well):
   kubectl nearlb drops -f --service prod/web -o jsonl
   kubectl nearlb why pod/cart-0 svc/web  asks the node that the pod is on
   kubectl nearlb ui                      a map of all nodes in a browser
+
+plan reads files instead, and asks nobody. What follows it are flags of nearlb
+plan alone: kubectl nearlb plan --help
+  kubectl nearlb plan -f objects.yaml --node n1
 
 Flags:
       --node NAMES             only these nodes, separated by commas

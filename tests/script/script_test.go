@@ -18,6 +18,7 @@
 package script
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -36,15 +37,27 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/cli"
+	"github.com/nearlb/nearlb/pkg/kubectl"
 	"github.com/nearlb/nearlb/tests/privileged"
 )
+
+// plansOfPlugin has the plugin for kubectl answer `nearlb plan`.
+const plansOfPlugin = "NEARLB_PLANS_OF_PLUGIN"
+
+// nearlb is the command line, or the plugin's where a plan is asked of that.
+func nearlb(args []string) int {
+	if len(args) > 0 && args[0] == "plan" && os.Getenv(plansOfPlugin) != "" {
+		return kubectl.Main(args)
+	}
+	return cli.Main(args)
+}
 
 // kernelTables tells the command tables which tables to publish into.
 const kernelTables = "NEARLB_KERNEL_TABLES"
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"nearlb":   func() { os.Exit(cli.Main(os.Args[1:])) },
+		"nearlb":   func() { os.Exit(nearlb(os.Args[1:])) },
 		"tables":   func() { os.Exit(tables()) },
 		"counted":  func() { fail("counted", counted(os.Args[1:])) },
 		"isolated": func() { fail("isolated", isolated(os.Args[1:])) },
@@ -54,6 +67,21 @@ func TestMain(m *testing.M) {
 
 func TestScriptsOnFakeTables(t *testing.T) {
 	run(t, scripts(t, false), func(*testscript.Env) {})
+}
+
+// What the plugin prints of a plan is what nearlb prints: the scripts are the same.
+func TestPlansOfTheKubectlPlugin(t *testing.T) {
+	if os.Getenv("NEARLB_UPDATE") != "" {
+		t.Skip("nearlb writes the scripts")
+	}
+	plans := slices.DeleteFunc(scripts(t, false), func(path string) bool {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !bytes.Contains(text, []byte("nearlb plan "))
+	})
+	run(t, plans, func(env *testscript.Env) { env.Setenv(plansOfPlugin, "1") })
 }
 
 func TestScriptsOnTheKernelsTables(t *testing.T) {

@@ -45,7 +45,9 @@ var allowed = map[string][]string{
 	"pkg/explain":    {},
 	"pkg/ui":         {},
 	"pkg/table":      {},
-	"pkg/kubectl":    {"pkg/ui", "pkg/table"}, // macOS and Windows have it, too
+	"pkg/command":    {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/table"},
+	"pkg/plan":       {"pkg/lb", "pkg/decide", "pkg/precedence", "pkg/watch", "pkg/explain", "pkg/table", "pkg/command"},
+	"pkg/kubectl":    {"pkg/ui", "pkg/table", "pkg/plan"}, // macOS and Windows have it, too
 }
 
 type listed struct {
@@ -123,7 +125,7 @@ func mayKnowKubernetes(name, imported string) bool {
 	if name == "pkg/kubectl" {
 		return !strings.HasPrefix(imported, "k8s.io/api/") // a client, and what of objects it names itself
 	}
-	if name == "pkg/cli" && imported == "k8s.io/client-go/util/jsonpath" {
+	if name == "pkg/command" && imported == "k8s.io/client-go/util/jsonpath" {
 		return true // templates over any JSON
 	}
 	if name == "pkg/agent" {

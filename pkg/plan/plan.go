@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+// Package plan is `nearlb plan`: what a node would do with objects from files, and why, or what another set of objects would change. It runs
+// wherever Go does, in nearlb and in the plugin for kubectl.
+package plan
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,14 +13,25 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/precedence"
 	"github.com/nearlb/nearlb/pkg/table"
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
-func planCommand() *cobra.Command {
-	var objects objectFlags
+// Main runs `nearlb plan` alone, as a program that has other commands would: args begin behind the word plan. It prints what nearlb prints,
+// and returns the exit status.
+func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+	root := &cobra.Command{Use: "nearlb"}
+	command.Prepare(root)
+	root.AddCommand(Command())
+	return command.Run(ctx, root, append([]string{"plan"}, args...), in, out, errs)
+}
+
+// Command is the command, to be added to a root.
+func Command() *cobra.Command {
+	var objects command.ObjectFlags
 	var strict, diff bool
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE|DIR ... --node NAME",
@@ -32,66 +46,69 @@ differently, and which part of their new connections goes to other backends.`,
   kubectl get svc,endpointslices,nodes -A -o yaml | nearlb plan -f - --node n1
   nearlb plan --diff before/ after/ --node n1`,
 	}
-	objects.add(cmd.Flags())
+	objects.Add(cmd.Flags())
 	cmd.Flags().BoolVar(&strict, "strict", false, "end with 1 if there are problems; with --diff: new ones")
 	cmd.Flags().BoolVar(&diff, "diff", false, "compare two files or directories, the former first, in the place of --filename")
-	objects.addOffNode(cmd)
-	output := addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)
+	objects.AddOffNode(cmd)
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		return command.FromEnvironment(cmd.Flags(), command.ReadFlags...)
+	}
+	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatWide, command.FormatJSON, command.FormatYAML)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if !diff {
-			return noArguments(cmd, args)
+			return command.NoArguments(cmd, args)
 		}
-		if len(args) != 2 || len(objects.files) > 0 || args[0] == args[1] {
-			return usagef("--diff: want two files or directories, the former first, and no --filename")
+		if len(args) != 2 || len(objects.Files) > 0 || args[0] == args[1] {
+			return command.Usagef("--diff: want two files or directories, the former first, and no --filename")
 		}
 		return nil
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		out := cmd.OutOrStdout()
 		if diff {
-			before, err := objects.plan(cmd, args[0])
+			before, err := read(cmd, objects, args[0])
 			if err != nil {
 				return err
 			}
-			after, err := objects.plan(cmd, args[1])
+			after, err := read(cmd, objects, args[1])
 			if err != nil {
 				return err
 			}
-			d := newPlanDiff(before, after)
-			err = writeAs(out, output.value, d, func() error { return writePlanDiff(out, table.TerminalWidth(out), output.value == formatWide, d) })
+			d := newDiff(before, after)
+			err = writeAs(out, output.Value, d, func() error { return writeDiff(out, table.TerminalWidth(out), output.Value == command.FormatWide, d) })
 			return errors.Join(err, refuseProblems(strict, d.Problems))
 		}
-		if len(objects.files) == 0 {
-			return usagef("--filename is missing: name a file or directory of objects, or - for standard input")
+		if len(objects.Files) == 0 {
+			return command.Usagef("--filename is missing: name a file or directory of objects, or - for standard input")
 		}
-		doc, err := objects.plan(cmd, objects.files...)
+		doc, err := read(cmd, objects, objects.Files...)
 		if err != nil {
 			return err
 		}
-		err = writeAs(out, output.value, doc, func() error { return writePlan(out, table.TerminalWidth(out), output.value == formatWide, doc) })
+		err = writeAs(out, output.Value, doc, func() error { return write(out, table.TerminalWidth(out), output.Value == command.FormatWide, doc) })
 		return errors.Join(err, refuseProblems(strict, doc.Problems))
 	}
 	return cmd
 }
 
-// plan decides about the objects of some files.
-func (f objectFlags) plan(cmd *cobra.Command, files ...string) (planDocument, error) {
-	f.files = files
-	source, err := f.load(cmd.InOrStdin(), warnTo(cmd.ErrOrStderr()))
+// read decides about the objects of some files.
+func read(cmd *cobra.Command, f command.ObjectFlags, files ...string) (Document, error) {
+	f.Files = files
+	source, err := f.Load(cmd.InOrStdin(), command.WarnTo(cmd.ErrOrStderr()))
 	if err != nil {
-		return planDocument{}, err
+		return Document{}, err
 	}
-	decided := decisions(source)
+	decided := command.Decisions(source)
 	problems := append(precedence.Problems(decided), source.Problems()...)
-	return newPlanDocument(source.Node(), f.offNode, withUnserved(decided, source), problems), nil
+	return NewDocument(source.Node(), f.OffNode, withUnserved(decided, source), problems), nil
 }
 
 func writeAs(out io.Writer, format string, document any, table func() error) error {
 	switch format {
-	case formatJSON:
-		return writeJSON(out, document)
-	case formatYAML:
-		return writeYAML(out, document)
+	case command.FormatJSON:
+		return command.WriteJSON(out, document)
+	case command.FormatYAML:
+		return command.WriteYAML(out, document)
 	}
 	return table()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package command
 
 import (
 	"bytes"
@@ -12,10 +12,11 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// jsonPath is the template of -o jsonpath=TEMPLATE, as kubectl's. A list of rows is .items, as that of kubectl's objects is.
-type jsonPath struct{ template *jsonpath.JSONPath }
+// JSONPath is the template of -o jsonpath=TEMPLATE, as kubectl's. A list of rows is .items, as that of kubectl's objects is.
+type JSONPath struct{ template *jsonpath.JSONPath }
 
-func parseJSONPath(text string) (*jsonPath, error) {
+// ParseJSONPath reads a template; its braces may be left out around a single path.
+func ParseJSONPath(text string) (*JSONPath, error) {
 	if text == "" {
 		return nil, fmt.Errorf("jsonpath: want a template, as jsonpath='{.items[*].service}'")
 	}
@@ -26,11 +27,11 @@ func parseJSONPath(text string) (*jsonPath, error) {
 	if err := path.Parse(text); err != nil {
 		return nil, fmt.Errorf("jsonpath: %w", err)
 	}
-	return &jsonPath{path}, nil
+	return &JSONPath{path}, nil
 }
 
-// write fills in the template with what -o json prints.
-func (p *jsonPath) write(w io.Writer, rows any) error {
+// Write fills in the template with what -o json prints.
+func (p *JSONPath) Write(w io.Writer, rows any) error {
 	text, err := json.Marshal(map[string]any{"items": rows})
 	if err != nil {
 		return err
@@ -42,7 +43,7 @@ func (p *jsonPath) write(w io.Writer, rows any) error {
 		return err
 	}
 	if err := p.template.Execute(w, numbered(document)); err != nil {
-		return usagef("-o jsonpath: %w: rows are .items, as in {.items[*].service}", err)
+		return Usagef("-o jsonpath: %w: rows are .items, as in {.items[*].service}", err)
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package command
 
 import (
 	"io"
@@ -15,8 +15,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/watch"
 )
 
-// nodeFlags are the flags that say which node this is and what it answers on.
-type nodeFlags struct {
+// NodeFlags are the flags that say which node this is and what it answers on.
+type NodeFlags struct {
 	zone      string
 	ips       []string
 	nodePorts []string
@@ -26,7 +26,8 @@ type nodeFlags struct {
 	proxy     string
 }
 
-func (f *nodeFlags) add(flags *pflag.FlagSet) {
+// Add adds the flags to a command's.
+func (f *NodeFlags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.zone, "zone", "", "`zone` of this node, instead of the Node object's")
 	flags.StringSliceVar(&f.ips, "node-ip", nil, "`address` of this node, instead of the Node object's (repeatable)")
 	flags.StringSliceVar(&f.nodePorts, "nodeport-addresses", nil, "node addresses that answer NodePorts: `CIDR,...`, or primary (default: all)")
@@ -37,14 +38,14 @@ func (f *nodeFlags) add(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&f.cidrs, "service-cidr", nil, "`CIDR,...` of ClusterIPs: unallocated addresses in them are dropped")
 }
 
-// config checks the values; the errors name the flag and what it wants. Node names are lower case, as kubelets spell them.
-func (f *nodeFlags) config(node string) (watch.NodeConfig, error) {
+// Config checks the values; the errors name the flag and what it wants. Node names are lower case, as kubelets spell them.
+func (f *NodeFlags) Config(node string) (watch.NodeConfig, error) {
 	cfg := watch.NodeConfig{Name: strings.ToLower(strings.TrimSpace(node)), Zone: f.zone, NodePortAddresses: f.nodePorts, KeepNodeless: !f.infer,
 		ExternalIPs: lb.ExternalIPPolicy(f.external), ProxyName: f.proxy}
 	for _, text := range f.ips {
 		ip, err := netip.ParseAddr(text)
 		if err != nil || ip.Zone() != "" {
-			return cfg, usagef("--node-ip %q: want an IP address, as 192.0.2.1", text)
+			return cfg, Usagef("--node-ip %q: want an IP address, as 192.0.2.1", text)
 		}
 		cfg.IPs = append(cfg.IPs, ip.Unmap())
 	}
@@ -63,58 +64,59 @@ func prefixes(flag string, texts []string) ([]netip.Prefix, error) {
 	for _, text := range texts {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, usagef("--%s %q: want a CIDR, as 10.96.0.0/12", flag, text)
+			return nil, Usagef("--%s %q: want a CIDR, as 10.96.0.0/12", flag, text)
 		}
 		all = append(all, prefix.Masked())
 	}
 	return all, nil
 }
 
-// objectFlags are -f and the node, of the commands that work on objects from files.
-type objectFlags struct {
-	files   []string
+// ObjectFlags are -f and the node, of the commands that work on objects from files.
+type ObjectFlags struct {
+	Files   []string
 	node    string
-	offNode lb.OffNode // of Services that say nothing
-	nodeFlags
+	OffNode lb.OffNode // of Services that say nothing
+	NodeFlags
 }
 
-func (f *objectFlags) add(flags *pflag.FlagSet) {
-	flags.StringArrayVarP(&f.files, "filename", "f", nil, "`FILE|DIR` with Services, EndpointSlices, Nodes; - is standard input (repeatable)")
+// Add adds the flags to a command's.
+func (f *ObjectFlags) Add(flags *pflag.FlagSet) {
+	flags.StringArrayVarP(&f.Files, "filename", "f", nil, "`FILE|DIR` with Services, EndpointSlices, Nodes; - is standard input (repeatable)")
 	flags.StringVar(&f.node, "node", "", "`name` of this node, as in the slices' nodeName")
-	f.nodeFlags.add(flags)
+	f.NodeFlags.Add(flags)
 }
 
-// addOffNode is for commands that say how clients off the node get to backends on other nodes.
-func (f *objectFlags) addOffNode(cmd *cobra.Command) {
-	f.offNode = lb.OffNodeSNAT
-	way := modeFlag[lb.OffNode]{&f.offNode, lb.OffNodes()}
+// AddOffNode is for commands that say how clients off the node get to backends on other nodes.
+func (f *ObjectFlags) AddOffNode(cmd *cobra.Command) {
+	f.OffNode = lb.OffNodeSNAT
+	way := ModeFlag[lb.OffNode]{Mode: &f.OffNode, All: lb.OffNodes()}
 	cmd.Flags().Var(way, "off-node", "the agent's: how clients off the node get to backends on other nodes, `snat|carry|dsr`")
-	complete(cmd, "off-node", way.words)
+	Complete(cmd, "off-node", way.Words)
 }
 
-// load reads the objects once. Every error of it is bad input. Warnings go to warn, one line each.
-func (f *objectFlags) load(in io.Reader, warn func(string)) (watch.Loaded, error) {
-	for _, file := range f.files {
+// Load reads the objects once. Every error of it is bad input. Warnings go to warn, one line each.
+func (f *ObjectFlags) Load(in io.Reader, warn func(string)) (watch.Loaded, error) {
+	for _, file := range f.Files {
 		if file == "" {
-			return nil, usagef("--filename \"\": want a file, a directory, or - for standard input")
+			return nil, Usagef("--filename \"\": want a file, a directory, or - for standard input")
 		}
 	}
-	cfg, err := f.config(f.node)
+	cfg, err := f.Config(f.node)
 	if err != nil {
 		return nil, err
 	}
 	if cfg.Name == "" {
 		warn("no --node: no endpoint is on this node")
 	}
-	source, err := watch.Load(f.files, in, cfg, warn)
+	source, err := watch.Load(f.Files, in, cfg, warn)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, UsageError{err}
 	}
 	return source, nil
 }
 
-// decisions are those for every Service of a source, by name.
-func decisions(source watch.Source) []lb.Decision {
+// Decisions are those for every Service of a source, by name.
+func Decisions(source watch.Source) []lb.Decision {
 	var all []lb.Decision
 	for _, name := range source.Services() {
 		if input, ok := source.Input(name); ok {
@@ -122,11 +124,6 @@ func decisions(source watch.Source) []lb.Decision {
 		}
 	}
 	return all
-}
-
-// warnTo writes warnings as the errors are written: one line each.
-func warnTo(w io.Writer) func(string) {
-	return func(text string) { sayAside(w, "warning: "+oneLine(text)) }
 }
 
 // externalFlag checks the policy as it is set.
@@ -141,5 +138,5 @@ func (f *externalFlag) Set(text string) error {
 		*f = externalFlag(policy)
 		return nil
 	}
-	return usagef("want deny, local or allow")
+	return Usagef("want deny, local or allow")
 }

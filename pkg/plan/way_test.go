@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package plan
 
 import (
 	"net/netip"
@@ -11,15 +11,15 @@ import (
 
 // A plan names the way of clients off the node where more than SNAT is asked for and some backend is on another node, and who asks.
 func TestThePlanNamesTheWayToOtherNodes(t *testing.T) {
-	side := func(nodes ...string) planSide {
-		tier := planTier{}
+	side := func(nodes ...string) Side {
+		tier := Tier{}
 		for _, n := range nodes {
-			tier.Backends = append(tier.Backends, planBackend{Node: n})
+			tier.Backends = append(tier.Backends, Backend{Node: n})
 		}
-		return planSide{Tiers: []planTier{tier}}
+		return Side{Tiers: []Tier{tier}}
 	}
 	for _, row := range []struct {
-		side             planSide
+		side             Side
 		asked, otherwise lb.OffNode
 		want             string
 	}{
@@ -30,7 +30,7 @@ func TestThePlanNamesTheWayToOtherNodes(t *testing.T) {
 		{side("n2"), lb.OffNodeSNAT, lb.OffNodeDSR, "snat (nearlb.io/off-node)"},
 		{side("n1"), lb.OffNodeDSR, lb.OffNodeSNAT, ""},
 	} {
-		if got := planWayText(newPlanWay(row.side, row.asked, row.otherwise, "n1")); got != row.want {
+		if got := wayText(newWay(row.side, row.asked, row.otherwise, "n1")); got != row.want {
 			t.Errorf("asked %q, otherwise %q: %q, want %q", row.asked, row.otherwise, got, row.want)
 		}
 	}
@@ -38,15 +38,15 @@ func TestThePlanNamesTheWayToOtherNodes(t *testing.T) {
 
 // A comparison of plans tells of a way that changes, though each backend keeps its share.
 func TestPlansThatDifferInTheWayToOtherNodesDiffer(t *testing.T) {
-	frontend := func(way *planWay) planDocument {
-		return planDocument{Frontends: []planFrontend{{planFrontendID: planFrontendID{Service: "default/web"}, OffNode: way}}}
+	frontend := func(way *Way) Document {
+		return Document{Frontends: []Frontend{{FrontendID: FrontendID{Service: "default/web"}, OffNode: way}}}
 	}
-	carry, dsr := &planWay{Way: lb.OffNodeCarry}, &planWay{Way: lb.OffNodeDSR}
+	carry, dsr := &Way{Way: lb.OffNodeCarry}, &Way{Way: lb.OffNodeDSR}
 	for _, row := range []struct {
-		before, after *planWay
+		before, after *Way
 		want          string // "": nothing differs
 	}{{nil, nil, ""}, {dsr, dsr, ""}, {nil, dsr, "to other nodes snat -> dsr"}, {dsr, carry, "to other nodes dsr -> carry"}} {
-		d := newPlanDiff(frontend(row.before), frontend(row.after))
+		d := newDiff(frontend(row.before), frontend(row.after))
 		got := ""
 		if rows, _ := d.rows(); len(rows) > 0 {
 			got = besideText(rows[0])
@@ -59,10 +59,10 @@ func TestPlansThatDifferInTheWayToOtherNodesDiffer(t *testing.T) {
 
 // A plan names the way in which backends are chosen where it is not Maglev's, and a comparison of plans a change of it.
 func TestThePlanTellsHowConnectionsAreBalanced(t *testing.T) {
-	plan := func(by lb.Balancing) planDocument {
+	plan := func(by lb.Balancing) Document {
 		name := lb.ServiceName{Namespace: "default", Name: "web"}
 		key := lb.FrontendKey{Address: netip.MustParseAddrPort("10.96.0.1:80")}
-		return newPlanDocument(lb.Node{}, lb.OffNodeSNAT, []lb.Decision{{Service: name, Balancing: by, Frontends: []lb.Frontend{{Key: key, Port: lb.PortName{Service: name}}}}}, nil)
+		return NewDocument(lb.Node{}, lb.OffNodeSNAT, []lb.Decision{{Service: name, Balancing: by, Frontends: []lb.Frontend{{Key: key, Port: lb.PortName{Service: name}}}}}, nil)
 	}
 	if by := plan("").Frontends[0].Balance; by != "" {
 		t.Errorf("balance %q", by)
@@ -71,7 +71,7 @@ func TestThePlanTellsHowConnectionsAreBalanced(t *testing.T) {
 		if got := plan(by).Frontends[0].Balance; got != string(by) {
 			t.Errorf("balance %q, want %q", got, by)
 		}
-		rows, _ := newPlanDiff(plan(""), plan(by)).rows()
+		rows, _ := newDiff(plan(""), plan(by)).rows()
 		if want := "balance maglev -> " + string(by); len(rows) != 1 || besideText(rows[0]) != want {
 			t.Errorf("differences %+v, want %q", rows, want)
 		}
@@ -80,20 +80,20 @@ func TestThePlanTellsHowConnectionsAreBalanced(t *testing.T) {
 
 // A plan says of UDP frontends after how many datagrams the next backend gets those that follow, and a comparison that this changes.
 func TestThePlanTellsWhenDatagramsGoToTheNextBackend(t *testing.T) {
-	plan := func(datagrams uint8) planDocument {
+	plan := func(datagrams uint8) Document {
 		name := lb.ServiceName{Namespace: "default", Name: "web"}
 		d := lb.Decision{Service: name, UDPRetry: datagrams}
 		for i, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
 			at := netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), uint16(80+i))
 			d.Frontends = append(d.Frontends, lb.Frontend{Key: lb.FrontendKey{Address: at, Protocol: protocol}, Port: lb.PortName{Service: name, Protocol: protocol}})
 		}
-		return newPlanDocument(lb.Node{}, lb.OffNodeSNAT, []lb.Decision{d}, nil)
+		return NewDocument(lb.Node{}, lb.OffNodeSNAT, []lb.Decision{d}, nil)
 	}
 	before, after := plan(0), plan(3)
 	if tcp, udp := udpRetryText(after.Frontends[0].UDPRetry), udpRetryText(after.Frontends[1].UDPRetry); tcp != "" || udp != "3 datagrams" {
 		t.Errorf("TCP after %q, UDP after %q", tcp, udp)
 	}
-	rows, _ := newPlanDiff(before, after).rows()
+	rows, _ := newDiff(before, after).rows()
 	if len(rows) != 1 || besideText(rows[0]) != "udp-retry 0 -> 3" {
 		t.Errorf("differences %+v", rows)
 	}

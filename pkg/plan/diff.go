@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package plan
 
 import (
 	"cmp"
@@ -12,21 +12,22 @@ import (
 	"strings"
 
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/table"
 )
 
-// planDiff says which new connections go elsewhere when one set of objects takes the place of another. Connections that exist stay where
+// Diff says which new connections go elsewhere when one set of objects takes the place of another. Connections that exist stay where
 // they are while their backend serves.
-type planDiff struct {
-	Node      planNode     `json:"node"`
-	Frontends []planMove   `json:"frontends"` // those that answer differently
+type Diff struct {
+	Node      Node         `json:"node"`
+	Frontends []Move       `json:"frontends"` // those that answer differently
 	Problems  []lb.Problem `json:"problems"`  // of the new objects alone
 }
 
-type planMove struct {
-	planFrontendID
+type Move struct {
+	FrontendID
 	Change   string         `json:"change"` // added | removed | changed
-	Internal *planMovedSide `json:"internal,omitempty"`
-	External *planMovedSide `json:"external,omitempty"`
+	Internal *MovedSide     `json:"internal,omitempty"`
+	External *MovedSide     `json:"external,omitempty"`
 	Affinity *[2]int64      `json:"affinitySeconds,omitempty"` // before, after; where it differs
 	Sources  bool           `json:"sourceRanges,omitempty"`    // they differ
 	OffNode  *[2]lb.OffNode `json:"offNode,omitempty"`         // before, after; where it differs
@@ -34,14 +35,14 @@ type planMove struct {
 	UDPRetry *[2]int        `json:"udpRetry,omitempty"`        // before, after; where it differs
 }
 
-type planMovedSide struct {
-	From     string             `json:"from"` // a reason; with another action than balance: that, too. "": there was no such frontend
-	To       string             `json:"to"`
-	Moved    float64            `json:"moved"` // share of the new connections that get another answer, 0 to 1
-	Backends []planMovedBackend `json:"backends"`
+type MovedSide struct {
+	From     string         `json:"from"` // a reason; with another action than balance: that, too. "": there was no such frontend
+	To       string         `json:"to"`
+	Moved    float64        `json:"moved"` // share of the new connections that get another answer, 0 to 1
+	Backends []MovedBackend `json:"backends"`
 }
 
-type planMovedBackend struct {
+type MovedBackend struct {
 	Address netip.Addr `json:"address"`
 	Port    uint16     `json:"port"`
 	From    float64    `json:"from"` // share of the side's new connections, 0 to 1
@@ -55,15 +56,15 @@ const (
 	moveChanged = "changed"
 )
 
-func newPlanDiff(before, after planDocument) planDiff {
-	d := planDiff{Node: after.Node, Frontends: []planMove{}, Problems: []lb.Problem{}}
-	was := make(map[planFrontendID]planFrontend, len(before.Frontends))
+func newDiff(before, after Document) Diff {
+	d := Diff{Node: after.Node, Frontends: []Move{}, Problems: []lb.Problem{}}
+	was := make(map[FrontendID]Frontend, len(before.Frontends))
 	for _, f := range before.Frontends {
-		was[f.planFrontendID] = f
+		was[f.FrontendID] = f
 	}
 	for _, now := range after.Frontends {
-		old, known := was[now.planFrontendID]
-		delete(was, now.planFrontendID)
+		old, known := was[now.FrontendID]
+		delete(was, now.FrontendID)
 		if m := moveOf(old, now); !known || m.differs() {
 			if m.Change = moveChanged; !known {
 				m.Change = moveAdded
@@ -72,11 +73,11 @@ func newPlanDiff(before, after planDocument) planDiff {
 		}
 	}
 	for _, old := range was {
-		m := moveOf(old, planFrontend{planFrontendID: old.planFrontendID})
+		m := moveOf(old, Frontend{FrontendID: old.FrontendID})
 		m.Change = moveRemoved
 		d.Frontends = append(d.Frontends, m)
 	}
-	slices.SortFunc(d.Frontends, planMove.compare)
+	slices.SortFunc(d.Frontends, Move.compare)
 	for _, p := range after.Problems {
 		if !slices.Contains(before.Problems, p) {
 			d.Problems = append(d.Problems, p)
@@ -85,17 +86,17 @@ func newPlanDiff(before, after planDocument) planDiff {
 	return d
 }
 
-func (m planMove) compare(o planMove) int {
+func (m Move) compare(o Move) int {
 	return cmp.Or(cmp.Compare(m.Service, o.Service), cmp.Compare(m.Port, o.Port), m.Kind.Compare(o.Kind), m.Address.Compare(o.Address),
 		cmp.Compare(m.FrontendPort, o.FrontendPort), cmp.Compare(m.Protocol, o.Protocol), cmp.Compare(m.Change, o.Change))
 }
 
-func (m planMove) differs() bool {
+func (m Move) differs() bool {
 	return m.Internal != nil || m.External != nil || m.Affinity != nil || m.Sources || m.OffNode != nil || m.Balance != nil || m.UDPRetry != nil
 }
 
-func moveOf(old, now planFrontend) planMove {
-	m := planMove{planFrontendID: now.planFrontendID, Internal: movedSide(old.Internal, now.Internal), External: movedSide(old.External, now.External)}
+func moveOf(old, now Frontend) Move {
+	m := Move{FrontendID: now.FrontendID, Internal: movedSide(old.Internal, now.Internal), External: movedSide(old.External, now.External)}
 	if old.AffinitySeconds != now.AffinitySeconds {
 		m.Affinity = &[2]int64{old.AffinitySeconds, now.AffinitySeconds}
 	}
@@ -113,7 +114,7 @@ func moveOf(old, now planFrontend) planMove {
 }
 
 // name is SNAT's where nobody says more.
-func (w *planWay) name() lb.OffNode {
+func (w *Way) name() lb.OffNode {
 	if w == nil {
 		return lb.OffNodeSNAT
 	}
@@ -121,12 +122,12 @@ func (w *planWay) name() lb.OffNode {
 }
 
 // movedSide is nil where the two give the same answers.
-func movedSide(old, now planSide) *planMovedSide {
-	m := &planMovedSide{From: answerText(old), To: answerText(now), Backends: []planMovedBackend{}}
+func movedSide(old, now Side) *MovedSide {
+	m := &MovedSide{From: answerText(old), To: answerText(now), Backends: []MovedBackend{}}
 	was, is := sideShares(old), sideShares(now)
 	for _, at := range sortedKeys(was, is) {
 		if from, to := was[at], is[at]; from != to {
-			m.Backends = append(m.Backends, planMovedBackend{at.Addr(), at.Port(), from, to})
+			m.Backends = append(m.Backends, MovedBackend{at.Addr(), at.Port(), from, to})
 			m.Moved += max(0, to-from)
 		}
 	}
@@ -141,7 +142,7 @@ func movedSide(old, now planSide) *planMovedSide {
 }
 
 // answerText is the reason, after any other action than balance.
-func answerText(s planSide) string {
+func answerText(s Side) string {
 	if s.Action == lb.Balance || s.Action == "" {
 		return string(s.Reason)
 	}
@@ -149,7 +150,7 @@ func answerText(s planSide) string {
 }
 
 // sideShares are the parts of a side's new connections that its backends get: those of the first tier alone, while they serve.
-func sideShares(s planSide) map[netip.AddrPort]float64 {
+func sideShares(s Side) map[netip.AddrPort]float64 {
 	shares := map[netip.AddrPort]float64{}
 	if len(s.Tiers) == 0 {
 		return shares
@@ -182,22 +183,22 @@ func sortedKeys(a, b map[netip.AddrPort]float64) []netip.AddrPort {
 
 // movedRow is one side of a frontend, or one of its backends, in a table.
 type movedRow struct {
-	planMove
+	Move
 	clients string
-	side    *planMovedSide
-	backend planMovedBackend
+	side    *MovedSide
+	backend MovedBackend
 }
 
-func writePlanDiff(w io.Writer, width int, wide bool, d planDiff) error {
+func writeDiff(w io.Writer, width int, wide bool, d Diff) error {
 	sides, backends := d.rows()
 	if len(sides) == 0 {
 		fmt.Fprintln(w, "No new connection goes elsewhere.")
-	} else if err := writeTable(w, width, wide, movedColumns(sides), sides); err != nil {
+	} else if err := table.WriteColumns(w, width, wide, movedColumns(sides), sides); err != nil {
 		return err
 	}
 	if len(backends) > 0 {
 		fmt.Fprintln(w)
-		if err := writeTable(w, width, wide, movedBackendColumns(), backends); err != nil {
+		if err := table.WriteColumns(w, width, wide, movedBackendColumns(), backends); err != nil {
 			return err
 		}
 	}
@@ -205,15 +206,15 @@ func writePlanDiff(w io.Writer, width int, wide bool, d planDiff) error {
 		return nil
 	}
 	fmt.Fprintln(w)
-	return writeTable(w, width, wide, problemColumns(), d.Problems)
+	return table.WriteColumns(w, width, wide, ProblemColumns(), d.Problems)
 }
 
 // rows are those of the two tables. Clients off the node have none of their own where they get the same answers.
-func (d planDiff) rows() (sides, backends []movedRow) {
-	add := func(m planMove, clients string, side *planMovedSide) {
-		sides = append(sides, movedRow{planMove: m, clients: clients, side: side})
+func (d Diff) rows() (sides, backends []movedRow) {
+	add := func(m Move, clients string, side *MovedSide) {
+		sides = append(sides, movedRow{Move: m, clients: clients, side: side})
 		for _, b := range side.Backends {
-			backends = append(backends, movedRow{planMove: m, clients: clients, side: side, backend: b})
+			backends = append(backends, movedRow{Move: m, clients: clients, side: side, backend: b})
 		}
 	}
 	for _, m := range d.Frontends {
@@ -221,7 +222,7 @@ func (d planDiff) rows() (sides, backends []movedRow) {
 		case same:
 			add(m, "all", m.Internal)
 		case m.Internal == nil && m.External == nil:
-			add(m, "all", &planMovedSide{})
+			add(m, "all", &MovedSide{})
 		default:
 			if m.Internal != nil {
 				add(m, "this node's", m.Internal)
@@ -234,23 +235,23 @@ func (d planDiff) rows() (sides, backends []movedRow) {
 	return sides, backends
 }
 
-func sameMove(a, b planMovedSide) bool {
+func sameMove(a, b MovedSide) bool {
 	return a.From == b.From && a.To == b.To && a.Moved == b.Moved && slices.Equal(a.Backends, b.Backends)
 }
 
 // movedColumns have one for affinity, source ranges, the way to other nodes and what else belongs to a frontend where some differ.
-func movedColumns(rows []movedRow) []column[movedRow] {
-	columns := []column[movedRow]{
-		{heading: "SERVICE", cell: func(r movedRow) string { return withPort(r.Service, r.Port) }},
-		{heading: "KIND", wide: true, cell: func(r movedRow) string { return string(r.Kind) }},
-		{heading: "FRONTEND", cell: movedFrontend},
-		{heading: "CLIENTS", cell: func(r movedRow) string { return r.clients }},
-		{heading: "MOVES", cell: func(r movedRow) string { return shareText(r.side.Moved) }},
-		{heading: "WAS", cell: func(r movedRow) string { return reasonWord(r.side.From) }},
-		{heading: "IS", cell: func(r movedRow) string { return reasonWord(r.side.To) }},
+func movedColumns(rows []movedRow) []table.Column[movedRow] {
+	columns := []table.Column[movedRow]{
+		{Heading: "SERVICE", Cell: func(r movedRow) string { return table.WithPort(r.Service, r.Port) }},
+		{Heading: "KIND", Wide: true, Cell: func(r movedRow) string { return string(r.Kind) }},
+		{Heading: "FRONTEND", Cell: movedFrontend},
+		{Heading: "CLIENTS", Cell: func(r movedRow) string { return r.clients }},
+		{Heading: "MOVES", Cell: func(r movedRow) string { return ShareText(r.side.Moved) }},
+		{Heading: "WAS", Cell: func(r movedRow) string { return reasonWord(r.side.From) }},
+		{Heading: "IS", Cell: func(r movedRow) string { return reasonWord(r.side.To) }},
 	}
 	if slices.ContainsFunc(rows, func(r movedRow) bool { return besideText(r) != "-" }) {
-		columns = append(columns, column[movedRow]{heading: "ALSO", cell: besideText})
+		columns = append(columns, table.Column[movedRow]{Heading: "ALSO", Cell: besideText})
 	}
 	return columns
 }
@@ -260,21 +261,21 @@ func reasonWord(answer string) string {
 	if _, reason, other := strings.Cut(answer, ": "); other {
 		return reason
 	}
-	return orDash(answer)
+	return table.OrDash(answer)
 }
 
-func movedBackendColumns() []column[movedRow] {
-	return []column[movedRow]{
-		{heading: "FRONTEND", cell: movedFrontend},
-		{heading: "CLIENTS", cell: func(r movedRow) string { return r.clients }},
-		{heading: "BACKEND", cell: func(r movedRow) string { return hostPort(r.backend.Address, r.backend.Port) }},
-		{heading: "WAS", cell: func(r movedRow) string { return shareText(r.backend.From) }},
-		{heading: "IS", cell: func(r movedRow) string { return shareText(r.backend.To) }},
+func movedBackendColumns() []table.Column[movedRow] {
+	return []table.Column[movedRow]{
+		{Heading: "FRONTEND", Cell: movedFrontend},
+		{Heading: "CLIENTS", Cell: func(r movedRow) string { return r.clients }},
+		{Heading: "BACKEND", Cell: func(r movedRow) string { return table.HostPort(r.backend.Address, r.backend.Port) }},
+		{Heading: "WAS", Cell: func(r movedRow) string { return ShareText(r.backend.From) }},
+		{Heading: "IS", Cell: func(r movedRow) string { return ShareText(r.backend.To) }},
 	}
 }
 
 func movedFrontend(r movedRow) string {
-	return hostPort(r.Address, r.FrontendPort) + "/" + r.Protocol.String()
+	return table.HostPort(r.Address, r.FrontendPort) + "/" + r.Protocol.String()
 }
 
 // besideText is what differs beside the choice of backends, of a frontend that stays.
@@ -295,5 +296,5 @@ func besideText(r movedRow) string {
 	if u := r.UDPRetry; u != nil && r.Change == moveChanged {
 		all = append(all, fmt.Sprintf("udp-retry %d -> %d", u[0], u[1]))
 	}
-	return orDash(strings.Join(all, ", "))
+	return table.OrDash(strings.Join(all, ", "))
 }

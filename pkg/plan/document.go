@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package plan
 
 import (
 	"math"
 	"net/netip"
 	"slices"
 
+	"github.com/nearlb/nearlb/pkg/command"
 	"github.com/nearlb/nearlb/pkg/decide"
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// planDocument is `nearlb plan -o json` of contracts.md. Fields may be added, not renamed.
-type planDocument struct {
-	Node      planNode       `json:"node"`
-	Frontends []planFrontend `json:"frontends"`
-	Endpoints []planEndpoint `json:"endpoints"`
-	Problems  []lb.Problem   `json:"problems"`
+// Document is `nearlb plan -o json` of contracts.md. Fields may be added, not renamed.
+type Document struct {
+	Node      Node         `json:"node"`
+	Frontends []Frontend   `json:"frontends"`
+	Endpoints []Endpoint   `json:"endpoints"`
+	Problems  []lb.Problem `json:"problems"`
 }
 
-type planNode struct {
+type Node struct {
 	Name      string       `json:"name"`
 	Zone      string       `json:"zone"`
 	Region    string       `json:"region"`
 	Addresses []netip.Addr `json:"addresses"`
 }
 
-// planFrontendID is what tells frontends of a plan apart: one address and port may go from one Service to another.
-type planFrontendID struct {
+// FrontendID is what tells frontends of a plan apart: one address and port may go from one Service to another.
+type FrontendID struct {
 	Service      string      `json:"service"`
 	Port         string      `json:"port"`
 	Protocol     lb.Protocol `json:"protocol"`
@@ -36,37 +37,37 @@ type planFrontendID struct {
 	FrontendPort uint16      `json:"frontendPort"`
 }
 
-type planFrontend struct {
-	planFrontendID
-	Internal        planSide       `json:"internal"`
-	External        planSide       `json:"external"`
-	OffNode         *planWay       `json:"offNode,omitempty"`  // where there are external backends on other nodes, and more than SNAT is asked for
+type Frontend struct {
+	FrontendID
+	Internal        Side           `json:"internal"`
+	External        Side           `json:"external"`
+	OffNode         *Way           `json:"offNode,omitempty"`  // where there are external backends on other nodes, and more than SNAT is asked for
 	Balance         string         `json:"balance,omitempty"`  // where it is not maglev
 	UDPRetry        uint8          `json:"udpRetry,omitempty"` // so many datagrams of a flow without an answer, and the next backend gets those that follow
 	AffinitySeconds int64          `json:"affinitySeconds"`
 	SourceRanges    []netip.Prefix `json:"sourceRanges"`
 }
 
-// planWay is how clients off the node get to backends on other nodes.
-type planWay struct {
+// Way is how clients off the node get to backends on other nodes.
+type Way struct {
 	Way     lb.OffNode `json:"way"`
 	Because string     `json:"because"` // where it is said, and what else it takes
 }
 
-type planSide struct {
-	Action lb.Action  `json:"action"`
-	Reason lb.Reason  `json:"reason"`
-	Note   lb.Note    `json:"note,omitempty"` // why no preference is in force that was asked for
-	Key    string     `json:"key,omitempty"`  // the topology key that chose
-	Tiers  []planTier `json:"tiers"`
+type Side struct {
+	Action lb.Action `json:"action"`
+	Reason lb.Reason `json:"reason"`
+	Note   lb.Note   `json:"note,omitempty"` // why no preference is in force that was asked for
+	Key    string    `json:"key,omitempty"`  // the topology key that chose
+	Tiers  []Tier    `json:"tiers"`
 }
 
-type planTier struct {
-	Tier     lb.TierName   `json:"tier"`
-	Backends []planBackend `json:"backends"`
+type Tier struct {
+	Tier     lb.TierName `json:"tier"`
+	Backends []Backend   `json:"backends"`
 }
 
-type planBackend struct {
+type Backend struct {
 	Address netip.Addr `json:"address"`
 	Port    uint16     `json:"port"`
 	Node    string     `json:"node"`
@@ -76,7 +77,7 @@ type planBackend struct {
 	Share   float64    `json:"share,omitempty"`  // of the tier's new connections, 0 to 1; where shares are unequal
 }
 
-type planEndpoint struct {
+type Endpoint struct {
 	Service      string      `json:"service"`
 	Port         string      `json:"port"`
 	Protocol     lb.Protocol `json:"protocol"`
@@ -89,14 +90,14 @@ type planEndpoint struct {
 	Reason       lb.Reason   `json:"reason"`
 }
 
-// newPlanDocument joins the decisions of all Services, which come sorted by name and are canonical in themselves. offNode is that of Services
+// NewDocument joins the decisions of all Services, which come sorted by name and are canonical in themselves. offNode is that of Services
 // that say nothing.
-func newPlanDocument(node lb.Node, offNode lb.OffNode, decisions []lb.Decision, problems []lb.Problem) planDocument {
-	doc := planDocument{
-		Node:      planNode{Name: node.Name, Zone: node.Zone, Region: node.Region, Addresses: list(node.Addresses)},
-		Frontends: []planFrontend{},
-		Endpoints: []planEndpoint{},
-		Problems:  list(slices.Clone(problems)),
+func NewDocument(node lb.Node, offNode lb.OffNode, decisions []lb.Decision, problems []lb.Problem) Document {
+	doc := Document{
+		Node:      Node{Name: node.Name, Zone: node.Zone, Region: node.Region, Addresses: command.List(node.Addresses)},
+		Frontends: []Frontend{},
+		Endpoints: []Endpoint{},
+		Problems:  command.List(slices.Clone(problems)),
 	}
 	for _, decision := range decisions {
 		backends := make(map[lb.BackendKey]lb.Backend, len(decision.Backends))
@@ -104,16 +105,16 @@ func newPlanDocument(node lb.Node, offNode lb.OffNode, decisions []lb.Decision, 
 			backends[backend.Key] = backend
 		}
 		for _, frontend := range decision.Frontends {
-			made := newPlanFrontend(frontend, backends)
+			made := newFrontend(frontend, backends)
 			made.Balance = string(decision.Balancing)
 			if frontend.Key.Protocol == lb.UDP {
 				made.UDPRetry = decision.UDPRetry
 			}
-			made.OffNode = newPlanWay(made.External, decision.OffNode, offNode, node.Name)
+			made.OffNode = newWay(made.External, decision.OffNode, offNode, node.Name)
 			doc.Frontends = append(doc.Frontends, made)
 		}
 		for _, endpoint := range decision.Endpoints {
-			doc.Endpoints = append(doc.Endpoints, newPlanEndpoint(endpoint))
+			doc.Endpoints = append(doc.Endpoints, NewEndpoint(endpoint))
 		}
 		doc.Problems = append(doc.Problems, decision.Problems...)
 	}
@@ -122,9 +123,9 @@ func newPlanDocument(node lb.Node, offNode lb.OffNode, decisions []lb.Decision, 
 	return doc
 }
 
-func newPlanFrontend(f lb.Frontend, backends map[lb.BackendKey]lb.Backend) planFrontend {
-	return planFrontend{
-		planFrontendID: planFrontendID{
+func newFrontend(f lb.Frontend, backends map[lb.BackendKey]lb.Backend) Frontend {
+	return Frontend{
+		FrontendID: FrontendID{
 			Service:      f.Port.Service.String(),
 			Port:         f.Port.Port,
 			Protocol:     f.Port.Protocol,
@@ -132,37 +133,37 @@ func newPlanFrontend(f lb.Frontend, backends map[lb.BackendKey]lb.Backend) planF
 			Address:      f.Key.Address.Addr(),
 			FrontendPort: f.Key.Address.Port(),
 		},
-		Internal:        newPlanSide(f.Internal, backends),
-		External:        newPlanSide(f.External, backends),
+		Internal:        newSide(f.Internal, backends),
+		External:        newSide(f.External, backends),
 		AffinitySeconds: int64(f.Affinity.Seconds()),
-		SourceRanges:    list(f.SourceRanges),
+		SourceRanges:    command.List(f.SourceRanges),
 	}
 }
 
-// newPlanWay is nil where no client takes the way, and where nobody says more than that it is SNAT's.
-func newPlanWay(side planSide, asked, otherwise lb.OffNode, node string) *planWay {
-	way := planWay{asked, "nearlb.io/off-node"}
+// newWay is nil where no client takes the way, and where nobody says more than that it is SNAT's.
+func newWay(side Side, asked, otherwise lb.OffNode, node string) *Way {
+	way := Way{asked, "nearlb.io/off-node"}
 	if asked.Tunneled() && !otherwise.Tunneled() {
 		way.Because += ", with --carry-port"
 	}
 	if asked == "" {
-		way = planWay{otherwise, "--off-node"}
+		way = Way{otherwise, "--off-node"}
 	}
-	elsewhere := func(b planBackend) bool { return b.Node != node }
-	leaves := func(t planTier) bool { return slices.ContainsFunc(t.Backends, elsewhere) }
+	elsewhere := func(b Backend) bool { return b.Node != node }
+	leaves := func(t Tier) bool { return slices.ContainsFunc(t.Backends, elsewhere) }
 	if asked == "" && !otherwise.Tunneled() || !slices.ContainsFunc(side.Tiers, leaves) {
 		return nil
 	}
 	return &way
 }
 
-func newPlanSide(side lb.Side, backends map[lb.BackendKey]lb.Backend) planSide {
-	made := planSide{Action: side.Action, Reason: side.Reason, Note: side.Note, Key: side.Key, Tiers: []planTier{}}
+func newSide(side lb.Side, backends map[lb.BackendKey]lb.Backend) Side {
+	made := Side{Action: side.Action, Reason: side.Reason, Note: side.Note, Key: side.Key, Tiers: []Tier{}}
 	for _, tier := range side.Tiers {
-		t := planTier{Tier: tier.Name, Backends: []planBackend{}}
+		t := Tier{Tier: tier.Name, Backends: []Backend{}}
 		for _, key := range tier.Backends {
 			b := backends[key]
-			t.Backends = append(t.Backends, planBackend{
+			t.Backends = append(t.Backends, Backend{
 				Address: key.Address.Addr(), Port: key.Address.Port(), Node: b.Node, Zone: b.Zone, State: b.State, Weight: b.Weight,
 			})
 		}
@@ -173,7 +174,7 @@ func newPlanSide(side lb.Side, backends map[lb.BackendKey]lb.Backend) planSide {
 }
 
 // addShares says how the slots of a tier are divided, where that is unequal.
-func addShares(backends []planBackend) {
+func addShares(backends []Backend) {
 	weights := make([]uint32, len(backends))
 	for i, b := range backends {
 		weights[i] = b.Weight
@@ -188,18 +189,11 @@ func addShares(backends []planBackend) {
 	}
 }
 
-func newPlanEndpoint(e lb.EndpointReason) planEndpoint {
-	return planEndpoint{
+// NewEndpoint is the row of an endpoint.
+func NewEndpoint(e lb.EndpointReason) Endpoint {
+	return Endpoint{
 		Service: e.Port.Service.String(), Port: e.Port.Port, Protocol: e.Port.Protocol,
 		Address: e.Address.Addr(), EndpointPort: e.Address.Port(),
 		Node: e.Node, Zone: e.Zone, Slice: e.Slice, Selected: e.Selected, Reason: e.Reason,
 	}
-}
-
-// list is never null in JSON.
-func list[E any](s []E) []E {
-	if s == nil {
-		return []E{}
-	}
-	return s
 }

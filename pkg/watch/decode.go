@@ -5,12 +5,14 @@ package watch
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"regexp"
 	"strings"
+	"unicode/utf16"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -59,7 +61,7 @@ type file struct {
 // whole file. What is only odd, an unknown field or a kind that is not read, is a warning.
 func (r *reader) read(name string, data []byte, warn func(string)) ([]object, *ObjectError) {
 	f := &file{reader: r, name: name, warn: warn, seen: map[objectKey]bool{}}
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	data = utf8Of(data)
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	for n := 1; ; n++ {
 		document, err := documents.Read()
@@ -75,6 +77,24 @@ func (r *reader) read(name string, data []byte, warn func(string)) ([]object, *O
 			return nil, err
 		}
 	}
+}
+
+// utf8Of is a file's text without a mark of its byte order. Windows PowerShell writes UTF-16 (kubectl get -o yaml > objects.yaml).
+func utf8Of(data []byte) []byte {
+	var order binary.ByteOrder
+	switch {
+	case bytes.HasPrefix(data, []byte("\xff\xfe")):
+		order = binary.LittleEndian
+	case bytes.HasPrefix(data, []byte("\xfe\xff")):
+		order = binary.BigEndian
+	default:
+		return bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	}
+	units := make([]uint16, 0, len(data)/2)
+	for rest := data[2:]; len(rest) >= 2; rest = rest[2:] {
+		units = append(units, order.Uint16(rest))
+	}
+	return []byte(string(utf16.Decode(units)))
 }
 
 func (f *file) refuse(where string, err error) *ObjectError {

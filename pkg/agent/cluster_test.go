@@ -18,6 +18,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/metrics"
 	"github.com/nearlb/nearlb/pkg/watch"
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 )
 
 var good4in6 = netip.MustParseAddr("::ffff:192.0.2.1")
@@ -56,7 +57,7 @@ func TestObjectsOfAnAPIServerReachTheTables(t *testing.T) {
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},
 			apiService("web", "10.96.0.10"), apiSlice("web", "web-1", "10.244.1.1"))
 		log := slog.New(slog.DiscardHandler)
-		source := watch.Kubernetes(client, watch.NodeConfig{Name: "n1"}, log)
+		source := watch.Kubernetes(clientset.Of(client, nil), watch.NodeConfig{Name: "n1"}, log)
 		tables := newWitnessed()
 		l := newLoop(source, tables, metrics.New("test"), newDiary(), log,
 			loopOptions{auditEvery: testAudit, reclaimEvery: testReclaim, debounce: testDebounce, checks: asked{}})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/metrics"
 	"github.com/nearlb/nearlb/pkg/watch"
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 )
 
 // following is a loop on the objects of an API server.
@@ -30,7 +31,7 @@ type following struct {
 func follow(t *testing.T, tables *witnessed, objects ...runtime.Object) following {
 	log := slog.New(slog.DiscardHandler)
 	client := fake.NewClientset(objects...)
-	source := watch.Kubernetes(client, watch.NodeConfig{Name: "n1"}, log)
+	source := watch.Kubernetes(clientset.Of(client, nil), watch.NodeConfig{Name: "n1"}, log)
 	guard := DefaultOptions().MassDeletion
 	guard.Published = tables.Serving
 	source.Guard(guard)

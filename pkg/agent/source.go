@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearlb/nearlb/pkg/watch"
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 )
 
 // source opens where the objects come from, and names it for people.
@@ -21,7 +22,11 @@ func source(o Options, config watch.NodeConfig) (watch.Source, string, error) {
 		return watch.Manifests(o.Manifests, config, o.Log), "manifests " + o.Manifests, nil
 	}
 	login := watch.Login{Kubeconfig: o.Kubeconfig, Servers: o.APIServers, Node: o.NodeName, UserAgent: "nearlb/" + o.Version, Log: o.Log}
-	client, err := login.Client()
+	access, err := login.Config()
+	if err != nil {
+		return nil, "", err
+	}
+	client, err := clientset.For(access)
 	if err != nil {
 		return nil, "", err
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/agent"
@@ -199,4 +200,18 @@ func TestWatchingPrintsUntilItIsInterrupted(t *testing.T) {
 	if err != nil || out.String() != "page\npage\n" {
 		t.Errorf("printed %q, %v", out.String(), err)
 	}
+}
+
+// The usage of each command is what cobra's own template makes of it, but for the lines of flags, which are folded.
+func TestUsageIsAsCobrasTemplateHasIt(t *testing.T) {
+	templated := Root()
+	templated.SetUsageFunc(nil)
+	templated.SetUsageTemplate(strings.ReplaceAll(templated.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
+	want := map[string]string{}
+	walk(templated, func(cmd *cobra.Command) { want[cmd.CommandPath()] = cmd.UsageString() })
+	walk(Root(), func(cmd *cobra.Command) {
+		if diff := cmp.Diff(want[cmd.CommandPath()], cmd.UsageString()); diff != "" {
+			t.Errorf("%s, from the template's to ours:\n%s", cmd.CommandPath(), diff)
+		}
+	})
 }

@@ -19,6 +19,7 @@ import (
 	tables "github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/table"
 	"github.com/nearlb/nearlb/pkg/watch"
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 )
 
 // apiDifference is an endpoint that the API server's objects, as they are now, treat otherwise than this node does.
@@ -38,7 +39,11 @@ const (
 
 // askAPI compares what is in force with what the API server says. again reads what is in force once more.
 func (s *seen) askAPI(ctx context.Context, kubeconfig string, again func() error) error {
-	client, err := watch.Login{Kubeconfig: kubeconfig, UserAgent: "nearlb-why"}.Client()
+	access, err := watch.Login{Kubeconfig: kubeconfig, UserAgent: "nearlb-why"}.Config()
+	if err != nil {
+		return command.UsageError{Err: err}
+	}
+	client, err := clientset.For(access)
 	if err != nil {
 		return command.UsageError{Err: err}
 	}

@@ -19,11 +19,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch/kube"
 )
 
 const (
@@ -44,7 +44,7 @@ const (
 // a new name.
 type announcer struct {
 	*store
-	client kubernetes.Interface
+	client kube.Client
 	log    *slog.Logger
 	queue  workqueue.TypedRateLimitingInterface[lb.ServiceName]
 	rate   flowcontrol.RateLimiter
@@ -58,7 +58,7 @@ type announcer struct {
 	last   map[lb.ServiceName]bool      // Services that were announced, or may have been
 }
 
-func newAnnouncer(s *store, client kubernetes.Interface, log *slog.Logger) *announcer {
+func newAnnouncer(s *store, client kube.Client, log *slog.Logger) *announcer {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[lb.ServiceName](announceWait, time.Minute)
 	return &announcer{
 		store: s, client: client, log: log, queue: workqueue.NewTypedRateLimitingQueue(limiter),
@@ -168,7 +168,7 @@ func (a *announcer) create(ctx context.Context, e *corev1.Event) error {
 	}
 	now := metav1.Now()
 	e.FirstTimestamp, e.LastTimestamp = now, now
-	_, err := a.client.CoreV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
+	err := a.client.CreateEvent(ctx, e)
 	switch {
 	case err == nil, apierrors.IsAlreadyExists(err):
 		return nil

@@ -11,14 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch/kube"
 )
 
 // AskAPI asks the API server once for a Service, its EndpointSlices and the node's own Node object: three requests, whatever the cluster's
 // size, and all Nodes where the Service's endpoints depend on others. Of what there is not, or is refused, the source has nothing.
-func AskAPI(ctx context.Context, client kubernetes.Interface, name lb.ServiceName, cfg NodeConfig) (Loaded, error) {
+func AskAPI(ctx context.Context, client kube.Client, name lb.ServiceName, cfg NodeConfig) (Loaded, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -30,17 +30,17 @@ func AskAPI(ctx context.Context, client kubernetes.Interface, name lb.ServiceNam
 	return loaded{s}, err
 }
 
-func askService(ctx context.Context, client kubernetes.Interface, name lb.ServiceName, s *store) error {
-	service, err := client.CoreV1().Services(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+func askService(ctx context.Context, client kube.Client, name lb.ServiceName, s *store) error {
+	service, err := client.Services(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	if err == nil {
 		s.takeAsked(service)
 	}
 	return notFound(err, "Service "+name.String())
 }
 
-func askSlices(ctx context.Context, client kubernetes.Interface, name lb.ServiceName, s *store) error {
+func askSlices(ctx context.Context, client kube.Client, name lb.ServiceName, s *store) error {
 	of := labels.Set{labelServiceName: name.Name}.String()
-	list, err := client.DiscoveryV1().EndpointSlices(name.Namespace).List(ctx, metav1.ListOptions{LabelSelector: of})
+	list, err := client.EndpointSlices(name.Namespace).List(ctx, metav1.ListOptions{LabelSelector: of})
 	if err != nil {
 		return fmt.Errorf("ask the API server for the EndpointSlices of Service %s: %w", name, err)
 	}
@@ -50,16 +50,16 @@ func askSlices(ctx context.Context, client kubernetes.Interface, name lb.Service
 	return nil
 }
 
-func askNode(ctx context.Context, client kubernetes.Interface, s *store) error {
-	node, err := client.CoreV1().Nodes().Get(ctx, s.cfg.Name, metav1.GetOptions{})
+func askNode(ctx context.Context, client kube.Client, s *store) error {
+	node, err := client.Nodes().Get(ctx, s.cfg.Name, metav1.GetOptions{})
 	if err == nil {
 		s.takeAsked(node)
 	}
 	return notFound(err, "Node "+s.cfg.Name)
 }
 
-func askNodes(ctx context.Context, client kubernetes.Interface, s *store) error {
-	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+func askNodes(ctx context.Context, client kube.Client, s *store) error {
+	list, err := client.Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("ask the API server for Nodes: %w", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 	"github.com/nearlb/nearlb/tests/apifaults"
 )
 
@@ -52,7 +53,7 @@ func newFaulty(t *testing.T, fault apifaults.Fault, change func(f *faulty)) *fau
 	}
 	client, err := kubernetes.NewForConfig(f.config)
 	must(t, err)
-	f.source = Kubernetes(client, NodeConfig{Name: "n1", ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}, slog.New(f.recorder))
+	f.source = Kubernetes(clientset.Of(client, nil), NodeConfig{Name: "n1", ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}, slog.New(f.recorder))
 	f.source.Guard(halfFor(grace))
 	t.Cleanup(func() { server.CloseClientConnections(); f.wire.Reset(); server.Close() })
 	f.run(t, f.source)

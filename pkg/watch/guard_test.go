@@ -21,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 )
 
 const grace = 5 * time.Minute
@@ -365,7 +366,7 @@ func TestAFewServicesThatWereDeletedWhileNoAgentRanAreNotHeld(t *testing.T) {
 func TestTheEndOfARunEndsWhatIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder()
-		source := Kubernetes(fake.NewClientset(), NodeConfig{Name: "n1"}, slog.New(r))
+		source := Kubernetes(clientset.Of(fake.NewClientset(), nil), NodeConfig{Name: "n1"}, slog.New(r))
 		source.Guard(published(map[string]bool{"web": true}))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)

@@ -18,10 +18,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/nearlb/nearlb/pkg/watch/kube"
 )
 
 // What is asked of the API server (service-semantics.md 1.0). The converter keeps to the same rules.
@@ -32,7 +33,7 @@ const (
 
 // Kubernetes reads the API server that the client talks to. Services, EndpointSlices and Nodes must all have been listed
 // before Synced; ServiceCIDRs, which old servers lack, must have been asked for. What names alone are made of may come later.
-func Kubernetes(client kubernetes.Interface, cfg NodeConfig, log *slog.Logger) Source {
+func Kubernetes(client kube.Client, cfg NodeConfig, log *slog.Logger) Source {
 	s := newStore(cfg)
 	s.allNodes = false
 	return &cluster{
@@ -48,7 +49,7 @@ func Kubernetes(client kubernetes.Interface, cfg NodeConfig, log *slog.Logger) S
 // store without a copy of its own.
 type cluster struct {
 	*store
-	client    kubernetes.Interface
+	client    kube.Client
 	log       *slog.Logger
 	outage    *outage
 	guard     *guard
@@ -104,11 +105,7 @@ func backoff() wait.Backoff {
 // reflect lists and watches until ctx ends. It is Reflector.RunWithContext, with our back-off, less its log: outages are
 // said once, where the requests are made.
 func (c *cluster) reflect(ctx context.Context, r resource) {
-	client := c.client
-	if both, is := client.(withMetadata); is {
-		client = both.Interface // a fake one says that it cannot stream lists
-	}
-	reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(r.listWatch(c), client),
+	reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(r.listWatch(c), c.client),
 		r.example, &sink{cluster: c, kind: r.kind},
 		cache.ReflectorOptions{Name: string(r.kind), Logger: new(klog.FromContext(ctx)), Backoff: new(backoff())})
 	delay := backoff().DelayWithReset(clock.RealClock{}, retryReset)
@@ -153,7 +150,6 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 func (c *cluster) resources() []resource {
-	core, discovery, networking := c.client.CoreV1(), c.client.DiscoveryV1(), c.client.NetworkingV1()
 	all := metav1.NamespaceAll
 	services := metav1.ListOptions{LabelSelector: c.cfg.servicesOurs(), FieldSelector: notHeadless}
 	endpoints := metav1.ListOptions{LabelSelector: slicesNotOurs}
@@ -161,10 +157,10 @@ func (c *cluster) resources() []resource {
 		services, endpoints = metav1.ListOptions{}, metav1.ListOptions{}
 	}
 	return append(c.nameResources(),
-		newResource(kindService, &corev1.Service{}, core.Services(all), services),
-		newResource(kindSlice, &discoveryv1.EndpointSlice{}, discovery.EndpointSlices(all), endpoints),
-		newResource(kindNode, &corev1.Node{}, core.Nodes(), metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, c.cfg.Name).String()}),
-		newResource(kindServiceCIDR, &networkingv1.ServiceCIDR{}, networking.ServiceCIDRs(), metav1.ListOptions{}),
+		newResource(kindService, &corev1.Service{}, c.client.Services(all), services),
+		newResource(kindSlice, &discoveryv1.EndpointSlice{}, c.client.EndpointSlices(all), endpoints),
+		newResource(kindNode, &corev1.Node{}, c.client.Nodes(), metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, c.cfg.Name).String()}),
+		newResource(kindServiceCIDR, &networkingv1.ServiceCIDR{}, c.client.ServiceCIDRs(), metav1.ListOptions{}),
 	)
 }
 

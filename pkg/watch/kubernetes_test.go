@@ -24,6 +24,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 )
 
 // api is a source over a fake API server, inside a bubble of synctest.
@@ -46,7 +47,7 @@ func withGuard(t *testing.T, guard Guard, prepare func(*fake.Clientset), test fu
 		if prepare != nil {
 			prepare(a.client)
 		}
-		a.source = Kubernetes(a.client, NodeConfig{Name: "n1"}, slog.New(a.recorder))
+		a.source = Kubernetes(clientset.Of(a.client, nil), NodeConfig{Name: "n1"}, slog.New(a.recorder))
 		a.source.Guard(guard)
 		a.run(t, a.source)
 		synctest.Wait()

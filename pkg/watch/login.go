@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -45,39 +43,22 @@ const (
 	dialTimeout = 5 * time.Second
 )
 
-// Client makes a client, without asking anybody yet.
-func (l Login) Client() (kubernetes.Interface, error) {
+// Config is how a client of pkg/watch/clientset is to ask.
+func (l Login) Config() (*rest.Config, error) {
 	config, err := l.config()
 	if err != nil {
 		return nil, err
 	}
 	config.UserAgent = l.UserAgent
-	return clientFor(config)
+	return tuned(config), nil
 }
 
-func clientFor(config *rest.Config) (kubernetes.Interface, error) {
+// tuned has a client read protobuf where a server has it, and what has come at once.
+func tuned(config *rest.Config) *rest.Config {
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return readAhead{next} })
-	over, err := rest.HTTPClientFor(config) // one connection for both
-	if err != nil {
-		return nil, fmt.Errorf("make Kubernetes client: %w", err)
-	}
-	client, err := kubernetes.NewForConfigAndClient(config, over)
-	if err != nil {
-		return nil, fmt.Errorf("make Kubernetes client: %w", err)
-	}
-	meta, err := metadata.NewForConfigAndClient(config, over)
-	if err != nil {
-		return nil, fmt.Errorf("make Kubernetes client: %w", err)
-	}
-	return withMetadata{client, meta}, nil
-}
-
-// withMetadata is a client that can ask for objects' metadata alone.
-type withMetadata struct {
-	kubernetes.Interface
-	metadata metadata.Interface
+	return config
 }
 
 func (l Login) config() (*rest.Config, error) {

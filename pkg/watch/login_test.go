@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 )
 
 // server is an API server that has no Service. Its certificate is httptest's: for 127.0.0.1 and example.com.
@@ -64,11 +66,11 @@ func list(t *testing.T, l Login) error {
 	if config.ServerName == apiServerName {
 		config.ServerName = "example.com" // the one name that httptest's certificate has
 	}
-	client, err := clientFor(config)
+	client, err := clientset.For(tuned(config))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = client.CoreV1().Services("").List(context.Background(), metav1.ListOptions{})
+	_, err = client.Services("").List(context.Background(), metav1.ListOptions{})
 	return err
 }
 
@@ -97,11 +99,11 @@ func TestAnAddressIsHeldToTheNameThatEveryAPIServerHas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := clientFor(config)
+	client, err := clientset.For(tuned(config))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.CoreV1().Services("").List(context.Background(), metav1.ListOptions{}); err == nil || !strings.Contains(err.Error(), apiServerName) {
+	if _, err := client.Services("").List(context.Background(), metav1.ListOptions{}); err == nil || !strings.Contains(err.Error(), apiServerName) {
 		t.Errorf("a certificate for other names is taken: %v", err)
 	}
 }
@@ -127,12 +129,16 @@ func TestAServerThatFailsIsLeftForTheNextRequest(t *testing.T) {
 	ill.answer.Store(http.StatusServiceUnavailable)
 	dir := account(t, ill) // httptest's servers share one certificate
 	asked := func(l Login) {
-		client, err := l.Client()
+		config, err := l.Config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := clientset.For(config)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 3 {
-			_, _ = client.CoreV1().Services("").List(context.Background(), metav1.ListOptions{})
+			_, _ = client.Services("").List(context.Background(), metav1.ListOptions{})
 		}
 	}
 	config := Login{Kubeconfig: kubeconfig(t, dir), Servers: []string{ill.URL, well.URL}}
@@ -155,14 +161,14 @@ func TestTheLogTellsOfAnotherServerOnceItAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	config.ServerName = "example.com"
-	client, err := clientFor(config)
+	client, err := clientset.For(tuned(config))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ask := func(when string, want int) {
 		t.Helper()
 		for range 5 {
-			_, _ = client.CoreV1().Services("").List(context.Background(), metav1.ListOptions{})
+			_, _ = client.Services("").List(context.Background(), metav1.ListOptions{})
 		}
 		if said := strings.Count(log.String(), "asking another API server"); said != want {
 			t.Fatalf("%s: said %d times, want %d:\n%s", when, said, want, log.String())

@@ -17,14 +17,13 @@ func (c *cluster) nameResources() (all []resource) {
 	if c.names == nil {
 		return nil
 	}
-	if client, can := c.client.(withMetadata); can {
-		all = append(all, newResource(kindNamespace, &metav1.PartialObjectMetadata{},
-			client.metadata.Resource(corev1.SchemeGroupVersion.WithResource("namespaces")), metav1.ListOptions{}))
+	if light := c.client.Metadata(corev1.SchemeGroupVersion.WithResource("namespaces")); light != nil {
+		all = append(all, newResource(kindNamespace, &metav1.PartialObjectMetadata{}, light, metav1.ListOptions{}))
 	} else {
-		all = append(all, newResource(kindNamespace, &corev1.Namespace{}, c.client.CoreV1().Namespaces(), metav1.ListOptions{}))
+		all = append(all, newResource(kindNamespace, &corev1.Namespace{}, c.client.Namespaces(), metav1.ListOptions{}))
 	}
 	if c.cfg.NamedPods {
-		all = append(all, newResource(kindPod, &corev1.Pod{}, c.client.CoreV1().Pods(metav1.NamespaceAll), metav1.ListOptions{FieldSelector: notOver}))
+		all = append(all, newResource(kindPod, &corev1.Pod{}, c.client.Pods(metav1.NamespaceAll), metav1.ListOptions{FieldSelector: notOver}))
 	}
 	return all
 }

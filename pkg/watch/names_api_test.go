@@ -18,6 +18,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 )
 
 // withNames is withAPI for a source that reads what names are made of.
@@ -26,7 +27,7 @@ func withNames(t *testing.T, pods bool, test func(a *api, names NameSource, to *
 	synctest.Test(t, func(t *testing.T) {
 		to := newTold()
 		a := &api{t: t, client: fake.NewClientset(objects...), recorder: newRecorder()}
-		a.source = Kubernetes(a.client, NodeConfig{Name: "n1", Names: to, NamedPods: pods}, slog.New(a.recorder))
+		a.source = Kubernetes(clientset.Of(a.client, nil), NodeConfig{Name: "n1", Names: to, NamedPods: pods}, slog.New(a.recorder))
 		a.run(t, a.source)
 		synctest.Wait()
 		test(a, a.source.(NameSource), to)
@@ -77,7 +78,7 @@ func TestPacketsDoNotWaitForNames(t *testing.T) {
 		a.client.PrependReactor("list", "namespaces", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return !allowed.Load(), nil, apierrors.NewForbidden(corev1.Resource("namespaces"), "", nil)
 		})
-		a.source = Kubernetes(a.client, NodeConfig{Name: "n1", Names: newTold()}, slog.New(a.recorder))
+		a.source = Kubernetes(clientset.Of(a.client, nil), NodeConfig{Name: "n1", Names: newTold()}, slog.New(a.recorder))
 		a.run(t, a.source)
 		synctest.Wait()
 		names := a.source.(NameSource)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/dns"
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 )
 
 // heldForNames is what a source of an API server's objects holds, what it holds more where names are wanted, and what a view of these
@@ -31,7 +32,7 @@ func measureNames(tb testing.TB, services, endpoints int) (out heldForNames) {
 	defer server.Close()
 	follow := func(cfg NodeConfig, use func(Source)) {
 		ctx, cancel := context.WithCancel(tb.Context())
-		client, err := clientFor(&rest.Config{Host: server.URL, QPS: -1})
+		client, err := clientset.For(tuned(&rest.Config{Host: server.URL, QPS: -1}))
 		if err != nil {
 			tb.Fatal(err)
 		}

@@ -160,10 +160,10 @@ func (c *cluster) readOthers(ctx context.Context, e extent) (stop func()) {
 	}
 	subject := "all of them"
 	options := metav1.ListOptions{FieldSelector: fields.OneTermNotEqualSelector(metav1.ObjectNameField, c.cfg.Name).String()}
-	r := newResource(kindOthers, &corev1.Node{}, c.client.CoreV1().Nodes(), options)
-	if client, can := c.client.(withMetadata); can && e == metadataOfOthers {
+	r := newResource(kindOthers, &corev1.Node{}, c.client.Nodes(), options)
+	if light := c.client.Metadata(corev1.SchemeGroupVersion.WithResource("nodes")); light != nil && e == metadataOfOthers {
 		subject = "their metadata"
-		r = newResource(kindOthers, &metav1.PartialObjectMetadata{}, client.metadata.Resource(corev1.SchemeGroupVersion.WithResource("nodes")), options)
+		r = newResource(kindOthers, &metav1.PartialObjectMetadata{}, light, options)
 	}
 	c.log.Debug("reading other Nodes", "subject", subject)
 	ctx, cancel := context.WithCancel(ctx)
@@ -222,7 +222,7 @@ func (s *store) regionless() (zones []string) {
 func (c *cluster) askRegions(ctx context.Context) {
 	for _, zone := range c.regionless() {
 		inTime, cancel := context.WithTimeout(ctx, watchTime)
-		list, err := c.client.CoreV1().Nodes().List(inTime, metav1.ListOptions{LabelSelector: labels.Set{corev1.LabelTopologyZone: zone}.String(), Limit: 1})
+		list, err := c.client.Nodes().List(inTime, metav1.ListOptions{LabelSelector: labels.Set{corev1.LabelTopologyZone: zone}.String(), Limit: 1})
 		cancel()
 		if err != nil {
 			c.log.Debug("region of a zone is not known", "zone", zone, "error", err)

@@ -18,6 +18,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 )
 
 // watchesOf counts the watches of Nodes that a client was asked for, by the selector of fields.
@@ -46,7 +47,7 @@ func TestOfOtherNodesOnlyThatIsReadWhichAFeatureInUseAsksFor(t *testing.T) {
 		partial := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: n2.ObjectMeta}
 		light := metadatafake.NewSimpleMetadataClient(scheme, partial)
 		a := &api{t: t, client: fake.NewClientset(apiService("web"), apiSlice("web-a", "web", "10.1.0.1"), apiNode("n1", "a"), n2), recorder: newRecorder()}
-		c := Kubernetes(withMetadata{a.client, light}, NodeConfig{Name: "n1"}, slog.New(a.recorder)).(*cluster)
+		c := Kubernetes(clientset.Of(a.client, light), NodeConfig{Name: "n1"}, slog.New(a.recorder)).(*cluster)
 		a.source = c
 		a.run(t, c)
 		synctest.Wait()

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/nearlb/nearlb/pkg/watch/kube"
 )
 
 // resource is a kind as the client reads it.
@@ -24,13 +26,7 @@ type resource struct {
 	course  *course
 }
 
-// listWatcher is what the typed clients have in common.
-type listWatcher[L runtime.Object] interface {
-	List(context.Context, metav1.ListOptions) (L, error)
-	Watch(context.Context, metav1.ListOptions) (apiwatch.Interface, error)
-}
-
-func newResource[L runtime.Object](k kind, example runtime.Object, client listWatcher[L], options metav1.ListOptions) resource {
+func newResource[L runtime.Object](k kind, example runtime.Object, client kube.Lists[L], options metav1.ListOptions) resource {
 	return resource{
 		kind: k, example: example, options: options, watch: client.Watch, course: &course{},
 		list: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {

@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 )
 
 // The paths of what is read.
@@ -222,7 +224,7 @@ func (s *apiServer) read(t *testing.T, cfg NodeConfig) (server *httptest.Server,
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1})
 	must(t, err)
 	r = newRecorder()
-	source = Kubernetes(client, cfg, slog.New(r))
+	source = Kubernetes(clientset.Of(client, nil), cfg, slog.New(r))
 	t.Cleanup(server.CloseClientConnections)
 	r.run(t, source)
 	r.until(t, "the first list", func() bool { return r.synced() > 0 })

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 )
 
 // streamed is a server that answers each kind's streamed list with bytes made before: objects as large as real ones, in protobuf.
@@ -155,7 +156,7 @@ func BenchmarkStreamedList(b *testing.B) {
 			for b.Loop() {
 				before, began := heap(), processor()
 				ctx, cancel := context.WithCancel(b.Context())
-				client, err := clientFor(&rest.Config{Host: server.URL, QPS: -1})
+				client, err := clientset.For(tuned(&rest.Config{Host: server.URL, QPS: -1}))
 				if err != nil {
 					b.Fatal(err)
 				}

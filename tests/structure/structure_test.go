@@ -22,32 +22,34 @@ const module = "github.com/nearlb/nearlb/"
 // allowed says which packages of this module a package may import (DESIGN.md, Layout). A package that is not named here
 // may import any, and nobody named here may import it.
 var allowed = map[string][]string{
-	"pkg/lb":         {},
-	"pkg/decide":     {"pkg/lb"},
-	"pkg/precedence": {"pkg/lb"},
-	"pkg/watch":      {"pkg/lb"},
-	"pkg/bpf":        {"pkg/capability"},
-	"pkg/maps":       {"pkg/lb", "pkg/bpf", "pkg/decide", "pkg/precedence"},
-	"pkg/attach":     {"pkg/bpf", "pkg/cgroup"},
-	"pkg/health":     {"pkg/lb"},
-	"pkg/metrics":    {"pkg/lb", "pkg/bpf", "pkg/maps"},
-	"pkg/trace":      {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide", "pkg/watch"},
-	"pkg/bench":      {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide"},
-	"pkg/agent":      {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/bpf", "pkg/maps", "pkg/attach", "pkg/metrics", "pkg/sockdiag", "pkg/health", "pkg/capability", "pkg/kubeproxy", "pkg/dns", "pkg/journal", "pkg/bypass", "pkg/ui"},
-	"pkg/lab":        {"pkg/cgroup"},
-	"pkg/cgroup":     {},
-	"pkg/capability": {},
-	"pkg/kubeproxy":  {},
-	"pkg/sockdiag":   {},
-	"pkg/bypass":     {},
-	"pkg/dns":        {"pkg/lb"},
-	"pkg/journal":    {},
-	"pkg/explain":    {},
-	"pkg/ui":         {},
-	"pkg/table":      {},
-	"pkg/command":    {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/table"},
-	"pkg/plan":       {"pkg/lb", "pkg/decide", "pkg/precedence", "pkg/watch", "pkg/explain", "pkg/table", "pkg/command"},
-	"pkg/kubectl":    {"pkg/ui", "pkg/table", "pkg/plan"}, // macOS and Windows have it, too
+	"pkg/lb":              {},
+	"pkg/decide":          {"pkg/lb"},
+	"pkg/precedence":      {"pkg/lb"},
+	"pkg/watch":           {"pkg/lb", "pkg/watch/kube"},
+	"pkg/watch/kube":      {},
+	"pkg/watch/clientset": {"pkg/watch/kube"},
+	"pkg/bpf":             {"pkg/capability"},
+	"pkg/maps":            {"pkg/lb", "pkg/bpf", "pkg/decide", "pkg/precedence"},
+	"pkg/attach":          {"pkg/bpf", "pkg/cgroup"},
+	"pkg/health":          {"pkg/lb"},
+	"pkg/metrics":         {"pkg/lb", "pkg/bpf", "pkg/maps"},
+	"pkg/trace":           {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide", "pkg/watch"},
+	"pkg/bench":           {"pkg/lb", "pkg/bpf", "pkg/maps", "pkg/decide"},
+	"pkg/agent":           {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/bpf", "pkg/maps", "pkg/attach", "pkg/metrics", "pkg/sockdiag", "pkg/health", "pkg/capability", "pkg/kubeproxy", "pkg/dns", "pkg/journal", "pkg/bypass", "pkg/ui", "pkg/watch/clientset"},
+	"pkg/lab":             {"pkg/cgroup"},
+	"pkg/cgroup":          {},
+	"pkg/capability":      {},
+	"pkg/kubeproxy":       {},
+	"pkg/sockdiag":        {},
+	"pkg/bypass":          {},
+	"pkg/dns":             {"pkg/lb"},
+	"pkg/journal":         {},
+	"pkg/explain":         {},
+	"pkg/ui":              {},
+	"pkg/table":           {},
+	"pkg/command":         {"pkg/lb", "pkg/decide", "pkg/watch", "pkg/table"},
+	"pkg/plan":            {"pkg/lb", "pkg/decide", "pkg/precedence", "pkg/watch", "pkg/explain", "pkg/table", "pkg/command"},
+	"pkg/kubectl":         {"pkg/ui", "pkg/table", "pkg/plan"}, // macOS and Windows have it, too
 }
 
 type listed struct {
@@ -119,7 +121,7 @@ func TestThePluginIsForEverySystem(t *testing.T) {
 
 // mayKnowKubernetes lets the agent have what is no object type: the client it logs in with and the work queue.
 func mayKnowKubernetes(name, imported string) bool {
-	if name == "pkg/watch" || strings.HasPrefix(name, "tests/") {
+	if name == "pkg/watch" || strings.HasPrefix(name, "pkg/watch/") || strings.HasPrefix(name, "tests/") {
 		return true
 	}
 	if name == "pkg/kubectl" {

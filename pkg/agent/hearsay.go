@@ -59,6 +59,12 @@ func (k hearsayKey) mac(said []byte, from, to netip.Addr) []byte {
 	return sum.Sum(nil)[:hearsayMAC]
 }
 
+// signed is a datagram without its MAC, if that was made with one of the keys.
+func signed(in []byte, keys []hearsayKey, from, to netip.Addr) (out []byte, ok bool) {
+	out, mac := in[:len(in)-hearsayMAC], in[len(in)-hearsayMAC:]
+	return out, slices.ContainsFunc(keys, func(k hearsayKey) bool { return hmac.Equal(mac, k.mac(out, from, to)) })
+}
+
 // said is what a datagram says: when it was sent, by the sender's clock, and which nodes do not answer, by the hashes of their names.
 type said struct {
 	at    uint64
@@ -78,8 +84,8 @@ func decodeSaid(in []byte, keys []hearsayKey, from, to netip.Addr) (s said, ok b
 	if names <= 0 || names%8 != 0 || len(in) > hearsaySize || [4]byte(in) != hearsayMagic {
 		return said{}, false
 	}
-	out, mac := in[:hearsayHead+names], in[hearsayHead+names:]
-	if !slices.ContainsFunc(keys, func(k hearsayKey) bool { return hmac.Equal(mac, k.mac(out, from, to)) }) {
+	out, ok := signed(in, keys, from, to)
+	if !ok {
 		return said{}, false
 	}
 	for at := hearsayHead; at < len(out); at += 8 {
@@ -100,15 +106,35 @@ type hearsay struct {
 	nodes  []string // all that there are, but this one
 	where  map[string]netip.Addr
 	named  map[uint64]string
-	last   map[netip.Addr]taking // by the node's address: what was taken of it last
+	taken  takings
 	sent   uint64
 	told   []telling // oldest first
 }
+
+// takings are what was taken of nodes last, by their addresses.
+type takings map[netip.Addr]taking
 
 // taking is when something was sent, by the sender's clock, and when it was taken.
 type taking struct {
 	sent uint64
 	at   time.Time
+}
+
+// of keeps those of these nodes, and has one of each of their addresses.
+func (t takings) of(nodes map[string][]netip.Addr) takings {
+	all := takings{}
+	for _, addresses := range nodes {
+		for _, a := range addresses {
+			all[a] = t[a]
+		}
+	}
+	return all
+}
+
+// takes says whether something is of a node that there is, and was sent after what was taken of it last.
+func (t takings) takes(from netip.Addr, sent uint64, now time.Time) bool {
+	last, known := t[from]
+	return known && (sent > last.sent || now.Sub(last.at) >= hearsayForgets)
 }
 
 // hearsayForgets is how long after the last thing that was taken of a node an earlier time of its clock is taken again: clocks are set back.
@@ -121,7 +147,7 @@ type telling struct {
 }
 
 func newHearsay(self string, random *rand.Rand) *hearsay {
-	return &hearsay{self: self, random: random, last: map[netip.Addr]taking{}}
+	return &hearsay{self: self, random: random, taken: takings{}}
 }
 
 func nodeHash(name string) uint64 { return pairHash("", name) }
@@ -131,17 +157,15 @@ func (h *hearsay) follow(nodes map[string][]netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.nodes, h.where, h.named = nil, make(map[string]netip.Addr, len(nodes)), make(map[uint64]string, len(nodes))
-	former := h.last
-	h.last = map[netip.Addr]taking{} // of nodes alone
+	others := maps.Clone(nodes)
+	delete(others, h.self)
+	h.taken = h.taken.of(others)
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		if name == h.self || len(nodes[name]) == 0 {
 			continue
 		}
 		h.nodes = append(h.nodes, name)
 		h.where[name], h.named[nodeHash(name)] = nodes[name][0], name
-		for _, a := range nodes[name] {
-			h.last[a] = former[a]
-		}
 	}
 }
 
@@ -189,22 +213,17 @@ func (h *hearsay) next(now uint64) (s said, to []netip.Addr) {
 func (h *hearsay) takes(from netip.Addr, sent uint64, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.takesLocked(from, sent, now)
-}
-
-func (h *hearsay) takesLocked(from netip.Addr, sent uint64, now time.Time) bool {
-	last, known := h.last[from]
-	return known && (sent > last.sent || now.Sub(last.at) >= hearsayForgets)
+	return h.taken.takes(from, sent, now)
 }
 
 // heard gives the names of nodes that another one says to be silent, if that is to be taken.
 func (h *hearsay) heard(from netip.Addr, s said, now time.Time) (nodes []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.takesLocked(from, s.at, now) {
+	if !h.taken.takes(from, s.at, now) {
 		return nil
 	}
-	h.last[from] = taking{s.at, now}
+	h.taken[from] = taking{s.at, now}
 	for _, hash := range s.nodes {
 		if name := h.named[hash]; name != "" {
 			nodes = append(nodes, name)
@@ -256,14 +275,20 @@ func (h *heartbeats) listenAt(own []netip.Addr) error {
 // listen takes what other nodes say, until the socket is closed.
 func (h *heartbeats) listen(socket *net.UDPConn) {
 	own := socket.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
-	buffer := make([]byte, hearsaySize+1)
+	buffer := make([]byte, max(hearsaySize, loadSize)+1)
 	for {
 		n, from, err := socket.ReadFromUDPAddrPort(buffer)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err == nil && from.Port() == hearsayPort(h.port) {
-			h.take(buffer[:n], from.Addr().Unmap(), own, time.Now())
+		if err != nil || from.Port() != hearsayPort(h.port) {
+			continue
+		}
+		in, by := buffer[:n], from.Addr().Unmap()
+		if !isLoad(in) {
+			h.take(in, by, own, time.Now())
+		} else if answer := h.takeLoad(in, by, own, time.Now()); answer != nil {
+			_, _ = socket.WriteToUDPAddrPort(answer, from)
 		}
 	}
 }

@@ -126,8 +126,8 @@ func TestNoMACIsMadeForWhatIsNotTakenAnyway(t *testing.T) {
 			t.Errorf("%d MACs after %x from %s, want %d", macs, row.in, row.by, row.macs)
 		}
 	}
-	if h.hearsay.last[from].sent != 5 {
-		t.Errorf("what was taken last was sent at %d", h.hearsay.last[from].sent)
+	if h.hearsay.taken[from].sent != 5 {
+		t.Errorf("what was taken last was sent at %d", h.hearsay.taken[from].sent)
 	}
 }
 

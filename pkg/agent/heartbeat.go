@@ -28,6 +28,7 @@ type heartbeats struct {
 	*pulse
 	sockets helloSockets // of who asks alone
 	hearsay *hearsay
+	loads   *loads
 	tellers helloSockets // of who asks as well
 
 	cookies func() tables.Cookies
@@ -36,7 +37,7 @@ type heartbeats struct {
 
 func newHeartbeats(o Options, cookies func() tables.Cookies, keys func() []hearsayKey) *heartbeats {
 	return &heartbeats{mode: o.heartbeats(), port: o.tunnelPort(), pulse: newPulse(o.NodeName), sockets: helloSockets{}, cookies: cookies,
-		hearsay: newHearsay(o.NodeName, mathrand.New(mathrand.NewPCG(mathrand.Uint64(), mathrand.Uint64()))), tellers: helloSockets{}, keys: keys}
+		hearsay: newHearsay(o.NodeName, mathrand.New(mathrand.NewPCG(mathrand.Uint64(), mathrand.Uint64()))), loads: newLoads(), tellers: helloSockets{}, keys: keys}
 }
 
 // HeartbeatStatus is which nodes answer the questions of this one.
@@ -75,6 +76,7 @@ func (r *running) followHeartbeats(ctx context.Context) error {
 	defer h.tellers.close()
 	tick := time.NewTicker(heartbeatEvery / pulseParts)
 	defer tick.Stop()
+	h.loads.begin(r.tables)
 	r.tellSilent(ctx, r.followNodes(h))
 	r.tellSilent(ctx, h.remember(r.tables.NodesLeftOut()))
 	for part, round := 0, 0; ; part++ {
@@ -86,6 +88,9 @@ func (r *running) followHeartbeats(ctx context.Context) error {
 		}
 		h.ask(part)
 		h.say()
+		if part == 0 {
+			r.looked(h.tellLoads())
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -117,6 +122,9 @@ func (r *running) followNodes(h *heartbeats) []pulseNews {
 		r.daemon.log.Warn("hear what other nodes say of silent ones", "error", err)
 	}
 	h.hearsay.follow(all)
+	if h.mode == lb.EjectionOn {
+		h.loads.follow(all, r.tables.Loads())
+	}
 	return h.follow(all, r.tables.NodesInUse())
 }
 

@@ -3,6 +3,7 @@
 package maps
 
 import (
+	"fmt"
 	"math/bits"
 	"net/netip"
 	"unsafe"
@@ -15,6 +16,7 @@ import (
 
 const (
 	wordOthers    = int(unsafe.Offsetof(healthRow{}.Others) / 4)
+	wordSynTimed  = int(unsafe.Offsetof(healthRow{}.SynTimed) / 4)
 	wordOthersAt  = int(unsafe.Offsetof(healthRow{}.OthersAt) / 4)
 	othersShift   = int(bpf.NearlbOthersOTHERS_SHIFT)
 	othersCount   = uint32(bpf.NearlbOthersOTHERS_COUNT)
@@ -26,12 +28,14 @@ const (
 type Load struct {
 	ID          uint32
 	Generation  uint16 // of the id
+	Port        uint32 // id of its service port
 	Address     netip.AddrPort
 	Protocol    lb.Protocol
 	Node        string // its node's name, "": not known
 	Local       bool   // it is on this node
 	Open        uint32 // connections
 	Carried     uint32 // of these, of which the node that they came by knows as well
+	Answered    uint32 // moves when a SYN of this node is answered
 	Connections uint64 // that were opened so far
 }
 
@@ -53,7 +57,7 @@ func (t *Tables) Loads() (all []Load) {
 	for p := range t.portsByLoad() {
 		for i := range p.backends {
 			if b := &p.backends[i]; takes(&b.row) {
-				all = append(all, Load{ID: b.id, Generation: b.row.Generation, Address: AddrPortOf(b.row), Protocol: p.key.Value().Protocol,
+				all = append(all, Load{ID: b.id, Generation: b.row.Generation, Port: p.id, Address: AddrPortOf(b.row), Protocol: p.key.Value().Protocol,
 					Node: t.nodeName(b.row.Node), Local: b.row.Tier == tierNode})
 			}
 		}
@@ -61,25 +65,40 @@ func (t *Tables) Loads() (all []Load) {
 	return all
 }
 
-// Count brings connections up to date, but for backends whose ids are other endpoints' by now, and whose counters cannot be read.
-func (t *Tables) Count(all []Load) error {
+// CountOpen brings the connections that are open, and whether some were answered, up to date, but for backends whose ids are other endpoints' by now.
+func (t *Tables) CountOpen(all []*Load) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return
+	}
+	for _, l := range all {
+		if t.store.hasID(l.ID, l.Generation) {
+			l.Open = uint32(max(0, t.store.open(l.ID)))
+			l.Carried = min(l.Open, uint32(t.carried[l.ID]))
+			l.Answered = t.store.health.load(l.ID, wordSynTimed)
+		}
+	}
+}
+
+// CountOpened brings those up to date that were opened so far: a call of the kernel for each backend, or for very many at once.
+func (t *Tables) CountOpened(all []*Load) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed || len(all) == 0 {
 		return nil
 	}
 	ids := make([]uint32, len(all))
-	for i := range all {
-		ids[i] = all[i].ID
+	for i, l := range all {
+		ids[i] = l.ID
 	}
 	i := 0
 	for counter, err := range t.store.backendCounters.readEach(ids) {
 		if err != nil {
-			return err
+			return fmt.Errorf("read counters of backend %s: %w", all[i].Address, err)
 		}
-		if l := &all[i]; t.store.hasID(l.ID, l.Generation) {
-			l.Open, l.Connections = uint32(max(0, t.store.open(l.ID))), counter.Connections
-			l.Carried = min(l.Open, uint32(t.carried[l.ID]))
+		if l := all[i]; t.store.hasID(l.ID, l.Generation) {
+			l.Connections = counter.Connections
 		}
 		i++
 	}

@@ -3,8 +3,10 @@
 package hosts
 
 import (
+	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/lab"
@@ -61,4 +63,69 @@ func (s *stage) kept(of *service, client host, keeper *lab.Pod, six bool, connec
 		conn.Close()
 	}
 	return kept
+}
+
+// A third node keeps many connections to one of two servers. The two others, that server's own node and one without any, hear of it from the server's
+// agent, and choose the other server, though they themselves have as few to both. What was told is over some seconds after an agent was killed; the
+// next one asks again.
+func TestNodesChooseByTheConnectionsThatOthersHave(t *testing.T) {
+	const held, opened, few = 200, 30, 12
+	key := filepath.Join(t.TempDir(), "key")
+	shareKeys(t, key, "a key that all nodes share")
+	s := newStage(t, options{agent: []string{"--tunnel-key-file", key}})
+	second, third := s.cluster.pod(1, "second"), s.cluster.pod(2, "third")
+	s.mayDrop("drop_tunnel_source") // of nodes that this one has not heard of yet
+	s.mayDrop("drop_tunnel_cookie") // of nodes that have read the key before this one
+	s.awaitPrograms(s.pod, second, third)
+	of := s.next()
+	of.Annotations = map[string]string{"nearlb.io/balance": "least-connections"}
+	of.publish(ready(s.far)...)
+	of.awaitServer(third, s.far.Name)
+	for _, six := range []bool{false, true} {
+		for range held {
+			of.dial(third, way{"tcp", six})
+		}
+	}
+	of.publish(ready(s.near, s.far)...)
+	knows := func(node int, six bool) bool {
+		row := s.backends(node)[fmt.Sprintf("%s:%d/TCP", s.far.Address(six), targetPort)]
+		return row.OpenOthers != nil && *row.OpenOthers >= held
+	}
+	for node, client := range []*lab.Pod{s.pod, second} {
+		for _, six := range []bool{false, true} {
+			what := fmt.Sprintf("node %d, six %v", node, six)
+			s.await(what+" chooses the other server", func() bool {
+				most, conns := 0, []*lab.Conn{}
+				for range opened {
+					conn := of.dial(client, way{"tcp", six})
+					answer, err := conn.Who()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if conns = append(conns, conn); answer.Server == s.far.Name {
+						most++
+					}
+				}
+				for _, conn := range conns {
+					conn.Close()
+				}
+				return most <= few
+			})
+			if !knows(node, six) {
+				t.Errorf("%s does not show what others have", what)
+			}
+		}
+	}
+	if err := s.agents[0].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	s.await("what was told is over", func() bool { return !knows(0, false) && !knows(0, true) })
+	s.agents[0] = s.startAgent(0)
+	kept := []*lab.Conn{of.dial(s.pod, way{"tcp", false}), of.dial(s.pod, way{"tcp", true})}
+	s.await("the next agent is told", func() bool { return knows(0, false) && knows(0, true) })
+	for _, conn := range kept {
+		if _, err := conn.Who(); err != nil {
+			t.Error(err)
+		}
+	}
 }

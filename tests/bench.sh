@@ -6,6 +6,6 @@ binary=$1
 page=$2
 table=$(mktemp)
 trap 'rm -f "$table"' EXIT
-"$binary" bench -o markdown >"$table"
+"$binary" bench --flows 1,10000,100000,1000000 -o markdown >"$table"
 "$(dirname "$0")/between.sh" "$page" bench "$table"
 cat "$table"

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"runtime"
 	"slices"
 	"strings"
@@ -17,7 +18,7 @@ import (
 type Options struct {
 	Runs     int                   // measurements of each path; 0: 20
 	Packets  int                   // packets of one measurement; 0: 200,000
-	Flows    []int                 // numbers of established flows; empty: 1, 10,000 and 100,000
+	Flows    []int                 // numbers of established flows; empty: 1, 10,000 and 100,000. Of more than flowsMax established packets alone are measured
 	Paths    []string              // only paths whose name has one of these in it; empty: all
 	Progress func(done, total int) // told after each round of measurements; nil: nobody is
 }
@@ -43,15 +44,18 @@ func (o Options) check() error {
 		return fmt.Errorf("bench: %d runs of %d packets: want positive numbers", o.Runs, o.Packets)
 	}
 	for _, n := range o.Flows {
-		if n < 1 || n > flowsMax {
-			return fmt.Errorf("bench: %d flows: want 1 to %d", n, flowsMax)
+		if n < 1 || n > flowsMost {
+			return fmt.Errorf("bench: %d flows: want 1 to %d", n, flowsMost)
 		}
 	}
 	return nil
 }
 
-func (o Options) wants(name string) bool {
-	return len(o.Paths) == 0 || slices.ContainsFunc(o.Paths, func(part string) bool { return strings.Contains(name, part) })
+func (p part) wants(name string) bool {
+	if p.established && !strings.HasSuffix(name, "/established") {
+		return false
+	}
+	return len(p.Paths) == 0 || slices.ContainsFunc(p.Paths, func(part string) bool { return strings.Contains(name, part) })
 }
 
 // Result is the document of `nearlb bench -o json` (contracts.md). Times are nanoseconds a packet.
@@ -88,25 +92,84 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		return Result{}, err
 	}
 	o = o.withDefaults()
-	if o.wantsXDP() {
-		return elsewhere(func() (Result, error) { return run(ctx, o) })
+	var all Result
+	parts, done, total := o.parts(), 0, 0
+	for _, part := range parts {
+		total += part.Runs
+	}
+	for _, part := range parts {
+		before := done
+		part.Progress = func(rounds, _ int) { done = before + rounds; o.Progress(done, total) }
+		r, err := part.run(ctx)
+		if err != nil {
+			return Result{}, err
+		}
+		all.add(r)
+	}
+	return all, nil
+}
+
+// part is what is measured over one set of tables.
+type part struct {
+	Options
+	table       int  // how many flows the table has room for
+	established bool // packets of known connections alone
+}
+
+// parts has all numbers of flows that the table of default size is half full of at most in one part, and each larger one in a part of its own
+// after it: over a table of twice the flows, with a quarter of the runs, as making so many flows takes long.
+func (o Options) parts() []part {
+	first := part{Options: o, table: 2 * flowsMax}
+	first.Flows = slices.DeleteFunc(slices.Clone(o.Flows), func(n int) bool { return n > flowsMax })
+	all := []part{first}
+	for _, n := range o.Flows {
+		if n <= flowsMax {
+			continue
+		}
+		large := part{Options: o, table: 2 << bits.Len(uint(n-1)), established: true}
+		large.Flows, large.Runs = []int{n}, max(o.Runs/4, 1)
+		all = append(all, large)
+	}
+	return all
+}
+
+func (p part) run(ctx context.Context) (Result, error) {
+	if p.wantsXDP() {
+		return elsewhere(func() (Result, error) { return p.runHere(ctx) })
 	}
 	runtime.LockOSThread() // the instruction counter is this thread's
 	defer runtime.UnlockOSThread()
-	return run(ctx, o)
+	return p.runHere(ctx)
 }
 
-func run(ctx context.Context, o Options) (Result, error) {
-	b, err := open(o.wantsXDP())
+func (p part) runHere(ctx context.Context) (Result, error) {
+	b, err := open(p.table, p.wantsXDP())
 	if err != nil {
 		return Result{}, fmt.Errorf("bench: %w", err)
 	}
-	result, err := b.run(ctx, o)
+	result, err := b.run(ctx, p)
 	return result, errors.Join(err, b.close())
 }
 
-func (b *bench) run(ctx context.Context, o Options) (Result, error) {
-	courses, err := b.courses(o)
+// add puts the paths of a later part behind those of the same name. The floor is the first part's: each path was less its own part's.
+func (r *Result) add(later Result) {
+	if r.Kernel == "" {
+		*r = later
+		return
+	}
+	for _, p := range later.Paths {
+		at := len(r.Paths)
+		for i, before := range r.Paths {
+			if before.Name == p.Name {
+				at = i + 1
+			}
+		}
+		r.Paths = slices.Insert(r.Paths, at, p)
+	}
+}
+
+func (b *bench) run(ctx context.Context, p part) (Result, error) {
+	courses, err := b.courses(p)
 	if err != nil {
 		return Result{}, err
 	}
@@ -115,18 +178,18 @@ func (b *bench) run(ctx context.Context, o Options) (Result, error) {
 			return Result{}, fmt.Errorf("bench %s: %w", c.name, err)
 		}
 	}
-	for round := range o.Runs {
+	for round := range p.Runs {
 		for _, c := range courses {
 			if err := ctx.Err(); err != nil {
 				return Result{}, err
 			}
-			if err := c.measure(b, o.Packets); err != nil {
+			if err := c.measure(b, p.Packets); err != nil {
 				return Result{}, fmt.Errorf("bench %s: %w", c.name, err)
 			}
 		}
-		o.Progress(round+1, o.Runs)
+		p.Progress(round+1, p.Runs)
 	}
-	return summarise(o.Runs, courses), nil
+	return summarise(p.Runs, courses), nil
 }
 
 // summarise turns samples into the document.

@@ -20,15 +20,20 @@ const (
 )
 
 // courses lists what the options ask for, floors first.
-func (b *bench) courses(o Options) ([]*course, error) {
+func (b *bench) courses(p part) ([]*course, error) {
 	all, err := b.floorCourses()
 	if err != nil {
 		return nil, err
 	}
+	peers, err := b.peerCourses(p)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, peers...)
 	for _, d := range b.doors() {
-		for _, make := range []func(door, world, Options) ([]*course, error){b.forward, b.reply} {
+		for _, make := range []func(door, world, part) ([]*course, error){b.forward, b.reply} {
 			for _, w := range worlds() {
-				some, err := make(d, w, o)
+				some, err := make(d, w, p)
 				if err != nil {
 					return nil, err
 				}
@@ -36,11 +41,11 @@ func (b *bench) courses(o Options) ([]*course, error) {
 			}
 		}
 	}
-	if !o.wantsXDP() {
+	if !p.wantsXDP() {
 		return all, nil
 	}
 	for _, w := range worlds() {
-		some, err := b.atXDP(w, o)
+		some, err := b.atXDP(w, p)
 		if err != nil {
 			return nil, err
 		}
@@ -113,14 +118,14 @@ func (w world) first(to netip.AddrPort) frame {
 	return f
 }
 
-func (b *bench) forward(d door, w world, o Options) ([]*course, error) {
-	t := &tasks{bench: b, want: o.wants}
+func (b *bench) forward(d door, w world, p part) ([]*course, error) {
+	t := &tasks{bench: b, want: p.wants}
 	maker, err := b.wrap(d.from.program, w.first(w.service(1)), true)
 	if err != nil {
 		return nil, err
 	}
 	prefix := d.from.name + "/" + w.name + "/"
-	for _, n := range o.Flows {
+	for _, n := range p.Flows {
 		c := course{name: prefix + "established", flows: n, hook: d.from.number, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED, outs: []frame{w.frame(w.backend(0))}, maker: maker}
 		t.add(c, d.from.program, w.frame(w.service(1)), true)
 	}
@@ -141,8 +146,8 @@ func (t *tasks) addNew(w world, prefix string, from hook) {
 	t.add(c, from.program, w.first(w.loadService()), true)
 }
 
-func (b *bench) reply(d door, w world, o Options) ([]*course, error) {
-	t := &tasks{bench: b, want: o.wants}
+func (b *bench) reply(d door, w world, p part) ([]*course, error) {
+	t := &tasks{bench: b, want: p.wants}
 	maker, err := b.wrap(d.from.program, w.first(w.service(1)), true)
 	if err != nil {
 		return nil, err
@@ -153,7 +158,7 @@ func (b *bench) reply(d door, w world, o Options) ([]*course, error) {
 		f.src, f.dst = f.dst, f.src
 		return f
 	}
-	for _, n := range o.Flows {
+	for _, n := range p.Flows {
 		c := course{name: prefix + "established", flows: n, hook: d.to.number, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_REPLY, outs: []frame{reply(w.service(1))}, maker: maker}
 		t.add(c, d.to.program, reply(w.backend(0)), false)
 	}

@@ -62,13 +62,13 @@ func (w *wrapper) repeat(packets int) (float64, error) {
 	return float64(each) / float64(time.Nanosecond), nil
 }
 
-// once runs one packet and returns what became of it.
-func (w *wrapper) once() ([]byte, error) {
+// once runs one packet and returns what became of it, and what the program returned.
+func (w *wrapper) once() (got []byte, action uint32, err error) {
 	opts := ebpf.RunOptions{Data: w.frame.bytes(), DataOut: make([]byte, frameSize+256)}
-	if _, err := w.program.Run(&opts); err != nil {
-		return nil, fmt.Errorf("run wrapper: %w", err)
+	if action, err = w.program.Run(&opts); err != nil {
+		return nil, 0, fmt.Errorf("run wrapper: %w", err)
 	}
-	return opts.DataOut, nil
+	return opts.DataOut, action, nil
 }
 
 // course is one path being measured.
@@ -84,6 +84,7 @@ type course struct {
 	fresh   bool       // every packet is a new flow
 	byLoad  bool       // its backend is chosen by load, and other nodes have told of theirs
 	xdp     *xdpCourse // nil: of TC
+	peer    bool       // of a hash of the kernel's: nothing is counted, and the program says itself whether it did its work
 
 	samples      []float64
 	instructions uint64 // least seen
@@ -94,7 +95,11 @@ func (c *course) ready(b *bench) error {
 	if c.floor {
 		return c.runner.over(0, 1)
 	}
-	if err := b.forget(); err != nil {
+	forget := b.forget
+	if c.peer {
+		forget = b.peers.forget
+	}
+	if err := forget(); err != nil {
 		return err
 	}
 	if c.maker != nil {
@@ -132,6 +137,9 @@ func (c *course) verify(b *bench) error {
 	if err := c.ready(b); err != nil {
 		return err
 	}
+	if c.peer {
+		return c.worked()
+	}
 	for try := 1; ; try++ {
 		got, counted, err := c.onceCounted(b)
 		switch {
@@ -148,13 +156,24 @@ func (c *course) verify(b *bench) error {
 	}
 }
 
+// worked runs one packet through a program of a hash of the kernel's.
+func (c *course) worked() error {
+	_, action, err := c.runner.once()
+	if err == nil && action != passed {
+		err = fmt.Errorf("check the path: the program returned %d, want %d", action, passed)
+	}
+	return err
+}
+
+const passed = 0 // TC_ACT_OK
+
 // onceCounted runs one packet and returns what became of it, and how often the path's verdict was counted.
 func (c *course) onceCounted(b *bench) (got []byte, counted uint64, err error) {
 	before, err := b.counted(c.hook, c.verdict)
 	if err != nil {
 		return nil, 0, err
 	}
-	if got, err = c.runner.once(); err != nil {
+	if got, _, err = c.runner.once(); err != nil {
 		return nil, 0, err
 	}
 	after, err := b.counted(c.hook, c.verdict)

@@ -3,7 +3,9 @@
 package bench
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -28,9 +30,13 @@ func TestEveryPathIsMeasuredAndIsWhatItSays(t *testing.T) {
 	for hook, ways := range map[string][]string{
 		"from_pod": {"established", "new", "miss"}, "to_pod": {"established", "miss"},
 		"from_net": {"established", "new", "miss"}, "to_net": {"established", "miss"},
-		"xdp": {"established", "new", "refused", "miss"},
+		"xdp": {"established", "new", "refused", "miss"}, "kernel_hash": {"established"}, "kernel_lru": {"new"},
 	} {
-		for _, w := range worlds() {
+		of := worlds()
+		if strings.HasPrefix(hook, "kernel") {
+			of = of[:1]
+		}
+		for _, w := range of {
 			for _, way := range ways {
 				if name := hook + "/" + w.name + "/" + way; !slices.Contains(names, name) {
 					t.Errorf("path %s is missing", name)
@@ -54,16 +60,43 @@ func TestPathsAreChosenByName(t *testing.T) {
 	}
 }
 
+// More flows than the table of default size has room for are measured over a larger one, and their rows follow those of fewer.
+func TestFlowsBeyondTheDefaultTableAreMeasuredOverALargerOne(t *testing.T) {
+	privileged.Require(t)
+	rounds := 0
+	r, err := Run(t.Context(), Options{Runs: 4, Packets: 100, Flows: []int{1, flowsMax + 1}, Paths: []string{"to_pod/udp6", "kernel_hash"},
+		Progress: func(done, total int) {
+			if rounds++; done != rounds || total != 5 {
+				t.Errorf("round %d says that %d of %d are done", rounds, done, total)
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, p := range r.Paths {
+		rows = append(rows, fmt.Sprint(p.Name, " ", p.Flows))
+	}
+	want := []string{"kernel_hash/tcp4/established 1", "kernel_hash/tcp4/established 131073",
+		"to_pod/udp6/established 1", "to_pod/udp6/established 131073", "to_pod/udp6/miss 0"}
+	if !slices.Equal(rows, want) {
+		t.Errorf("rows are %q, want %q", rows, want)
+	}
+	if _, err := Run(t.Context(), Options{Flows: []int{flowsMost + 1}}); err == nil {
+		t.Error("more flows than any table has were not refused")
+	}
+}
+
 // One packet of a flow in eight seconds goes by TC, and a path is looked at whenever that is.
 func TestAPathAtXDPIsVerifiedThoughAPacketIsLeftToTC(t *testing.T) {
 	privileged.Require(t)
 	_, err := elsewhere(func() (Result, error) {
-		b, err := open(true)
+		b, err := open(2*flowsMax, true)
 		if err != nil {
 			return Result{}, err
 		}
 		defer b.close()
-		courses, err := b.courses(Options{Flows: []int{1}, Paths: []string{"xdp/tcp4/established", "xdp/tcp6/established"}})
+		courses, err := b.courses(part{Options: Options{Flows: []int{1}, Paths: []string{"xdp/tcp4/established", "xdp/tcp6/established"}}})
 		if err != nil {
 			return Result{}, err
 		}

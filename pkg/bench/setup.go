@@ -15,8 +15,11 @@ import (
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
-// flowsMax keeps the default table half empty, as it should be in use.
-const flowsMax = 131072
+// flowsMax keeps the default table half empty, as it should be in use; flowsMost is what any table is measured with.
+const (
+	flowsMax  = 1 << 17
+	flowsMost = 1 << 21
+)
 
 // newBackends is how many backends a new flow is balanced over.
 const newBackends = 10
@@ -28,6 +31,7 @@ type bench struct {
 	count   *counter
 	closers []io.Closer
 	tables  *maps.Tables
+	peers   *peers // nil: nothing is compared with them
 }
 
 // world is one address family and transport protocol.
@@ -105,9 +109,9 @@ func (b *bench) tellOthers() {
 	b.tables.TellOthers(all)
 }
 
-// open loads the programs and publishes the services.
-func open(xdp bool) (*bench, error) {
-	objects, err := bpf.Load(bpf.Options{XDP: xdp, Sizes: bpf.Sizes{Frontends: 1024, Records: 1024, Slots: 1 << 20, Backends: 1024, Services: 1024, Names: 1024}})
+// open loads the programs and publishes the services. flows is how many the table has room for.
+func open(flows int, xdp bool) (*bench, error) {
+	objects, err := bpf.Load(bpf.Options{XDP: xdp, Sizes: bpf.Sizes{FlowSets: uint32(flows / len(bpf.NearlbFlowSet{}.Ways)), Frontends: 1024, Records: 1024, Slots: 1 << 20, Backends: 1024, Services: 1024, Names: 1024}})
 	if err != nil {
 		return nil, err
 	}

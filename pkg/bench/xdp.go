@@ -27,9 +27,9 @@ import (
 // xdpWays are the paths at XDP.
 var xdpWays = []string{"established", "new", "refused", "miss"}
 
-func (o Options) wantsXDP() bool {
+func (p part) wantsXDP() bool {
 	return slices.ContainsFunc(worlds(), func(w world) bool {
-		return slices.ContainsFunc(xdpWays, func(way string) bool { return o.wants("xdp/" + w.name + "/" + way) })
+		return slices.ContainsFunc(xdpWays, func(way string) bool { return p.wants("xdp/" + w.name + "/" + way) })
 	})
 }
 
@@ -196,8 +196,8 @@ func (x *xdpCourse) check(in frame, got []byte, counted uint64) error {
 }
 
 // atXDP are the paths of one world.
-func (b *bench) atXDP(w world, o Options) ([]*course, error) {
-	t := &tasks{bench: b, want: o.wants}
+func (b *bench) atXDP(w world, p part) ([]*course, error) {
+	t := &tasks{bench: b, want: p.wants}
 	maker, err := b.wrap(b.objects.FromNet, w.first(w.remote()), true)
 	if err != nil {
 		return nil, err
@@ -212,7 +212,7 @@ func (b *bench) atXDP(w world, o Options) ([]*course, error) {
 		c.fresh = way == "new" || way == "refused"
 		t.add(c, b.objects.FromNetXdp, f, true)
 	}
-	for _, n := range o.Flows {
+	for _, n := range p.Flows {
 		add("established", n, bpf.NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED, w.frame(w.remote()), xdpCourse{counted: true, leaves: true})
 	}
 	add("new", 0, bpf.NearlbVerdictVERDICT_TRANSLATE_BALANCE, w.first(w.remote()), xdpCourse{})

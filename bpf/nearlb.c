@@ -566,8 +566,8 @@ int sock_explain(struct __sk_buff *skb)
 	return finish(skb, HOOK_SOCK, sock_explain_packet(skb));
 }
 
-SEC("iter/bpf_sk_storage_map")
-int sock_peers(struct bpf_iter__bpf_sk_storage_map *ctx)
+SEC("iter/udp")
+int sock_peers(struct bpf_iter__udp *ctx)
 {
 	sock_list(ctx);
 	return 0;

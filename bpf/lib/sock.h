@@ -525,29 +525,31 @@ static __always_inline enum verdict sock_explain_packet(struct __sk_buff *skb)
 	return verdict;
 }
 
-/* Lists the connected UDP sockets that have a peer, of all network namespaces: a BPF iterator, which the agent reads as a file. */
+/* Lists the connected UDP sockets of a network namespace that have a peer: a BPF iterator, which the agent reads as a file. It walks all UDP
+ * sockets of the namespace: some kernels refuse the iterator over the storage itself. */
 
 /* The kernel's, as far as they are used here. */
 struct seq_file;
-struct sock;
+struct udp_sock;
 struct bpf_iter_meta {
 	struct seq_file *seq;
 } __attribute__((preserve_access_index));
 
-struct bpf_iter__bpf_sk_storage_map {
+struct bpf_iter__udp {
 	struct bpf_iter_meta *meta;
-	void *map;
-	struct sock *sk;
-	struct sock_peer *peer;
+	struct udp_sock *udp_sk;
 };
 
-static __always_inline void sock_list(struct bpf_iter__bpf_sk_storage_map *ctx)
+static __always_inline void sock_list(struct bpf_iter__udp *ctx)
 {
-	struct sock_peer *peer = ctx->peer;
-	struct sock *sk = ctx->sk;
+	struct udp_sock *sk = ctx->udp_sk;
+	const struct sock_peer *peer;
 	struct sock_row row = {};
 
-	if (!sk || !peer || peer->protocol != IPPROTO_UDP)
+	if (!sk)
+		return;
+	peer = bpf_sk_storage_get(&peers, sk, NULL, 0);
+	if (!peer || peer->protocol != IPPROTO_UDP)
 		return;
 	row.cookie = bpf_get_socket_cookie(sk);
 	row.peer = *peer;

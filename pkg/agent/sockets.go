@@ -125,19 +125,33 @@ func (r *running) endSockets() {
 	}
 }
 
-func (r *running) endAbandoned() (int, error) {
-	peers, err := maps.Peers(r.programs.SockPeers, r.objects.Peers)
+func (r *running) endAbandoned() (ended int, err error) {
+	err = r.everywhere(func() error {
+		n, err := r.endAbandonedHere()
+		ended += n
+		return err
+	})
+	return ended, err
+}
+
+// everywhere calls a function in each network namespace whose clients the hooks of sockets serve.
+func (r *running) everywhere(call func() error) error {
+	if r.daemon.options.SocketLB == attach.AllSockets {
+		return sockdiag.Everywhere(call)
+	}
+	return call()
+}
+
+// endAbandonedHere does it in the network namespace of the calling thread.
+func (r *running) endAbandonedHere() (int, error) {
+	peers, err := maps.Peers(r.programs.SockPeers)
 	if err != nil || len(peers) == 0 {
 		return 0, err
 	}
-	chosen := func(cookie uint64, remote netip.AddrPort) bool {
+	return sockdiag.End(netns.None(), func(cookie uint64, remote netip.AddrPort) bool {
 		peer, ours := peers[cookie]
 		return ours && r.daemon.reader.abandoned(remote, peer)
-	}
-	if r.daemon.options.SocketLB == attach.AllSockets {
-		return sockdiag.EndEverywhere(chosen)
-	}
-	return sockdiag.End(netns.None(), chosen)
+	})
 }
 
 // servingUDP are the backends that UDP clients of a decision may be connected to, in its order.

@@ -161,7 +161,7 @@ func (r *running) leaveFormer() {
 	err := r.objects.ForgetFormer()
 	r.awaitFormer()
 	r.carry()
-	if err := r.carrier.Peers(); err != nil {
+	if err := r.carrier.Peers(r.everywhere); err != nil {
 		r.daemon.log.Warn("carry over what sockets of the node keep: their peers are backends to them", "error", err)
 	}
 	r.leave() // backends of theirs may have stopped serving meanwhile

@@ -21,8 +21,10 @@ type Loaded struct {
 	Peers       string // why what connected sockets keep cannot be carried over, likewise
 }
 
-// carryPin is the program of PrepareSockets, pinned in the generation that it carries to.
-const carryPin = "carry_peers"
+// carryPin begins the names of PrepareSockets' programs, pinned in the generation that they carry to; one of socketLists ends each.
+const carryPin = "carry_peers_"
+
+func (g generation) carryPin(list string) string { return filepath.Join(g.path, carryPin+list) }
 
 // Loaded is what another process is to know of these objects, to Adopt them.
 func (o *Objects) Loaded() Loaded {
@@ -35,21 +37,31 @@ func (o *Objects) Hand() Loaded {
 	l := o.Loaded()
 	if len(o.former) > 0 {
 		err := o.former[0].PrepareSockets(o.Peers)
-		if p := o.former[0].carry; err == nil && p != nil {
-			err = o.pinCarry(p)
+		if err == nil && o.former[0].carry != nil {
+			err = o.pinCarry(o.former[0].carry)
 		}
 		l.Peers = Text(err)
 	}
 	return l
 }
 
-func (o *Objects) pinCarry(p *ebpf.Program) error {
-	path := filepath.Join(o.generation.path, carryPin)
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("pin program %s: %w", carryPin, err)
+func (o *Objects) pinCarry(programs []*ebpf.Program) error {
+	if err := o.generation.unpinCarry(); err != nil {
+		return err
 	}
-	if err := p.Pin(path); err != nil {
-		return explain("pin program "+carryPin, err)
+	for i, list := range socketLists {
+		if err := programs[i].Pin(o.generation.carryPin(list)); err != nil {
+			return explain("pin program "+carryPin+list, err)
+		}
+	}
+	return nil
+}
+
+func (g generation) unpinCarry() error {
+	for _, list := range socketLists {
+		if err := os.Remove(g.carryPin(list)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove program %s%s: %w", carryPin, list, err)
+		}
 	}
 	return nil
 }
@@ -141,11 +153,16 @@ func (o *Objects) adoptFormer(spec *ebpf.CollectionSpec, unprepared error) error
 	}
 	first := o.former[0]
 	first.unprepared = unprepared
-	p, err := ebpf.LoadPinnedProgram(filepath.Join(o.generation.path, carryPin), nil)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return explain("open program "+carryPin, err)
+	for _, list := range socketLists {
+		p, err := ebpf.LoadPinnedProgram(o.generation.carryPin(list), nil)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return explain("open program "+carryPin+list, err)
+		}
+		first.carry = append(first.carry, p)
 	}
-	first.carry = p
 	return nil
 }
 

@@ -11,6 +11,10 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
+// socketLists are the kernel's iterators over sockets (Linux 5.9) that carry what these keep: one for each protocol that connects.
+// The iterator over the storage itself would meet nobody else's sockets, but some kernels refuse it, as it may write what it walks.
+var socketLists = []string{"tcp", "udp"}
+
 // PrepareSockets loads what CarrySockets runs: to load it wants more privilege than an agent keeps.
 func (f *Former) PrepareSockets(peers *ebpf.Map) error {
 	t := f.tables[NearlbMapPeers]
@@ -20,49 +24,69 @@ func (f *Former) PrepareSockets(peers *ebpf.Map) error {
 	if t.unreadable != nil {
 		return fmt.Errorf("carry table peers of layout %s: %w", f.Layout(), t.unreadable)
 	}
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "carry_peers", Type: ebpf.Tracing, AttachType: ebpf.AttachTraceIter,
-		AttachTo: "bpf_sk_storage_map", License: "Dual BSD/GPL", Instructions: carryOne(t.value, peers)})
-	if err != nil {
-		return explain("carry table peers: load", err)
+	for _, list := range socketLists {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: carryPin + list, Type: ebpf.Tracing, AttachType: ebpf.AttachTraceIter,
+			AttachTo: list, License: "Dual BSD/GPL", Instructions: carryOne(t.value, t.table, peers)})
+		if err != nil {
+			f.closeCarry()
+			return explain("carry table peers: load", err)
+		}
+		f.carry = append(f.carry, p)
 	}
-	f.carry = p
 	return nil
 }
 
-// CarrySockets gives the sockets that have an entry in the other generation's table peers one in this: an entry belongs to its
-// socket, so only a program can make it. One that is there already stays. The program walks the other table (Linux 5.9), and
-// is made for the two layouts. Call it once when the other generation's programs write no more: an entry may be half written
-// until then.
+func (f *Former) closeCarry() {
+	for _, p := range f.carry {
+		p.Close()
+	}
+	f.carry = nil
+}
+
+// CarrySockets gives the sockets of the calling thread's network namespace that have an entry in the other generation's table peers
+// one in this: an entry belongs to its socket, so only a program can make it. One that is there already stays. The programs walk all
+// sockets of the namespace, and are made for the two layouts. Call it once for each namespace when the other generation's programs
+// write no more: an entry may be half written until then.
 func (f *Former) CarrySockets() error {
-	if f.carry == nil {
-		return nil
+	for _, p := range f.carry {
+		if err := walk(p); err != nil {
+			return fmt.Errorf("carry table peers: %w", err)
+		}
 	}
-	walk, err := link.AttachIter(link.IterOptions{Program: f.carry, Map: f.tables[NearlbMapPeers].table})
+	return nil
+}
+
+// walk runs an iterator to its end.
+func walk(p *ebpf.Program) error {
+	attached, err := link.AttachIter(link.IterOptions{Program: p})
 	if err != nil {
-		return fmt.Errorf("carry table peers: %w", err)
+		return err
 	}
-	defer walk.Close()
-	file, err := walk.Open()
+	defer attached.Close()
+	file, err := attached.Open()
 	if err != nil {
-		return fmt.Errorf("carry table peers: %w", err)
+		return err
 	}
 	defer file.Close()
-	if _, err := io.Copy(io.Discard, file); err != nil {
-		return fmt.Errorf("carry table peers: %w", err)
-	}
-	return nil
+	_, err = io.Copy(io.Discard, file)
+	return err
 }
 
-// carryOne is the program for one socket: struct bpf_iter__bpf_sk_storage_map has the socket and its value in the table that
-// is walked, both NULL at the end.
-func carryOne(c *conversion, peers *ebpf.Map) asm.Instructions {
-	const socketAt, valueAt, create = 16, 24, 1
+// carryOne is the program for one socket: struct bpf_iter__tcp and bpf_iter__udp have it in the same place, NULL at the end. What is no
+// whole socket (TIME_WAIT, a request) has no storage, as the helper says.
+func carryOne(c *conversion, former, peers *ebpf.Map) asm.Instructions {
+	const socketAt, create = 8, 1
 	size := (c.to + 7) / 8 * 8
 	code := asm.Instructions{
 		asm.LoadMem(asm.R7, asm.R1, socketAt, asm.DWord),
-		asm.LoadMem(asm.R8, asm.R1, valueAt, asm.DWord),
 		asm.JEq.Imm(asm.R7, 0, "end"),
-		asm.JEq.Imm(asm.R8, 0, "end"),
+		asm.LoadMapPtr(asm.R1, former.FD()),
+		asm.Mov.Reg(asm.R2, asm.R7),
+		asm.Mov.Imm(asm.R3, 0),
+		asm.Mov.Imm(asm.R4, 0),
+		asm.FnSkStorageGet.Call(),
+		asm.JEq.Imm(asm.R0, 0, "end"),
+		asm.Mov.Reg(asm.R8, asm.R0),
 		asm.Mov.Imm(asm.R0, 0),
 	}
 	for at := -size; at < 0; at += 8 {

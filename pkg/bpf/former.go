@@ -22,7 +22,7 @@ import (
 type Former struct {
 	generation
 	tables map[string]*formerTable
-	carry  *ebpf.Program // see CarrySockets
+	carry  []*ebpf.Program // see CarrySockets: one for each of socketLists
 
 	unprepared error // why another process could not load carry
 }
@@ -97,9 +97,7 @@ func (t *formerTable) check(want *ebpf.MapSpec) error {
 }
 
 func (f *Former) close() {
-	if f.carry != nil {
-		f.carry.Close()
-	}
+	f.closeCarry()
 	for _, t := range f.tables {
 		if t.table != nil {
 			t.table.Close()

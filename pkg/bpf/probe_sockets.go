@@ -21,12 +21,14 @@ func socketError() error {
 	return nil
 }
 
-// socketList loads an iterator over the sockets of a storage table, as sock_peers is.
-func socketList() error {
-	err := loads(&ebpf.ProgramSpec{Type: ebpf.Tracing, AttachType: ebpf.AttachTraceIter, AttachTo: "bpf_sk_storage_map", License: "Dual BSD/GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
-	if err != nil {
-		return fmt.Errorf("load a list of the storage of sockets (Linux 5.9): %w", err)
+// socketsListed loads iterators over sockets, as sock_peers is, and as those are that carry what sockets keep.
+func socketsListed() error {
+	for _, list := range socketLists {
+		err := loads(&ebpf.ProgramSpec{Type: ebpf.Tracing, AttachType: ebpf.AttachTraceIter, AttachTo: list, License: "Dual BSD/GPL",
+			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+		if err != nil {
+			return fmt.Errorf("load a list of %s sockets (Linux 5.9): %w", list, err)
+		}
 	}
 	return nil
 }
@@ -35,7 +37,7 @@ func socketList() error {
 // kernel cannot have them: pods and clients off the node are served without.
 func (o *Objects) leaveOutSockets(spec *ebpf.CollectionSpec) {
 	if !o.options.NoSocketHooks {
-		o.SocketHooks = errors.Join(socketError(), socketList())
+		o.SocketHooks = errors.Join(socketError(), socketsListed())
 	}
 	if !o.options.NoSocketHooks && o.SocketHooks == nil {
 		return

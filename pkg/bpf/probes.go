@@ -23,7 +23,7 @@ func probes() []probe {
 		{Finding{Feature: "traffic control programs", Since: "4.1", Fatal: true, Means: "build the kernel with CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS"}, trafficControl},
 		{Finding{Feature: "ring buffer", Since: "5.8", Fatal: true, Means: "needed for sampled drops"}, func() error { return features.HaveMapType(ebpf.RingBuf) }},
 		{Finding{Feature: "programs of sockets that choose the call's error", Since: "5.18", Means: "the node's own clients are not served, pods and clients off the node are; build the kernel with CONFIG_CGROUP_BPF"}, socketError},
-		{Finding{Feature: "list of the storage of sockets", Since: "5.9", Means: "needed to find UDP clients whose backend is gone, without which the node's own clients are not served: build the kernel with CONFIG_BPF_SYSCALL, CONFIG_NET and CONFIG_DEBUG_INFO_BTF"}, socketList},
+		{Finding{Feature: "lists of sockets", Since: "5.9", Means: "needed to find UDP clients whose backend is gone, without which the node's own clients are not served: build the kernel with CONFIG_BPF_SYSCALL, CONFIG_NET and CONFIG_DEBUG_INFO_BTF"}, socketsListed},
 		{Finding{Feature: "kfunc bpf_cast_to_kern_ctx", Since: "6.2", Means: "the state of a packet's checksum cannot be read; the kernel's slower checksum helpers are needed"}, castToKernel},
 		{Finding{Feature: "source addresses of routes for BPF", Since: "6.7", Means: "SNAT uses the address of the device towards the backend, also where its route names another"}, fibSource},
 		{Finding{Feature: "TCX links", Since: "6.6", Means: "programs are attached by clsact instead"}, expressPath},

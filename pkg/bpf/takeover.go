@@ -103,10 +103,7 @@ func (o *Objects) RemoveFormer() error {
 		last.close()
 		o.former = o.former[:len(o.former)-1]
 	}
-	if err := os.Remove(filepath.Join(o.generation.path, carryPin)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove program %s: %w", carryPin, err)
-	}
-	return nil
+	return o.generation.unpinCarry()
 }
 
 // ForgetFormer has these programs hand no more packets to those of the other generations. What those have written since they were

@@ -246,12 +246,12 @@ func (c *Carrier) sockets(f *bpf.Former, known *identities, done *Carried) error
 }
 
 // Peers brings over what connected sockets keep with themselves. It names ids, and so comes over where ids are the same. Call
-// it when the other layout's programs write no more.
-func (c *Carrier) Peers() error {
+// it when the other layout's programs write no more. everywhere calls a function in each network namespace that has such sockets.
+func (c *Carrier) Peers(everywhere func(func() error) error) error {
 	err := c.unprepared
 	for i, f := range c.former {
 		if c.known[i] != nil && c.known[i].same {
-			err = errors.Join(err, f.CarrySockets())
+			err = errors.Join(err, everywhere(f.CarrySockets))
 		}
 	}
 	return err

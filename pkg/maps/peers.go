@@ -19,10 +19,10 @@ import (
 // Peer is whom a connected UDP socket of the node's own clients speaks with through a frontend.
 type Peer = bpf.NearlbSockPeer
 
-// Peers lists the connected UDP sockets that the table peers knows of, of all network namespaces, by their cookies. list is
+// Peers lists the connected UDP sockets that the table peers knows of, of the calling thread's network namespace, by their cookies. list is
 // the program sock_peers.
-func Peers(list *ebpf.Program, peers *ebpf.Map) (map[uint64]Peer, error) {
-	iterator, err := link.AttachIter(link.IterOptions{Program: list, Map: peers})
+func Peers(list *ebpf.Program) (map[uint64]Peer, error) {
+	iterator, err := link.AttachIter(link.IterOptions{Program: list})
 	if err != nil {
 		return nil, fmt.Errorf("list table peers: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -15,18 +16,17 @@ import (
 // errHidden is one for all processes: they come and go, and an error that named them would be another one each time.
 var errHidden = errors.New("the kernel hides the network namespaces of some processes, for want of CAP_SYS_PTRACE or by a security module")
 
-// EndEverywhere is End in every network namespace that a process of /proc is in.
-func EndEverywhere(chosen Chosen) (int, error) {
+// Everywhere calls a function in every network namespace that a process of /proc is in: one after the other, each time on a thread that is in it.
+func Everywhere(call func() error) error {
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
-		return 0, fmt.Errorf("list processes: %w", err)
+		return fmt.Errorf("list processes: %w", err)
 	}
-	count, hidden := 0, false
+	hidden := false
 	var errs []error
 	seen := map[uint64]bool{}
 	for _, process := range processes {
-		n, err := endIn(process, seen, chosen)
-		count += n
+		err := callIn(process, seen, call)
 		if errors.Is(err, errHidden) {
 			hidden = true
 		} else if err != nil {
@@ -36,26 +36,40 @@ func EndEverywhere(chosen Chosen) (int, error) {
 	if hidden {
 		errs = append(errs, errHidden)
 	}
-	return count, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
-// endIn is End in the namespace that a process is in, unless it is seen already. A namespace counts as seen once it is open:
+// callIn calls in the namespace that a process is in, unless it is seen already. A namespace counts as seen once it is open:
 // the process may have ended since it was listed, and another one be there still.
-func endIn(process string, seen map[uint64]bool, chosen Chosen) (int, error) {
+func callIn(process string, seen map[uint64]bool, call func() error) error {
 	file, err := openNamespace(process)
 	if file == nil {
-		return 0, err
+		return err
 	}
 	defer file.Close()
 	var namespace unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &namespace); err != nil {
-		return 0, err
+		return err
 	}
 	if seen[namespace.Ino] {
-		return 0, nil
+		return nil
 	}
 	seen[namespace.Ino] = true
-	return End(netns.NsHandle(file.Fd()), chosen)
+	return inside(netns.NsHandle(file.Fd()), call)
+}
+
+// inside calls a function on a thread of a network namespace.
+func inside(where netns.NsHandle, call func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := netns.Set(where)
+		if err == nil {
+			err = call()
+		}
+		done <- err
+	}()
+	return <-done
 }
 
 // openNamespace gives nothing of a process that has ended.

@@ -5,7 +5,6 @@ package sockdiag
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"testing"
@@ -36,8 +35,7 @@ func TestProcessesThatAreHiddenAreToldFromThoseThatEnded(t *testing.T) {
 		if file, err := openNamespace(alive.path); file != nil || !errors.Is(err, errHidden) {
 			t.Errorf("a process that may do more than this thread: %v, %v; want %v", file, err, errHidden)
 		}
-		nobody := func(uint64, netip.AddrPort) bool { return false }
-		if _, err := EndEverywhere(nobody); !errors.Is(err, errHidden) {
+		if err := Everywhere(func() error { return nil }); !errors.Is(err, errHidden) {
 			t.Errorf("all processes: %v, want %v", err, errHidden)
 		}
 	})

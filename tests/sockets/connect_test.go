@@ -154,9 +154,11 @@ func abandoned(r *rig, f family) {
 	web.quiet = []int{1}
 	r.publish(web.decide())
 	ended := 0
-	peers, err := maps.Peers(r.objects.SockPeers, r.objects.Peers)
-	r.must(err)
-	r.do(func() (err error) {
+	r.do(func() error {
+		peers, err := maps.Peers(r.objects.SockPeers)
+		if err != nil {
+			return err
+		}
 		ended, err = sockdiag.End(netns.None(), func(cookie uint64, remote netip.AddrPort) bool {
 			peer, ours := peers[cookie]
 			return ours && r.tables.Reader().Abandoned(remote, peer)

@@ -98,7 +98,7 @@ An agent takes pods to have no dnsPolicy and no dnsConfig of their own.`,
   nearlb dns query -f objects.yaml --node n1 db.prod.svc.cluster.local SRV`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
-				return command.Usagef("%d arguments: want NAME [TYPE], as db.prod.svc.cluster.local AAAA", len(args))
+				return command.Usagef("want one or two arguments, NAME [TYPE], as db.prod.svc.cluster.local AAAA: there are %d", len(args))
 			}
 			return nil
 		},

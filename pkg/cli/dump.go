@@ -86,8 +86,10 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 					last.follow(rows, time.Now())
 					rows = slices.DeleteFunc(rows, func(row R) bool { return !kept(row) })
 				}
-				if len(args) > 0 && len(rows) == 0 {
-					return fmt.Errorf("no Service matches %q%s: nearlb %s lists those there are", args[0], only.within(), cmd.Name())
+				if len(rows) == 0 {
+					if err := only.named(reader); err != nil {
+						return err
+					}
 				}
 				sortRows(rows, &order)
 				if d.ready != nil {

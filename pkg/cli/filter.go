@@ -3,12 +3,15 @@
 package cli
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nearlb/nearlb/pkg/command"
+	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
 )
 
 // filter keeps the rows that a person asked for. What was not asked for is zero and keeps everything.
@@ -137,6 +140,17 @@ func (f *filter) take(args []string) error {
 	}
 	f.service = args[0]
 	return nil
+}
+
+// named is an error where a Service was asked for by its name, and the tables have none of that name. Tables that cannot be read are no reason.
+func (f *filter) named(r *maps.Reader) error {
+	if f.service == "" {
+		return nil
+	}
+	for range r.FrontendsOf(func(p lb.PortName) bool { return f.keepsService(p.Service.String(), p.Port) }) {
+		return nil
+	}
+	return fmt.Errorf("no Service matches %q%s: nearlb services lists those there are", f.service, f.within())
 }
 
 // within says which namespace is looked in.

@@ -88,6 +88,7 @@ first question waits a second, so that there is something to show.`,
 					return err
 				}
 				return pins.read(func(reader *maps.Reader) error {
+					show.none = func() error { return only.named(reader) }
 					rows, err := groupFlows(list(reader), by)
 					if err != nil {
 						return err
@@ -106,6 +107,7 @@ first question waits a second, so that there is something to show.`,
 				return err
 			}
 			return pins.read(func(reader *maps.Reader) error {
+				show.none = func() error { return only.named(reader) }
 				if !order.given() {
 					return show.each(w, width, list(reader), (*maps.FlowRow).Compare)
 				}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/command"
+	"github.com/nearlb/nearlb/pkg/maps"
 
 	"github.com/nearlb/nearlb/pkg/table"
 )
@@ -43,15 +44,29 @@ type newsPrinter[R any] struct {
 	follow    bool
 	keeps     func(*R) bool
 	columns   func(now time.Time) []table.Column[R]
-	rows      string // what they are
-	nothing   string // what it means that there are none
+	rows      string       // what they are
+	nothing   string       // what it means that there are none
+	none      func() error // why there are none, where that is an error; nil: it never is
+	told      bool         // a row
 
 	table *stream[R]
 	batch []R // of a table that is not followed: its columns are made for all
 }
 
 func newNewsPrinter[R any](cmd *cobra.Command, f *newsFlags, columns func(time.Time) []table.Column[R]) newsPrinter[R] {
-	return newsPrinter[R]{out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), format: f.output.Value, follow: f.follow, columns: columns}
+	return newsPrinter[R]{out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), format: f.output.Value, follow: f.follow, columns: columns, none: f.named}
+}
+
+// named is an error where a Service was asked for by its name, and there is none of that name. What is followed may be of one that comes.
+func (f *newsFlags) named() (missing error) {
+	if f.follow {
+		return nil
+	}
+	f.live.pins.read(func(r *maps.Reader) error { // where there are no tables, the agent's news are all there is
+		missing = (&filter{service: f.service}).named(r)
+		return nil
+	})
+	return missing
 }
 
 // noNews explains an empty list.
@@ -87,9 +102,11 @@ func (p *newsPrinter[R]) tell(news agent.News) error {
 	if err := json.Unmarshal(*news.Line, &row); err != nil {
 		return fmt.Errorf("read the agent's answer: %w", err)
 	}
-	switch {
-	case !p.keeps(&row):
+	if !p.keeps(&row) {
 		return nil
+	}
+	p.told = true
+	switch {
 	case p.format == command.FormatJSONL:
 		return command.WriteJSONLine(p.out, row)
 	case !p.follow:
@@ -107,6 +124,11 @@ func (p *newsPrinter[R]) gathers() bool { return p.format != command.FormatJSONL
 
 // end writes what is kept for a table: the agent has told all.
 func (p *newsPrinter[R]) end() error {
+	if !p.told && p.none != nil {
+		if err := p.none(); err != nil {
+			return err
+		}
+	}
 	if !p.gathers() {
 		return nil
 	}

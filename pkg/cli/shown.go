@@ -17,8 +17,9 @@ import (
 // shown is how rows are printed.
 type shown[R any] struct {
 	columns []table.Column[R]
-	empty   string // what a table without rows says
-	bare    bool   // no headings
+	empty   string       // what a table without rows says
+	none    func() error // why there are no rows, where that is an error; nil: it never is
+	bare    bool         // no headings
 	output  *command.OutputFlag
 }
 
@@ -27,6 +28,11 @@ const manyRows = 10_000
 
 // all prints rows that are there, in their order.
 func (s *shown[R]) all(w io.Writer, width int, rows []R) error {
+	if len(rows) == 0 && s.none != nil {
+		if err := s.none(); err != nil {
+			return err
+		}
+	}
 	format := s.output.Value
 	if tables := format == command.FormatTable || format == command.FormatWide; tables && len(rows) == 0 {
 		_, err := fmt.Fprintln(w, s.empty)

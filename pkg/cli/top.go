@@ -111,6 +111,9 @@ func (o *topOptions) run(ctx context.Context, in io.Reader, out io.Writer) error
 	if err := meter.look(); err != nil {
 		return err
 	}
+	if err := meter.named(); err != nil {
+		return err
+	}
 	if screen := terminalOf(in, out); screen != nil && !o.once && o.format == command.FormatTable {
 		return screen.run(ctx, meter)
 	}
@@ -285,6 +288,15 @@ func (m *topMeter) look() error {
 	o.narrow(&gains)
 	m.gains = gains
 	return nil
+}
+
+// named is an error where a Service was asked for by its name, and there is none of that name.
+func (m *topMeter) named() error {
+	reader, err := m.tables.open(m.options.live.pins.pinPath)
+	if err != nil {
+		return err
+	}
+	return m.options.only.named(reader)
 }
 
 // document has the rows of the view, in their order.

@@ -209,7 +209,11 @@ func (s *topScreen) totals(width int) string {
 		sum.New, sum.Open, sum.Failed = sum.New+r.New, sum.Open+r.Open, sum.Failed+r.Failed
 		in, out = in+value(r.BytesIn), out+value(r.BytesOut)
 	}
-	text := fmt.Sprintf("new/s %s  open %d  in/s %s  out/s %s  fail/s %s  ", rate(sum.New), sum.Open, size(uint64(in)), size(uint64(out)), rate(sum.Failed))
+	bytes := fmt.Sprintf("in/s %s  out/s %s  ", size(uint64(in)), size(uint64(out)))
+	if s.doc.View == topClients {
+		bytes = "" // nothing counts them
+	}
+	text := fmt.Sprintf("new/s %s  open %d  %sfail/s %s  ", rate(sum.New), sum.Open, bytes, rate(sum.Failed))
 	return text + sparkline(s.recent[s.doc.View+"\x00"], min(sparks, width-utf8.RuneCountInString(text)))
 }
 

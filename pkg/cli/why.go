@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -46,7 +47,7 @@ Services have as endpoints, and an IP address does for all others. With
   nearlb why 203.0.113.7 prod/web --from network`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return command.Usagef("%d arguments: want POD|IP and SERVICE[:PORT], as 10.244.1.7 prod/web", len(args))
+				return command.Usagef("want two arguments, POD|IP and SERVICE[:PORT], as 10.244.1.7 prod/web: there are %d", len(args))
 			}
 			return nil
 		},
@@ -77,16 +78,25 @@ Services have as endpoints, and an IP address does for all others. With
 			}
 		}
 		doc := diagnose(seen)
-		switch out := cmd.OutOrStdout(); output.Value {
-		case command.FormatJSON:
-			return command.WriteJSON(out, doc)
-		case command.FormatYAML:
-			return command.WriteYAML(out, doc)
-		default:
-			return writeWhy(out, table.TerminalWidth(out), doc)
+		if err := printWhy(cmd.OutOrStdout(), output.Value, doc); err != nil {
+			return err
 		}
+		if doc.missed() {
+			return command.QuietError{}
+		}
+		return nil
 	}
 	return cmd
+}
+
+func printWhy(out io.Writer, format string, doc whyDocument) error {
+	switch format {
+	case command.FormatJSON:
+		return command.WriteJSON(out, doc)
+	case command.FormatYAML:
+		return command.WriteYAML(out, doc)
+	}
+	return writeWhy(out, table.TerminalWidth(out), doc)
 }
 
 // seen is all that is to be known of a client and a Service.

@@ -73,6 +73,11 @@ func diagnose(s *seen) whyDocument {
 	return doc
 }
 
+// missed says that the Service, or its port, is not there: what was asked for matches nothing.
+func (d *whyDocument) missed() bool {
+	return slices.ContainsFunc(d.Causes, func(c cause) bool { return c.What == "no-such-service" || c.What == "unknown-port" })
+}
+
 func (s *seen) ofAgent() []cause {
 	next := "start it: kubectl -n kube-system get pods -l app.kubernetes.io/name=nearlb -o wide; nearlb changes says what it did last"
 	switch {

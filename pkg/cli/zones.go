@@ -91,8 +91,8 @@ the node count as where they come in: on this node.`,
 			if err != nil {
 				return err
 			}
-			if len(args) > 0 && len(seen.rows) == 0 {
-				return fmt.Errorf("no Service with backends matches %q%s: nearlb services lists those there are", args[0], only.within())
+			if only.service != "" && len(seen.rows) == 0 {
+				return fmt.Errorf("no Service with backends matches %q%s: nearlb services lists those there are", only.service, only.within())
 			}
 			if seen.unsaid != nil {
 				owner.notes.say(w, width, "zone", seen.unsaid.Error(), "this node's zone is taken from its backends: "+table.OneLine(seen.unsaid.Error()))

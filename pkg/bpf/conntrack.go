@@ -22,16 +22,16 @@ var errNoConntrack = errors.New("the kernel has no connection tracking (the modu
 
 // conntrackTypes are the types of the module nf_conntrack, beside the kernel's own: none where it is built in. The error says why
 // programs cannot ask connection tracking.
-func conntrackTypes() ([]*btf.Spec, error) {
+func conntrackTypes(types *btf.Cache) ([]*btf.Spec, error) {
 	var f *btf.Func
-	kernel, err := btf.LoadKernelSpec()
+	kernel, err := types.Kernel()
 	if err != nil {
 		return nil, err
 	}
 	if kernel.TypeByName(conntrackLookup, &f) == nil {
 		return nil, nil
 	}
-	module, err := btf.LoadKernelModuleSpec(conntrackModule)
+	module, err := btf.LoadKernelModuleSpec(conntrackModule) // not types.Module: see typesForEach
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, errNoConntrack
 	}
@@ -66,7 +66,7 @@ func openModule() error {
 
 // ProbeConntrack says why programs that this process loads could not ask connection tracking; nil: they could.
 func ProbeConntrack() error {
-	_, err := conntrackTypes()
+	_, err := conntrackTypes(btf.NewCache())
 	return err
 }
 
@@ -77,7 +77,7 @@ func (o *Objects) askConntrack(spec *ebpf.CollectionSpec) error {
 		o.conntrack = errors.New("the knob " + knobConntrack + " was set")
 		return nil
 	}
-	types, err := conntrackTypes()
+	types, err := conntrackTypes(o.typeCache())
 	if !o.asked {
 		o.asked, o.conntrack = true, err
 	}
@@ -88,9 +88,17 @@ func (o *Objects) askConntrack(spec *ebpf.CollectionSpec) error {
 	return setKnob(spec, knobConntrack, uint8(1))
 }
 
-// programOptions are what programs that ask connection tracking take to be loaded.
-func (o *Objects) programOptions() ebpf.ProgramOptions {
-	return ebpf.ProgramOptions{ExtraRelocationTargets: o.conntrackTypes}
+// loadOptions are what programs that ask connection tracking take to be loaded.
+func (o *Objects) loadOptions() ebpf.CollectionOptions {
+	return ebpf.CollectionOptions{Cache: o.typeCache(), Programs: ebpf.ProgramOptions{ExtraRelocationTargets: o.conntrackTypes}}
+}
+
+// typeCache has the kernel's types, which are read once for a load and kept until it is over.
+func (o *Objects) typeCache() *btf.Cache {
+	if o.types == nil {
+		o.types = btf.NewCache()
+	}
+	return o.types
 }
 
 // Conntrack says why these programs cannot ask connection tracking, as Load found it; nil: they can.

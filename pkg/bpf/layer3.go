@@ -51,7 +51,8 @@ func (o *Objects) loadLayer3() (*ebpf.Collection, error) {
 	if err := errors.Join(fitReplacements(spec, shared), setDerived(spec), o.askConntrack(spec)); err != nil {
 		return nil, err
 	}
-	collection, err := collect(spec, shared, o.programOptions())
+	collection, err := collect(spec, shared, o.loadOptions())
+	o.types = nil
 	if err != nil {
 		return nil, explain("load the BPF programs", err)
 	}

@@ -49,6 +49,7 @@ type Objects struct {
 	asked          bool
 	conntrack      error // why the programs cannot ask connection tracking; nil: they can
 	conntrackTypes []*btf.Spec
+	types          *btf.Cache // of the kernel, while programs are loaded
 
 	layer3Mu sync.Mutex
 	layer3   *ebpf.Collection // nil: not asked for yet
@@ -239,7 +240,8 @@ func configured(o Options) (*ebpf.CollectionSpec, error) {
 }
 
 func (o *Objects) load(spec *ebpf.CollectionSpec, replace map[string]*ebpf.Map) error {
-	collection, err := collect(spec, replace, o.programOptions())
+	collection, err := collect(spec, replace, o.loadOptions())
+	o.types = nil
 	if err != nil {
 		return explain("load the BPF programs", err)
 	}

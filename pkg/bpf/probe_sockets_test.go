@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 
 	"github.com/nearlb/nearlb/tests/privileged"
 )
@@ -17,10 +18,10 @@ func TestProbesOfSocketsAskForWhatTheProgramsUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := socketError(); err != nil {
+	if err := socketError(btf.NewCache()); err != nil {
 		t.Errorf("sock_connect4 loads here, and its probe says %v", err)
 	}
-	if err := socketsListed(); err != nil {
+	if err := socketsListed(btf.NewCache()); err != nil {
 		t.Errorf("sock_peers loads here, and its probe says %v", err)
 	}
 	if p := spec.Programs["sock_peers"]; p.Type != ebpf.Tracing || p.AttachType != ebpf.AttachTraceIter || p.AttachTo != "udp" {
@@ -43,7 +44,7 @@ func TestProbesOfSocketsAskForWhatTheProgramsUse(t *testing.T) {
 
 func TestAProgramThatTheKernelHasNotIsMissed(t *testing.T) {
 	privileged.Require(t)
-	if err := loads(&ebpf.ProgramSpec{Type: ebpf.Tracing, AttachType: ebpf.AttachTraceIter, AttachTo: "no_such_list", License: "GPL",
+	if err := loads(btf.NewCache(), &ebpf.ProgramSpec{Type: ebpf.Tracing, AttachType: ebpf.AttachTraceIter, AttachTo: "no_such_list", License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}}); err == nil {
 		t.Error("no error")
 	}

@@ -83,7 +83,7 @@ func reason(text string) error {
 
 // Adopt opens what another process loaded and handed over with these options. It wants no more privilege than to open pins.
 func Adopt(options Options, l Loaded) (_ *Objects, err error) {
-	spec, err := configured(options)
+	spec, err := configuredTables(options)
 	if err != nil {
 		return nil, err
 	}

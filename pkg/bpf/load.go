@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -109,7 +110,7 @@ func loadable(o Options) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	return spec, enoughDescriptors(spec)
+	return spec, enoughDescriptors(len(spec.Maps) + len(spec.Programs))
 }
 
 // find opens what is pinned.
@@ -206,7 +207,11 @@ func (o *Objects) loadOver(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Ma
 
 // Ready finds what would keep Load from working, as far as that shows before anything is made. The pin path is made.
 func Ready(o Options) error {
-	if _, err := loadable(o); err != nil {
+	spec, err := configuredTables(o)
+	if err != nil {
+		return err
+	}
+	if err := enoughDescriptors(len(spec.Maps) + reflect.TypeFor[NearlbPrograms]().NumField()); err != nil {
 		return err
 	}
 	if err := kernelTypes(); err != nil {
@@ -221,22 +226,35 @@ func configured(o Options) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	sizes := o.Sizes.WithDefaults()
-	if err := sizes.Check(); err != nil {
+	return spec, configure(spec, o)
+}
+
+// configuredTables is the same without programs.
+func configuredTables(o Options) (*ebpf.CollectionSpec, error) {
+	spec, err := tablesSpec()
+	if err != nil {
 		return nil, err
 	}
+	return spec, configure(spec, o)
+}
+
+func configure(spec *ebpf.CollectionSpec, o Options) error {
+	sizes := o.Sizes.WithDefaults()
+	if err := sizes.Check(); err != nil {
+		return err
+	}
 	if err := sizes.apply(spec); err != nil {
-		return nil, err
+		return err
 	}
 	if o.NoReplies {
 		leaveOut(spec, replies)
 	}
 	leaveOut(spec, o.Without)
-	err = errors.Join(chooseXDP(spec, o), setKnobs(spec, o))
+	err := errors.Join(chooseXDP(spec, o), setKnobs(spec, o))
 	if o.Lean {
 		leaveOutUnused(spec)
 	}
-	return spec, err
+	return err
 }
 
 func (o *Objects) load(spec *ebpf.CollectionSpec, replace map[string]*ebpf.Map) error {
@@ -303,7 +321,7 @@ func (o *Objects) closeFormer() {
 
 // NewMaps makes private tables without programs: for tests and for whoever only publishes and reads.
 func NewMaps(sizes Sizes) (*NearlbMaps, error) {
-	spec, err := configured(Options{Sizes: sizes})
+	spec, err := configuredTables(Options{Sizes: sizes})
 	if err != nil {
 		return nil, err
 	}

@@ -253,7 +253,7 @@ func pinLoad(id, parent string, programs map[string]*ebpf.Program, arrays map[st
 // OpenMaps opens the pinned tables of an agent that runs or ran. readOnly suits the read commands: nothing can be changed
 // through them. The error says when no agent ever ran here (ErrNoAgent).
 func OpenMaps(pinPath string, readOnly bool) (*NearlbMaps, error) {
-	spec, err := objectSpec()
+	spec, err := tablesSpec()
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ type Verdict struct {
 
 // enums are the enums of the embedded object by name, each value's name lower case and without the prefix.
 var enums = sync.OnceValues(func() (map[string]map[uint32]string, error) {
-	spec, err := objectSpec()
+	spec, err := tablesSpec()
 	if err != nil {
 		return nil, err
 	}

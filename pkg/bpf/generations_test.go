@@ -142,7 +142,7 @@ func TestCleanupTakesEveryGenerationAway(t *testing.T) {
 func TestProgramsThatNobodyAttachedGo(t *testing.T) {
 	path := privileged.Bpffs(t)
 	attached := load(t, bpf.Options{Sizes: small(), PinPath: path})
-	info, err := attached.ToPod.Info()
+	info, err := attached.FromPod.Info()
 	if err != nil {
 		t.Fatal(err)
 	}

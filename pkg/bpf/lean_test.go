@@ -32,7 +32,7 @@ func tableIDs(t *testing.T, o *bpf.Objects) map[string]ebpf.MapID {
 func TestProgramsAreLoadedOverTablesThatWereMadeAlone(t *testing.T) {
 	privileged.Require(t)
 	path := privileged.Bpffs(t)
-	o := bpf.Options{Sizes: small(), PinPath: path, Reuse: true}
+	o := bpf.Options{Sizes: small(), PinPath: path, Reuse: true, Without: long}
 	alone, err := bpf.MakeTables(o)
 	if err != nil {
 		t.Fatal(err)
@@ -67,9 +67,9 @@ func TestProgramsAreLoadedOverTablesThatWereMadeAlone(t *testing.T) {
 func TestProgramsThatNothingLeadsToAreLeftOut(t *testing.T) {
 	privileged.Require(t)
 	lean := func(knobs map[string]any) map[string]*ebpf.Program {
-		return load(t, bpf.Options{Sizes: small(), Lean: true, Knobs: knobs}).NearlbPrograms.ByName()
+		return loadAll(t, bpf.Options{Sizes: small(), Lean: true, Knobs: knobs}).NearlbPrograms.ByName()
 	}
-	all := load(t, bpf.Options{Sizes: small()}).NearlbPrograms.ByName()
+	all := loadAll(t, bpf.Options{Sizes: small()}).NearlbPrograms.ByName()
 	least := lean(nil)
 	var out []string
 	for name := range all {

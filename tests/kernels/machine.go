@@ -23,8 +23,8 @@ import (
 )
 
 // bootLine is the kernel's command line: a panic ends the machine, and so does what is nearly one; no alarm is raised because the
-// emulation is slow, nor does the kernel doubt a timer that comes late.
-const bootLine = "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off " +
+// emulation is slow, nor does the kernel doubt a timer that comes late. What costs and guards against others than these tests is off.
+const bootLine = "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off init_on_alloc=0 audit=0 " +
 	"nowatchdog rcupdate.rcu_cpu_stall_suppress=1 workqueue.watchdog_thresh=1200 sysctl.kernel.hung_task_timeout_secs=1200 no_timer_check"
 
 // silence is how long a machine may say nothing: longer than any single test, on a machine that does other things as well.

@@ -164,6 +164,7 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	deadline := time.Now().Add(patience)
 	for {
+		began := time.Now()
 		err := ts.Exec(args[0], args[1:]...)
 		if err == nil {
 			return
@@ -171,13 +172,13 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 		if time.Now().After(deadline) {
 			ts.Fatalf("%s: still %v after %v", strings.Join(args, " "), err, patience)
 		}
-		time.Sleep(pause)
+		time.Sleep(max(pause, time.Since(began)))
 	}
 }
 
 const (
 	patience = 2 * time.Minute       // how long a condition is waited for; then something is wrong
-	pause    = 20 * time.Millisecond // between two tries: who is waited for wants the processor as well
+	pause    = 20 * time.Millisecond // between two tries at least, and as long as a try took: who is waited for wants the processor as well
 )
 
 // isolated goes on as the command in a new network namespace.

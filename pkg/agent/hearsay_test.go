@@ -145,6 +145,7 @@ func TestAPortOfHearsayThatIsTakenIsTroubleUntilItIsFree(t *testing.T) {
 	defer h.sockets.close()
 	defer h.tellers.close()
 	r := &running{loop: b.loop, tables: b.tables.Tables, daemon: &daemon{source: b.source, log: b.log, diary: b.diary}}
+	h.loads.begin(r.tables)
 	for _, want := range []int{1, 0} {
 		r.followNodes(h)
 		if s := b.status(); len(s.Trouble) != want {

@@ -123,7 +123,7 @@ func (r *running) followNodes(h *heartbeats) []pulseNews {
 	}
 	h.hearsay.follow(all)
 	if h.mode == lb.EjectionOn {
-		h.loads.follow(all, r.tables.Loads())
+		h.loads.follow(all)
 	}
 	return h.follow(all, r.tables.NodesInUse())
 }

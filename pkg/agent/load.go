@@ -18,17 +18,18 @@ import (
 // take it for a hint (bpf/lib/load.h). A datagram goes from agent to agent, as hearsay does. Nodes that have no connections to a Service neither
 // ask nor are told.
 const (
-	loadQuestions = 256             // are sent in a round
-	loadNodes     = 1250            // in a cluster of so many times more nodes each asks so many times less often
-	loadTurns     = 4               // rounds at most in which everybody is asked
-	loadUsed      = 60              // rounds after its last connection that a Service is asked about
-	loadKept      = 8 * time.Second // that what a node told counts
-	loadKeptRows  = 1024            // backends that one node may tell of
-	loadHears     = loadTurns + 1   // rounds that a node hears others for before it answers: what it adds up is too little until then
+	loadQuestions = 256           // are sent in a round
+	loadNodes     = 1250          // in a cluster of so many times more nodes each asks so many times less often
+	loadTurns     = 4             // rounds at most in which everybody is asked
+	loadUsed      = 60            // rounds after its last connection that a Service is asked about
+	loadKept      = 8             // rounds that what a node told counts
+	loadLooks     = 16384         // backends of Services without connections are looked at in a round, whether they have some now
+	loadHears     = loadTurns + 1 // rounds that a node hears others for before it answers: what it adds up is too little until then
 )
 
 // loadTables is the part of *tables.Tables that loads need.
 type loadTables interface {
+	Loads(since uint64) (all []tables.Load, now uint64)
 	CountOpen([]*tables.Load)
 	CountOpened([]*tables.Load) error
 	TellOthers([]tables.Others)
@@ -38,13 +39,17 @@ type loadTables interface {
 type loads struct {
 	mu       sync.Mutex
 	tables   loadTables
-	round    uint64 // since begin
-	backends []*loadOf
-	all      []*tables.Load        // of backends
-	used     map[uint32]uint64     // by the id of a service port: the last round in which it had connections
+	round    uint64                // since begin
+	listed   uint64                // the state of the tables that backends is of
+	backends []*loadOf             // by service port
+	ports    map[uint32][]*loadOf  // of backends, by the id of their service port
+	looks    int                   // the first of backends that is looked at next
+	used     map[uint32]uint64     // by the id of a service port: the last round in which it had connections; none where that is long ago
+	active   []*loadOf             // those of the ports of used
 	where    map[string]netip.Addr // a node's address
 
-	own   map[uint64]loadRow // what this node has of its own backends, but for connections that came by another node
+	local map[uint64]bool    // hashes of this node's own backends
+	own   map[uint64]loadRow // what this node has of these, but for connections that came by another node
 	ear   loadEar
 	taken takings                  // questions
 	asked map[uint64]*loadQuestion // by when they were sent: those that may be answered
@@ -55,8 +60,8 @@ type loads struct {
 type loadOf struct {
 	tables.Load
 	hash     uint64
-	answered uint32 // Answered in the last round
-	seen     bool   // answered is
+	answered uint32 // Answered, when it was looked at last
+	seen     bool   // it was
 	before   uint64 // Connections in the last round
 	known    bool   // before is
 	opened   uint32 // connections, in the last round
@@ -77,32 +82,18 @@ func newLoads() *loads { return &loads{ear: newLoadEar(), taken: takings{}} }
 func (l *loads) begin(t loadTables) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tables, l.round, l.backends, l.all, l.used, l.asked = t, 0, nil, nil, map[uint32]uint64{}, map[uint64]*loadQuestion{}
+	l.tables, l.round, l.used, l.asked = t, 0, map[uint32]uint64{}, map[uint64]*loadQuestion{}
+	l.list(nil)
+	l.listed = 0
 }
 
 // loadHash is what nodes call a backend by.
 func loadHash(b tables.Load) uint64 { return pairHash(b.Protocol.String(), b.Address.String()) }
 
-// follow says which nodes there are, and which backends of Services that balance by connections.
-func (l *loads) follow(nodes map[string][]netip.Addr, all []tables.Load) {
+// follow says which nodes there are. Backends are listed anew where the tables have others.
+func (l *loads) follow(nodes map[string][]netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	type id struct {
-		id         uint32
-		generation uint16
-	}
-	former := map[id]*loadOf{}
-	for _, b := range l.backends {
-		former[id{b.ID, b.Generation}] = b
-	}
-	l.backends, l.all = nil, nil
-	for i := range all {
-		b := &loadOf{Load: all[i], hash: loadHash(all[i])}
-		if was := former[id{b.ID, b.Generation}]; was != nil {
-			b.answered, b.seen, b.before, b.known = was.answered, was.seen, was.before, was.known
-		}
-		l.backends, l.all = append(l.backends, b), append(l.all, &b.Load)
-	}
 	l.where = make(map[string]netip.Addr, len(nodes))
 	for name, addresses := range nodes {
 		if len(addresses) > 0 {
@@ -110,6 +101,30 @@ func (l *loads) follow(nodes map[string][]netip.Addr, all []tables.Load) {
 		}
 	}
 	l.taken = l.taken.of(nodes)
+	if all, now := l.tables.Loads(l.listed); now != l.listed {
+		l.list(all)
+		l.listed = now
+	}
+}
+
+// list says which backends there are of Services that balance by connections. What is known of those that were there before stays.
+func (l *loads) list(all []tables.Load) {
+	former := make(map[uint32]*loadOf, len(l.backends))
+	for _, b := range l.backends {
+		former[b.ID] = b
+	}
+	l.backends, l.ports, l.local, l.looks = make([]*loadOf, 0, len(all)), map[uint32][]*loadOf{}, map[uint64]bool{}, 0
+	for i := range all {
+		b := former[all[i].ID]
+		if b == nil || b.Generation != all[i].Generation || b.Port != all[i].Port {
+			b = &loadOf{Load: all[i], hash: loadHash(all[i])}
+		}
+		b.Node, b.Local = all[i].Node, all[i].Local
+		l.backends, l.ports[b.Port] = append(l.backends, b), append(l.ports[b.Port], b)
+		if b.Local {
+			l.local[b.hash] = true
+		}
+	}
 }
 
 // next begins a round: it counts, tells the tables of this node's own backends, and gives what is to be asked. An error says that connections
@@ -118,38 +133,77 @@ func (l *loads) next(now time.Time) ([]*loadQuestion, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.round++
-	l.ear.forget(now)
+	l.ear.forget()
 	maps.DeleteFunc(l.asked, func(_ uint64, q *loadQuestion) bool { return l.round-q.round > 1 })
 	err := l.count()
 	l.tellOwn()
 	return l.questions(uint64(now.UnixNano())), err
 }
 
-// count brings this node's connections up to date. Counters are read of Services alone that have connections, or had some of late.
+// count brings this node's connections up to date, of Services alone that have some, or had some of late.
 func (l *loads) count() error {
-	l.tables.CountOpen(l.all)
-	var counted []*tables.Load
-	for _, b := range l.backends {
+	l.look()
+	if err := l.tables.CountOpened(loadsOf(l.active)); err != nil {
+		return err
+	}
+	l.own = map[uint64]loadRow{}
+	for _, b := range l.active {
+		l.counted(b)
+	}
+	return nil
+}
+
+// look finds the Services that have connections. Of those that had none of late some are looked at in turn, so that it takes no more time in a
+// cluster of very many backends.
+func (l *loads) look() {
+	l.open(l.active)
+	for left := min(loadLooks, len(l.backends)); left > 0; {
+		some := l.backends[l.looks:min(l.looks+left, len(l.backends))]
+		l.open(some)
+		left -= len(some)
+		l.looks = (l.looks + len(some)) % len(l.backends)
+	}
+	was := map[uint32]bool{}
+	for _, b := range l.active {
+		was[b.Port] = true
+	}
+	l.active = nil
+	for port, last := range l.used {
+		if l.round-last > loadUsed || l.ports[port] == nil {
+			delete(l.used, port)
+			forgetOpened(l.ports[port])
+			continue
+		}
+		if l.active = append(l.active, l.ports[port]...); !was[port] {
+			l.open(l.ports[port]) // all of them as of this round
+		}
+	}
+}
+
+// open counts the connections that are open, and notes which Services are used.
+func (l *loads) open(some []*loadOf) {
+	l.tables.CountOpen(loadsOf(some))
+	for _, b := range some {
 		if b.Open > 0 || b.seen && b.Answered != b.answered { // or all were over before anybody looked
 			l.used[b.Port] = l.round
 		}
 		b.answered, b.seen = b.Answered, true
 	}
-	for _, b := range l.backends {
-		if l.isUsed(b) {
-			counted = append(counted, &b.Load)
-		} else {
-			b.known, b.opened = false, 0
-		}
+}
+
+// forgetOpened has connections that are opened from now on be counted anew.
+func forgetOpened(all []*loadOf) {
+	for _, b := range all {
+		b.known, b.opened = false, 0
 	}
-	if err := l.tables.CountOpened(counted); err != nil {
-		return err
+}
+
+func loadsOf(some []*loadOf) []*tables.Load {
+	all := make([]*tables.Load, len(some))
+	for i, b := range some {
+		all[i] = &b.Load
 	}
-	l.own = map[uint64]loadRow{}
-	for _, b := range l.backends {
-		l.counted(b)
-	}
-	return nil
+	return all
 }
 
 // counted is what came of a count.
@@ -160,24 +214,18 @@ func (l *loads) counted(b *loadOf) {
 	if b.opened > 0 {
 		l.used[b.Port] = l.round
 	}
-	b.before, b.known = b.Connections, l.isUsed(b)
+	b.before, b.known = b.Connections, true
 	if b.Local {
 		own := l.own[b.hash]
 		l.own[b.hash] = loadRow{b.hash, own.open + b.Open - b.Carried, own.opened + b.opened}
 	}
 }
 
-// isUsed says whether the Service had connections of this node of late.
-func (l *loads) isUsed(b *loadOf) bool {
-	last, ever := l.used[b.Port]
-	return ever && l.round-last <= loadUsed
-}
-
 // tellOwn tells the tables what others have of this node's own backends. Here, a connection that came through the tunnel counts as this node's.
 func (l *loads) tellOwn() {
 	var all []tables.Others
-	for _, b := range l.backends {
-		if b.Local && l.isUsed(b) && l.hears() {
+	for _, b := range l.active {
+		if b.Local && l.hears() {
 			sum := l.ear.sums[b.hash]
 			all = append(all, b.others(loadRow{b.hash, capped(sum.open - min(sum.open, uint64(b.Carried))), capped(sum.opened)}, l.turns(0)))
 		}
@@ -204,9 +252,9 @@ func (l *loads) turns(questions int) uint64 {
 // questions are those of this round.
 func (l *loads) questions(now uint64) (all []*loadQuestion) {
 	at := map[netip.Addr]map[uint64][]*loadOf{}
-	for _, b := range l.backends {
+	for _, b := range l.active {
 		to, known := l.where[b.Node]
-		if b.Local || !known || !l.isUsed(b) {
+		if b.Local || !known {
 			continue
 		}
 		if at[to] == nil {
@@ -251,7 +299,7 @@ func (l *loads) takes(from netip.Addr, sent uint64, now time.Time) bool {
 	return l.taken.takes(from, sent, now)
 }
 
-// answer notes what a node has, and says what all others have; false: it is not to be answered.
+// answer notes what a node has of this one's backends, and says what all others have; false: it is not to be answered.
 func (l *loads) answer(from netip.Addr, m loadMessage, now time.Time) (loadMessage, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -261,7 +309,11 @@ func (l *loads) answer(from netip.Addr, m loadMessage, now time.Time) (loadMessa
 	l.taken[from] = taking{m.at, now}
 	out := loadMessage{answers: m.at}
 	for _, row := range m.rows {
-		l.ear.note(from, row, now)
+		if !l.local[row.backend] {
+			out.rows = append(out.rows, loadRow{row.backend, loadUnknown, 0})
+			continue
+		}
+		l.ear.note(from, row)
 		sum, said, own := l.ear.sums[row.backend], l.ear.said[from][row.backend], l.own[row.backend]
 		out.rows = append(out.rows, loadRow{row.backend, capped(sum.open - uint64(said.open) + uint64(own.open)), capped(sum.opened - uint64(said.opened) + uint64(own.opened))})
 	}
@@ -289,6 +341,9 @@ func (l *loads) told(from netip.Addr, m loadMessage) {
 	delete(l.asked, m.answers)
 	var all []tables.Others
 	for i, row := range m.rows {
+		if row.open == loadUnknown {
+			continue
+		}
 		for _, b := range q.of[i] {
 			all = append(all, b.others(row, q.turns))
 		}

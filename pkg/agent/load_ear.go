@@ -5,60 +5,56 @@ package agent
 import (
 	"maps"
 	"net/netip"
-	"time"
 )
 
-// loadEar is what other nodes said to have to backends of this one: of each node, and added up.
+// loadEar is what other nodes said to have to backends of this one: of each node, and added up. It takes memory by the backends of this node and the
+// nodes with connections to them.
 type loadEar struct {
-	said map[netip.Addr]map[uint64]loadSaid // by the node's address, and by the backend's hash
-	sums map[uint64]loadSum
+	round uint32
+	said  map[netip.Addr]map[uint64]loadSaid // by the node's address, and by the backend's hash
+	sums  map[uint64]loadSum
 }
 
-type loadSaid struct {
-	loadRow
-	at time.Time
-}
+// loadSaid is what was said in a round.
+type loadSaid struct{ open, opened, round uint32 }
 
 type loadSum struct{ open, opened uint64 }
 
 func newLoadEar() loadEar {
-	return loadEar{map[netip.Addr]map[uint64]loadSaid{}, map[uint64]loadSum{}}
+	return loadEar{said: map[netip.Addr]map[uint64]loadSaid{}, sums: map[uint64]loadSum{}}
 }
 
-// note has a node's row count in place of what it said before; not one more than a node may tell of.
-func (e loadEar) note(from netip.Addr, row loadRow, now time.Time) {
+// note has a node's row count in place of what it said before.
+func (e *loadEar) note(from netip.Addr, row loadRow) {
 	rows := e.said[from]
 	if rows == nil {
 		rows = map[uint64]loadSaid{}
 		e.said[from] = rows
 	}
-	was, known := rows[row.backend]
-	if !known && len(rows) >= loadKeptRows {
-		return
-	}
-	row.open, row.opened = min(row.open, loadMost), min(row.opened, loadMost)
-	e.add(was.loadRow, -1)
-	e.add(row, 1)
-	rows[row.backend] = loadSaid{row, now}
+	now := loadSaid{min(row.open, loadMost), min(row.opened, loadMost), e.round}
+	e.add(row.backend, rows[row.backend], -1)
+	e.add(row.backend, now, 1)
+	rows[row.backend] = now
 }
 
-// add counts a row in, or (-1) out.
-func (e loadEar) add(row loadRow, times int64) {
-	sum := e.sums[row.backend]
-	sum.open += uint64(int64(row.open) * times)
-	sum.opened += uint64(int64(row.opened) * times)
-	if e.sums[row.backend] = sum; sum == (loadSum{}) {
-		delete(e.sums, row.backend)
+// add counts what was said in, or (-1) out.
+func (e *loadEar) add(backend uint64, s loadSaid, times int64) {
+	sum := e.sums[backend]
+	sum.open += uint64(int64(s.open) * times)
+	sum.opened += uint64(int64(s.opened) * times)
+	if e.sums[backend] = sum; sum == (loadSum{}) {
+		delete(e.sums, backend)
 	}
 }
 
-// forget ends what was said long ago.
-func (e loadEar) forget(now time.Time) {
+// forget begins a round, and ends what was said long ago.
+func (e *loadEar) forget() {
+	e.round++
 	for from, rows := range e.said {
-		maps.DeleteFunc(rows, func(_ uint64, s loadSaid) bool {
-			old := now.Sub(s.at) > loadKept
+		maps.DeleteFunc(rows, func(backend uint64, s loadSaid) bool {
+			old := e.round-s.round > loadKept
 			if old {
-				e.add(s.loadRow, -1)
+				e.add(backend, s, -1)
 			}
 			return old
 		})

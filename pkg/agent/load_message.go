@@ -17,6 +17,9 @@ const (
 
 	// loadMost is as many connections as count, of those that one node says to have to a backend.
 	loadMost = 1 << 20
+
+	// loadUnknown is what an answer says of a backend that the answering node does not have.
+	loadUnknown = 1<<32 - 1
 )
 
 var loadMagic = [4]byte{'n', 'l', 'l', '1'}

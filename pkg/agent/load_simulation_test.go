@@ -30,12 +30,30 @@ type cluster struct {
 type member struct {
 	*loads
 	address netip.Addr
-	share   float64 // of the clients
+	share   float64       // of the clients
+	listed  []tables.Load // by its tables
+	state   uint64        // of what is listed
 	open    []tables.Load
+	looked  int             // times that the connections of a backend were looked at
 	hints   []tables.Others // that its tables have
 }
 
+// follows has its tables list these backends.
+func (m *member) follows(nodes map[string][]netip.Addr, all []tables.Load) {
+	m.listed = all
+	m.state++
+	m.follow(nodes)
+}
+
+func (m *member) Loads(since uint64) ([]tables.Load, uint64) {
+	if since == m.state {
+		return nil, since
+	}
+	return m.listed, m.state
+}
+
 func (m *member) CountOpen(all []*tables.Load) {
+	m.looked += len(all)
 	for _, l := range all {
 		l.Open, l.Answered = m.open[l.ID].Open, m.open[l.ID].Answered
 	}
@@ -93,7 +111,7 @@ func newCluster(clients, servers int) *cluster {
 			all = append(all, tables.Load{ID: uint32(id), Port: 1, Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(id)}), 80), Protocol: lb.TCP,
 				Node: node, Local: node == name})
 		}
-		m.follow(nodes, all)
+		m.follows(nodes, all)
 		c.members, c.at[m.address] = append(c.members, m), m
 	}
 	return c

@@ -213,7 +213,7 @@ func TestQuestionsAboutConnectionsAreBounded(t *testing.T) {
 		}
 	}
 	add("n1", loadRows+1)
-	m.follow(nodes, all)
+	m.follows(nodes, all)
 	sent, err := m.next(c.now)
 	if err != nil || len(sent)+len(mustNext(t, m, c.now)) != 2 || len(m.encoded(sent)) > loadSize {
 		t.Errorf("%d datagrams about %d backends of one node, %v", len(sent), loadRows+1, err)
@@ -221,7 +221,7 @@ func TestQuestionsAboutConnectionsAreBounded(t *testing.T) {
 	for _, name := range names[2:1800] {
 		add(name, 1)
 	}
-	m.follow(nodes, all)
+	m.follows(nodes, all)
 	asked := map[netip.Addr]int{}
 	for range loadTurns {
 		sent := mustNext(t, m, c.now)
@@ -235,15 +235,74 @@ func TestQuestionsAboutConnectionsAreBounded(t *testing.T) {
 	if len(asked) < loadQuestions*loadTurns-1 {
 		t.Errorf("%d nodes were asked", len(asked))
 	}
-	ear := newLoadEar()
-	for i := range uint64(loadKeptRows + 100) {
-		ear.note(c.members[1].address, loadRow{i, 1, 1}, c.now)
+}
+
+// A node keeps of others what they say of its own backends, and of others that it does not know; what was said is forgotten.
+func TestWhatIsKeptOfOthersIsBoundedByANodesOwnBackends(t *testing.T) {
+	one, _, server, now := trio()
+	for range loadHears + 1 {
+		mustNext(t, server, now)
 	}
-	if len(ear.sums) != loadKeptRows {
-		t.Errorf("%d backends of one node are kept", len(ear.sums))
+	question := loadMessage{at: uint64(now.UnixNano()), rows: []loadRow{{server.backends[0].hash, 5, 0}, {1, 7, 0}, {2, 9, 0}}}
+	answer, ok := server.answer(one.address, question, now)
+	if want := []loadRow{{question.rows[0].backend, 0, 0}, {1, loadUnknown, 0}, {2, loadUnknown, 0}}; !ok || !slices.Equal(answer.rows, want) {
+		t.Errorf("%v, %v is answered, want %v", answer.rows, ok, want)
 	}
-	if ear.forget(c.now.Add(loadKept + 1)); len(ear.sums)+len(ear.said) != 0 {
-		t.Errorf("%d backends and %d nodes are kept for ever", len(ear.sums), len(ear.said))
+	if len(server.ear.sums) != 1 || len(server.ear.said[one.address]) != 1 {
+		t.Errorf("kept are %v of %v", server.ear.sums, server.ear.said)
+	}
+	one.open[1].Open = 1
+	asked := one.asks(t, server, now, false)
+	one.told(server.address, loadMessage{answers: asked[0].loadMessage.at, rows: []loadRow{{asked[0].rows[0].backend, loadUnknown, 0}}})
+	if one.hints[1].ID != 0 {
+		t.Errorf("%+v is told of a backend that its node does not know", one.hints[1])
+	}
+	for range loadKept + 1 {
+		mustNext(t, server, now)
+	}
+	if len(server.ear.sums)+len(server.ear.said) != 0 {
+		t.Errorf("%v of %v is kept for ever", server.ear.sums, server.ear.said)
+	}
+}
+
+// Of very many backends without connections some are looked at in a round, and all by and by; a Service that is used is looked at in each.
+func TestServicesWithoutConnectionsAreLookedAtInTurn(t *testing.T) {
+	const services, each = 4 * loadLooks / 10, 10
+	nodes, _ := nodesOf(2)
+	c := newCluster(1, 1)
+	m := c.members[0]
+	var all []tables.Load
+	m.open = make([]tables.Load, services*each+1)
+	for id := 1; id < len(m.open); id++ {
+		all = append(all, tables.Load{ID: uint32(id), Port: uint32(1 + (id-1)/each), Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(id >> 16), byte(id >> 8), byte(id)}), 80), Node: "n1"})
+	}
+	m.follows(nodes, all)
+	m.open[len(all)].Open, m.open[1].Open = 1, 1
+	rounds := 0
+	for rows := 0; rows < 2*each; rounds++ {
+		m.looked = 0
+		rows = 0
+		for _, q := range mustNext(t, m, c.now) {
+			rows += len(q.rows)
+		}
+		if m.looked > loadLooks+4*each {
+			t.Fatalf("%d backends are looked at in round %d", m.looked, rounds)
+		}
+		if rounds > 8 {
+			t.Fatalf("%d backends are asked about, want %d", rows, 2*each)
+		}
+	}
+	m.open[len(all)-1].Open = 7
+	for _, q := range mustNext(t, m, c.now) {
+		for i, row := range q.rows {
+			if q.of[i][0].ID == uint32(len(all)-1) && row.open != 7 {
+				t.Errorf("told of %+v, want 7", row)
+			}
+		}
+	}
+	before := m.backends[0]
+	if m.follows(nodes, all[:each]); m.backends[0] != before || len(mustNext(t, m, c.now)) != 1 || len(m.active) != each || len(m.used) != 1 {
+		t.Errorf("%d backends of %d Services are asked about once the others are gone", len(m.active), len(m.used))
 	}
 }
 
@@ -284,11 +343,7 @@ func TestNodesTellEachOtherOfConnectionsOverSockets(t *testing.T) {
 		key := map[bool]string{true: anotherKey, false: oneKey}[i == 2]
 		h := newHeartbeats(Options{NodeName: fmt.Sprint("n", i), TunnelKeyFile: "key", CarryPort: port - 1}, nil, func() []hearsayKey { return hearsayKeys([]string{key}) })
 		h.loads = m.loads
-		var backends []tables.Load
-		for _, l := range m.all {
-			backends = append(backends, *l)
-		}
-		m.follow(nodes, backends)
+		m.follow(nodes)
 		m.address = nodes[fmt.Sprint("n", i)][0]
 		if err := h.tellers.open([]netip.Addr{m.address}, hearsayPort(h.port), func(s *net.UDPConn) { go h.listen(s) }); err != nil {
 			t.Fatal(err)

@@ -103,7 +103,8 @@ func (w world) byLoad() lb.Decision {
 // tellOthers has backends compared by what other nodes have as well.
 func (b *bench) tellOthers() {
 	var all []maps.Others
-	for _, l := range b.tables.Loads() {
+	loads, _ := b.tables.Loads(0)
+	for _, l := range loads {
 		all = append(all, maps.Others{ID: l.ID, Generation: l.Generation, Open: 1000, Unsure: 1})
 	}
 	b.tables.TellOthers(all)

@@ -47,12 +47,13 @@ type Others struct {
 	Unsure     uint32
 }
 
-// Loads lists the backends that take connections of Services that balance by connections. It takes time with the number of Services.
-func (t *Tables) Loads() (all []Load) {
+// Loads lists the backends that take connections of Services that balance by connections, those of a service port side by side, if they may be
+// others than they were when it returned since as now. It takes time with the number of Services then.
+func (t *Tables) Loads(since uint64) (all []Load, now uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return nil
+	if t.closed || since == t.loads {
+		return nil, since
 	}
 	for p := range t.portsByLoad() {
 		for i := range p.backends {
@@ -62,7 +63,14 @@ func (t *Tables) Loads() (all []Load) {
 			}
 		}
 	}
-	return all
+	return all, t.loads
+}
+
+// loadsChange is that the backends of a Service may change, which Loads lists if it balances by connections.
+func (t *Tables) loadsChange(s *service) {
+	if s.balancing == lb.BalanceLeastConnections {
+		t.loads++
+	}
 }
 
 // CountOpen brings the connections that are open, and whether some were answered, up to date, but for backends whose ids are other endpoints' by now.

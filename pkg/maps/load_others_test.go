@@ -59,15 +59,23 @@ func TestLoadsAreThoseOfServicesThatBalanceByConnections(t *testing.T) {
 	s := memoryStore(tinySizes())
 	b := newBench(t, s)
 	b.apply(t, made(1, active(1)...))
-	if all := b.Loads(); all != nil {
-		t.Errorf("loads %+v of a Service that does not ask for it", all)
+	all, state := b.Loads(0)
+	if all != nil || state == 0 {
+		t.Errorf("loads %+v of a Service that does not ask for it, %d", all, state)
+	}
+	b.apply(t, made(1, active(1, 2)...))
+	if _, now := b.Loads(state); now != state {
+		t.Error("they are listed again for a Service that does not ask for it")
 	}
 	d := made(2, append(active(2), ep{host: 3, state: lb.Active, near: lb.TierNode}, ep{host: 4, state: lb.Quiet, near: lb.TierCluster})...)
 	d.Balancing = lb.BalanceLeastConnections
 	b.apply(t, d)
-	all := b.Loads()
+	all, state = b.Loads(state)
 	if len(all) != 2 || all[0].Local || !all[1].Local || all[0].Node != "n2" || all[1].Address != hostAddress(3) || all[1].Protocol != lb.TCP {
 		t.Fatalf("loads %+v", all)
+	}
+	if again, now := b.Loads(state); again != nil || now != state {
+		t.Error("they are listed again though nothing changed")
 	}
 	near := all[1].ID
 	for place := range uint32(3) {
@@ -91,6 +99,11 @@ func TestLoadsAreThoseOfServicesThatBalanceByConnections(t *testing.T) {
 	s.addOpen(near, 1)
 	if count(); all[1].Open != 3 {
 		t.Errorf("loads of an id that is another endpoint's %+v", all)
+	}
+	d.Balancing = ""
+	b.apply(t, d)
+	if all, now := b.Loads(state); all != nil || now == state {
+		t.Errorf("loads %+v of a Service that asks for it no more, %d", all, now)
 	}
 }
 

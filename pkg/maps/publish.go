@@ -76,6 +76,7 @@ func (t *Tables) tellAgain(stats *Stats) {
 
 func (t *Tables) apply(d *lb.Decision) (Stats, error) {
 	s := t.service(d.Service)
+	t.loadsChange(s)
 	s.ejection, s.keepLost, s.balancing = d.Ejection, d.KeepLost, d.Balancing
 	t.applying = s
 	defer func() { t.applying = nil }()
@@ -148,6 +149,7 @@ func (t *Tables) caughtUp(s *service) {
 }
 
 func (t *Tables) publish(s *service, d *lb.Decision, wanted []wish) (Stats, error) {
+	t.loadsChange(s)
 	c, err := t.prepare(s, d, wanted)
 	if full := (*FullError)(nil); errors.As(err, &full) {
 		return Stats{Backends: t.settleStates(s, d)}, err

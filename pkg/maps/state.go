@@ -58,6 +58,7 @@ type Tables struct {
 	recounting *recount         // of the connections that count, while it goes on
 	drifts     map[uint32]int32 // by backend: connections that the last recount found beyond those that are counted
 	carried    map[uint32]int32 // by backend: connections that count and came through the tunnel, as the last recount found them
+	loads      uint64           // another one when Loads may list others; never 0
 	config     *Config          // as told last; nil: not yet
 
 	tunnelNodes map[string]*named // that have a number for the tunnel's sake

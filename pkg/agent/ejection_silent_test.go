@@ -124,7 +124,6 @@ func TestTheBackendsOfASilentNodeAreLeftOutUntilItIsHeard(t *testing.T) {
 	}
 }
 
-// Who cannot ask knows nothing: a node whose backends this one cannot connect to is not left out, before it can.
 // Clients had found one of a silent node's backends before: no connection tries it while the node's time lasts.
 func TestABackendOfASilentNodeThatWasLeftOutBeforeIsTriedAsLateAsTheOthers(t *testing.T) {
 	underSilence(t, lb.EjectionOn, 3, func(s *silentRack) {
@@ -139,6 +138,7 @@ func TestABackendOfASilentNodeThatWasLeftOutBeforeIsTriedAsLateAsTheOthers(t *te
 	})
 }
 
+// Who cannot ask knows nothing: a node whose backends this one cannot connect to is not left out, before it can.
 func TestASilentNodeWhoseBackendsCannotBeAskedIsNotLeftOut(t *testing.T) {
 	underSilence(t, lb.EjectionOn, 100, func(s *silentRack) {
 		s.set(func() { s.cannot = true })

@@ -242,12 +242,13 @@ func (p *pulse) heard(from netip.Addr, mark uint64) bool {
 	return false
 }
 
-// judge says who has become silent, and who is that no more. over: the round is. Where this node hears nobody at all, it is the one that is cut off,
-// and nobody becomes silent.
+// judge says who has become silent, and who is that no more. over: the round is. Where this node hears nobody of several, it is the one that is cut
+// off, and nobody becomes silent. Of two nodes alone none can tell; the other's backends cannot be reached either way, and are asked before anything
+// is made of it.
 func (p *pulse) judge(over bool) (news []pulseNews) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	hears := false
+	hears := len(p.order) == 1
 	for _, q := range p.peers {
 		hears = hears || q.answered && q.heard == p.round
 	}

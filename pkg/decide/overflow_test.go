@@ -69,7 +69,7 @@ func (z zonal) loads(t failing) (perZone map[string]float64, left float64) {
 	return perZone, left
 }
 
-// Nine of ten zones have their part of the endpoints, one has half of it: its endpoints get 1.2 times the fair part with an overflow of
+// F5: nine of ten zones have their part of the endpoints, one has half of it: its endpoints get 1.2 times the fair part with an overflow of
 // 20 %, and twice as much without.
 func TestAnOverflowBoundsWhatAZonesEndpointsGet(t *testing.T) {
 	z := zonal{margin: 20, backs: map[string]int{"a": 5}}
@@ -93,7 +93,7 @@ func TestAnOverflowBoundsWhatAZonesEndpointsGet(t *testing.T) {
 	}
 }
 
-// Whatever the zones are: no endpoint gets more than its fair part and the margin, and no more leaves the zones than has to.
+// F5: whatever the zones are: no endpoint gets more than its fair part and the margin, and no more leaves the zones than has to.
 func TestAnOverflowSharesOutWhatIsTooMuchAndNoMore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		z := zonal{margin: rapid.Uint16Range(0, 100).Draw(t, "margin"), backs: map[string]int{}}

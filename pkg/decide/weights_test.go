@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Weight 0 takes an endpoint out of every choice, as if it were not ready; what is left decides about hints and tiers.
+// F5: weight 0 takes an endpoint out of every choice, as if it were not ready; what is left decides about hints and tiers.
 func TestAnEndpointOfWeightZeroGetsNoNewConnections(t *testing.T) {
 	const hints = `
 		10.1.0.1 ready node=n1 zone=a forZone=a weight=0

@@ -22,7 +22,7 @@ func (b *bench) recount() {
 	}
 }
 
-// Counts that are wrong, whatever came about, are right after two walks of the flow table: those of a restart too. A walk alone corrects
+// F6: counts that are wrong, whatever came about, are right after two walks of the flow table: those of a restart too. A walk alone corrects
 // nothing, as connections come and go while it takes its time.
 func TestARecountMakesCountsWhatTheFlowTableHas(t *testing.T) {
 	store := memoryStore(tinySizes())

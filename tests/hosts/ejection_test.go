@@ -192,7 +192,7 @@ func (s *stage) leavesOut(of *service, dead, other *lab.Pod, six bool) {
 	}
 }
 
-// A node has lost its power. Connections to two Services find that out; nobody goes to the third one's server there, and it is left out as well.
+// F4: a node has lost its power. Connections to two Services find that out; nobody goes to the third one's server there, and it is left out as well.
 func TestANodeThatIsSilentIsLeftOutForServicesThatNobodyAskedYet(t *testing.T) {
 	s := newStage(t, options{})
 	other := s.cluster.pod(0, "other")

@@ -285,7 +285,7 @@ func TestAffinityLeavesABackendOut(t *testing.T) {
 	}, lb.TCP)
 }
 
-// However it came about that no other is left.
+// F2: however it came about that no other is left.
 func TestWhereAllAreLeftOutAllAreTried(t *testing.T) {
 	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(webTiers(w, w.tier(8080, 2, 3, 4)))
@@ -364,7 +364,7 @@ func TestAnotherEndpointsTimeIsNotItsOwn(t *testing.T) {
 	}, lb.TCP)
 }
 
-// A client that never goes on after an answer, and one that floods: each answer counts, whatever the client makes of it.
+// F3: a client that never goes on after an answer, and one that floods: each answer counts, whatever the client makes of it.
 func TestClientsThatNeverGoOnAreNoEvidence(t *testing.T) {
 	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(webTiers(w, w.tier(8080, 2, 3, 4)))
@@ -389,7 +389,7 @@ func TestClientsThatNeverGoOnAreNoEvidence(t *testing.T) {
 	}, lb.TCP)
 }
 
-// A twentieth of all packets is lost, of SYNs and of answers, and servers get twenty connections in the second that a SYN waits.
+// F3: a twentieth of all packets is lost, of SYNs and of answers, and servers get twenty connections in the second that a SYN waits.
 func TestLossIsNoEvidence(t *testing.T) {
 	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(webTiers(w, w.tier(8080, 2, 3, 4)))

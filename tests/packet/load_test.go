@@ -403,7 +403,7 @@ func lessThanMayHaveChangedDoesNotCount(t *testing.T, r *rig, w world, a, b neti
 	r.recount()
 }
 
-// Random histories of connections in a small table, which evicts some of them: what is counted is always what entries say that they count,
+// F6: random histories of connections in a small table, which evicts some of them: what is counted is always what entries say that they count,
 // and after a recount that is the open ones.
 func TestRandomHistoriesCountConnectionsAsTheFlowTableHasThem(t *testing.T) {
 	forEachDoor(t, withSets(8), func(t *testing.T, r *rig, w world) {

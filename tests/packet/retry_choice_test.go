@@ -14,7 +14,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// Whatever tiers a service has, and whichever of its backends do not serve: each SYN that comes again goes to the nearest backend that it
+// F1: whatever tiers a service has, and whichever of its backends do not serve: each SYN that comes again goes to the nearest backend that it
 // has not been to, until it has been to four or to all; then it stays.
 func TestASYNThatComesAgainGoesToTheNearestBackendThatItHasNotBeenTo(t *testing.T) {
 	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {

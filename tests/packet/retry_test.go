@@ -96,6 +96,7 @@ func webTiers(w world, tiers ...[]netip.AddrPort) lb.Decision {
 	return w.decide(service{name: "web", address: at(w.vip(10), 80), tiers: tiers})
 }
 
+// F1: a SYN that comes again goes to another backend.
 func TestASYNThatNobodyAnswersGoesToAnotherBackend(t *testing.T) {
 	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(webTiers(w, w.tier(8080, 2, 3, 4, 5, 6, 7)))

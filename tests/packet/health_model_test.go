@@ -16,11 +16,35 @@ import (
 // judged is what is to be known of a backend, by the rules that ARCHITECTURE.md says in words. Times are those of the history.
 type judged struct {
 	unanswered int
+	ahead      int // of these, counted before their SYNs come again
 	first      int // client
 	several    bool
 	began      time.Duration // the SYN of the first of them
 	answered   time.Duration // last; below 0: never
 	out        bool
+	waits      awaited
+}
+
+// awaited are connections that have begun since a backend's last answer.
+type awaited struct {
+	connections int
+	first       int // client
+	several     bool
+	began       time.Duration // the first of them
+}
+
+// awaitedFor is how long a backend answers nobody before the agent is told: longer than any step takes, so that only histories' own time counts.
+const awaitedFor = 10 * time.Second
+
+func enough(connections int, several bool) bool {
+	return several && connections >= 3 || connections >= 5
+}
+
+// begin forgets evidence that is old, or from before an answer.
+func (j *judged) begin(now time.Duration) {
+	if now-j.began > time.Minute || j.answered >= j.began {
+		j.unanswered, j.ahead = 0, 0
+	}
 }
 
 // unansweredSYN counts a SYN that nobody answered. True: the agent is to be told.
@@ -28,15 +52,40 @@ func (j *judged) unansweredSYN(client int, sent, now time.Duration) (tells bool)
 	if j.answered >= sent {
 		return false // it lives: the SYN was lost
 	}
-	if now-j.began > time.Minute || j.answered >= j.began {
-		j.unanswered = 0
-	}
-	if j.unanswered == 0 {
-		j.began, j.first, j.several = sent, client, false
+	if j.begin(now); j.unanswered == 0 {
+		j.began, j.first, j.several, j.ahead = sent, client, false, 0
 	}
 	j.several = j.several || client != j.first
-	j.unanswered++
-	return !j.out && (j.several && j.unanswered >= 3 || j.unanswered >= 5)
+	if j.ahead > 0 {
+		j.ahead--
+	} else {
+		j.unanswered++
+	}
+	return !j.out && enough(j.unanswered, j.several)
+}
+
+// awaits counts a connection that begins. True: the agent is to be told, before any SYN comes again.
+func (j *judged) awaits(client int, now time.Duration) (tells bool) {
+	w := &j.waits
+	if j.answered >= 0 && now-j.answered < time.Second/8 {
+		return false
+	}
+	if w.connections == 0 || now-w.began > time.Minute || j.answered >= w.began {
+		*w = awaited{1, client, false, now}
+		return false
+	}
+	w.connections++
+	w.several = w.several || client != w.first
+	if now-w.began < awaitedFor || !enough(w.connections, w.several) {
+		return false
+	}
+	if j.begin(now); j.out {
+		return false
+	}
+	if j.unanswered < w.connections {
+		j.unanswered, j.ahead, j.began, j.first, j.several = w.connections, w.connections, w.began, w.first, w.several
+	}
+	return true
 }
 
 // history is what happens to four backends, in the programs and beside them.
@@ -49,6 +98,7 @@ type history struct {
 	judged  map[netip.AddrPort]*judged
 	said    []string
 	clients []int
+	tells   bool // the agent is to be told in this step
 	began   time.Time
 }
 
@@ -62,7 +112,17 @@ func (h *history) slow() bool { return time.Since(h.began) > slowHistory }
 func (h *history) wait(d time.Duration) {
 	h.Helper()
 	h.later(d)
+	h.awaitedFor(d)
 	h.now += d
+}
+
+// comes has a connection of a client begin at a backend.
+func (h *history) comes(client int, backend netip.AddrPort) {
+	h.Helper()
+	if h.judged[backend].out {
+		h.Fatalf("%v: a connection comes to %s, which is left out", h.said, backend)
+	}
+	h.tells = h.judged[backend].awaits(client, h.now) || h.tells
 }
 
 // open begins connections until one comes to the backend. None comes to one that is left out.
@@ -71,10 +131,7 @@ func (h *history) open(client int, backend netip.AddrPort) talk {
 	for range 1000 {
 		h.port++
 		c := h.start(h.packet(at(h.pod(client), h.port), at(h.vip(10), 80)))
-		if h.judged[c.out.dst].out {
-			h.Fatalf("%v: a connection comes to %s, which is left out", h.said, c.out.dst)
-		}
-		if c.out.dst == backend {
+		if h.comes(client, c.out.dst); c.out.dst == backend {
 			return c
 		}
 	}
@@ -103,16 +160,12 @@ func (h *history) silence(backend netip.AddrPort, alive bool) {
 	h.wait(25 * time.Second)
 	if alive {
 		h.answers(backend, other)
+		h.wait(time.Second)
 	}
-	tells := false
 	for i, c := range waiting {
-		if next := c.again(h.rig, 0, "translate_retry"); h.judged[next.out.dst].out {
-			h.Errorf("%v: a SYN that comes again goes to %s, which is left out", h.said, next.out.dst)
-		}
-		tells = j.unansweredSYN(of[i], sent, h.now) || tells
-	}
-	if told := h.told(); len(told) > 0 != tells && !h.slow() {
-		h.Errorf("%v: told of %v, want %v", h.said, told, tells)
+		next := c.again(h.rig, 0, "translate_retry")
+		h.tells = j.unansweredSYN(of[i], sent, h.now) || h.tells
+		h.comes(of[i], next.out.dst)
 	}
 }
 
@@ -142,6 +195,8 @@ func (h *history) step(backend netip.AddrPort) {
 	h.Helper()
 	j, what := h.judged[backend], h.random.IntN(8)
 	h.said = append(h.said, fmt.Sprint(what, " at ", backend))
+	h.tells = false
+	h.editHealth(func(_ uint32, b *bpf.NearlbBackendHealth) { b.Told = 0 }) // what a second keeps back is told in each step
 	switch {
 	case what == 0:
 		h.wait(100 * time.Second)
@@ -159,9 +214,12 @@ func (h *history) step(backend netip.AddrPort) {
 	h.evict()
 }
 
-// check compares what the programs know with the model.
+// check compares what the programs know, and told, with the model.
 func (h *history) check() {
 	h.Helper()
+	if told := h.told(); len(told) > 0 != h.tells {
+		h.Fatalf("%v: told of %v, want %v", h.said, told, h.tells)
+	}
 	for backend, j := range h.judged {
 		e := h.health(backend)
 		clients := min(j.unanswered, 1)
@@ -177,7 +235,8 @@ func (h *history) check() {
 // Histories of answers, silence and of being left out, drawn at random, are judged by the programs as by a model that has no hash, no clock and
 // no processors.
 func TestRandomHistoriesOfBackendsAreJudgedByTheRules(t *testing.T) {
-	forEachOf(t, bpf.Options{}, worlds(lb.TCP), func(t *testing.T, r *rig, w world) {
+	knobs := map[string]any{"awaited_milliseconds": uint32(awaitedFor / time.Millisecond)}
+	forEachOf(t, bpf.Options{Knobs: knobs}, worlds(lb.TCP), func(t *testing.T, r *rig, w world) {
 		for seed := range uint64(16) {
 			h := r.newHistory(w, seed)
 			for range 8 {
@@ -200,7 +259,9 @@ func (r *rig) newHistory(w world, seed uint64) *history {
 	h := &history{rig: r, world: w, random: rand.New(rand.NewPCG(seed, 1)), port: 20000, judged: map[netip.AddrPort]*judged{}, clients: []int{1, 9}, began: time.Now()}
 	for _, b := range backends {
 		h.judged[b] = &judged{answered: -1}
-		h.begins(b)
+		s := h.begins(b)
+		check(r, r.objects.AwaitedBackends.Put(s.ID%r.objects.AwaitedBackends.MaxEntries(), &bpf.NearlbAwaitedBackend{}))
 	}
+	h.told() // of histories before
 	return h
 }

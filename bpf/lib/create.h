@@ -246,8 +246,9 @@ static __always_inline enum insert create_flow(struct __sk_buff *skb, struct wor
 }
 
 /* What follows from an insertion. A direct flow need not be remembered. */
-static __always_inline struct step create_made(const struct flow *flow, enum insert result, enum verdict verdict)
+static __always_inline struct step create_made(const struct work *work, enum insert result, enum verdict verdict)
 {
+	const struct flow *flow = &work->in.flow;
 	bool direct = flow->flags & FLOW_DIRECT;
 
 	if (result == INSERT_FULL)
@@ -263,7 +264,7 @@ static __always_inline struct step create_made(const struct flow *flow, enum ins
 							 : step_translate(VERDICT_TRANSLATE_DIRECT);
 	if (verdict != VERDICT_TRANSLATE_RECOVER && verdict != VERDICT_TRANSLATE_UNCARRIED) { /* counted before */
 		count_connection(flow->service, flow->backend);
-		if (flow->protocol == IPPROTO_TCP)
+		if (flow->protocol == IPPROTO_TCP && is_plain_syn(&work->packet))
 			health_awaits(flow);
 	}
 	if (verdict != VERDICT_TRANSLATE_RECOVER && flow->protocol == IPPROTO_TCP)
@@ -497,5 +498,5 @@ static __always_inline struct step forward_create(struct __sk_buff *skb, struct 
 	/* read again behind the barrier: the verifier has forgotten it by then, and goes through the insertion once */
 	handed(skb)->slow.verdict = step.verdict;
 	asm volatile("" ::: "memory");
-	return create_made(&work->in.flow, create_flow(skb, work), handed(skb)->slow.verdict);
+	return create_made(work, create_flow(skb, work), handed(skb)->slow.verdict);
 }

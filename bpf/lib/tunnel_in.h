@@ -469,7 +469,7 @@ static __always_inline struct step tunnel_create(struct __sk_buff *skb, struct w
 		return step;
 	handed(skb)->slow.verdict = step.verdict; /* as in forward_create */
 	asm volatile("" ::: "memory");
-	return create_made(&work->in.flow, create_flow(skb, work), handed(skb)->slow.verdict);
+	return create_made(work, create_flow(skb, work), handed(skb)->slow.verdict);
 }
 
 /* The flow is to a backend of this node, and to the one that the other node has chosen where the connection is new. */

@@ -150,3 +150,23 @@ func TestOneBackendIsAwaitedInASlot(t *testing.T) {
 		}
 	}, lb.TCP)
 }
+
+// A SYN with FIN or RST gets no answer of a server that lives: nobody waits for one.
+func TestASYNWithOtherFlagsIsNotAwaited(t *testing.T) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		for _, flags := range []string{"SF", "SR"} {
+			r.publish(webTiers(w, w.tier(8080, 2)))
+			r.forgetHealth()
+			for port := range uint16(10) {
+				if port == 9 {
+					r.awaitedFor(retryAfter)
+				}
+				r.expect(fromPod, w.packet(at(w.pod(1), 41000+port), at(w.vip(10), 80)).with(flags, ""), "translate_balance")
+			}
+			if told := r.told(); len(told) != 0 {
+				t.Errorf("%s: told of %v", flags, told)
+			}
+			r.evict()
+		}
+	}, lb.TCP)
+}

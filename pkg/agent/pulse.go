@@ -17,12 +17,13 @@ import (
 // A node asks others by hellos of the tunnel whether they are there; the other node's programs answer, with an agent or without one. A round of
 // questions begins each second, and has five parts. Who has answered one question and then none of three rounds is silent.
 const (
-	pulseParts   = 5   // of a round: who has missed one is asked in each
-	pulseMissed  = 3   // rounds
-	pulsePeers   = 64  // nodes that are asked in each round
-	pulseLeast   = 3   // as many nodes are asked, with backends or without: somebody has to witness that this node hears at all
-	pulseFurther = 10  // of the other nodes, so many are asked in a round, one after the other
-	pulseMost    = 256 // nodes at most are asked in a round, however many are silent
+	pulseParts   = 5    // of a round: who has missed one is asked in each
+	pulseMissed  = 3    // rounds
+	pulsePeers   = 64   // nodes that are asked in each round
+	pulseLeast   = 3    // as many nodes are asked, with backends or without: somebody has to witness that this node hears at all
+	pulseFurther = 10   // of the other nodes, so many are asked in a round, one after the other
+	pulseMost    = 256  // nodes at most are asked in a round, however many are silent
+	pulseKnown   = 4096 // nodes at most are known that may come to be asked
 )
 
 // pulse knows who answers: who is asked, and what comes of that. It has neither sockets nor a clock.
@@ -101,11 +102,22 @@ func (p *pulse) follow(nodes map[string][]netip.Addr, used []string) (news []pul
 	for name, was := range p.peers {
 		if peers[name] == nil && was.silent {
 			news = append(news, pulseNews{name, pulseUnused})
-			p.known[name] = false
+			p.know(name, false)
 		}
 	}
 	p.peers, p.order, p.at, p.near = peers, order, at, min(len(order), pulsePeers)
 	return news
+}
+
+// know notes a node that may come to be a peer, in the place of any other where there are too many: nodes come and go for as long as an agent runs.
+func (p *pulse) know(name string, out bool) {
+	for old := range p.known {
+		if len(p.known) < pulseKnown {
+			break
+		}
+		delete(p.known, old)
+	}
+	p.known[name] = out
 }
 
 // taken says whether a node has an address.
@@ -314,7 +326,7 @@ func (p *pulse) remember(nodes []string) (news []pulseNews) {
 		if q := p.peers[name]; q != nil {
 			news = append(news, q.stays(name))
 		} else {
-			p.known[name] = true
+			p.know(name, true)
 		}
 	}
 	return news

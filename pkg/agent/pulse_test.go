@@ -367,6 +367,18 @@ func TestWhatIsKnownOfANodeThatIsNotAskedIsForgottenOnceItIs(t *testing.T) {
 	}
 }
 
+// Nodes of a cluster that grows and shrinks die silent for years: so many are known, and no more.
+func TestNodesThatDiedSilentAreNotKnownForEver(t *testing.T) {
+	r := newRhythm(2)
+	for i := range 2 * pulseKnown {
+		r.peers[fmt.Sprint("gone", i)] = &peer{silent: true}
+		r.follow(nil, nil)
+	}
+	if len(r.known) != pulseKnown {
+		t.Errorf("%d nodes are known, want %d", len(r.known), pulseKnown)
+	}
+}
+
 // Whatever arrives is taken for an answer only if it is one byte for byte, but for what nodes that come later may say.
 func FuzzHelloAnswer(f *testing.F) {
 	keyed := tables.Cookies{Asked: true, Sent: 5, Accepted: [2]uint64{5, 7}}

@@ -29,7 +29,7 @@ func FromEnvironment(flags *pflag.FlagSet, only ...string) error {
 			return
 		}
 		if err := flags.Set(flag.Name, value); err != nil {
-			bad = Usagef("environment %s=%q: %w", name, value, err)
+			bad = Usagef("environment %s=%q: %w", name, value, plainly(err))
 		}
 		if len(only) > 0 {
 			flag.Changed = false // it stands back where the command line asks for what excludes it

@@ -16,7 +16,7 @@ import (
 // Prepare has the commands of a program's tree answer as all do: wrong flags are bad usage, help is 80 columns wide, and errors are Run's to print.
 func Prepare(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return UsageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return UsageError{plainly(err)} })
 	root.SetUsageFunc(func(c *cobra.Command) error { return writeUsage(c.OutOrStderr(), c) })
 }
 

@@ -58,7 +58,10 @@ differently, and which part of their new connections goes to other backends.`,
 		if !diff {
 			return command.NoArguments(cmd, args)
 		}
-		if len(args) != 2 || len(objects.Files) > 0 || args[0] == args[1] {
+		if len(args) == 2 && args[0] == args[1] {
+			return command.Usagef("--diff: %q is named twice: want what there was, and what there will be", args[0])
+		}
+		if len(args) != 2 || len(objects.Files) > 0 {
 			return command.Usagef("--diff: want two files or directories, the former first, and no --filename")
 		}
 		return nil

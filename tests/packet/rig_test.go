@@ -91,8 +91,14 @@ func withoutUse(o bpf.Options) (programs []string) {
 	if !o.XDPOpens {
 		programs = append(programs, bpf.NearlbProgFromNetFast, bpf.NearlbProgTunnelOpened)
 	}
+	if few && !plain(o) { // what a plain rig has is verified the same with any knob
+		programs = append(programs, bpf.NearlbProgSockConnect4, bpf.NearlbProgSockConnect6, bpf.NearlbProgSockSendmsg4, bpf.NearlbProgSockSendmsg6)
+	}
 	return programs
 }
+
+// plain says that nothing about the programs was asked for: all such rigs load the same ones.
+func plain(o bpf.Options) bool { return len(o.Knobs) == 0 && !o.Trace && !o.XDPOpens }
 
 func newRig(t testing.TB, o bpf.Options) *rig {
 	t.Helper()
@@ -100,10 +106,10 @@ func newRig(t testing.TB, o bpf.Options) *rig {
 	if o.Sizes == (bpf.Sizes{}) {
 		o.Sizes = small()
 	}
-	o.XDP, o.XDPWays = !few || o.XDPOpens || strings.Contains(t.Name(), "XDP"), 4096 // a test has few flows, and looks at all ways
+	o.XDP, o.XDPWays = !few || o.XDPOpens || plain(o), 4096 // a test has few flows, and looks at all ways
 	o.Without = withoutUse(o)
 	objects := loaded(t, unhastily(o))
-	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, began: bpf.Jiffies(), noXDP: !o.XDP, xdpOpens: o.XDPOpens}
+	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, began: bpf.Jiffies(), noXDP: few && !o.XDPOpens && !strings.Contains(t.Name(), "XDP"), xdpOpens: o.XDPOpens}
 	r.serveXDP()
 	r.counted = r.counters()
 	return r

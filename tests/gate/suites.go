@@ -94,7 +94,7 @@ var suites = []suite{
 	{name: "fresh", about: "what go generate writes is what is committed", warm: 24, fresh: 25, command: []string{"bash", "tests/fresh.sh"}},
 	{name: "race", about: "other packages with goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 35,
 		command: append(test("-race"), concurrent...)},
-	{name: "packets", about: "packets through the real programs", after: []string{"compile"}, env: []string{privileged, "RAPID_CHECKS=25"}, warm: 95,
+	{name: "packets", about: "packets through the real programs", after: []string{"compile"}, env: []string{privileged, roomy, "RAPID_CHECKS=25"}, warm: 95,
 		command: test("./tests/packet", "./tests/sockets", "./tests/differential")},
 	{name: "kube", about: "installed on a whole cluster with kubelets, updated and removed, under traffic", after: []string{"compile-modules"}, dir: "tests/cluster",
 		env: []string{privileged, "NEARLB_KUBE=1"}, warm: 19, command: test("-v", "./kube")},

@@ -22,6 +22,7 @@
 #include "lib/tunnel_in.h"
 #include "lib/work.h"
 #include "lib/xdp.h"
+#include "lib/xdp_tunnel.h"
 
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
@@ -100,6 +101,18 @@ SEC("xdp")
 int from_net_xdp(struct xdp_md *ctx)
 {
 	return xdp_from_net(ctx);
+}
+
+SEC("xdp")
+int xdp_tunnel_out(struct xdp_md *ctx)
+{
+	return xdp_wrap(ctx);
+}
+
+SEC("xdp")
+int xdp_tunnel_in(struct xdp_md *ctx)
+{
+	return xdp_tunnel(ctx);
 }
 
 SEC("tc")

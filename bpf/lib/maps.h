@@ -28,6 +28,8 @@ int from_pod_dns(struct __sk_buff *skb);
 int resend(struct __sk_buff *skb);
 int from_net_fast(struct __sk_buff *skb);
 int tunnel_opened(struct __sk_buff *skb);
+int xdp_tunnel_out(struct xdp_md *ctx);
+int xdp_tunnel_in(struct xdp_md *ctx);
 
 /* frontend -> number of the record in force */
 struct {
@@ -201,6 +203,13 @@ struct {
 	__type(value, struct xdp_way);
 	__uint(max_entries, 1);
 } xdp_ways SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct xdp_work);
+	__uint(max_entries, 1);
+} xdp_works SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -422,5 +431,18 @@ struct {
 		[PROGRAM_RESEND] = (void *)&resend,
 		[PROGRAM_FROM_NET_FAST] = (void *)&from_net_fast,
 		[PROGRAM_TUNNEL_OPENED] = (void *)&tunnel_opened,
+	},
+};
+
+/* The same of programs at XDP, as a table has programs of one kind; enum xdp_program. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, XDP_PROGRAM_MAX);
+	__uint(key_size, sizeof(__u32));
+	__array(values, int(void *));
+} xdp_programs SEC(".maps") = {
+	.values = {
+		[XDP_PROGRAM_TUNNEL_OUT] = (void *)&xdp_tunnel_out,
+		[XDP_PROGRAM_TUNNEL_IN] = (void *)&xdp_tunnel_in,
 	},
 };

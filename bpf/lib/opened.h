@@ -24,12 +24,11 @@ static __always_inline const struct xdp_device *xdp_device_of(__u32 ifindex)
 }
 
 /* A packet that may be of another node: to this one's tunnel. */
-static __always_inline bool opened_may_be(const struct packet *packet, const struct xdp_device *device)
+static __always_inline bool opened_may_be(const struct packet *packet)
 {
-	const struct tunnel_end *tunnel = tunnel_get();
+	const struct tunnel_end *tunnel = tunnel_there ? tunnel_get() : NULL;
 
-	return xdp_opens && tunnel && device->takes & XDP_OPENS &&
-	       tunnel_has_port(packet->destination_port, packet->protocol) &&
+	return tunnel && tunnel_has_port(packet->destination_port, packet->protocol) &&
 	       address_equal(tunnel_from(tunnel, packet->family), &packet->destination);
 }
 
@@ -51,6 +50,12 @@ __noinline int opened_read(struct xdp_md *ctx, const struct packet *packet)
 	return true;
 }
 
+/* True unless a driver left metadata in front of the frame, which would be nobody's when its start moves. */
+static __always_inline bool opened_is_bare(const struct xdp_md *ctx)
+{
+	return (void *)(long)ctx->data_meta + 1 > (void *)(long)ctx->data;
+}
+
 static __always_inline void opened_write(struct opened *opened, const struct settings *settings,
 					 const struct tunnel_packet *in)
 {
@@ -65,8 +70,8 @@ static __always_inline void opened_write(struct opened *opened, const struct set
 	opened->pad[1] = 0;
 }
 
-/* Takes away what is in front, and says in front of the rest what it was. Metadata of a driver are nobody's then: such a packet stays as it is, as
- * one whose driver can have none. Both families are those of the frame, whose addresses stay. */
+/* Takes away what is in front, and says in front of the rest what it was. A packet whose driver left metadata stays as it is, as one whose driver
+ * can have none. Both families are those of the frame, whose addresses stay. */
 __noinline int opened_make(struct xdp_md *ctx)
 {
 	struct tunnel_packet *in = tunnel_packet_get();
@@ -75,8 +80,8 @@ __noinline int opened_make(struct xdp_md *ctx)
 	struct ethhdr link;
 	void *data;
 
-	if (!in || !settings || (void *)(long)ctx->data_meta + 1 <= (void *)(long)ctx->data ||
-	    bpf_xdp_load_bytes(ctx, 0, &link, sizeof(link)) || bpf_xdp_adjust_meta(ctx, -(int)sizeof(*opened)))
+	if (!in || !settings || !opened_is_bare(ctx) || bpf_xdp_load_bytes(ctx, 0, &link, sizeof(link)) ||
+	    bpf_xdp_adjust_meta(ctx, -(int)sizeof(*opened)))
 		return false;
 	if (bpf_xdp_adjust_head(ctx, in->length)) {
 		bpf_xdp_adjust_meta(ctx, sizeof(*opened));

@@ -88,7 +88,17 @@ static __always_inline void hops_take(const struct headers *headers)
 	}
 }
 
-/* The same, and skb->csum follows. */
+/* DSCP and ECN. */
+static __always_inline __u8 headers_class(const struct headers *headers)
+{
+	const __u8 *six = (const __u8 *)headers->ip6;
+
+	if (headers->ip4)
+		return headers->ip4->tos;
+	return six ? six[0] << 4 | six[1] >> 4 : 0;
+}
+
+/* hops_take, and skb->csum follows. */
 static __always_inline void shortcut_age(struct __sk_buff *skb, const struct headers *headers)
 {
 	hops_take(headers);

@@ -164,6 +164,20 @@ __noinline int tunnel_goes_on(__u32 number, __u32 family)
 	return node && node->carries && tunnel_outer(number, family);
 }
 
+/* A datagram to the node with a packet of the family, of whatever length, for the routing tables. False: there is no way. */
+static __always_inline bool tunnel_describe_to(struct bpf_fib_lookup *fib, __u32 ifindex, __u32 number, __u32 family)
+{
+	const struct tunnel_end *tunnel = tunnel_get();
+	const struct tunnel_node *node = tunnel_node_get(number);
+	__u8 outer = tunnel_outer(number, family);
+
+	if (!tunnel || !node || !outer)
+		return false;
+	fib->ifindex = ifindex;
+	tunnel_describe_way(fib, tunnel, node, outer, 0);
+	return true;
+}
+
 #define TUNNEL_LENGTH_ANY 0xffff /* longer than any MTU: the answer to such a packet names it */
 
 /* How large a packet of the family may be that goes to the node, 0: not known. A function of its own for the sake of the stack. */
@@ -344,6 +358,25 @@ static __always_inline bool tunnel_is_here(struct __sk_buff *skb, const struct p
 	return link_header && tunnel_may_be(packet, verdict) && tunnel_is_own(skb);
 }
 
+/* Headers are read from, and written to, the frame of a packet at TC (struct __sk_buff) or at XDP (struct xdp_md): one source, and two entry
+ * points. */
+struct frame {
+	void *ctx;
+	bool xdp; /* a constant at each entry point */
+};
+
+/* Not 0: it is not that long. */
+static __always_inline long frame_load(struct frame frame, __u32 at, void *to, __u32 size)
+{
+	return frame.xdp ? bpf_xdp_load_bytes(frame.ctx, at, to, size) : bpf_skb_load_bytes(frame.ctx, at, to, size);
+}
+
+static __always_inline bool frame_store(struct frame frame, __u32 at, void *from, __u32 size)
+{
+	return frame.xdp ? bpf_xdp_store_bytes(frame.ctx, at, from, size) == 0
+			 : answer_store(frame.ctx, at, from, size);
+}
+
 /* Into the tunnel: a client's packet to the backend's node, or an answer to the node that the client came by. */
 
 /* What a packet gets in front of it. */
@@ -416,7 +449,7 @@ static __always_inline void wrap_inner(const struct wrap *wrap, struct udphdr *u
 	geneve->kind = bpf_htonl((__u32)wrap->kind << 8);
 }
 
-static __always_inline bool wrap_store4(struct __sk_buff *skb, const struct wrap *wrap, const struct tunnel_end *tunnel,
+static __always_inline bool wrap_store4(struct frame frame, const struct wrap *wrap, const struct tunnel_end *tunnel,
 					const struct tunnel_node *node)
 {
 	struct wrap4 outer = {
@@ -436,10 +469,10 @@ static __always_inline bool wrap_store4(struct __sk_buff *skb, const struct wrap
 	outer.ip.check = ~csum_fold(csum_words((__u32 *)&outer.ip, sizeof(outer.ip) / 4));
 	outer.udp.len = bpf_htons(wrap_length(wrap, sizeof(outer.ip)));
 	wrap_inner(wrap, &outer.udp, &outer.geneve);
-	return answer_store(skb, link_header, &outer, sizeof(outer));
+	return frame_store(frame, link_header, &outer, sizeof(outer));
 }
 
-static __always_inline bool wrap_store6(struct __sk_buff *skb, const struct wrap *wrap, const struct tunnel_end *tunnel,
+static __always_inline bool wrap_store6(struct frame frame, const struct wrap *wrap, const struct tunnel_end *tunnel,
 					const struct tunnel_node *node)
 {
 	struct wrap6 outer = {
@@ -457,10 +490,10 @@ static __always_inline bool wrap_store6(struct __sk_buff *skb, const struct wrap
 	outer.ip.payload_len = bpf_htons(wrap_length(wrap, sizeof(outer.ip)));
 	outer.udp.len = outer.ip.payload_len;
 	wrap_inner(wrap, &outer.udp, &outer.geneve);
-	return answer_store(skb, link_header, &outer, sizeof(outer));
+	return frame_store(frame, link_header, &outer, sizeof(outer));
 }
 
-static __always_inline bool wrap_store_cookie(struct __sk_buff *skb, const struct wrap *wrap)
+static __always_inline bool wrap_store_cookie(struct frame frame, const struct wrap *wrap)
 {
 	struct tunnel_cookie option = {
 		.class = bpf_htons(TUNNEL_OPTION_CLASS),
@@ -469,10 +502,10 @@ static __always_inline bool wrap_store_cookie(struct __sk_buff *skb, const struc
 		.value = { wrap->cookie, wrap->cookie >> 32 },
 	};
 
-	return answer_store(skb, link_header + tunnel_size(wrap->family), &option, sizeof(option));
+	return frame_store(frame, link_header + tunnel_size(wrap->family), &option, sizeof(option));
 }
 
-static __always_inline bool wrap_store_option(struct __sk_buff *skb, const struct wrap *wrap, __u32 id)
+static __always_inline bool wrap_store_option(struct frame frame, const struct wrap *wrap, __u32 id)
 {
 	const struct backend *backend = backend_get(id);
 	__u32 at = link_header + tunnel_headers_size(wrap->family, wrap->cookie);
@@ -487,29 +520,44 @@ static __always_inline bool wrap_store_option(struct __sk_buff *skb, const struc
 	option.port = backend->port;
 	if (wrap->option == tunnel_option_size(4)) {
 		option.address[0] = address_to4(&backend->address);
-		return answer_store(skb, at, &option, tunnel_option_size(4));
+		return frame_store(frame, at, &option, tunnel_option_size(4));
 	}
 	address_to6(&backend->address, (struct in6_addr *)option.address);
-	return answer_store(skb, at, &option, tunnel_option_size(6));
+	return frame_store(frame, at, &option, tunnel_option_size(6));
 }
 
-/* A function of its own for the sake of the stack. */
-__noinline int wrap_store(struct __sk_buff *skb, const struct wrap *wrap, __u32 backend, __u32 number)
+/* Writes all that is in front but the Ethernet header. */
+static __always_inline bool wrap_write(struct frame frame, const struct wrap *wrap, __u32 backend,
+				       const struct tunnel_node *node)
 {
 	const struct tunnel_end *tunnel = tunnel_get();
-	const struct tunnel_node *node = tunnel_node_get(number);
-	__be16 protocol;
 
 	if (!wrap || !tunnel || !node)
+		return false;
+	if (!(wrap->family == 4 ? wrap_store4(frame, wrap, tunnel, node) : wrap_store6(frame, wrap, tunnel, node)))
+		return false;
+	if (wrap->cookie && !wrap_store_cookie(frame, wrap))
+		return false;
+	return !wrap->option || wrap_store_option(frame, wrap, backend);
+}
+
+/* A function of its own for the sake of the stack, as the next one. */
+__noinline int wrap_store(struct __sk_buff *skb, const struct wrap *wrap, __u32 backend, __u32 number)
+{
+	__be16 protocol;
+
+	if (!wrap)
 		return false;
 	protocol = tunnel_protocol(wrap->family);
 	if (link_header && bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &protocol, sizeof(protocol), 0))
 		return false;
-	if (!(wrap->family == 4 ? wrap_store4(skb, wrap, tunnel, node) : wrap_store6(skb, wrap, tunnel, node)))
-		return false;
-	if (wrap->cookie && !wrap_store_cookie(skb, wrap))
-		return false;
-	return !wrap->option || wrap_store_option(skb, wrap, backend);
+	return wrap_write((struct frame){ skb, false }, wrap, backend, tunnel_node_get(number));
+}
+
+__noinline int wrap_store_xdp(struct xdp_md *ctx, const struct wrap *wrap, __u32 backend,
+			      const struct tunnel_node *node)
+{
+	return wrap_write((struct frame){ ctx, true }, wrap, backend, node);
 }
 
 /* Asks the routing tables. VERDICT_CONTINUE: wrap->route tells. A function of its own so that the verifier goes through it once. */
@@ -591,10 +639,8 @@ static __always_inline void wrap_clamp(struct __sk_buff *skb, const struct wrap 
 }
 
 /* A node that answers clients no more, as where an older agent came back, answers through the tunnel. */
-static __always_inline __u8 wrap_kind(__u8 kind, __u16 number)
+static __always_inline __u8 wrap_kind(__u8 kind, const struct tunnel_node *node)
 {
-	const struct tunnel_node *node = tunnel_node_get(number);
-
 	return kind == TUNNEL_DIRECT && !(node && node->direct) ? TUNNEL_FORWARD : kind;
 }
 
@@ -608,7 +654,7 @@ static __always_inline enum verdict wrap_packet(struct __sk_buff *skb, struct wr
 
 	if (parse_full(skb, packet) != VERDICT_CONTINUE || packet->malformed || !wrap_class(skb, wrap))
 		return VERDICT_DROP_REWRITE;
-	wrap->kind = wrap_kind(handed(skb)->tunnel.kind & ~TUNNEL_KNOWN, node);
+	wrap->kind = wrap_kind(handed(skb)->tunnel.kind & ~TUNNEL_KNOWN, tunnel_node_get(node));
 	wrap->length = packet->l4 - link_header + packet->l4_length;
 	wrap->family = tunnel_outer(node, packet->family);
 	if (!tunnel || !wrap->family)

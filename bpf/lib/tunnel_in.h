@@ -25,18 +25,6 @@ struct arrival {
 	__u8 pad[2];
 };
 
-/* Headers are read from the frame of a packet at TC (struct __sk_buff) or at XDP (struct xdp_md): one source, and two entry points below. */
-struct frame {
-	void *ctx;
-	bool xdp; /* a constant at each entry point */
-};
-
-/* Not 0: it is not that long. */
-static __always_inline long frame_load(struct frame frame, __u32 at, void *to, __u32 size)
-{
-	return frame.xdp ? bpf_xdp_load_bytes(frame.ctx, at, to, size) : bpf_skb_load_bytes(frame.ctx, at, to, size);
-}
-
 /* The option names the backend. Every byte is as wrap_store_option writes it. */
 static __always_inline bool arrival_option(struct frame frame, const struct arrival *arrival, struct tunnel_packet *in,
 					   __u32 at)

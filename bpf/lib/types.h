@@ -698,12 +698,15 @@ struct xdp_device {
 };
 _Static_assert(sizeof(struct xdp_device) == 16, "layout is shared");
 
+/* Beside the number of an entry that packets of both directions find, as of a flow through the tunnel: of those to the client. */
+#define XDP_WAY_BACK (1u << 31)
+
 /* What the program at XDP remembers of the way of a flow's packets in one direction, for a moment; index: the entry's number modulo the
- * size. One for each processor, on which nothing comes between. */
+ * size, of XDP_WAY_BACK from the other end. One for each processor, on which nothing comes between. */
 struct xdp_way {
-	__u32 at;        /* number of the entry that packets of this direction find */
+	__u32 at;        /* number of the entry that packets of this direction find, and XDP_WAY_BACK */
 	__u32 word;      /* of it: another one is another flow's */
-	__u32 twin;      /* number of its second entry */
+	__u32 twin;      /* number of its second entry, of a flow that has one */
 	__u32 twin_word; /* of that */
 	__u32 when;      /* jiffies (low 32 bits) when the routing tables were asked */
 	__u32 ifindex;   /* of the device to leave by; 0: the way is TC's to find */
@@ -713,6 +716,11 @@ struct xdp_way {
 	__u32 from;      /* ifindex of that */
 };
 _Static_assert(sizeof(struct xdp_way) == 48, "layout is shared");
+
+/* Room for what the programs of the tunnel at XDP know of a packet (struct xdp_carriage), for the sake of the stack. */
+struct xdp_work {
+	__u64 words[48];
+};
 
 #define TUNNEL_COOKIES 2 /* that are accepted while the key changes */
 
@@ -852,6 +860,13 @@ enum program {
 	PROGRAM_FROM_NET_FAST, /* from_net, where XDP takes packets out of the tunnel */
 	PROGRAM_TUNNEL_OPENED, /* goes on with such a packet */
 	PROGRAM_MAX,
+};
+
+/* Index of the map xdp_programs: the programs at XDP that from_net_xdp calls. */
+enum xdp_program {
+	XDP_PROGRAM_TUNNEL_OUT = 0, /* client packets into the tunnel */
+	XDP_PROGRAM_TUNNEL_IN,      /* what other nodes sent, out of it */
+	XDP_PROGRAM_MAX,
 };
 
 #define ANSWER_LABEL_WORDS 8

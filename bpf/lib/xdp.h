@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* from_net at XDP, in front of the host's stack and of TC: packets of connections through SNAT that only go on, both ways, and what is
- * refused without an answer; what another node sent through the tunnel it takes out of that (opened.h). Everything else passes untouched:
- * from_net at TC sees it as if there were no program here. So a packet is taken here only where all is known before anything is written, and
+/* from_net at XDP, in front of the host's stack and of TC: packets of connections that only go on, both ways, through SNAT here and through the
+ * tunnel in xdp_tunnel.h; what is refused without an answer; and what another node sent through the tunnel for TC (opened.h). Everything else
+ * passes untouched: from_net at TC sees it as if there were no program here. So a packet is taken here only where all is known before anything is written, and
  * where it teaches the flow nothing but that a packet came. */
 #pragma once
 
@@ -52,9 +52,10 @@ static __always_inline bool xdp_is_whole(const struct packet *packet, const stru
 	return packet->protocol == IPPROTO_TCP || bpf_ntohs(headers->ports[2]) == packet->l4_length;
 }
 
+/* at: as in struct xdp_way. */
 static __always_inline struct xdp_way *xdp_way_of(__u32 at)
 {
-	__u32 slot = at & xdp_way_mask;
+	__u32 slot = (at & XDP_WAY_BACK ? ~at : at) & xdp_way_mask;
 
 	return bpf_map_lookup_elem(&xdp_ways, &slot);
 }
@@ -70,12 +71,25 @@ static __always_inline bool xdp_way_confirms(const struct xdp_way *way, __u32 no
 /* A packet that goes on, and what is known of it. No pointers: it is handed to functions that the verifier knows apart. */
 struct xdp_step {
 	struct rewrite to;
-	__u32 at;   /* number of the flow's entry */
-	__u32 word; /* of it */
+	__u32 at;   /* number of the flow's entry, and XDP_WAY_BACK: as in struct xdp_way */
+	__u32 word; /* of the entry */
 	__u32 backend;
 	__u32 epoch; /* of the device that the packet came by */
 	__u32 add;   /* what the packet adds to what the flow has seen: nothing that it has not */
+	__u32 node;  /* not 0: it goes to that node, in the tunnel, and `to` says nothing */
 };
+
+/* Where it leaves for, for the routing tables. False: there is no way. */
+static __always_inline bool xdp_describe(struct bpf_fib_lookup *fib, __u32 ifindex, const struct packet *packet,
+					 const struct xdp_step *step)
+{
+	if (step->node)
+		return tunnel_describe_to(fib, ifindex, step->node, packet->family);
+	fib_describe(fib, ifindex, packet, &step->to.source, &step->to.destination, 0);
+	fib->sport = step->to.source_port;
+	fib->dport = step->to.destination_port;
+	return true;
+}
 
 /* What the routing tables say of the packet as it will be, for way. Not 0: it may leave so from here. A function of its own for the sake of
  * the stack. */
@@ -86,12 +100,8 @@ __noinline int xdp_way_route(struct xdp_md *ctx, const struct packet *packet, co
 	struct bpf_fib_lookup fib = {};
 	__u32 mac = 0;
 
-	if (!packet || !step || !way)
-		return false;
-	fib_describe(&fib, ctx->ingress_ifindex, packet, &step->to.source, &step->to.destination, 0);
-	fib.sport = step->to.source_port;
-	fib.dport = step->to.destination_port;
-	if (bpf_fib_lookup(ctx, &fib, sizeof(fib), 0) != BPF_FIB_LKUP_RET_SUCCESS)
+	if (!packet || !step || !way || !xdp_describe(&fib, ctx->ingress_ifindex, packet, step) ||
+	    bpf_fib_lookup(ctx, &fib, sizeof(fib), 0) != BPF_FIB_LKUP_RET_SUCCESS)
 		return false;
 	device = xdp_device_of(fib.ifindex);
 	for (int i = 0; i < ETH_ALEN; i++)
@@ -105,31 +115,44 @@ __noinline int xdp_way_route(struct xdp_md *ctx, const struct packet *packet, co
 	return true;
 }
 
-/* Asks for the way of a packet. Not 0: it has one. A function of its own so that the verifier goes through it once. */
-__noinline int xdp_way_ask(struct xdp_md *ctx, const struct packet *packet, const struct xdp_step *step)
+/* Has the way know the second entry of the flow whose entry has the number. Not 0: there is that, or need be none. A function of its own for
+ * the sake of the stack. */
+__noinline int xdp_way_twin(struct xdp_way *way, __u32 at)
 {
 	const struct settings *settings = settings_get();
-	const struct flow *flow, *other;
-	struct xdp_way *way;
-	__u32 now = flow_now();
-	bool confirms;
+	const struct flow *flow = flow_entry(at & ~XDP_WAY_BACK), *other;
 	int twin;
 
-	if (!settings || !packet || !step)
+	if (!settings || !way || !flow)
 		return false;
-	flow = flow_entry(step->at);
-	way = xdp_way_of(step->at);
-	if (!flow || !way)
-		return false;
-	confirms = way->at == step->at && way->word == step->word && xdp_way_confirms(way, now);
-	way->at = FLOW_NONE;
-	way->ifindex = 0;
+	if (!flow_has_twin(flow))
+		return true;
 	twin = flow_twin_at(settings, flow);
 	other = twin < 0 ? NULL : flow_entry(twin);
 	if (!other)
 		return false;
 	way->twin = twin;
 	way->twin_word = flow_word(other);
+	return true;
+}
+
+/* Asks for the way of a packet. Not 0: it has one. A function of its own so that the verifier goes through it once. */
+__noinline int xdp_way_ask(struct xdp_md *ctx, const struct packet *packet, const struct xdp_step *step)
+{
+	struct xdp_way *way;
+	__u32 now = flow_now();
+	bool confirms;
+
+	if (!packet || !step)
+		return false;
+	way = xdp_way_of(step->at);
+	if (!way)
+		return false;
+	confirms = way->at == step->at && way->word == step->word && xdp_way_confirms(way, now);
+	way->at = FLOW_NONE;
+	way->ifindex = 0;
+	if (!xdp_way_twin(way, step->at))
+		return false;
 	xdp_way_route(ctx, packet, step, way);
 	way->from = ctx->ingress_ifindex;
 	way->epoch = step->epoch;
@@ -181,9 +204,10 @@ static __always_inline void xdp_rewrite(const struct packet *packet, const struc
 	hops_take(headers);
 }
 
-static __always_inline int xdp_send(const struct xdp_frame *frame, const struct xdp_way *way)
+/* eth: the header of the frame as it leaves. */
+static __always_inline int xdp_send(const struct xdp_frame *frame, struct ethhdr *eth, const struct xdp_way *way)
 {
-	__builtin_memcpy(frame->eth, way->macs, sizeof(way->macs));
+	__builtin_memcpy(eth, way->macs, sizeof(way->macs));
 	if (way->ifindex == frame->ctx->ingress_ifindex && !(frame->device->takes & XDP_TAKES_REDIRECT))
 		return XDP_TX;
 	return bpf_redirect(way->ifindex, 0);
@@ -215,7 +239,7 @@ static __always_inline int xdp_translate(const struct xdp_frame *frame, const st
 	else
 		count_to_backend(step->backend, frame->length);
 	count_verdict(HOOK_XDP, verdict, frame->length);
-	return xdp_send(frame, way);
+	return xdp_send(frame, frame->eth, way);
 }
 
 /* Of the slow path's: forward_judge and forward_target for a packet that opens nothing. */
@@ -318,9 +342,8 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 		return flow ? xdp_reply(frame, packet, headers, flow, &step) : XDP_PASS;
 	}
 	known = known_destination(&packet->destination, packet->destination_port, settings->seed);
-	if (!known && opened_may_be(packet, frame->device)) {
-		if (opened_read(frame->ctx, packet))
-			opened_make(frame->ctx);
+	if (!known && opened_may_be(packet)) {
+		bpf_tail_call(frame->ctx, &xdp_programs, XDP_PROGRAM_TUNNEL_IN);
 		return XDP_PASS;
 	}
 	if (!(known & KNOWN_FRONTEND) && (known || !service_cidr_has(&packet->destination)))
@@ -333,6 +356,8 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 	step.word = query.word;
 	if (!flow)
 		return xdp_new(frame, packet, settings);
+	if (tunnel_there && flow->flags & FLOW_CARRY)
+		bpf_tail_call(frame->ctx, &xdp_programs, XDP_PROGRAM_TUNNEL_OUT);
 	return packet->tcp_flags & TCP_SYN ? XDP_PASS : xdp_forward(frame, packet, headers, settings, flow, &step);
 }
 

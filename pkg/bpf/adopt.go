@@ -174,7 +174,7 @@ func openPrograms(dir string) (map[string]*ebpf.Program, error) {
 	}
 	found := map[string]*ebpf.Program{}
 	for _, e := range entries {
-		if e.Name() == NearlbMapPrograms {
+		if e.Name() == NearlbMapPrograms || e.Name() == NearlbMapXdpPrograms {
 			continue
 		}
 		p, err := ebpf.LoadPinnedProgram(filepath.Join(dir, e.Name()), nil)

@@ -82,7 +82,7 @@ func (o *Objects) openLayer3(spec *ebpf.CollectionSpec) (*ebpf.Collection, error
 	if err != nil {
 		return nil, err
 	}
-	return &ebpf.Collection{Programs: programs, Maps: map[string]*ebpf.Map{NearlbMapPrograms: calls}}, nil
+	return &ebpf.Collection{Programs: programs, Maps: calls}, nil
 }
 
 // layer3Dir is where these programs are pinned.

@@ -15,6 +15,8 @@ var knobOf = map[string]string{
 	NearlbProgTunnelIcmp:    "tunnel_there",
 	NearlbProgTunnelOpened:  knobXDPOpens,
 	NearlbProgFromNetFast:   knobXDPOpens,
+	NearlbProgXdpTunnelOut:  "tunnel_there",
+	NearlbProgXdpTunnelIn:   "tunnel_there",
 }
 
 // leaveOutUnused takes out of what is to be loaded what nothing leads to, as each program takes the verifier's time: the targets of tail

@@ -869,6 +869,11 @@ type NearlbXdpWay struct {
 	From     uint32
 }
 
+type NearlbXdpWork struct {
+	_     structs.HostLayout
+	Words [48]uint64
+}
+
 type NearlbYield uint32
 
 const (
@@ -925,7 +930,9 @@ const (
 	NearlbMapTurns                 = "turns"
 	NearlbMapVerdicts              = "verdicts"
 	NearlbMapXdpDevices            = "xdp_devices"
+	NearlbMapXdpPrograms           = "xdp_programs"
 	NearlbMapXdpWays               = "xdp_ways"
+	NearlbMapXdpWorks              = "xdp_works"
 	NearlbProgFromNet              = "from_net"
 	NearlbProgFromNetFast          = "from_net_fast"
 	NearlbProgFromNetIcmp          = "from_net_icmp"
@@ -964,6 +971,8 @@ const (
 	NearlbProgTunnelIn             = "tunnel_in"
 	NearlbProgTunnelOpened         = "tunnel_opened"
 	NearlbProgTunnelOut            = "tunnel_out"
+	NearlbProgXdpTunnelIn          = "xdp_tunnel_in"
+	NearlbProgXdpTunnelOut         = "xdp_tunnel_out"
 	NearlbVarAskedMilliseconds     = "asked_milliseconds"
 	NearlbVarAwaitedMilliseconds   = "awaited_milliseconds"
 	NearlbVarChecksumHelpers       = "checksum_helpers"
@@ -1108,6 +1117,8 @@ type NearlbProgramSpecs struct {
 	TunnelIn         *ebpf.ProgramSpec `ebpf:"tunnel_in"`
 	TunnelOpened     *ebpf.ProgramSpec `ebpf:"tunnel_opened"`
 	TunnelOut        *ebpf.ProgramSpec `ebpf:"tunnel_out"`
+	XdpTunnelIn      *ebpf.ProgramSpec `ebpf:"xdp_tunnel_in"`
+	XdpTunnelOut     *ebpf.ProgramSpec `ebpf:"xdp_tunnel_out"`
 }
 
 // NearlbMapSpecs contains maps before they are loaded into the kernel.
@@ -1159,7 +1170,9 @@ type NearlbMapSpecs struct {
 	Turns           *ebpf.MapSpec `ebpf:"turns"`
 	Verdicts        *ebpf.MapSpec `ebpf:"verdicts"`
 	XdpDevices      *ebpf.MapSpec `ebpf:"xdp_devices"`
+	XdpPrograms     *ebpf.MapSpec `ebpf:"xdp_programs"`
 	XdpWays         *ebpf.MapSpec `ebpf:"xdp_ways"`
+	XdpWorks        *ebpf.MapSpec `ebpf:"xdp_works"`
 }
 
 // NearlbVariableSpecs contains global variables before they are loaded into the kernel.
@@ -1295,7 +1308,9 @@ type NearlbMaps struct {
 	Turns           *ebpf.Map `ebpf:"turns"`
 	Verdicts        *ebpf.Map `ebpf:"verdicts"`
 	XdpDevices      *ebpf.Map `ebpf:"xdp_devices"`
+	XdpPrograms     *ebpf.Map `ebpf:"xdp_programs"`
 	XdpWays         *ebpf.Map `ebpf:"xdp_ways"`
+	XdpWorks        *ebpf.Map `ebpf:"xdp_works"`
 }
 
 func (m *NearlbMaps) Close() error {
@@ -1345,7 +1360,9 @@ func (m *NearlbMaps) Close() error {
 		m.Turns,
 		m.Verdicts,
 		m.XdpDevices,
+		m.XdpPrograms,
 		m.XdpWays,
+		m.XdpWorks,
 	)
 }
 
@@ -1459,6 +1476,8 @@ type NearlbPrograms struct {
 	TunnelIn         *ebpf.Program `ebpf:"tunnel_in"`
 	TunnelOpened     *ebpf.Program `ebpf:"tunnel_opened"`
 	TunnelOut        *ebpf.Program `ebpf:"tunnel_out"`
+	XdpTunnelIn      *ebpf.Program `ebpf:"xdp_tunnel_in"`
+	XdpTunnelOut     *ebpf.Program `ebpf:"xdp_tunnel_out"`
 }
 
 func (p *NearlbPrograms) Close() error {
@@ -1501,6 +1520,8 @@ func (p *NearlbPrograms) Close() error {
 		p.TunnelIn,
 		p.TunnelOpened,
 		p.TunnelOut,
+		p.XdpTunnelIn,
+		p.XdpTunnelOut,
 	)
 }
 

@@ -59,7 +59,7 @@ func (o *Objects) reuse(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Map) 
 			continue // and what was attached of it stays
 		}
 		tables := maps.Clone(pinned)
-		tables[NearlbMapPrograms] = calls
+		maps.Copy(tables, calls)
 		setFields(&o.NearlbPrograms, programs)
 		setFields(&o.NearlbMaps, tables)
 		o.loaded = load.Name()
@@ -84,22 +84,32 @@ func (o *Objects) reusable(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Ma
 	return true
 }
 
-// openLoad opens the programs that are pinned in a directory and their tail calls. It fails unless they are those of the object, all of
-// them, and the tail calls lead to them.
-func (o *Objects) openLoad(spec *ebpf.CollectionSpec, dir string) (map[string]*ebpf.Program, *ebpf.Map, error) {
-	programs, err := openPrograms(dir)
-	if err != nil {
+// openLoad opens the programs that are pinned in a directory and their tables of tail calls. It fails unless they are those of the object, all
+// of them, and the tail calls lead to them.
+func (o *Objects) openLoad(spec *ebpf.CollectionSpec, dir string) (programs map[string]*ebpf.Program, calls map[string]*ebpf.Map, err error) {
+	calls = map[string]*ebpf.Map{}
+	defer func() {
+		if err != nil {
+			closeAll(programs)
+			closeAll(calls)
+		}
+	}()
+	if programs, err = openPrograms(dir); err != nil {
 		return nil, nil, err
 	}
-	calls, err := ebpf.LoadPinnedMap(filepath.Join(dir, NearlbMapPrograms), nil)
-	if err != nil {
-		closeAll(programs)
-		return nil, nil, explain("open table "+NearlbMapPrograms, err)
+	asExpected := len(programs) == len(spec.Programs)
+	for name, m := range spec.Maps {
+		if !perLoad(m) {
+			continue
+		}
+		if calls[name], err = ebpf.LoadPinnedMap(filepath.Join(dir, name), nil); err != nil {
+			delete(calls, name)
+			return programs, calls, explain("open table "+name, err)
+		}
+		asExpected = asExpected && leads(calls[name], m.Contents, programs, name == NearlbMapPrograms && len(o.former) > 0)
 	}
-	if len(programs) != len(spec.Programs) || !leads(calls, spec.Maps[NearlbMapPrograms].Contents, programs, len(o.former) > 0) {
-		closeAll(programs)
-		calls.Close()
-		return nil, nil, fmt.Errorf("the programs pinned in %s are not those that were loaded", dir)
+	if !asExpected {
+		return programs, calls, fmt.Errorf("the programs pinned in %s are not those that were loaded", dir)
 	}
 	return programs, calls, nil
 }

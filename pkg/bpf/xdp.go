@@ -13,6 +13,9 @@ import (
 // ProgramXDP is the program of network devices at XDP; it is loaded for Options.XDP alone.
 const ProgramXDP = "from_net_xdp"
 
+// programsXDP are those at XDP: that one, and what it calls.
+var programsXDP = []string{ProgramXDP, NearlbProgXdpTunnelOut, NearlbProgXdpTunnelIn}
+
 // Each processor remembers ways of flows for it, which are spread over the processors: a power of two, 48 bytes each.
 const (
 	xdpWaysAll   = 1 << 18 // of all processors
@@ -38,10 +41,10 @@ const (
 	knobXDPOpens   = "xdp_opens" // it takes packets out of the tunnel, for from_net
 )
 
-// chooseXDP takes the program at XDP out of what is to be loaded, where nobody asks for it, or gives it room.
+// chooseXDP takes the programs at XDP out of what is to be loaded, where nobody asks for them, or gives them room.
 func chooseXDP(spec *ebpf.CollectionSpec, o Options) error {
 	if !o.XDP {
-		delete(spec.Programs, ProgramXDP)
+		leaveOut(spec, programsXDP)
 		return nil
 	}
 	ways := o.XDPWays

@@ -60,7 +60,7 @@ on the command line wins, then the environment.`,
 	flags.Var(shortcut, "shortcut", "whether translated packets leave past the host's stack: `off|auto|on`; auto: while that passes nothing by")
 	command.Complete(cmd, "shortcut", shortcut.Words)
 	xdp := command.ModeFlag[attach.XDPMode]{Mode: &options.XDP, All: attach.XDPModes()}
-	flags.Var(xdp, "xdp", "where packets of connections through SNAT are taken at XDP: `off|auto|native|generic`; native: by the device's driver; auto: so, where that is known to serve")
+	flags.Var(xdp, "xdp", "where packets of connections of clients off the node to other nodes are taken at XDP: `off|auto|native|generic`; native: by the device's driver; auto: so, where that is known to serve")
 	command.Complete(cmd, "xdp", xdp.Words)
 	flags.StringVar(&options.Cgroup, "cgroup", "", "`directory` of the cgroup of those sockets (default: the whole cgroup2 hierarchy)")
 	ejection := command.ModeFlag[lb.Ejection]{Mode: &options.Ejection, All: lb.Ejections()}

@@ -29,14 +29,18 @@ func TestConnectionsThroughSNATGoOnAtXDP(t *testing.T) {
 	}
 }
 
-// Packets through the tunnel are taken out of it at XDP, in the driver, and merged: what a client sends comes to from_net in more than the
-// network's packets. What the tunnel has to do is done all the same.
-func TestConnectionsThroughTheTunnelAreMergedAtXDP(t *testing.T) {
+// A connection through the tunnel goes on at XDP, in the driver: client packets enter it there, and answers leave it for the client. On the
+// backend's node they are taken out of it and merged: what a client sends comes to from_net in more than the network's packets. What the tunnel
+// has to do is done all the same.
+func TestConnectionsThroughTheTunnelGoOnAtXDP(t *testing.T) {
 	s := newStage(t, options{lab: lab.Options{XDP: true}, agent: []string{"--off-node", "carry", "--xdp", "native"}, carries: true})
 	s.awaitCarried()
 	s.part("every client and frontend and backend", checkMatrix)
 	s.part("big transfers from off the node arrive whole", checkTransfersFromOutside)
 	s.part("a client's segments are merged", checkMerged)
+	if taken := s.atXDP(); taken["translate established"] == 0 || taken["translate reply"] == 0 {
+		t.Errorf("XDP took nothing: %v", taken)
+	}
 }
 
 func checkMerged(t *testing.T, s *stage) {

@@ -82,7 +82,7 @@ func withoutUse(o bpf.Options) (programs []string) {
 	}{
 		{"shortcut_there", []string{bpf.NearlbProgShortcut}},
 		{"dns_there", []string{bpf.NearlbProgFromPodDns}},
-		{"tunnel_there", []string{bpf.NearlbProgTunnelOut, bpf.NearlbProgTunnelIn, bpf.NearlbProgTunnelForward, bpf.NearlbProgTunnelBack, bpf.NearlbProgTunnelIcmp}},
+		{"tunnel_there", []string{bpf.NearlbProgTunnelOut, bpf.NearlbProgTunnelIn, bpf.NearlbProgTunnelForward, bpf.NearlbProgTunnelBack, bpf.NearlbProgTunnelIcmp, bpf.NearlbProgXdpTunnelOut, bpf.NearlbProgXdpTunnelIn}},
 	} {
 		if o.Knobs[of.knob] == nil {
 			programs = append(programs, of.programs...)

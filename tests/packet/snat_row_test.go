@@ -92,8 +92,10 @@ func TestAForgottenConnectionThroughSNATKeepsItsPort(t *testing.T) {
 }
 
 // ending is a frame whose way ends at the next router.
-func ending(p packet) []byte {
-	frame := p.bytes()
+func ending(p packet) []byte { return lastHop(p.bytes()) }
+
+// lastHop is the frame where the next router ends it.
+func lastHop(frame []byte) []byte {
 	for range 62 {
 		frame = aged(frame)
 	}

@@ -23,20 +23,26 @@ import (
 // takes wants the program at XDP to send a packet, as out, by itself.
 func (s site) takes(in, out packet, verdict string) {
 	s.Helper()
+	s.takesFrame(in.bytes(), routed(out), verdict)
+}
+
+// takesFrame wants it to send a frame so: what is translated_established towards the nodes, replies to the clients.
+func (s site) takesFrame(in, out []byte, verdict string) {
+	s.Helper()
 	s.counted = s.counters()
-	got, err := s.runXDP(in.bytes())
+	got, err := s.runXDP(in)
 	check(s, err)
 	if got.action == xdpPass && s.mayConfirm() {
-		got, err = s.runXDP(in.bytes())
+		got, err = s.runXDP(in)
 		check(s, err)
 	}
-	if got.verdict != verdict || got.action != xdpRedirect || !bytes.Equal(got.frame[12:], routed(out)[12:]) {
-		s.Errorf("%s to %s: action %d, verdict %q, want %s (-want +got)\n%s", in.src, in.dst, got.action, got.verdict, verdict, cmp.Diff(show(routed(out)), show(got.frame)))
+	if got.verdict != verdict || got.action != xdpRedirect || !bytes.Equal(got.frame[12:], out[12:]) {
+		s.Errorf("action %d, verdict %q, want %s\n%s\n(-want +got)\n%s", got.action, got.verdict, verdict, show(in), cmp.Diff(show(out), show(got.frame)))
 		return
 	}
 	mac := map[bool]netlink.Link{true: s.nodes, false: s.clients}[verdict == "translate_established"].Attrs().HardwareAddr
 	if want := slices.Concat(podMAC, mac); !bytes.Equal(got.frame[:12], want) {
-		s.Errorf("%s to %s: addresses of the frame are %x, want %x", in.src, in.dst, got.frame[:12], want)
+		s.Errorf("%s: addresses of the frame are %x, want %x", show(in), got.frame[:12], want)
 	}
 }
 

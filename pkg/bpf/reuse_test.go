@@ -25,7 +25,7 @@ func again(t *testing.T, path string, change func(*bpf.Options)) *bpf.Objects {
 	return load(t, o)
 }
 
-// programIDs are the numbers of programs by name, and of what the tail calls lead to, by index.
+// programIDs are the numbers of programs by name, and of what the tail calls lead to, by index: those at XDP behind those at TC.
 func programIDs(t *testing.T, o *bpf.Objects) (programs map[string]ebpf.ProgramID, calls map[uint32]uint32) {
 	t.Helper()
 	programs, calls = map[string]ebpf.ProgramID{}, map[uint32]uint32{}
@@ -36,11 +36,15 @@ func programIDs(t *testing.T, o *bpf.Objects) (programs map[string]ebpf.ProgramI
 		}
 		programs[name], _ = info.ID()
 	}
-	for at := range o.Programs.MaxEntries() {
-		var id uint32
-		if o.Programs.Lookup(at, &id) == nil {
-			calls[at] = id
+	first := uint32(0)
+	for _, table := range []*ebpf.Map{o.Programs, o.XdpPrograms} {
+		for at := range table.MaxEntries() {
+			var id uint32
+			if table.Lookup(at, &id) == nil {
+				calls[first+at] = id
+			}
 		}
+		first += table.MaxEntries()
 	}
 	return programs, calls
 }
@@ -57,15 +61,16 @@ func loadsIn(t *testing.T, path string) []string {
 func TestPinnedProgramsServeAgainWhereNothingDiffers(t *testing.T) {
 	privileged.Require(t)
 	path := privileged.Bpffs(t)
-	first := again(t, path, nil)
+	atXDP := func(o *bpf.Options) { o.XDP = true }
+	first := again(t, path, atXDP)
 	from, _, err := first.Layer3()
 	if err != nil {
 		t.Fatal(err)
 	}
 	programs, calls := programIDs(t, first)
-	second := again(t, path, nil)
+	second := again(t, path, atXDP)
 	gotPrograms, gotCalls := programIDs(t, second)
-	if !maps.Equal(programs, gotPrograms) || !maps.Equal(calls, gotCalls) || len(calls) == 0 {
+	if !maps.Equal(programs, gotPrograms) || !maps.Equal(calls, gotCalls) || calls[first.Programs.MaxEntries()] == 0 {
 		t.Errorf("programs %v with tail calls %v, want %v with %v", gotPrograms, gotCalls, programs, calls)
 	}
 	if text(first.Conntrack()) != text(second.Conntrack()) || text(first.SocketHooks) != text(second.SocketHooks) {
@@ -81,13 +86,13 @@ func TestPinnedProgramsServeAgainWhereNothingDiffers(t *testing.T) {
 	if dirs := loadsIn(t, path); len(dirs) != 2 {
 		t.Errorf("%v are pinned, want one load and its programs for devices without an Ethernet header", dirs)
 	}
-	adopted, err := bpf.Adopt(bpf.Options{Sizes: small(), PinPath: path}, second.Hand())
+	adopted, err := bpf.Adopt(bpf.Options{Sizes: small(), PinPath: path, XDP: true}, second.Hand())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer adopted.Close()
-	if got, _ := programIDs(t, adopted); !maps.Equal(programs, got) {
-		t.Errorf("a process that adopts them has programs %v, want %v", got, programs)
+	if got, gotCalls := programIDs(t, adopted); !maps.Equal(programs, got) || !maps.Equal(calls, gotCalls) {
+		t.Errorf("a process that adopts them has programs %v with tail calls %v, want %v with %v", got, gotCalls, programs, calls)
 	}
 }
 

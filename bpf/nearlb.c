@@ -11,6 +11,7 @@
 #include "lib/config.h"
 #include "lib/dns.h"
 #include "lib/fast.h"
+#include "lib/host.h"
 #include "lib/icmp.h"
 #include "lib/opened.h"
 #include "lib/retry.h"
@@ -30,6 +31,10 @@ int from_pod(struct __sk_buff *skb)
 	struct packet packet = { .hook = HOOK_FROM_POD };
 	enum verdict verdict = fast_path(skb, &packet);
 
+	if (verdict == VERDICT_TRANSLATE_REPLY) {
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_REPLY);
+		verdict = VERDICT_DROP_NO_PROGRAM;
+	}
 	if (verdict == VERDICT_CONTINUE) {
 		tail_begin(skb);
 		if (dns_there && packet.protocol == IPPROTO_UDP && packet.destination_port == bpf_htons(DNS_PORT))
@@ -140,6 +145,8 @@ int from_pod_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_ICMP);
 	if (step.next == NEXT_HAIRPIN)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_HAIRPIN);
+	if (step.next == NEXT_REPLY)
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_REPLY);
 	step.verdict = tunnel_guard(&work.packet, step.verdict);
 	shortcut_try(skb, &work.packet, HOOK_FROM_POD, step.verdict);
 	return slow_finish(skb, &work, HOOK_FROM_POD, step.verdict);
@@ -187,6 +194,10 @@ int to_pod_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_TO_POD_ICMP);
 	if (step.next == NEXT_RESEND)
 		bpf_tail_call(skb, &programs, PROGRAM_RESEND);
+	if (step.next == NEXT_HOST) {
+		tail_host(skb, HOOK_TO_POD);
+		bpf_tail_call(skb, &programs, PROGRAM_HOST_OUT);
+	}
 	return finish(skb, HOOK_TO_POD, step.verdict);
 }
 
@@ -199,6 +210,10 @@ int to_net_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_TO_NET_ICMP);
 	if (step.next == NEXT_RESEND)
 		bpf_tail_call(skb, &programs, PROGRAM_RESEND);
+	if (step.next == NEXT_HOST) {
+		tail_host(skb, HOOK_TO_NET);
+		bpf_tail_call(skb, &programs, PROGRAM_HOST_OUT);
+	}
 	if (step.next == NEXT_TUNNEL) {
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
@@ -284,9 +299,18 @@ int from_net_reply(struct __sk_buff *skb)
 
 	if (step.next == NEXT_RESEND)
 		bpf_tail_call(skb, &programs, PROGRAM_RESEND);
+	if (step.next == NEXT_ROUTE && flow_of_host(&reply.flow))
+		return finish_host(skb, HOOK_FROM_NET, step.verdict, &packet, &reply.flow);
 	if (step.next == NEXT_ROUTE) {
 		tail_route(skb, step.verdict, skb->len, reply.flow.service, WAY_BACK);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	if (step.next == NEXT_FORMER)
+		step = host_reply(skb, &packet);
+	if (step.next == NEXT_REJECT) {
+		tail_reject(skb, HOOK_FROM_NET, step.verdict);
+		bpf_tail_call(skb, &programs, PROGRAM_REJECT);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
 	if (step.next == NEXT_FORMER)
@@ -296,21 +320,65 @@ int from_net_reply(struct __sk_buff *skb)
 }
 
 SEC("tc")
+int from_pod_reply(struct __sk_buff *skb)
+{
+	struct packet packet = { .hook = HOOK_FROM_POD };
+	struct reply reply = {};
+	struct step step = step_finish(VERDICT_PASS_NOT_SERVICE);
+
+	if (parse_full(skb, &packet) == VERDICT_CONTINUE && host_comes_right(skb, &packet))
+		step = snat_reply(skb, &packet, &reply);
+
+	if (step.next == NEXT_ROUTE)
+		return finish_host(skb, HOOK_FROM_POD, step.verdict, &packet, &reply.flow);
+	if (step.next == NEXT_FORMER)
+		step = host_reply(skb, &packet);
+	if (step.next == NEXT_FORMER)
+		step.verdict = VERDICT_PASS_NOT_SERVICE;
+	if (step.next == NEXT_REJECT) {
+		tail_reject(skb, HOOK_FROM_POD, step.verdict);
+		bpf_tail_call(skb, &programs, PROGRAM_REJECT);
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	return finish(skb, HOOK_FROM_POD, step.verdict);
+}
+
+SEC("tc")
+int host_out(struct __sk_buff *skb)
+{
+	struct work work = {};
+	struct step step = host_forward(skb, &work);
+	enum hook hook = host_hook(skb);
+
+	if (tail_again(skb, &work, step.next))
+		bpf_tail_call(skb, &programs, PROGRAM_HOST_OUT);
+	if (step.next == NEXT_ROUTE) {
+		tail_route(skb, step.verdict, skb->len, work.in.flow.service, WAY_HOST);
+		handed(skb)->route.hook = hook;
+		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
+		step.verdict = VERDICT_DROP_NO_PROGRAM;
+	}
+	return finish(skb, hook, step.verdict);
+}
+
+SEC("tc")
 int route(struct __sk_buff *skb)
 {
 	struct route route = { .packet.hook = HOOK_FROM_NET };
 	enum verdict verdict = handed(skb)->route.verdict;
 	__u32 length = handed(skb)->route.length;
 	enum hook hook = handed(skb)->route.hook;
-	enum verdict result = route_packet(skb, &route);
+	bool own = handed(skb)->route.way == WAY_HOST;
+	enum verdict result = route_packet(skb, &route, own);
 
 	if (result == VERDICT_CONTINUE)
 		return finish_routed(skb, hook, verdict, length, &route);
 	if (!verdict_is_translate(verdict)) /* an answer, whose packet is counted as answered */
 		return finish_turned(skb, hook, verdict, length, false);
-	if (!verdict_is_drop(result) && handed(skb)->route.way != WAY_ERROR && !icmp_error_allowed())
+	own |= handed(skb)->route.way == WAY_ERROR;
+	if (!verdict_is_drop(result) && !own && !icmp_error_allowed())
 		result = VERDICT_DROP_ICMP_LIMIT;
-	if (!verdict_is_drop(result) && handed(skb)->route.way != WAY_ERROR) {
+	if (!verdict_is_drop(result) && !own) {
 		tail_too_big(skb, result, route.mtu);
 		bpf_tail_call(skb, &programs, PROGRAM_TOO_BIG);
 		result = VERDICT_DROP_NO_PROGRAM;

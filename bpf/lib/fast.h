@@ -110,6 +110,8 @@ static __always_inline bool fast_matches(const struct flow *flow, const struct s
 		return flow_matches_forward(flow, ends);
 	if (kind == QUERY_REPLY)
 		return flow_matches_reply(flow, ends);
+	if (kind == QUERY_LEFT)
+		return flow_matches_left(flow, ends);
 	return flow_matches_snat_reply(flow, settings, ends) && !flow_expired(flow, flow_now());
 }
 
@@ -152,6 +154,26 @@ static __always_inline bool fast_snat_reply(struct flow_query *query, const stru
 	return fast_find(query, &ends, settings, QUERY_SNAT_REPLY);
 }
 
+/* From a pod packets to the node are looked at only if they may be answers to such connections. */
+static __always_inline bool fast_may_be_reply(const struct settings *settings, const struct packet *packet)
+{
+	return (packet->hook == HOOK_FROM_NET || host_there(settings)) && may_be_snat_reply(settings, packet);
+}
+
+/* Of what may be a reply to SNAT: it is one, or the program for these has to look at it for the sake of the host's own connections. */
+static __always_inline bool fast_is_reply(struct flow_query *query, const struct settings *settings,
+					  const struct packet *packet)
+{
+	struct flow_ends ends;
+
+	if (fast_snat_reply(query, settings, packet))
+		return true;
+	if (!host_there(settings) || packet->protocol != IPPROTO_TCP)
+		return false;
+	flow_ends_reply(&ends, packet);
+	return answers_syn(packet) || fast_find(query, &ends, settings, QUERY_LEFT);
+}
+
 /* packet: parsed, its family and hook constants here. VERDICT_TRANSLATE_REPLY: it is one to SNAT, and has yet to be translated. */
 static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const struct packet *packet,
 						 const struct headers *headers)
@@ -165,12 +187,12 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 
 	if (!settings || settings_slow(settings) || trace_on)
 		return VERDICT_CONTINUE;
-	reply = packet->hook == HOOK_FROM_NET && may_be_snat_reply(settings, packet);
-	if (reply && fast_snat_reply(&query, settings, packet))
+	reply = fast_may_be_reply(settings, packet);
+	if (reply && fast_is_reply(&query, settings, packet))
 		return VERDICT_TRANSLATE_REPLY;
 	known = known_destination(&packet->destination, packet->destination_port, settings->seed);
 	if (!known)
-		return fast_unknown_reply(fast_unknown(settings, packet), reply);
+		return fast_unknown_reply(fast_unknown(settings, packet), reply && packet->hook == HOOK_FROM_NET);
 	opens = (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 	if (opens && (known & KNOWN_FRONTEND || direct_may_clash(settings, packet)))
 		return VERDICT_CONTINUE;
@@ -208,6 +230,24 @@ static __always_inline enum verdict fast_reply_match(struct __sk_buff *skb, cons
 	return VERDICT_CONTINUE;
 }
 
+/* Of what leaves and answers nobody: a SYN that a socket of this host sends again, or what is of a connection whose SYN was. Of first SYNs
+ * that asks whether the socket has sent anything twice, of all else nothing before the first such connection. */
+static __always_inline enum verdict fast_of_host(struct __sk_buff *skb, const struct settings *settings,
+						 const struct packet *packet)
+{
+	struct flow_query query = {};
+	struct flow_ends ends;
+
+	if (packet->protocol != IPPROTO_TCP)
+		return VERDICT_PASS_NOT_SERVICE;
+	if (is_plain_syn(packet) && sends_again(skb))
+		return VERDICT_CONTINUE;
+	if (!host_there(settings) || !is_snat_source(settings, &packet->source))
+		return VERDICT_PASS_NOT_SERVICE;
+	flow_ends_forward(&ends, packet);
+	return fast_find(&query, &ends, settings, QUERY_FORWARD) ? VERDICT_CONTINUE : VERDICT_PASS_NOT_SERVICE;
+}
+
 static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const struct packet *packet,
 					       const struct headers *headers)
 {
@@ -219,7 +259,7 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 	if (!settings || settings_slow(settings) || trace_on)
 		return VERDICT_CONTINUE;
 	if (!known_backend(&packet->source, packet->source_port, settings->seed))
-		return VERDICT_PASS_NOT_SERVICE;
+		return fast_of_host(skb, settings, packet);
 	flow_ends_reply(&ends, packet);
 	flow = fast_find(&query, &ends, settings, QUERY_REPLY);
 	if (!flow)

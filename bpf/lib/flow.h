@@ -373,11 +373,23 @@ static __always_inline bool flow_matches_snat_reply(const struct flow *flow, con
 	       flow_leads_to(flow, &ends->server, ends->server_port);
 }
 
+/* The connection is of a socket of the host, whose peer is the frontend: a backend that did not answer it (host.h). */
+static __always_inline bool flow_of_host(const struct flow *flow)
+{
+	return flow->flags & FLOW_SNAT && flow->side == SIDE_INTERNAL;
+}
+
+static __always_inline bool flow_matches_left(const struct flow *flow, const struct flow_ends *ends)
+{
+	return flow_matches_forward(flow, ends) && flow_of_host(flow);
+}
+
 enum flow_query_kind {
 	QUERY_FORWARD = 0, /* of a packet of a client */
 	QUERY_REPLY,       /* of a packet of a server; entries that have expired do not count */
 	QUERY_SNAT_REPLY,  /* the same, to an address and a port that SNAT uses */
-	QUERY_LATE,        /* of an answer to a SYN that has no flow: the client's connection that left this server */
+	QUERY_LEFT, /* of a packet of a server: the connection of a socket of the host that went from there to another one */
+	QUERY_LATE, /* of an answer to a SYN that has no flow: the client's connection that left this server */
 };
 
 /* Which backends a connection's SYN went to before: a count, and the low bits of their ids. Another one with the same bits is passed over:
@@ -453,6 +465,9 @@ __noinline int flow_answers(struct flow_query *query, __u32 at)
 		return flow_matches_forward(flow, &query->ends);
 	if (query->kind == QUERY_LATE) {
 		if (!flow_matches_late(flow, &query->ends))
+			return false;
+	} else if (query->kind == QUERY_LEFT) {
+		if (!flow_matches_left(flow, &query->ends))
 			return false;
 	} else if (query->kind == QUERY_REPLY ? !flow_matches_reply(flow, &query->ends)
 					      : !flow_matches_snat_reply(flow, settings, &query->ends)) {

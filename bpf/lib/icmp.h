@@ -232,10 +232,12 @@ static __always_inline bool icmp_find_snat(struct icmp *icmp, const struct setti
 }
 
 /* How an error leaves that was translated. */
-static __always_inline enum next icmp_way(__u8 flags, enum hook hook)
+static __always_inline enum next icmp_way(const struct flow *flow, enum hook hook)
 {
+	__u8 flags = flow->flags;
+
 	if (hook == HOOK_FROM_NET && flags & FLOW_SNAT)
-		return NEXT_ROUTE;
+		return flow_of_host(flow) ? NEXT_FINISH : NEXT_ROUTE;
 	if (tunnel_there && hook == HOOK_TO_NET && (flags & (FLOW_CARRIED | FLOW_DSR)) == FLOW_CARRIED)
 		return NEXT_TUNNEL;
 	return NEXT_FINISH;
@@ -258,7 +260,7 @@ static __always_inline struct step icmp_translate(struct __sk_buff *skb, struct 
 	verdict = icmp_rewrite(skb, icmp);
 	if (verdict_is_drop(verdict))
 		return step_finish(verdict);
-	return (struct step){ icmp_way(icmp->match.flow.flags, hook), verdict };
+	return (struct step){ icmp_way(&icmp->match.flow, hook), verdict };
 }
 
 /* Answers a packet that was translated and cannot go on: packet too big, or time exceeded, to its sender and about what that

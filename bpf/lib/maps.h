@@ -30,6 +30,8 @@ int from_net_fast(struct __sk_buff *skb);
 int tunnel_opened(struct __sk_buff *skb);
 int xdp_tunnel_out(struct xdp_md *ctx);
 int xdp_tunnel_in(struct xdp_md *ctx);
+int host_out(struct __sk_buff *skb);
+int from_pod_reply(struct __sk_buff *skb);
 
 /* frontend -> number of the record in force */
 struct {
@@ -431,6 +433,8 @@ struct {
 		[PROGRAM_RESEND] = (void *)&resend,
 		[PROGRAM_FROM_NET_FAST] = (void *)&from_net_fast,
 		[PROGRAM_TUNNEL_OPENED] = (void *)&tunnel_opened,
+		[PROGRAM_HOST_OUT] = (void *)&host_out,
+		[PROGRAM_FROM_POD_REPLY] = (void *)&from_pod_reply,
 	},
 };
 

@@ -158,6 +158,15 @@ static __always_inline bool opens_connection(const struct packet *packet)
 	return packet->protocol == IPPROTO_UDP || (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
+/* Of a SYN: it is of a TCP socket of this host, which has sent it before. */
+static __always_inline bool sends_again(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct bpf_tcp_sock *tcp = sk ? bpf_tcp_sock(sk) : NULL;
+
+	return tcp && tcp->total_retrans;
+}
+
 /* Linux answers no SYN that has one of the others as well: nobody sends such for a connection. */
 static __always_inline bool is_plain_syn(const struct packet *packet)
 {

@@ -154,21 +154,25 @@ static __always_inline __u32 retry_tried(const struct flow *flow)
 	return tried;
 }
 
-/* Id of the backend after those that a flow has been to, 0: none is left. */
-static __always_inline __u32 retry_next(const struct packet *packet, const struct record *record, struct retry *retry)
+/* Id of the backend after those that a flow has been to, 0: none is left. hash: of the first choice. */
+static __always_inline __u32 retry_next(const struct record *record, enum side_index side_index, __u32 hash,
+					struct retry *retry)
 {
-	const struct side *side = &record->sides[packet_side(packet)];
-	__u32 hash;
+	const struct side *side = &record->sides[side_index];
 
 	if (record->flags & RECORD_ADDRESS || side->action != ACTION_BALANCE)
 		return 0;
-	hash = record->affinity ? maglev_hash_client(&packet->source)
-				: maglev_hash(&packet->source, packet->source_port, &record->key);
 	for (int i = 0; i < TIERS_MAX; i++) {
 		if (retry_tier(retry, &side->tiers[i], hash))
 			break;
 	}
 	return retry->found & RETRY_ID;
+}
+
+static __always_inline __u32 retry_hash(const struct packet *packet, const struct record *record)
+{
+	return record->affinity ? maglev_hash_client(&packet->source)
+				: maglev_hash(&packet->source, packet->source_port, &record->key);
 }
 
 /* Not 0: the flow's SYN may go to another backend, which is told to the create chain. A function of its own for the sake of the stack. */
@@ -190,7 +194,7 @@ __noinline int retry_find(struct __sk_buff *skb, const struct packet *packet, co
 	retry.tried = retry_tried(flow);
 	retry.last = flow->backend;
 	retry.node = retry_node(flow);
-	id = retry_next(packet, record, &retry);
+	id = retry_next(record, packet_side(packet), retry_hash(packet, record), &retry);
 	if (!id)
 		return false;
 	handed(skb)->slow.backend = id;

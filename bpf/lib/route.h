@@ -150,8 +150,8 @@ static __always_inline bool route_head(struct __sk_buff *skb)
 	return link_header || bpf_skb_change_head(skb, ETH_HLEN, 0) == 0;
 }
 
-/* VERDICT_CONTINUE: it may leave as route says. */
-static __always_inline enum verdict route_packet(struct __sk_buff *skb, struct route *route)
+/* VERDICT_CONTINUE: it may leave as route says. own: it is of a socket of this host, and not forwarded. */
+static __always_inline enum verdict route_packet(struct __sk_buff *skb, struct route *route, bool own)
 {
 	enum verdict verdict;
 
@@ -160,11 +160,13 @@ static __always_inline enum verdict route_packet(struct __sk_buff *skb, struct r
 		return VERDICT_CONTINUE;
 	if (parse_full(skb, &route->packet) != VERDICT_CONTINUE || route->packet.malformed)
 		return VERDICT_DROP_REWRITE;
-	if (!route_lives(skb, &route->packet))
+	if (!own && !route_lives(skb, &route->packet))
 		return VERDICT_REJECT_TIME_EXCEEDED;
 	verdict = route_find(skb, route);
 	if (verdict != VERDICT_CONTINUE || route->stack)
 		return verdict;
+	if (own)
+		return route_head(skb) ? VERDICT_CONTINUE : VERDICT_DROP_REWRITE;
 	if (!(route->packet.family == 4 ? route_age4(skb) : route_age6(skb)) || !route_head(skb))
 		return VERDICT_DROP_REWRITE;
 	return VERDICT_CONTINUE;

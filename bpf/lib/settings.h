@@ -236,6 +236,12 @@ static __always_inline __u8 settings_routed(const struct settings *settings)
 	return *(volatile const __u8 *)&settings->routed;
 }
 
+/* Connections of the host's own sockets may be with another backend than the socket's. */
+static __always_inline bool host_there(const struct settings *settings)
+{
+	return settings_routed(settings) & ROUTED_HOST;
+}
+
 /* Straight to a backend: its client may also come to it by a frontend, from the same port. A client off the node does so where the
  * backend has other frontends than ClusterIPs, or where the network routes ClusterIPs to this node. */
 static __always_inline bool direct_may_clash(const struct settings *settings, const struct packet *packet)
@@ -263,7 +269,7 @@ static __always_inline bool in_snat_range(const struct settings *settings, __be1
 	return (__u16)(bpf_ntohs(port) - settings->snat_first) < settings->snat_count;
 }
 
-/* Perhaps one of sources. */
+/* Perhaps one of sources, which are all addresses of this node as far as there is room. */
 static __always_inline bool is_snat_source(const struct settings *settings, const struct address *address)
 {
 	__u32 hash = source_hash(address);

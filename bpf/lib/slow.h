@@ -5,6 +5,7 @@
 #include "answer.h"
 #include "create.h"
 #include "health.h"
+#include "host.h"
 #include "icmp.h"
 #include "packet.h"
 #include "policy.h"
@@ -236,21 +237,27 @@ static __always_inline struct step slow_flow(struct __sk_buff *skb, struct work 
 	return slow_new_flow(skb, work, hook);
 }
 
+/* Of what may be a reply to SNAT: the program for these has to look at it for the sake of the host's own connections. */
+static __always_inline bool slow_of_host(const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_TCP && (answers_syn(packet) || host_has_left(packet));
+}
+
 static __always_inline struct step slow_ports(struct __sk_buff *skb, struct work *work, enum hook hook)
 {
 	struct packet *packet = &work->packet;
 	bool hairpin =
 		hook == HOOK_FROM_POD && is_hairpin_address(work->settings, packet->family, &packet->destination);
 	bool portless = packet->fragment == FRAGMENT_LATER && !fragment_recall(packet);
-	bool reply = hook == HOOK_FROM_NET && !packet->malformed && !portless &&
+	bool reply = (hook == HOOK_FROM_NET || host_there(work->settings)) && !packet->malformed && !portless &&
 		     may_be_snat_reply(work->settings, packet) && snat_source_index(&packet->destination);
 	bool of_service;
 
-	if (reply && snat_has(&work->query, packet))
+	if (reply && (snat_has(&work->query, packet) || (host_there(work->settings) && slow_of_host(packet))))
 		return step_to(NEXT_REPLY);
 	if (!known_destination(&packet->destination, packet->destination_port, work->settings->seed) && !hairpin &&
 	    !service_cidr_has(&packet->destination)) {
-		if (reply)
+		if (reply && hook == HOOK_FROM_NET)
 			return step_unknown_reply();
 		return step_finish(packet->fragment == FRAGMENT_LATER ? VERDICT_PASS_FRAGMENT
 								      : VERDICT_PASS_NOT_SERVICE);

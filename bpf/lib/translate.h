@@ -370,6 +370,13 @@ static __always_inline struct step reply_translate(struct __sk_buff *skb, const 
 	return reply_translated(skb, packet, &reply.flow, reply_rewrite(skb, packet, &reply.flow));
 }
 
+/* It is no reply, but a packet of this host (host.h). */
+static __always_inline bool reply_may_be_hosts(const struct settings *settings, const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_TCP && (is_plain_syn(packet) || host_there(settings)) &&
+	       is_snat_source(settings, &packet->source);
+}
+
 static __always_inline struct step reply_slow(struct __sk_buff *skb, const struct settings *settings,
 					      struct packet *packet)
 {
@@ -380,7 +387,8 @@ static __always_inline struct step reply_slow(struct __sk_buff *skb, const struc
 	if (!has_ports(packet->protocol))
 		return step_finish(VERDICT_PASS_PROTOCOL);
 	if (!known_backend(&packet->source, packet->source_port, settings->seed))
-		return step_finish(VERDICT_PASS_NOT_SERVICE);
+		return reply_may_be_hosts(settings, packet) ? step_to(NEXT_HOST)
+							    : step_finish(VERDICT_PASS_NOT_SERVICE);
 	return reply_translate(skb, settings, packet, packet);
 }
 

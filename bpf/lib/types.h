@@ -630,6 +630,12 @@ enum routed {
 	/* Bytes of flows are counted: no packet takes the fast path. The agent begins that, and the programs end it (observe.h). Programs
 	 * that do not know of it take it for ROUTED_HERE, which costs them a saving and nothing else. */
 	ROUTED_FLOWS_COUNTED = 2,
+	/* Connections of sockets of the host went to another backend (host.h), as far as anybody knows: packets of this node are looked for in the
+	 * flow table. The programs set both bits for each such connection, before and after it is shown. The agent takes the second one back,
+	 * looks for such connections, and if there are none takes the first one back, unless the second one is there again. As above for programs
+	 * that do not know of them. */
+	ROUTED_HOST = 4,
+	ROUTED_HOST_BEGAN = 8,
 };
 
 /* What the agent tells every program; one element, memory-mapped. */
@@ -855,10 +861,12 @@ enum program {
 	PROGRAM_TUNNEL_FORWARD, /* that of a client: translates it towards a backend of this node */
 	PROGRAM_TUNNEL_BACK, /* an answer: sends it to the client; a client's packet that came back: sends it by SNAT */
 	PROGRAM_TUNNEL_ICMP, /* an error about either */
-	PROGRAM_FROM_POD_DNS,  /* answers a question for a name, or leaves it to the slow path */
-	PROGRAM_RESEND,        /* makes the kept SYN of a refusal */
-	PROGRAM_FROM_NET_FAST, /* from_net, where XDP takes packets out of the tunnel */
-	PROGRAM_TUNNEL_OPENED, /* goes on with such a packet */
+	PROGRAM_FROM_POD_DNS,   /* answers a question for a name, or leaves it to the slow path */
+	PROGRAM_RESEND,         /* makes the kept SYN of a refusal */
+	PROGRAM_FROM_NET_FAST,  /* from_net, where XDP takes packets out of the tunnel */
+	PROGRAM_TUNNEL_OPENED,  /* goes on with such a packet */
+	PROGRAM_HOST_OUT,       /* a packet of a socket of the host whose SYN came again */
+	PROGRAM_FROM_POD_REPLY, /* the answer to it */
 	PROGRAM_MAX,
 };
 

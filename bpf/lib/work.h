@@ -16,7 +16,8 @@
 
 /* From the slow path to itself, when it begins anew. */
 struct handed_slow {
-	__u16 tries;     /* how often it has begun anew */
+	__u8 tries;      /* how often it has begun anew */
+	__u8 host;       /* of a connection of the host (host.h): enum hook, and HANDED_LOADS */
 	__u8 translate;  /* not 0: the client's source port is taken, choose another */
 	__u8 lost;       /* LOST_: what is wrong with the flow that there was */
 	__u32 snat_next; /* number of the next port that SNAT tries, and one; 0: none was tried */
@@ -25,6 +26,8 @@ struct handed_slow {
 	__u32 verdict; /* of the flow that is being made. Here the verifier forgets it, and goes through what follows once for all of them */
 };
 _Static_assert(sizeof(struct handed_slow) <= sizeof(((struct __sk_buff *)0)->cb), "fits skb->cb");
+
+#define HANDED_LOADS 0x80 /* the flow's Service balances by connections */
 
 #define LOST_BACKEND 1 /* its backend is not usable */
 #define LOST_WAY \
@@ -49,6 +52,7 @@ enum way {
 	WAY_ERROR,       /* an ICMP error: no other is made of it, */
 	WAY_CARRY,       /* a client's packet to another node, untranslated, */
 	WAY_CARRIED,     /* an answer that came through the tunnel, to a client: errors about it go back there */
+	WAY_HOST,        /* a packet of the host's own to a server: no error is made of it, and its TTL stays */
 };
 
 /* To the program route, from there to too_big, and back with the answer. */
@@ -158,6 +162,7 @@ enum next {
 	NEXT_FORMER,     /* the program of the former tables, where there are such; else the verdict is final */
 	NEXT_REJECT,     /* the program reject, which answers */
 	NEXT_RESEND,     /* the program resend, which makes a kept SYN of the packet */
+	NEXT_HOST,       /* the program for connections of the host's own sockets */
 };
 
 struct step {
@@ -195,11 +200,19 @@ static __always_inline struct step step_to(enum next next)
 static __always_inline void tail_begin(struct __sk_buff *skb)
 {
 	handed(skb)->slow.tries = 0;
+	handed(skb)->slow.host = 0;
 	handed(skb)->slow.translate = 0;
 	handed(skb)->slow.lost = 0;
 	handed(skb)->slow.snat_next = 0;
 	handed(skb)->slow.backend = 0;
 	handed(skb)->slow.tried = 0;
+}
+
+/* A packet of the host's own, at the hook where it leaves. */
+static __always_inline void tail_host(struct __sk_buff *skb, enum hook hook)
+{
+	tail_begin(skb);
+	handed(skb)->slow.host = hook;
 }
 
 /* True: the slow path is to begin anew, and has not done so too often. */

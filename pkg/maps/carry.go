@@ -197,12 +197,12 @@ func (c *Carrier) Connections() (done Carried, err error) {
 	return done, err
 }
 
-// routed brings over that clients off the node come by ClusterIPs. A layout that does not tell marked no backend as one of ClusterIPs only,
+// routed brings over that clients off the node come by ClusterIPs, and that connections of the host's sockets went to other backends. A layout that does not tell marked no backend as one of ClusterIPs only,
 // either: direct connections to any that its connections name are remembered.
 func (c *Carrier) routed(f *bpf.Former) error {
 	return bpf.Rows(f, "config", func(_ uint32, s bpf.NearlbSettings) error {
-		if s.Routed&routedHere != 0 {
-			writeModes(c.store.settings, func(m *modes) { m.routed |= routedHere })
+		if stays := s.Routed & (routedHere | routedHost | routedBegan); stays != 0 {
+			writeModes(c.store.settings, func(m *modes) { m.routed |= stays })
 		}
 		return nil
 	})

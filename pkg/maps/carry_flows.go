@@ -58,6 +58,9 @@ func (c *Carrier) flows(f *bpf.Former, known *identities, done *Carried) error {
 // show has the fast path look for a connection's packets, also where its frontend is gone. A bit that is set for it alone stays until the
 // next start looks for bits that nothing needs.
 func (c *Carrier) show(f *bpf.NearlbFlow) {
+	if ofHost(f) {
+		return // of a socket of the host: its frontend is a backend, and its packets are looked for by their source
+	}
 	of := frontendPlane
 	if f.Flags&flowDirect != 0 {
 		of = backendPlane

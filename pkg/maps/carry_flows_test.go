@@ -162,3 +162,16 @@ func TestPortsOfAClientSpreadOverAllFourBlocks(t *testing.T) {
 		}
 	}
 }
+
+// A frontend of a carried connection is made known to the fast path, but not a backend that a socket of the host was connected to: no packet would
+// pass there any more without the slow path.
+func TestABackendThatASocketOfTheHostLeftIsNoFrontend(t *testing.T) {
+	for side, want := range map[bpf.NearlbSideIndex]bool{bpf.NearlbSideIndexSIDE_INTERNAL: false, bpf.NearlbSideIndexSIDE_EXTERNAL: true} {
+		s := memoryStore(tinySizes())
+		where := hostAddress(1)
+		(&Carrier{store: s}).show(&bpf.NearlbFlow{Flags: flowSNAT, Side: uint8(side), Frontend: address16(where.Addr()), FrontendPort: swap16(where.Port())})
+		if got := s.known(frontendPlane, address16(where.Addr()), swap16(where.Port())).isSet(s.filter); got != want {
+			t.Errorf("side %d: the address is known as a frontend's: %v", side, got)
+		}
+	}
+}

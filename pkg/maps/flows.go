@@ -21,6 +21,7 @@ const (
 	flowHairpin  = uint8(bpf.NearlbFlowFlagsFLOW_HAIRPIN)
 	flowSNAT     = uint8(bpf.NearlbFlowFlagsFLOW_SNAT)
 	flowDirect   = uint8(bpf.NearlbFlowFlagsFLOW_DIRECT)
+	sideInternal = uint8(bpf.NearlbSideIndexSIDE_INTERNAL)
 	readAttempts = 4
 )
 

@@ -76,13 +76,18 @@ type recount struct {
 
 // Recount compares the connections that count for their backends with the flow table, a piece of it in each call, and makes up for what is
 // not so: it counts those out that have expired, and those in that were there before their Service asked for it. It returns true as long as
-// the walk goes on. Where no Service balances by connections it does nothing.
+// the walk goes on. Where no Service balances by connections it does nothing of that. It looks for connections of the host as well (leaveHost).
 func (t *Tables) Recount() (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return false
 	}
+	host := t.leaveHost()
+	return t.recount() || host
+}
+
+func (t *Tables) recount() (more bool) {
 	if t.recounting == nil {
 		t.recounting = &recount{ports: map[uint32]bool{}, found: map[uint32]int32{}, carried: map[uint32]int32{}}
 		for p := range t.portsByLoad() {

@@ -25,6 +25,8 @@ const (
 const (
 	routedHere    = uint8(bpf.NearlbRoutedROUTED_HERE)
 	routedCounted = uint8(bpf.NearlbRoutedROUTED_FLOWS_COUNTED)
+	routedHost    = uint8(bpf.NearlbRoutedROUTED_HOST)
+	routedBegan   = uint8(bpf.NearlbRoutedROUTED_HOST_BEGAN)
 )
 
 // modes are the bytes of the word of the settings that has several writers: the agent, who drains the node, and the programs.

@@ -55,6 +55,7 @@ type Tables struct {
 	sources    *sources
 	searching  *search // of the tables of connections, while it goes on
 	piece      searchPiece
+	hosts      *hostSearch      // for connections of the host, while it goes on
 	recounting *recount         // of the connections that count, while it goes on
 	drifts     map[uint32]int32 // by backend: connections that the last recount found beyond those that are counted
 	carried    map[uint32]int32 // by backend: connections that count and came through the tunnel, as the last recount found them

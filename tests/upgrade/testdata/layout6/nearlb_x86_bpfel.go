@@ -511,7 +511,9 @@ const (
 	NearlbProgramPROGRAM_RESEND           NearlbProgram = 22
 	NearlbProgramPROGRAM_FROM_NET_FAST    NearlbProgram = 23
 	NearlbProgramPROGRAM_TUNNEL_OPENED    NearlbProgram = 24
-	NearlbProgramPROGRAM_MAX              NearlbProgram = 25
+	NearlbProgramPROGRAM_HOST_OUT         NearlbProgram = 25
+	NearlbProgramPROGRAM_FROM_POD_REPLY   NearlbProgram = 26
+	NearlbProgramPROGRAM_MAX              NearlbProgram = 27
 )
 
 type NearlbReason uint32
@@ -579,6 +581,8 @@ type NearlbRouted uint32
 const (
 	NearlbRoutedROUTED_HERE          NearlbRouted = 1
 	NearlbRoutedROUTED_FLOWS_COUNTED NearlbRouted = 2
+	NearlbRoutedROUTED_HOST          NearlbRouted = 4
+	NearlbRoutedROUTED_HOST_BEGAN    NearlbRouted = 8
 )
 
 type NearlbSchema uint32
@@ -951,7 +955,9 @@ const (
 	NearlbProgFromPodDns           = "from_pod_dns"
 	NearlbProgFromPodHairpin       = "from_pod_hairpin"
 	NearlbProgFromPodIcmp          = "from_pod_icmp"
+	NearlbProgFromPodReply         = "from_pod_reply"
 	NearlbProgFromPodSlow          = "from_pod_slow"
+	NearlbProgHostOut              = "host_out"
 	NearlbProgReject               = "reject"
 	NearlbProgResend               = "resend"
 	NearlbProgRoute                = "route"
@@ -1097,7 +1103,9 @@ type NearlbProgramSpecs struct {
 	FromPodDns       *ebpf.ProgramSpec `ebpf:"from_pod_dns"`
 	FromPodHairpin   *ebpf.ProgramSpec `ebpf:"from_pod_hairpin"`
 	FromPodIcmp      *ebpf.ProgramSpec `ebpf:"from_pod_icmp"`
+	FromPodReply     *ebpf.ProgramSpec `ebpf:"from_pod_reply"`
 	FromPodSlow      *ebpf.ProgramSpec `ebpf:"from_pod_slow"`
+	HostOut          *ebpf.ProgramSpec `ebpf:"host_out"`
 	Reject           *ebpf.ProgramSpec `ebpf:"reject"`
 	Resend           *ebpf.ProgramSpec `ebpf:"resend"`
 	Route            *ebpf.ProgramSpec `ebpf:"route"`
@@ -1456,7 +1464,9 @@ type NearlbPrograms struct {
 	FromPodDns       *ebpf.Program `ebpf:"from_pod_dns"`
 	FromPodHairpin   *ebpf.Program `ebpf:"from_pod_hairpin"`
 	FromPodIcmp      *ebpf.Program `ebpf:"from_pod_icmp"`
+	FromPodReply     *ebpf.Program `ebpf:"from_pod_reply"`
 	FromPodSlow      *ebpf.Program `ebpf:"from_pod_slow"`
+	HostOut          *ebpf.Program `ebpf:"host_out"`
 	Reject           *ebpf.Program `ebpf:"reject"`
 	Resend           *ebpf.Program `ebpf:"resend"`
 	Route            *ebpf.Program `ebpf:"route"`
@@ -1500,7 +1510,9 @@ func (p *NearlbPrograms) Close() error {
 		p.FromPodDns,
 		p.FromPodHairpin,
 		p.FromPodIcmp,
+		p.FromPodReply,
 		p.FromPodSlow,
+		p.HostOut,
 		p.Reject,
 		p.Resend,
 		p.Route,

@@ -356,8 +356,10 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 	step.word = query.word;
 	if (!flow)
 		return xdp_new(frame, packet, settings);
-	if (tunnel_there && flow->flags & FLOW_CARRY)
+	if (tunnel_there && flow->flags & FLOW_CARRY) {
 		bpf_tail_call(frame->ctx, &xdp_programs, XDP_PROGRAM_TUNNEL_OUT);
+		return XDP_PASS; /* to some verifiers nothing is known of the frame any more */
+	}
 	return packet->tcp_flags & TCP_SYN ? XDP_PASS : xdp_forward(frame, packet, headers, settings, flow, &step);
 }
 

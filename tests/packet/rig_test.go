@@ -106,10 +106,11 @@ func newRig(t testing.TB, o bpf.Options) *rig {
 	if o.Sizes == (bpf.Sizes{}) {
 		o.Sizes = small()
 	}
-	o.XDP, o.XDPWays = !few || o.XDPOpens || plain(o), 4096 // a test has few flows, and looks at all ways
+	atXDP := !few || o.XDPOpens || strings.Contains(t.Name(), "XDP")
+	o.XDP, o.XDPWays = atXDP || plain(o), 4096 // a test has few flows, and looks at all ways
 	o.Without = withoutUse(o)
 	objects := loaded(t, unhastily(o))
-	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, began: bpf.Jiffies(), noXDP: few && !o.XDPOpens && !strings.Contains(t.Name(), "XDP"), xdpOpens: o.XDPOpens}
+	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, began: bpf.Jiffies(), noXDP: !atXDP, xdpOpens: o.XDPOpens}
 	r.serveXDP()
 	r.counted = r.counters()
 	return r

@@ -26,9 +26,10 @@ func benchCommand() *cobra.Command {
 		Use:   "bench",
 		Short: "Measure what a packet costs in the programs on this machine",
 		Long: `Runs the programs over made packets in the kernel and prints nanoseconds a
-packet, path by path, beside what this machine asks for doing nothing, and beside
-the kernel's own hashes as a flow table (kernel_hash: a look-up that finds;
-kernel_lru: one that does not, and an insertion). Uses tables of its own.`,
+packet, path by path, beside what this machine asks for doing nothing, and
+beside the kernel's own hashes as a flow table (kernel_hash: a look-up that
+finds; kernel_lru: one that does not, and an insertion). Uses tables of its
+own.`,
 		Example: "  nearlb bench\n  nearlb bench --path tcp4/established --flows 1,100000\n  nearlb bench -o json > figures.json",
 		Args:    command.NoArguments,
 	}

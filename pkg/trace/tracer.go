@@ -46,7 +46,7 @@ func firstPackets(o bpf.Options, doors []Door) bpf.Options {
 
 // behind are the programs of each door that no packet of another one meets.
 var behind = map[Door][]string{
-	FromPod: {bpf.NearlbProgFromPod, bpf.NearlbProgFromPodSlow, bpf.NearlbProgFromPodIcmp, bpf.NearlbProgFromPodHairpin, bpf.NearlbProgFromPodDns},
+	FromPod: {bpf.NearlbProgFromPod, bpf.NearlbProgFromPodSlow, bpf.NearlbProgFromPodIcmp, bpf.NearlbProgFromPodHairpin, bpf.NearlbProgFromPodReply, bpf.NearlbProgFromPodDns},
 	FromNetwork: {bpf.NearlbProgFromNet, bpf.NearlbProgFromNetFast, bpf.NearlbProgFromNetSlow, bpf.NearlbProgFromNetIcmp, bpf.NearlbProgFromNetReply,
 		bpf.NearlbProgTunnelIn, bpf.NearlbProgTunnelOut, bpf.NearlbProgTunnelForward, bpf.NearlbProgTunnelBack, bpf.NearlbProgTunnelIcmp},
 	FromHost: {bpf.NearlbProgSockExplain},

@@ -7,12 +7,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -157,10 +160,28 @@ func (h *handover) ats(client rig.Host) []rig.At {
 // held is a connection that is used all along.
 type held struct {
 	*lab.Conn
+	asks   sync.Mutex // one question at a time
 	client rig.Host
 	at     rig.At
 	way    rig.Way
 	server string
+}
+
+// Who asks as lab.Conn does, while another goroutine may ask, too.
+func (c *held) Who() (lab.Answer, error) {
+	c.asks.Lock()
+	defer c.asks.Unlock()
+	return c.Conn.Who()
+}
+
+// keep asks once a second until the connection is closed: connection tracking forgets UDP that is silent for 30 seconds, and on a slow
+// machine agents may take as long to start.
+func (c *held) keep() {
+	for range time.Tick(time.Second) {
+		if _, err := c.Who(); errors.Is(err, net.ErrClosed) {
+			return
+		}
+	}
 }
 
 // hold opens connections of every kind, of each as many as it takes until both servers have one: they are chosen by chance.
@@ -200,7 +221,11 @@ func (h *handover) open(client rig.Host, at rig.At, w rig.Way) *held {
 	h.T.Cleanup(func() { _ = conn.Close() })
 	answer, err := conn.Who()
 	h.must(err)
-	return &held{conn, client, at, w, answer.Server}
+	opened := &held{Conn: conn, client: client, at: at, way: w, server: answer.Server}
+	if w.Network == "udp" {
+		go opened.keep()
+	}
+	return opened
 }
 
 // goOn asks over every connection: the same server answers as ever, and nothing is lost.

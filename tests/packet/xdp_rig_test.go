@@ -195,20 +195,10 @@ func (o *outcome) compare(r *rig, in []byte, tc outcome) {
 	}
 }
 
-// leadBack has all ways that the program at XDP remembers lead out of the device of test frames, by which they came.
-func (r *rig) leadBack() {
+// leadBack has the ways in these slots lead out of the device of test frames, by which they came.
+func (r *rig) leadBack(slots []uint32) {
 	r.Helper()
-	for slot := range r.objects.XdpWays.MaxEntries() {
-		var ways []bpf.NearlbXdpWay
-		check(r, r.objects.XdpWays.Lookup(slot, &ways))
-		some := false
-		for i := range ways {
-			if ways[i].Ifindex != 0 {
-				ways[i].Ifindex, some = loopback, true
-			}
-		}
-		if some {
-			check(r, r.objects.XdpWays.Put(slot, ways))
-		}
+	for _, slot := range slots {
+		r.editWaysOf(slot, func(way *bpf.NearlbXdpWay) { way.Ifindex = loopback })
 	}
 }

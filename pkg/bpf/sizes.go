@@ -36,7 +36,7 @@ const hashOverhead = 64
 // memoryFor is about what tables of these sizes take on a node of so many processors, in bytes, less those that take memory for what is
 // in them alone.
 func memoryFor(sizes Sizes, processors int) (sum uint64) {
-	spec, err := parsed()
+	spec, err := parsedTables()
 	if err != nil {
 		return 0
 	}
@@ -99,7 +99,7 @@ func (s Sizes) Max(other Sizes) Sizes {
 
 // DefaultSizes are those of bpf/lib/maps.h, read from the embedded object.
 func DefaultSizes() Sizes {
-	spec, err := parsed()
+	spec, err := parsedTables()
 	if err != nil {
 		return Sizes{}
 	}

@@ -13,7 +13,7 @@ type Timeouts struct {
 
 // DefaultTimeouts are those of bpf/lib/config.h, read from the embedded object.
 func DefaultTimeouts() Timeouts {
-	spec, err := parsed()
+	spec, err := parsedTables()
 	if err != nil {
 		return Timeouts{}
 	}

@@ -138,7 +138,7 @@ func TestSuitesRunSideBySideAfterOthersAndWhatFailsIsToldAtTheEnd(t *testing.T) 
 		shell("fails", "echo why; echo '--- FAIL: TestX'; echo '    x_test.go:7: wrong'; echo noise; exit 3", "first"),
 		shell("after", "echo never", "fails"),
 		shell("input", "read line; test $? = 1"),
-	}, 3)
+	}, lanes{sure: 3, most: 3})
 	if len(results) != 6 {
 		t.Fatalf("%d results, want 6", len(results))
 	}
@@ -166,12 +166,49 @@ func TestSuitesRunSideBySideAfterOthersAndWhatFailsIsToldAtTheEnd(t *testing.T) 
 	}
 }
 
+func TestProcessorsHaveTimeWhenTheyWereIdleSinceTheLastLook(t *testing.T) {
+	earlier, ok := parseProcessors("cpu  1000 10 500 2000 50 0 30 0 7 0\ncpu0 1 1 1 1\n")
+	if want := (processors{idle: 2050, all: 3590}); !ok || earlier != want {
+		t.Fatalf("%+v, %t", earlier, ok)
+	}
+	for idle, want := range map[uint64]bool{0: false, 9: false, 10: true, 100: true} {
+		now := processors{idle: earlier.idle + idle, all: earlier.all + 100}
+		if now.spare(earlier) != want {
+			t.Errorf("idle for %d of 100: spare %t", idle, !want)
+		}
+	}
+	if earlier.spare(earlier) {
+		t.Error("no time has gone by, and some of it is spare")
+	}
+	for _, bad := range []string{"", "cpu 1 2 3", "cpu a b c d e f", "cpu0 1 2 3 4 5 6"} {
+		if _, ok := parseProcessors(bad); ok {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+// A suite that finds no lane begins when another has ended, or while processors are idle: these two end only side by side.
+func TestASuiteMoreRunsWhileProcessorsAreIdle(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	idle := make(chan bool, 1)
+	idle <- true
+	var out strings.Builder
+	results := run(t.Context(), &out, []suite{
+		shell("first", "mkfifo "+pipe),
+		shell("reads", "cat "+pipe, "first"),
+		shell("writes", "echo written >"+pipe, "first"),
+	}, lanes{sure: 1, most: 2, spare: idle})
+	if len(results) != 3 || !strings.Contains(out.String(), "written") {
+		t.Errorf("%d results:\n%s", len(results), out.String())
+	}
+}
+
 func TestTheLongestSuiteGetsTheProcessorBeforeOthers(t *testing.T) {
 	ahead := shell("ahead", "nice")
 	ahead.ahead = true
 	var out strings.Builder
 	niceness := map[string]int{}
-	for _, r := range run(t.Context(), &out, []suite{ahead, shell("other", "nice")}, 2) {
+	for _, r := range run(t.Context(), &out, []suite{ahead, shell("other", "nice")}, lanes{sure: 2, most: 2}) {
 		said := strings.Fields("nothing " + string(r.output)) // first that it may not, where it may not
 		n, err := strconv.Atoi(said[len(said)-1])
 		if niceness[r.name] = n; err != nil || r.err != nil {
@@ -202,7 +239,7 @@ func TestAnEndedRunEndsItsProcessesAndTellsOfWhatDidNotRun(t *testing.T) {
 	results := run(ctx, &out, []suite{
 		shell("long", "trap 'echo tidied; echo >"+told+"; exit' TERM; echo >"+ready+"; while :; do sleep 0.1; done"),
 		shell("next", "true", "long"),
-	}, 2)
+	}, lanes{sure: 2, most: 2})
 	for _, r := range results {
 		if r.err == nil || !strings.Contains(r.err.Error(), "enough") && !strings.Contains(r.err.Error(), "long failed") {
 			t.Errorf("%s: %v", r.name, r.err)

@@ -24,15 +24,12 @@ const (
 	warmLimit  = 2 * 10 * 60
 )
 
-// lanesPerProcessor is how many suites run at once for each processor. With three suites on two processors, these were idle for a quarter
-// of the time: agents in namespaces wait for most of theirs. With more than six, the longest suites only get fewer turns.
-const lanesPerProcessor = 3
-
 // patience is the time for all: less than the 90 minutes after which a run is ended from outside, without a report.
 const patience = 80 * time.Minute
 
 func main() {
-	lanes := flag.Int("lanes", lanesPerProcessor*runtime.NumCPU(), "suites that run at once: many wait for most of their time")
+	lanes := lanesOf(runtime.NumCPU())
+	flag.IntVar(&lanes.most, "lanes", lanes.most, "suites that run at once while processors are idle; as many as there are processors always do")
 	without := flag.Bool("behaviour", false, "leave out what does not test behaviour on this machine's kernel (fresh, lint, kernels)")
 	flag.Parse()
 	all, err := complete(suites)
@@ -49,9 +46,10 @@ func main() {
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	lanes.spare = watch(ctx)
 	announce(os.Stdout, chosen)
 	started := time.Now()
-	results := run(ctx, os.Stdout, chosen, *lanes)
+	results := run(ctx, os.Stdout, chosen, lanes)
 	if !summarise(os.Stdout, results, time.Since(started), len(flag.Args()) == 0) {
 		os.Exit(1)
 	}

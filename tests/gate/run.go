@@ -29,7 +29,7 @@ const each = time.Minute
 
 // run starts the suites in their order, as many at once as there are lanes, each when those that it comes after have ended well,
 // and prints what each printed when it has ended.
-func run(ctx context.Context, to io.Writer, chosen []suite, lanes int) []*result {
+func run(ctx context.Context, to io.Writer, chosen []suite, lanes lanes) []*result {
 	waiting := slices.Clone(chosen)
 	began := map[string]time.Time{} // those that run
 	ended := map[string]*result{}
@@ -43,6 +43,7 @@ func run(ctx context.Context, to io.Writer, chosen []suite, lanes int) []*result
 	}
 	still := time.NewTicker(each)
 	defer still.Stop()
+	spare := false
 	for len(results) < len(chosen) {
 		for i := 0; i < len(waiting); {
 			s := waiting[i]
@@ -51,7 +52,8 @@ func run(ctx context.Context, to io.Writer, chosen []suite, lanes int) []*result
 			case failed != "" || ctx.Err() != nil:
 				waiting = slices.Delete(waiting, i, i+1)
 				end(&result{suite: s, err: notRun(ctx, failed)})
-			case ready && len(began) < lanes:
+			case ready && (len(began) < lanes.sure || spare && len(began) < lanes.most):
+				spare = spare && len(began) < lanes.sure
 				waiting = slices.Delete(waiting, i, i+1)
 				began[s.name] = time.Now()
 				go func() { done <- execute(ctx, s) }()
@@ -65,6 +67,7 @@ func run(ctx context.Context, to io.Writer, chosen []suite, lanes int) []*result
 		select {
 		case r := <-done:
 			end(r)
+		case spare = <-lanes.spare:
 		case <-still.C:
 			fmt.Fprintf(to, "… %s (%d of %d ended)\n", running(began), len(results), len(chosen))
 		}

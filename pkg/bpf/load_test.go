@@ -213,6 +213,13 @@ func TestTablesAreOpenedReadOnlyForTheCommandLine(t *testing.T) {
 	if err := tables.Names.Put(&bpf.NearlbNameKey{}, &bpf.NearlbNameValue{}); err == nil {
 		t.Error("a read-only table was written")
 	}
+	pin := filepath.Join(filepath.Dir(bpf.LinkDirectory(path)), "maps", bpf.NearlbMapNames)
+	if err := errors.Join(os.Remove(pin), os.Mkdir(pin, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bpf.OpenMaps(path, true); err == nil || !strings.HasPrefix(err.Error(), "open tables under "+path+": table names: ") {
+		t.Errorf("a directory in the place of a table: %v", err)
+	}
 }
 
 // An agent of before some tables leaves the others, and so does who removes pins. Before any programs are pinned it is a first start.
@@ -250,6 +257,18 @@ func TestTablesThatAreMissingAmongOthersAreNamed(t *testing.T) {
 	}
 	if _, err := bpf.OpenMaps(path, true); !errors.Is(err, bpf.ErrNoAgent) {
 		t.Errorf("no program is pinned yet, and the error is %v", err)
+	}
+}
+
+// Whoever names a path that has no tables reads which one that was.
+func TestAPathThatCannotHaveTablesIsNamed(t *testing.T) {
+	privileged.Require(t)
+	file := filepath.Join(t.TempDir(), "a-file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bpf.OpenMaps(file, true); err == nil || err.Error() != "open tables under "+file+": not a directory (name the agent's --pin-path)" {
+		t.Errorf("a file: %v", err)
 	}
 }
 

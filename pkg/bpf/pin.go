@@ -285,8 +285,11 @@ func openPinned(path string, readOnly bool) (*ebpf.Map, error) {
 }
 
 func openError(pinPath, name string, spec *ebpf.CollectionSpec, err error) error {
+	if errors.Is(err, unix.ENOTDIR) {
+		return fmt.Errorf("open tables under %s: %w (name the agent's --pin-path)", pinPath, unix.ENOTDIR)
+	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return explain("open pinned table "+name, err)
+		return explain(fmt.Sprintf("open tables under %s: table %s", pinPath, name), err)
 	}
 	all, err := generations(pinPath)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/table"
 )
 
@@ -22,8 +23,8 @@ type topScreen struct {
 	typing  bool // keys go to the filter
 	paused  bool
 	help    bool
-	first   int                  // row at the top
-	recent  map[string][]float64 // by row: new connections a second of the last intervals
+	first   int // row at the top
+	recent  topSparks
 }
 
 // topKeys are the keys and what they do, as the help tells.
@@ -42,41 +43,13 @@ var topKeys = [][2]string{
 // topSortKeys are the letters of topSorts, in their order.
 const topSortKeys = "noiufyxa"
 
-// sparks is how many intervals a line of sparks shows at most.
-const sparks = 60
-
-// take takes a new document, and keeps what sparks show.
-func (s *topScreen) take(doc topDocument, zone string) {
-	s.doc, s.zone = doc, zone
-	next := map[string][]float64{}
-	sum := 0.0
-	for i := range doc.Rows {
-		r := &doc.Rows[i]
-		sum += r.New
-		key := s.key(r)
-		next[key] = append(s.recent[key], r.New)
+// take takes a new document, and what it was made of for the sparks.
+func (s *topScreen) take(doc topDocument, g *maps.Gains) {
+	s.doc, s.zone = doc, g.Zone
+	if s.recent == nil {
+		s.recent = topSparks{}
 	}
-	total := doc.View + "\x00"
-	next[total] = append(s.recent[total], sum)
-	for key, before := range s.recent {
-		if _, there := next[key]; !there && strings.HasPrefix(key, doc.View+"\x00") {
-			next[key] = append(before, 0) // idle now
-		}
-	}
-	for key, all := range next {
-		if len(all) > sparks {
-			all = all[len(all)-sparks:]
-		}
-		if next[key] = all; slices.Max(all) == 0 && key != total {
-			delete(next, key)
-		}
-	}
-	s.recent = next
-}
-
-// key names a row among those of all views.
-func (s *topScreen) key(r *topRow) string {
-	return strings.Join([]string{s.doc.View, r.name(), r.Backend, text(r.BackendZone)}, "\x00")
+	s.recent.record(g)
 }
 
 // press does what a key says; true: quit. turned: rows are to be made anew.
@@ -214,7 +187,7 @@ func (s *topScreen) totals(width int) string {
 		bytes = "" // nothing counts them
 	}
 	text := fmt.Sprintf("new/s %s  open %d  %sfail/s %s  ", rate(sum.New), sum.Open, bytes, rate(sum.Failed))
-	return text + sparkline(s.recent[s.doc.View+"\x00"], min(sparks, width-utf8.RuneCountInString(text)))
+	return text + sparkline(s.recent[sparkOf{view: s.doc.View}], min(sparks, width-utf8.RuneCountInString(text)))
 }
 
 func (s *topScreen) foot() string {
@@ -235,7 +208,7 @@ const sparkFrom = 120
 func (s *topScreen) table(rows []topRow, width, height int) []string {
 	columns := topColumns(s.options.view)
 	if width >= sparkFrom {
-		columns = append(columns, table.Column[topRow]{Heading: "NEW/S, LAST 30", Cell: func(r topRow) string { return sparkline(s.recent[s.key(&r)], 30) }})
+		columns = append(columns, table.Column[topRow]{Heading: "NEW/S, LAST 30", Cell: func(r topRow) string { return sparkline(s.recent[sparkOfRow(s.doc.View, &r)], 30) }})
 	}
 	var page bytes.Buffer
 	if err := table.LayColumns(&page, width, false, false, columns, rows); err != nil {
@@ -245,23 +218,4 @@ func (s *topScreen) table(rows []topRow, width, height int) []string {
 	heading, lines := lines[0], lines[1:]
 	s.first = min(s.first, max(len(lines)-height, 0))
 	return append([]string{heading}, lines[s.first:]...)
-}
-
-// sparkline draws the last values, the largest as a full block.
-func sparkline(values []float64, width int) string {
-	const blocks = "▁▂▃▄▅▆▇█"
-	if width <= 0 || len(values) == 0 {
-		return ""
-	}
-	values = values[max(len(values)-width, 0):]
-	largest := slices.Max(values)
-	var line strings.Builder
-	for _, v := range values {
-		level := 0
-		if largest > 0 {
-			level = int(v / largest * 7.999)
-		}
-		line.WriteRune([]rune(blocks)[level])
-	}
-	return line.String()
 }

@@ -35,7 +35,8 @@ func newScreen() (*topScreen, func(keys ...string)) {
 		sortTop(doc.Rows, o.sort)
 		return doc
 	}
-	screen.take(document(), "a")
+	g := gains()
+	screen.take(document(), &g)
 	return screen, func(keys ...string) {
 		for _, key := range keys {
 			if _, turned := screen.press(key); turned {
@@ -127,13 +128,42 @@ func TestSparksShowTheLastValues(t *testing.T) {
 		}
 	}
 	screen, _ := newScreen()
+	g := gains()
 	for range 3 * sparks {
-		screen.take(topOf(topServices), "a")
+		screen.take(topOf(topServices), &g)
 	}
 	for key, all := range screen.recent {
 		if len(all) > sparks {
-			t.Errorf("%q keeps %d values", key, len(all))
+			t.Errorf("%v keeps %d values", key, len(all))
 		}
+	}
+}
+
+// Whoever turns to another view sees what it was like before, and on the way back what came meanwhile.
+func TestSparksGoOnInViewsThatAreNotShown(t *testing.T) {
+	screen, press := newScreen()
+	g, idle := gains(), gains()
+	idle.Ports, idle.Backends, idle.Clients = nil, nil, nil
+	for _, of := range []*maps.Gains{&idle, &g} {
+		screen.take(topOf(topServices), of)
+	}
+	const want = "█▁█"
+	for _, view := range []struct{ key, row string }{{"2", "10.244.1.2:8080"}, {"3", "fd00::9"}, {"4", "b "}, {"5", "n2"}, {"1", "prod/web:http"}} {
+		press(view.key)
+		lines := screen.frame(160, 20)
+		if !strings.HasSuffix(lines[1], "  "+want) {
+			t.Errorf("the sum of view %s: %q, want %s", view.key, lines[1], want)
+		}
+		row := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, view.row) })
+		if row < 0 || !strings.HasSuffix(strings.TrimSpace(lines[row]), " "+want) {
+			t.Errorf("view %s has no row %q with %s:\n%s", view.key, view.row, want, strings.Join(lines, "\n"))
+		}
+	}
+	for range sparks {
+		screen.take(topOf(topServices), &idle)
+	}
+	if len(screen.recent) != len(topViews) {
+		t.Errorf("of what is idle for %d intervals sparks are kept: %v", sparks, screen.recent)
 	}
 }
 

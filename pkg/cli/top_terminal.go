@@ -65,7 +65,7 @@ func (t *terminal) run(ctx context.Context, meter *topMeter) (err error) {
 func (t *terminal) follow(ctx context.Context, meter *topMeter, screen *topScreen, keys <-chan string, resized <-chan os.Signal) error {
 	tick := time.NewTimer(meter.options.interval)
 	defer tick.Stop()
-	screen.take(meter.document(), meter.gains.Zone)
+	screen.take(meter.document(), &meter.gains)
 	for {
 		if err := t.draw(screen); err != nil {
 			return err
@@ -87,7 +87,7 @@ func (t *terminal) follow(ctx context.Context, meter *topMeter, screen *topScree
 				if err := meter.look(); err != nil {
 					return err
 				}
-				screen.take(meter.document(), meter.gains.Zone)
+				screen.take(meter.document(), &meter.gains)
 			}
 			tick.Reset(meter.options.interval) // from the end of a look: two are never nearer
 		}

@@ -194,6 +194,7 @@ func ServeLoader(in io.Reader, out io.Writer) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(loaderGarbagePercent)
 	}
+	bpf.LoadsSeldom()
 	requests, answers := json.NewDecoder(in), json.NewEncoder(out)
 	for {
 		debug.FreeOSMemory() // it waits for long

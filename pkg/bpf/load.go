@@ -61,16 +61,19 @@ type Objects struct {
 // once they are attached. Tables of another layout stay as they are and serve on: see Former and TakeOver. Errors of the kernel say what is
 // missing.
 func Load(o Options) (*Objects, error) {
+	spec, err := configured(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := enoughDescriptors(len(spec.Maps) + len(spec.Programs)); err != nil {
+		return nil, err
+	}
 	if o.PinPath != "" {
-		objects, spec, pinned, err := find(o)
+		objects, pinned, err := find(o, spec)
 		if err != nil {
 			return nil, err
 		}
 		return objects.loadPinned(spec, pinned)
-	}
-	spec, err := loadable(o)
-	if err != nil {
-		return nil, err
 	}
 	objects := &Objects{options: o}
 	if err := objects.settleSpec(spec, o.Replace); err != nil {
@@ -85,15 +88,18 @@ func Load(o Options) (*Objects, error) {
 // MakeTables makes and pins tables alone, where none are pinned: Load with the same options loads programs over them, while they are
 // published to. Where some are, it is Load.
 func MakeTables(o Options) (*Objects, error) {
-	objects, spec, pinned, err := find(o)
+	spec, err := loadableTables(o)
+	if err != nil {
+		return nil, err
+	}
+	objects, pinned, err := find(o, spec)
 	if err != nil {
 		return nil, err
 	}
 	if len(pinned) > 0 || len(objects.former) > 0 {
-		return objects.loadPinned(spec, pinned)
-	}
-	if err := objects.settleSpec(spec, nil); err != nil {
-		return nil, err
+		closeAll(pinned)
+		objects.closeFormer()
+		return Load(o)
 	}
 	if err := objects.makeTables(spec); err != nil {
 		return nil, errors.Join(err, objects.Close())
@@ -104,30 +110,26 @@ func MakeTables(o Options) (*Objects, error) {
 // HasPrograms tells whether the programs are loaded: not those of MakeTables.
 func (o *Objects) HasPrograms() bool { return o.FromPod != nil }
 
-// loadable is the object as it is to be loaded, where there are descriptors for it.
-func loadable(o Options) (*ebpf.CollectionSpec, error) {
-	spec, err := configured(o)
+// loadableTables is the object without programs, where there are descriptors for it and for them.
+func loadableTables(o Options) (*ebpf.CollectionSpec, error) {
+	spec, err := configuredTables(o)
 	if err != nil {
 		return nil, err
 	}
-	return spec, enoughDescriptors(len(spec.Maps) + len(spec.Programs))
+	return spec, enoughDescriptors(len(spec.Maps) + reflect.TypeFor[NearlbPrograms]().NumField())
 }
 
-// find opens what is pinned.
-func find(o Options) (*Objects, *ebpf.CollectionSpec, map[string]*ebpf.Map, error) {
-	spec, err := loadable(o)
-	if err != nil {
-		return nil, nil, nil, err
-	}
+// find opens what is pinned, and gives the tables of spec the sizes that theirs have.
+func find(o Options, spec *ebpf.CollectionSpec) (*Objects, map[string]*ebpf.Map, error) {
 	if err := prepareDirectory(o.PinPath); err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	objects := &Objects{options: o, pinPath: o.PinPath}
 	pinned, err := objects.open(spec)
 	if err != nil {
 		closeAll(pinned)
 	}
-	return objects, spec, pinned, err
+	return objects, pinned, err
 }
 
 // loadPinned loads programs over what find found, and pins them with the tables that are new.
@@ -207,11 +209,7 @@ func (o *Objects) loadOver(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Ma
 
 // Ready finds what would keep Load from working, as far as that shows before anything is made. The pin path is made.
 func Ready(o Options) error {
-	spec, err := configuredTables(o)
-	if err != nil {
-		return err
-	}
-	if err := enoughDescriptors(len(spec.Maps) + reflect.TypeFor[NearlbPrograms]().NumField()); err != nil {
+	if _, err := loadableTables(o); err != nil {
 		return err
 	}
 	if err := kernelTypes(); err != nil {

@@ -8,15 +8,16 @@ import (
 	"io"
 	"reflect"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 )
 
 // parsed is the embedded object, parsed once; users copy it.
-var parsed = sync.OnceValues(func() (*ebpf.CollectionSpec, error) {
-	return described(LoadNearlb())
-})
+var parsed = sync.OnceValues(parse)
+
+func parse() (*ebpf.CollectionSpec, error) { return described(LoadNearlb()) }
 
 // parsedTables is the same without programs.
 var parsedTables = sync.OnceValues(func() (*ebpf.CollectionSpec, error) {
@@ -62,14 +63,27 @@ func rename(t btf.Type, names map[string]string) int {
 	return renamed
 }
 
-// objectSpec is a copy of the embedded object that the caller may change.
+// objectSpec is the embedded object, for the caller to change: a copy of what was parsed, where that is kept.
 func objectSpec() (*ebpf.CollectionSpec, error) {
-	spec, err := parsed()
+	read := parsed
+	if transient.Load() {
+		read = parse
+	}
+	spec, err := read()
 	if err != nil {
 		return nil, fmt.Errorf("read the embedded BPF object: %w", err)
 	}
+	if transient.Load() {
+		return spec, nil
+	}
 	return spec.Copy(), nil
 }
+
+var transient atomic.Bool
+
+// LoadsSeldom has each load of this process parse the programs anew and keep nothing of them, which would be most of the memory of a process
+// that loads once and waits for long after.
+func LoadsSeldom() { transient.Store(true) }
 
 // tablesSpec is the same for who loads no programs: it has the tables, constants and types, and is parsed in a tenth of the time.
 func tablesSpec() (*ebpf.CollectionSpec, error) {

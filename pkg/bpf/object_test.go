@@ -37,3 +37,27 @@ func TestFlowsAreDescribedByTheNamesThatOtherAgentsKnow(t *testing.T) {
 		t.Errorf("a flow is described by %v, want %v", names, want)
 	}
 }
+
+// What a load makes of the object is not the next one's, whether it is kept for that or parsed anew.
+func TestLoadsDoNotShareTheObject(t *testing.T) {
+	defer transient.Store(transient.Load())
+	for _, seldom := range []bool{false, true} {
+		if transient.Store(false); seldom {
+			LoadsSeldom()
+		}
+		first, err := objectSpec()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := len(first.Programs)
+		clear(first.Programs)
+		first.Maps[NearlbMapFlows].MaxEntries = 1
+		next, err := objectSpec()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(next.Programs) != want || next.Maps[NearlbMapFlows].MaxEntries == 1 {
+			t.Errorf("loads seldom %t: %d programs of %d, %d sets of flows", seldom, len(next.Programs), want, next.Maps[NearlbMapFlows].MaxEntries)
+		}
+	}
+}

@@ -20,7 +20,7 @@ type lanes struct {
 }
 
 // lanesOf are those of a machine with so many processors.
-func lanesOf(processors int) lanes { return lanes{sure: processors, most: 3 * processors} }
+func lanesOf(processors int) lanes { return lanes{sure: (3*processors + 1) / 2, most: 3 * processors} }
 
 const (
 	lookEvery = 5 * time.Second // between two looks at the processors

@@ -29,7 +29,7 @@ const patience = 80 * time.Minute
 
 func main() {
 	lanes := lanesOf(runtime.NumCPU())
-	flag.IntVar(&lanes.most, "lanes", lanes.most, "suites that run at once while processors are idle; as many as there are processors always do")
+	flag.IntVar(&lanes.most, "lanes", lanes.most, "suites that run at once while processors are idle; three for two processors always do")
 	without := flag.Bool("behaviour", false, "leave out what does not test behaviour on this machine's kernel (fresh, lint, kernels)")
 	flag.Parse()
 	all, err := complete(suites)

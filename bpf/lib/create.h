@@ -120,14 +120,14 @@ static __always_inline enum insert create_alias(struct insertion *in, const stru
 	return result;
 }
 
-/* Whether the first entry may be placed by the frontend's address as well. Not that of a flow which the fast path must find, or whose ports
- * cannot change; nor of an ongoing connection, whose server knows its port. A small table has no other place. */
+/* Whether the first entry may be placed by the frontend's address as well. Not that of a flow which the fast path must find (fast_of_host, too),
+ * or whose ports cannot change; nor of an ongoing connection, whose server knows its port. A small table has no other place. */
 static __always_inline bool create_may_spill(const struct work *work)
 {
 	const struct flow *flow = &work->in.flow;
 
 	return flow_set_mask >= FLOW_STEPS - 1 && !(flow->flags & FLOW_DIRECT) && flow->protocol != IPPROTO_SCTP &&
-	       (flow_has_twin(flow) || opens_connection(&work->packet));
+	       !flow_of_host(flow) && (flow_has_twin(flow) || opens_connection(&work->packet));
 }
 
 static __always_inline enum insert create_own(struct insertion *in, __u64 seed, bool last)

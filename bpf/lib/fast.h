@@ -258,13 +258,15 @@ static __always_inline enum verdict fast_reply(struct __sk_buff *skb, const stru
 
 	if (!settings || settings_slow(settings) || trace_on)
 		return VERDICT_CONTINUE;
-	if (!known_backend(&packet->source, packet->source_port, settings->seed))
-		return fast_of_host(skb, settings, packet);
-	flow_ends_reply(&ends, packet);
-	flow = fast_find(&query, &ends, settings, QUERY_REPLY);
-	if (!flow)
-		return reply_may_be_late(settings, packet) ? VERDICT_CONTINUE : VERDICT_PASS_NOT_SERVICE;
-	return fast_reply_match(skb, packet, headers, flow, query.word);
+	if (known_backend(&packet->source, packet->source_port, settings->seed)) {
+		flow_ends_reply(&ends, packet);
+		flow = fast_find(&query, &ends, settings, QUERY_REPLY);
+		if (flow)
+			return fast_reply_match(skb, packet, headers, flow, query.word);
+		if (reply_may_be_late(settings, packet))
+			return VERDICT_CONTINUE;
+	}
+	return fast_of_host(skb, settings, packet);
 }
 
 /* Tunnels (IPIP, GRE), ESP and others, whose IP header is as it should be: no flow is theirs, but addresses of services refuse them. */

@@ -183,7 +183,7 @@ static __always_inline bool host_choose(struct __sk_buff *skb, const struct pack
 	if (host_source(skb, packet, handed(skb)->slow.backend)) {
 		if (found->at == FLOW_NONE)
 			return host_unanswered(skb, packet);
-		if (retry_leave(found)) {
+		if (retry_leave(found, false)) {
 			retry_count(found);
 			return true;
 		}
@@ -229,20 +229,27 @@ static __always_inline bool host_describe(struct __sk_buff *skb, struct work *wo
 	return true;
 }
 
-/* Sends the packet to the backend that was handed on. What finds no room stays with the socket's own backend. */
+/* What becomes of a packet that cannot go where it should: a SYN goes to the socket's own backend; a connection that goes on would be reset
+ * by that, and waits. */
+static __always_inline struct step host_fails(enum verdict verdict, enum verdict otherwise)
+{
+	return step_finish(verdict == VERDICT_TRANSLATE_RECOVER ? otherwise : VERDICT_PASS_NOT_SERVICE);
+}
+
+/* Sends the packet to the backend that was handed on. verdict: a constant. */
 static __always_inline struct step host_steer(struct __sk_buff *skb, struct work *work, enum verdict verdict)
 {
 	struct insertion *in = &work->in;
 	struct step step;
 
 	if (!host_describe(skb, work))
-		return step_finish(VERDICT_PASS_NOT_SERVICE);
+		return host_fails(verdict, VERDICT_DROP_NO_SOURCE);
 	host_begin();
 	handed(skb)->slow.verdict = verdict;
 	asm volatile("" ::: "memory"); /* as in forward_create */
 	step = create_made(work, create_flow(skb, work), handed(skb)->slow.verdict);
 	if (step.next == NEXT_FINISH)
-		return step_finish(VERDICT_PASS_NOT_SERVICE);
+		return host_fails(verdict, step.verdict);
 	if (step.next != NEXT_TRANSLATE)
 		return step;
 	host_begin();
@@ -264,12 +271,12 @@ static __always_inline struct step host_go_on(struct __sk_buff *skb, struct work
 	return verdict_is_translate(verdict) ? (struct step){ NEXT_ROUTE, verdict } : step_finish(verdict);
 }
 
-/* Frees the flow of a connection that is over: another one has its ports. */
+/* Frees the flow of a connection that is over, or goes to the socket's own backend: what that answers is the connection's then. */
 static __always_inline void host_forget(struct found *found)
 {
 	struct flow *flow = found_flow(found);
 
-	if (flow && retry_leave(found))
+	if (flow && retry_leave(found, true))
 		flow_free(flow, found->at, found->word);
 	found->at = FLOW_NONE;
 	found->port = 0;
@@ -283,10 +290,8 @@ static __always_inline struct step host_syn(struct __sk_buff *skb, struct work *
 		found->port = 0;
 		return host_steer(skb, work, VERDICT_TRANSLATE_RETRY);
 	}
-	if (!sends_again(skb)) {
-		host_forget(found);
+	if (!sends_again(skb))
 		return step_finish(VERDICT_PASS_NOT_SERVICE);
-	}
 	if (!found->usable && !found->retry)
 		host_forget(found);
 	if ((found->at == FLOW_NONE || found->retry) && host_choose(skb, &work->packet, found))
@@ -301,7 +306,7 @@ static __always_inline struct step host_later(struct __sk_buff *skb, struct work
 
 	if (work->found.usable)
 		return host_go_on(skb, work);
-	if (!flow || !work->found.port)
+	if (!flow || !work->found.port || !flow_backend(flow))
 		return step_finish(VERDICT_PASS_NOT_SERVICE);
 	handed(skb)->slow.backend = flow->backend;
 	handed(skb)->slow.tried = flow_tried(flow);
@@ -314,6 +319,7 @@ static __always_inline struct step host_forward(struct __sk_buff *skb, struct wo
 {
 	struct packet *packet = &work->packet;
 	const struct flow *flow;
+	struct step step;
 
 	work->settings = settings_get();
 	packet->hook = host_hook(skb);
@@ -324,7 +330,12 @@ static __always_inline struct step host_forward(struct __sk_buff *skb, struct wo
 	flow = found_flow(&work->found);
 	if (flow && !flow_of_host(flow))
 		return step_finish(VERDICT_PASS_NOT_SERVICE);
-	return opens_connection(packet) ? host_syn(skb, work) : host_later(skb, work);
+	if (!opens_connection(packet))
+		return host_later(skb, work);
+	step = host_syn(skb, work);
+	if (step.verdict == VERDICT_PASS_NOT_SERVICE)
+		host_forget(&work->found);
+	return step;
 }
 
 /* Way in: what backends answer is translated as replies to SNAT are (snat_reply), and goes to the host. */

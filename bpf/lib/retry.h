@@ -203,9 +203,9 @@ __noinline int retry_find(struct __sk_buff *skb, const struct packet *packet, co
 }
 
 /* Frees the second entry of a flow that moves to another backend. A late answer of the first backend then finds no flow, and the client's
- * host, or under SNAT this one, refuses it. 0: the flow has changed, or the server has answered. A function of its own for the sake of the
- * stack. */
-__noinline int retry_leave(const struct found *found)
+ * host, or under SNAT this one, refuses it. over: not 0 where the connection has ended. 0: the flow has changed, or the server has answered one
+ * that has not. A function of its own for the sake of the stack. */
+__noinline int retry_leave(const struct found *found, int over)
 {
 	const struct settings *settings = settings_get();
 	struct flow *flow, *twin;
@@ -224,7 +224,7 @@ __noinline int retry_leave(const struct found *found)
 	word = flow_word(twin);
 	if (!flow_is_twin(flow, at))
 		return true;
-	if (twin->protocol == IPPROTO_TCP && (twin->seen & (SEEN_REPLY | SEEN_REFUSED)) == SEEN_REPLY)
+	if (!over && twin->protocol == IPPROTO_TCP && (twin->seen & (SEEN_REPLY | SEEN_REFUSED)) == SEEN_REPLY)
 		return false;
 	flow_free(twin, at, word);
 	return true;
@@ -260,7 +260,7 @@ static __always_inline bool retry_choose(struct __sk_buff *skb, const struct pac
 
 	if (!retry_find(skb, packet, found))
 		return false;
-	if (retry_leave(found)) {
+	if (retry_leave(found, false)) {
 		if (!again)
 			retry_count(found);
 		return true;

@@ -380,16 +380,19 @@ static __always_inline bool reply_may_be_hosts(const struct settings *settings, 
 static __always_inline struct step reply_slow(struct __sk_buff *skb, const struct settings *settings,
 					      struct packet *packet)
 {
+	struct step step = step_finish(VERDICT_PASS_NOT_SERVICE);
+
 	if (packet->malformed)
 		return step_finish(VERDICT_PASS_MALFORMED);
 	if (packet->fragment == FRAGMENT_LATER && !fragment_recall(packet))
 		return step_finish(VERDICT_PASS_FRAGMENT);
 	if (!has_ports(packet->protocol))
 		return step_finish(VERDICT_PASS_PROTOCOL);
-	if (!known_backend(&packet->source, packet->source_port, settings->seed))
-		return reply_may_be_hosts(settings, packet) ? step_to(NEXT_HOST)
-							    : step_finish(VERDICT_PASS_NOT_SERVICE);
-	return reply_translate(skb, settings, packet, packet);
+	if (known_backend(&packet->source, packet->source_port, settings->seed))
+		step = reply_translate(skb, settings, packet, packet);
+	if (step.verdict == VERDICT_PASS_NOT_SERVICE && reply_may_be_hosts(settings, packet))
+		return step_to(NEXT_HOST);
+	return step;
 }
 
 /* The server's side of a hairpin flow: the pod answers the address that stood for it as a client. */

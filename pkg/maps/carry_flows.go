@@ -129,10 +129,10 @@ func (c *Carrier) find(keys flowKeys, f *bpf.NearlbFlow) (hash uint64, place uin
 	return 0, 0, have, false
 }
 
-// roomFor is room where the programs would look for it. A connection with a second entry has another place than its own: it leaves the last
-// entries of its own blocks to those that have none, while it has room there.
+// roomFor is room where the programs would look for it. A connection with a second entry, if it is not of a socket of the host, has another place than
+// its own: it leaves the last entries of its own blocks to those that have none, while it has room there.
 func (c *Carrier) roomFor(keys flowKeys, f *bpf.NearlbFlow, e expiry) (hash uint64, place, word uint32, found bool) {
-	apart := keys.pair != 0 && hasTwin(f) && c.store.flows.size >= blocksPair*uint32(flowSets)
+	apart := keys.pair != 0 && hasTwin(f) && !ofHost(f) && c.store.flows.size >= blocksPair*uint32(flowSets)
 	if !apart || !c.store.leaves(keys.own) {
 		place, word, found = c.room(keys.own, blocksOwn, e)
 	}

@@ -175,3 +175,30 @@ func TestABackendThatASocketOfTheHostLeftIsNoFrontend(t *testing.T) {
 		}
 	}
 }
+
+// A connection that a socket of the host took elsewhere is found by its address and port alone: where these have no room it stays behind, though one
+// of a client off the node goes to blocks that its frontend names.
+func TestAConnectionOfTheHostIsCarriedOnlyToWhereItIsFound(t *testing.T) {
+	for side, want := range map[bpf.NearlbSideIndex]bool{bpf.NearlbSideIndexSIDE_INTERNAL: false, bpf.NearlbSideIndexSIDE_EXTERNAL: true} {
+		sizes := tinySizes()
+		sizes.FlowSets = 64
+		s := memoryStore(sizes)
+		s.clock = standing{}
+		c := &Carrier{store: s, wrote: map[uint32]carriedFlow{}}
+		settings := read[bpf.NearlbSettings](s.settings, 0)
+		put := func(backend int, flags uint8) bool {
+			return c.put(bpf.NearlbFlow{Word: flowLive, Client: address16(hostAddress(1).Addr()), Frontend: address16(hostAddress(2).Addr()), KeyPort: swap16(41000),
+				TwinPort: swap16(41000), FrontendPort: swap16(uint16(backend)), Protocol: 6, Backend: uint32(backend), Generation: 1, Flags: flags, Side: uint8(side),
+				Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)}, 0, &settings, newExpiry(s.clock))
+		}
+		room := blocksOwn * flowSets * flowWays
+		for i := range room {
+			if !put(i+1, 0) {
+				t.Fatalf("there is no room for connection %d of %d", i, room)
+			}
+		}
+		if got := put(room+1, flowSNAT); got != want || s.spilled() != want {
+			t.Errorf("side %d: carried: %v, spilled: %v", side, got, s.spilled())
+		}
+	}
+}

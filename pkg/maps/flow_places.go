@@ -64,6 +64,14 @@ func (s *store) flowSet(hash uint64, step int) uint32 {
 	return block&(mask/uint32(flowSets))*uint32(flowSets) + (uint32(hash)+uint32(step))&mask&uint32(flowSets-1)
 }
 
+const wordsOfTags = 2 // of a set
+
+// isEmptySet says that a set has no entry with a key: whoever takes one writes its tag before it shows the key.
+func (s *store) isEmptySet(set uint32) bool {
+	block, word := set/uint32(flowSets), int(set)%flowSets*wordsOfTags
+	return s.tags.load(block, word)|s.tags.load(block, word+1) == 0
+}
+
 // tag is the byte of an entry in the table flow_tags.
 func (s *store) tag(place uint32) *uint8 {
 	const perBlock = uint32(flowSets * flowWays)

@@ -38,10 +38,14 @@ func yieldFlow(a *array, place uint32, yield func(uint32, bpf.NearlbFlow) bool) 
 	return !ok || yield(place, f)
 }
 
-// liveFlows walks the flow table: every entry with a key, under its place.
+// liveFlows walks the flow table: every entry with a key, under its place. Of sets without one it reads the tags alone, an eighth of a cache
+// line each instead of eight.
 func liveFlows(s *store) iter.Seq2[uint32, bpf.NearlbFlow] {
 	return func(yield func(uint32, bpf.NearlbFlow) bool) {
 		for set := range s.flows.size {
+			if s.isEmptySet(set) {
+				continue
+			}
 			for way := range flowWays {
 				if place := flowPlace(set, way); !yieldFlow(s.flows, place, yield) {
 					return

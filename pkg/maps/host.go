@@ -42,8 +42,7 @@ func (t *Tables) leaveHost() (more bool) {
 // some looks at the next sets of the table, and tells whether there are more.
 func (h *hostSearch) some(s *store, e expiry, sets uint32) (found, more bool) {
 	for end := min(s.flows.size, h.set+sets); h.set < end; h.set++ {
-		block, tags := h.set/uint32(flowSets), int(h.set)%flowSets*wordsOfTags
-		if s.tags.load(block, tags)|s.tags.load(block, tags+1) == 0 {
+		if s.isEmptySet(h.set) {
 			continue
 		}
 		for way := range flowWays {

@@ -16,11 +16,9 @@ func TestProgramsLookForConnectionsOfTheHostWhileThereAreAny(t *testing.T) {
 	b := newBench(t, store)
 	b.piece.sets = 1
 	connect := func(place uint32, side bpf.NearlbSideIndex, seen uint32) {
-		store.setTag(place, 1)
 		putFlow(store, place, bpf.NearlbFlow{Word: flowLive, Touched: store.clock.jiffies(), Protocol: 6, Flags: flowSNAT, Side: uint8(side), Seen: seen})
 	}
 	end := func(place uint32) {
-		store.setTag(place, 0)
 		putFlow(store, place, bpf.NearlbFlow{})
 	}
 	begins := func() { writeModes(store.settings, func(m *modes) { m.routed |= routedHost | routedBegan }) }

@@ -22,7 +22,6 @@ const (
 	seenLoads   = uint32(bpf.NearlbFlowLoadSEEN_LOADS)
 	seenCounted = uint32(bpf.NearlbFlowLoadSEEN_COUNTED)
 	flowCarried = uint8(bpf.NearlbFlowFlagsFLOW_CARRIED)
-	wordsOfTags = 2 // of a set
 )
 
 // addOpen counts connections of a backend in or out; programs do so at the same time.
@@ -123,8 +122,7 @@ func (t *Tables) portsByLoad() iter.Seq[*port] {
 func (t *Tables) recountSome(r *recount) bool {
 	s, expiry := t.store, newExpiry(t.store.clock)
 	for end := min(s.flows.size, r.set+t.piece.sets); r.set < end; r.set++ {
-		block, tags := r.set/uint32(flowSets), int(r.set)%flowSets*wordsOfTags
-		if s.tags.load(block, tags)|s.tags.load(block, tags+1) == 0 {
+		if s.isEmptySet(r.set) {
 			continue
 		}
 		for way := range flowWays {

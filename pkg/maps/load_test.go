@@ -11,7 +11,6 @@ import (
 
 // openFlow puts an established connection to a backend into the table.
 func (b *bench) openFlow(place uint32, backend uint32, seen uint32) {
-	b.store.setTag(place, 1)
 	row := read[backendRow](b.store.backends, backend)
 	putFlow(b.store, place, bpf.NearlbFlow{Word: flowLive, Touched: b.store.clock.jiffies(), Protocol: 6, Backend: backend, Generation: row.Generation,
 		Service: row.Service, Seen: seen | uint32(bpf.NearlbFlowSeenSEEN_REPLY|bpf.NearlbFlowSeenSEEN_ESTABLISHED)})

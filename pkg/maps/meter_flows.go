@@ -29,9 +29,8 @@ func (f *flowMeter) look(s *store, m *Meter) {
 	expiry := newExpiry(s.clock)
 	f.clients = map[bpf.NearlbAddress]*Gain{}
 	for set := range s.flows.size {
-		block, word := set/uint32(flowSets), int(set)%flowSets*2
-		if s.tags.load(block, word)|s.tags.load(block, word+1) == 0 {
-			continue // all entries are free
+		if s.isEmptySet(set) {
+			continue
 		}
 		for way := range flowWays {
 			place := flowPlace(set, way)

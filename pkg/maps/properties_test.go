@@ -250,8 +250,14 @@ func connect(t *rapid.T, s *store, named map[uint32]backendRow) {
 		Seen: uint32(bpf.NearlbFlowSeenSEEN_ESTABLISHED), Service: b.Service})
 }
 
+// putFlow writes an entry, and a tag where it has none: of some hash.
 func putFlow(s *store, place uint32, f bpf.NearlbFlow) {
 	for i, w := range wordsOf(&f) {
 		s.flows.words[int(place)*flowWords+i] = w
+	}
+	if f.Word&flowPhase == 0 {
+		s.setTag(place, 0)
+	} else if *s.tag(place) == 0 {
+		s.setTag(place, 1)
 	}
 }

@@ -405,3 +405,39 @@ func FuzzLoadMessage(f *testing.F) {
 		}
 	})
 }
+
+// What it takes to hear five thousand nodes, and to answer them: each asks about so many of this node's backends. A question is one operation.
+func BenchmarkAnsweringFiveThousandNodes(b *testing.B) {
+	const nodes = 5000
+	own := netip.MustParseAddr("10.1.255.1")
+	names := map[string][]netip.Addr{}
+	for i := range nodes {
+		names[fmt.Sprint("n", i)] = []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})}
+	}
+	for _, backends := range []int{1, 16, loadRows} {
+		b.Run(fmt.Sprint(backends), func(b *testing.B) {
+			h := newHeartbeats(Options{NodeName: "own", TunnelKeyFile: "key"}, nil, func() []hearsayKey { return []hearsayKey{oneHearsayKey} })
+			h.loads.taken, h.loads.local, h.loads.round = h.loads.taken.of(names), map[uint64]bool{}, loadHears+1
+			rows := make([]loadRow, backends)
+			for i := range rows {
+				rows[i] = loadRow{uint64(i), 3, 1}
+				h.loads.local[uint64(i)] = true
+			}
+			in, from := make([][]byte, nodes), make([]netip.Addr, nodes)
+			now := time.Now()
+			for i := range b.N {
+				if i%nodes == 0 {
+					b.StopTimer()
+					for n := range nodes {
+						from[n] = names[fmt.Sprint("n", n)][0]
+						in[n] = loadMessage{at: uint64(now.UnixNano()) + uint64(i), rows: rows}.encode(oneHearsayKey, from[n], own)
+					}
+					b.StartTimer()
+				}
+				if h.takeLoad(in[i%nodes], from[i%nodes], own, now) == nil {
+					b.Fatal("a node is not answered")
+				}
+			}
+		})
+	}
+}

@@ -411,3 +411,25 @@ func FuzzHelloAnswer(f *testing.F) {
 		}
 	})
 }
+
+// What a second of heartbeats takes in an agent, but for its tables and sockets.
+func BenchmarkASecondAmongFiveThousandNodes(b *testing.B) {
+	nodes, names := nodesOf(5000)
+	p := newPulse(names[0])
+	for i := range b.N {
+		if i%heartbeatFollow == 0 {
+			p.follow(nodes, names)
+		}
+		asked := p.begin()
+		for _, to := range asked {
+			p.heard(to, p.mark(to))
+			p.left(to)
+		}
+		for part := range pulseParts {
+			p.judge(part == pulseParts-1)
+		}
+		if len(asked) == 0 {
+			b.Fatal("nobody is asked")
+		}
+	}
+}

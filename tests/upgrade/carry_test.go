@@ -5,7 +5,10 @@ package upgrade
 import (
 	"context"
 	"fmt"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/lab"
 )
@@ -56,7 +59,7 @@ func (r *rig) upgradeAndBack() []*held {
 }
 
 // holdAll opens connections of every kind of client: over TCP to both servers, over UDP to the one that stays an endpoint, as
-// datagrams leave the other one.
+// datagrams leave the other one; and some of the node itself that go around a server.
 func (r *rig) holdAll(s lab.Service) []*held {
 	r.t.Helper()
 	var kept []*held
@@ -68,7 +71,36 @@ func (r *rig) holdAll(s lab.Service) []*held {
 			}
 		}
 	}
-	return kept
+	return append(kept, r.around(s)...)
+}
+
+// around opens connections of sockets of the node that are connected to the far server, which loses their SYNs: they are with the near one.
+func (r *rig) around(s lab.Service) (moved []*held) {
+	r.t.Helper()
+	r.must(r.far.Netfilter(fmt.Sprintf("table inet deaf { chain input { type filter hook input priority filter; tcp dport %d tcp flags & (syn | ack) == syn drop; }; }", targetPort)))
+	for _, six := range []bool{false, true} {
+		var h *held
+		for h == nil || h.retransmits() == 0 {
+			h = r.hold(s, r.here, way{"tcp", six}, "near")
+		}
+		moved = append(moved, h)
+	}
+	r.must(r.far.Netfilter("delete table inet deaf"))
+	return moved
+}
+
+// retransmits is how many segments were sent again, SYNs included.
+func (h *held) retransmits() (n uint32) {
+	raw, err := h.Conn.Conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			n = info.Total_retrans
+		}
+	})
+	return n
 }
 
 // stick gives clients an affinity for the near server that their hash does not give all of them, and is a check that they

@@ -122,6 +122,10 @@ int wrapper(struct __sk_buff *skb)
 SEC("xdp")
 int wrapper_xdp(struct xdp_md *ctx)
 {
+	int more = (int)((void *)(long)ctx->data_end - (void *)(long)ctx->data) - (int)sizeof(struct frame);
+
+	if (more && bpf_xdp_adjust_head(ctx, more)) /* what the packet before got in front is still there */
+		return XDP_ABORTED;
 	if (restore((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		bpf_tail_call_static(ctx, &target_xdp, 0);
 	return XDP_ABORTED;

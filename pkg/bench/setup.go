@@ -110,16 +110,20 @@ func (b *bench) tellOthers() {
 	b.tables.TellOthers(all)
 }
 
-// open loads the programs and publishes the services. flows is how many the table has room for.
-func open(flows int, xdp bool) (*bench, error) {
-	objects, err := bpf.Load(bpf.Options{XDP: xdp, Sizes: bpf.Sizes{FlowSets: uint32(flows / len(bpf.NearlbFlowSet{}.Ways)), Frontends: 1024, Records: 1024, Slots: 1 << 20, Backends: 1024, Services: 1024, Names: 1024}})
+// open loads the programs and publishes the services.
+func (p part) open() (*bench, error) {
+	o := bpf.Options{XDP: p.wantsXDP(), Sizes: bpf.Sizes{FlowSets: uint32(p.table / len(bpf.NearlbFlowSet{}.Ways)), Frontends: 1024, Records: 1024, Slots: 1 << 20, Backends: 1024, Services: 1024, Names: 1024}}
+	if p.carried {
+		o.Knobs = map[string]any{"tunnel_there": uint8(1)}
+	}
+	objects, err := bpf.Load(o)
 	if err != nil {
 		return nil, err
 	}
 	b := &bench{objects: objects, closers: []io.Closer{objects}, count: openCounter()}
 	err = b.prepare()
-	if err == nil && xdp {
-		err = b.prepareXDP()
+	if err == nil && o.XDP {
+		err = b.prepareXDP(p.carried)
 	}
 	if err != nil {
 		return nil, errors.Join(err, b.close())

@@ -24,8 +24,14 @@ import (
 
 // What goes through the program at XDP leaves for another node: it wants routes, which are made in a network namespace of their own.
 
+// wayCarried is the path of packets that go through the tunnel to the backend's node.
+const wayCarried = "carried"
+
 // xdpWays are the paths at XDP.
-var xdpWays = []string{"established", "new", "refused", "miss"}
+var xdpWays = []string{"established", wayCarried, "new", "refused", "miss"}
+
+// tunnelPort is the UDP port of the tunnel.
+const tunnelPort = 6091
 
 func (p part) wantsXDP() bool {
 	return slices.ContainsFunc(worlds(), func(w world) bool {
@@ -72,8 +78,8 @@ var nextMAC = net.HardwareAddr{2, 0, 0, 0, 0, 2}
 
 const loopback = 1 // ifindex of the device that the kernel takes test frames for
 
-// prepareXDP makes routes and publishes the services of the paths at XDP.
-func (b *bench) prepareXDP() error {
+// prepareXDP makes routes and publishes the services of the paths at XDP, to which packets are carried or go by SNAT.
+func (b *bench) prepareXDP(carried bool) error {
 	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "nodes", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}, PeerName: "peer"}
 	if err := netlink.LinkAdd(link); err != nil {
 		return fmt.Errorf("make a device: %w", err)
@@ -97,11 +103,14 @@ func (b *bench) prepareXDP() error {
 	if err != nil {
 		return fmt.Errorf("make routes: %w", err)
 	}
+	if carried {
+		config.Node4, config.Node6, config.Tunnel = tunnel()
+	}
 	if err := b.tables.Configure(config); err != nil {
 		return err
 	}
 	for _, w := range worlds() {
-		if _, err := b.tables.Apply(w.far()); err != nil {
+		if _, err := b.tables.Apply(w.far(carried)); err != nil {
 			return err
 		}
 	}
@@ -110,6 +119,24 @@ func (b *bench) prepareXDP() error {
 		{Ifindex: uint32(link.Index), MAC: link.HardwareAddr, Sends: true},
 	})
 	return err
+}
+
+// farNode is where the backends of far are.
+const farNode = "far"
+
+// tunnel gives the node's addresses, and the other node as one that takes what is carried.
+func tunnel() (own4, own6 netip.Addr, t maps.Tunnel) {
+	own, next := map[int]netip.Addr{}, []netip.Addr{}
+	for _, w := range worlds() {
+		if w.protocol == lb.TCP {
+			own[w.own().BitLen()] = w.own()
+			next = append(next, w.next())
+		}
+	}
+	own4, own6 = own[32], own[128]
+	return own4, own6, maps.Tunnel{Port: tunnelPort, Nodes: map[string]maps.TunnelNode{
+		"here": {Addresses: []netip.Addr{own4, own6}, Carries: true}, farNode: {Addresses: next, Carries: true},
+	}}
 }
 
 // routes has everything go by one device and one router.
@@ -125,11 +152,14 @@ func (w world) routes(link netlink.Link) error {
 }
 
 // far is the Service of both frontends.
-func (w world) far() lb.Decision {
+func (w world) far(carried bool) lb.Decision {
 	d := w.decision(newBackends)
 	d.Service.Name = w.name + "-far"
+	if carried {
+		d.OffNode = lb.OffNodeCarry
+	}
 	for i := range d.Backends {
-		d.Backends[i].Near = lb.TierCluster
+		d.Backends[i].Near, d.Backends[i].Node = lb.TierCluster, farNode
 	}
 	f := d.Frontends[0]
 	f.Key.Address, f.Kind, f.Port.Service = w.remote(), lb.KindLoadBalancer, d.Service
@@ -145,6 +175,7 @@ type xdpCourse struct {
 	world   world
 	counted bool // it has a verdict there; else it passes as it is
 	leaves  bool // by its way
+	carried bool // by the tunnel
 }
 
 // ready says of every flow that both sides have spoken: what goes on.
@@ -187,10 +218,35 @@ func (x *xdpCourse) check(in frame, got []byte, counted uint64) error {
 		}
 		return nil
 	}
+	if x.carried {
+		return x.checkCarried(in, got)
+	}
 	l := in.layout()
 	source, _ := netip.AddrFromSlice(got[l.source+2-uint32(in.src.Addr().BitLen()/8) : l.source+2])
 	if !bytes.Equal(got[:6], nextMAC) || source != x.world.own() {
 		return fmt.Errorf("check the path: packet out is %x, want it to leave from %s for %s", got, x.world.own(), nextMAC)
+	}
+	return nil
+}
+
+// checkCarried wants the packet behind the headers of the tunnel: from this node to the other one's port.
+func (x *xdpCourse) checkCarried(in frame, got []byte) error {
+	const ethernet = 14
+	sent, bits := in.bytes()[ethernet:], x.world.own().BitLen()
+	ip, address := 20, 12 // of the outer header: its length, and where it has the source
+	if bits == 128 {
+		ip, address = 40, 8
+	}
+	front := len(got) - len(sent)
+	if front < ethernet+ip+8 || !bytes.Equal(got[:6], nextMAC) {
+		return fmt.Errorf("check the path: packet out is %x, want it in the tunnel, for %s", got, nextMAC)
+	}
+	outer := got[ethernet:front]
+	source, _ := netip.AddrFromSlice(outer[address : address+bits/8])
+	to, _ := netip.AddrFromSlice(outer[address+bits/8 : address+bits/4])
+	port := binary.BigEndian.Uint16(outer[ip+2:])
+	if inner := got[front:]; source != x.world.own() || to != x.world.next() || port != tunnelPort || !bytes.Equal(inner[address:], sent[address:]) {
+		return fmt.Errorf("check the path: packet out is %x, want %x in the tunnel from %s to %s, port %d", got, sent, x.world.own(), x.world.next(), tunnelPort)
 	}
 	return nil
 }
@@ -214,6 +270,9 @@ func (b *bench) atXDP(w world, p part) ([]*course, error) {
 	}
 	for _, n := range p.Flows {
 		add("established", n, bpf.NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED, w.frame(w.remote()), xdpCourse{counted: true, leaves: true})
+	}
+	for _, n := range p.Flows {
+		add(wayCarried, n, bpf.NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED, w.frame(w.remote()), xdpCourse{counted: true, leaves: true, carried: true})
 	}
 	add("new", 0, bpf.NearlbVerdictVERDICT_TRANSLATE_BALANCE, w.first(w.remote()), xdpCourse{})
 	add("refused", 0, bpf.NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS, w.first(w.refused()), xdpCourse{counted: true})

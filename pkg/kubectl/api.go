@@ -33,7 +33,10 @@ func connect(r *request) (*cluster, error) {
 	rules.ExplicitPath = r.kubeconfig
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: r.context})
 	config, err := loader.ClientConfig()
-	if err != nil {
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, fmt.Errorf("read kubeconfig: no cluster in %s: name another with --kubeconfig or KUBECONFIG", strings.Join(rules.GetLoadingPrecedence(), ", "))
+	case err != nil:
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
 	namespace, _, err := loader.Namespace()
@@ -88,11 +91,14 @@ type node struct {
 	} `json:"metadata"`
 }
 
-// errNotFound: there is no such object. errForbidden: one may not read it.
-var (
-	errNotFound  = errors.New("not found")
-	errForbidden = errors.New("forbidden")
-)
+// errForbidden: one may not read the object.
+var errForbidden = errors.New("forbidden")
+
+// forbidden is what the API server says of it, which has that word already.
+type forbidden string
+
+func (f forbidden) Error() string      { return string(f) }
+func (forbidden) Is(target error) bool { return target == errForbidden }
 
 // get reads an object, or one page of a list.
 func (c *cluster) get(ctx context.Context, path string, query url.Values, into any) error {
@@ -115,11 +121,8 @@ func (c *cluster) get(ctx context.Context, path string, query url.Values, into a
 		if json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(&status) != nil || status.Message == "" {
 			status.Message = answer.Status
 		}
-		switch answer.StatusCode {
-		case http.StatusNotFound:
-			return fmt.Errorf("%s: %w", status.Message, errNotFound)
-		case http.StatusForbidden:
-			return fmt.Errorf("%s: %w", status.Message, errForbidden)
+		if answer.StatusCode == http.StatusForbidden {
+			return forbidden(status.Message)
 		}
 		return errors.New(status.Message)
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // request is what the plugin was asked for.
@@ -38,13 +40,19 @@ func (r *request) own() map[string]func(string) error {
 		"kubeconfig":      text(&r.kubeconfig),
 		"context":         text(&r.context),
 		"agent-namespace": text(&r.agents),
-		"selector":        text(&r.selector),
-		"container":       text(&r.container),
-		"output":          text(&r.output),
-		"file":            text(&r.file),
-		"listen":          text(&r.listen),
-		"mask":            truth(&r.mask, "mask"),
-		"node":            func(value string) error { r.nodes = append(r.nodes, strings.Split(value, ",")...); return nil },
+		"selector": func(value string) error {
+			if _, err := labels.Parse(value); err != nil || value == "" {
+				return usagef("--selector %q: want labels as app.kubernetes.io/name=nearlb", value)
+			}
+			r.selector = value
+			return nil
+		},
+		"container": text(&r.container),
+		"output":    text(&r.output),
+		"file":      text(&r.file),
+		"listen":    text(&r.listen),
+		"mask":      truth(&r.mask, "mask"),
+		"node":      func(value string) error { r.nodes = append(r.nodes, strings.Split(value, ",")...); return nil },
 		"timeout": func(value string) (err error) {
 			if r.timeout, err = time.ParseDuration(value); err != nil || r.timeout <= 0 {
 				return usagef("--timeout %q: want a time as 30s", value)
@@ -148,6 +156,11 @@ func (r *request) check() error {
 		}
 		slices.Sort(names)
 		return usagef("unknown command %q: want one of %s", r.command[0], strings.Join(names, ", "))
+	}
+	if r.command[0] == "why" {
+		if _, _, err := r.whyArguments(); err != nil {
+			return err
+		}
 	}
 	if r.readmits() {
 		return usagef("readmit changes a node: kubectl -n %s exec POD -- nearlb %s", r.agents, strings.Join(r.command, " "))

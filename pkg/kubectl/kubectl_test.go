@@ -19,6 +19,15 @@ import (
 	"github.com/nearlb/nearlb/pkg/cli"
 )
 
+// A file that is not there, or says nothing, is named, and not a variable that nobody sets.
+func TestAKubeconfigWithoutAClusterIsNamed(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/nonexistent/one:/nonexistent/two")
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // of a pod that runs this test
+	if _, err := connect(&request{}); err == nil || err.Error() != "read kubeconfig: no cluster in /nonexistent/one, /nonexistent/two: name another with --kubeconfig or KUBECONFIG" {
+		t.Error(err)
+	}
+}
+
 // services is a program that prints a table of one Service, or it as JSON.
 func services(node string, command []string, out, errs io.Writer) int {
 	if slices.Contains(command, "jsonl") {
@@ -171,6 +180,18 @@ func TestNodesThatCannotBeAskedAreNamed(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got.errs)
 		}
 	}
+	s.program = func(node string, command []string, out, errs io.Writer) int {
+		if node == "n1" {
+			return 137 // as its container ends
+		}
+		return services(node, command, out, errs)
+	}
+	const ended = "the command was ended by signal 9: the agent's container may have ended meanwhile"
+	plugin(t, s, "services", "--node", "n1").want(t, 1, "", "n1: "+ended+"\n")
+	if got := plugin(t, s, "status", "--node", "n1"); got.status != 1 || !strings.Contains(got.out, "\nn1: cannot be asked: "+ended+"\n") {
+		t.Errorf("%+v", got)
+	}
+	s.program = services
 	plugin(t, s, "services", "--node", "n1,n9").want(t, 2, "", "kubectl nearlb: --node n9: there is no such node\n")
 	if got := plugin(t, s, "services", "--node=n1"); got.status != 0 || got.errs != "" {
 		t.Errorf("%+v", got)
@@ -178,6 +199,16 @@ func TestNodesThatCannotBeAskedAreNamed(t *testing.T) {
 	if got := plugin(t, s, "services", "-l", "app=other"); got.status != 1 || !strings.Contains(got.errs, "no pod of namespace kube-system has the labels app=other") {
 		t.Errorf("%+v", got)
 	}
+}
+
+// A name that is piped on to kubectl is one object, however many nodes have it.
+func TestNamesOfObjectsAreSaidOnce(t *testing.T) {
+	s := newStandIn(t, "n1", "n2")
+	s.program = func(node string, _ []string, out, _ io.Writer) int {
+		fmt.Fprintf(out, "prod/web\nprod/of-%s\n", node)
+		return 0
+	}
+	plugin(t, s, "services", "-o", "name").want(t, 0, "prod/web\nprod/of-n1\nprod/of-n2\n", "")
 }
 
 func TestWhatAllNodesSayIsSaidOnce(t *testing.T) {
@@ -201,6 +232,11 @@ func TestBadUsageIsRefusedBeforeAnybodyIsAsked(t *testing.T) {
 		"services --timeout 5":  `--timeout "5": want a time as 30s`,
 		"services --compare=no": "--compare=no: want true or false",
 		"services --node=":      "--node: want names of nodes",
+		"services -l !!bad==":   `--selector "!!bad==": want labels`,
+		"services --selector=":  `--selector "": want labels`,
+		"why":                   "why wants a client and a Service",
+		"why pod/cart-0":        "why wants a client and a Service",
+		"why -n":                "-n wants a value",
 	} {
 		var out, errs bytes.Buffer
 		if status := run(t.Context(), strings.Fields(args), nobody, &out, &errs); status != 2 || !strings.Contains(errs.String(), want) {
@@ -247,6 +283,7 @@ func TestWhyAsksTheNodeOfThePod(t *testing.T) {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}
+	plugin(t, s, "why", "shop/none", "svc/web").want(t, 1, "", "kubectl nearlb: find pod shop/none: /api/v1/namespaces/shop/pods/none is not there\n")
 }
 
 // statusOf is a program that serves, but on some nodes.
@@ -261,8 +298,14 @@ func statusOf(node string, command []string, out, _ io.Writer) int {
 	if node != "n1" {
 		trouble = `"sockets of the host are not served: no cgroup2"`
 	}
-	fmt.Fprintf(out, `{"agent":{"version":"v1","state":"serving","running":true,"stale":%v,"services":7,"dirty":1,"failing":[],"problems":[{}],"trouble":[%s]},`+
-		`"tables":[{"table":"flows","used":10,"limit":100},{"table":"slots","used":10,"limit":20}],"draining":false}`, stale, trouble)
+	problem := `{"object":"Service prod/web","field":"spec.type","message":"a type that nobody knows"}`
+	if node == "n3" {
+		for n := range problemsNamed {
+			problem += fmt.Sprintf(`,{"object":"Service prod/%d","field":"spec.type","message":"another"}`, n)
+		}
+	}
+	fmt.Fprintf(out, `{"agent":{"version":"v1","state":"serving","running":true,"stale":%v,"services":7,"dirty":1,"failing":[],"problems":[`+problem+`],"trouble":[%s],`+
+		`"written":"2026-01-02T03:04:05Z"},"tables":[{"table":"flows","used":10,"limit":100},{"table":"slots","used":10,"limit":20}],"draining":false}`, stale, trouble)
 	if stale {
 		return 1
 	}
@@ -279,12 +322,26 @@ versions  v1 on 3
 NODE  AGENT      VERSION  SERVICES  WAITING  FAILING  PROBLEMS  FULLEST TABLE
 n1    serving    v1              7        1        0         1  slots 50 %
 n2    stale      v1              7        1        0         1  slots 50 %
-n3    serving    v1              7        1        0         1  slots 50 %
-n4    not asked  -               0        0        0         0  -
+n3    serving    v1              7        1        0         6  slots 50 %
+n4    not asked  -               -        -        -         -  -
+
+n1, n2, n3: problem: Service prod/web: spec.type: a type that nobody knows
+
+n2: stale: the agent was last seen at 2026-01-02T03:04:05Z; what it published goes on serving
 
 n2, n3: trouble: sockets of the host are not served: no cgroup2
 
+n3: problem: Service prod/0: spec.type: another
+
+n3: problem: Service prod/1: spec.type: another
+
+n3: problem: Service prod/2: spec.type: another
+
+n3: problem: Service prod/3: spec.type: another
+
 n4: cannot be asked: no pod of nearlb is there
+
+There are more problems: nearlb status in a node's pod (kubectl exec) lists all of that node
 
 disagree: the backends of prod/web are not the same on n1, n2 | n3
 `, "")

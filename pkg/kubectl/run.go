@@ -147,6 +147,9 @@ func (a *asked) ask(ctx context.Context, agents []agent, command []string, to fu
 	return answers
 }
 
+// killed is what runtimes add to the number of the signal that ended a command. nearlb ends by itself with 2 at most.
+const killed = 128
+
 func (a *asked) askOne(ctx context.Context, agent agent, command []string, to func(node string) io.Writer, answer *answer) {
 	if !a.follows() {
 		var cancel context.CancelFunc
@@ -162,7 +165,10 @@ func (a *asked) askOne(ctx context.Context, agent agent, command []string, to fu
 	answer.status, answer.err = a.cluster.run(ctx, agent.pod, a.container, append([]string{"nearlb"}, command...), outs, said)
 	outs.shut()
 	said.shut()
-	if errors.Is(answer.err, context.DeadlineExceeded) {
+	switch {
+	case answer.err == nil && answer.status > killed:
+		answer.err = fmt.Errorf("the command was ended by signal %d: the agent's container may have ended meanwhile", answer.status-killed)
+	case errors.Is(answer.err, context.DeadlineExceeded):
 		answer.err = fmt.Errorf("no answer within %v (--timeout)", a.timeout)
 	}
 	if end, is := out.(interface{ end() }); is {
@@ -266,6 +272,9 @@ func (a *asked) each(ctx context.Context, agents []agent) (failed bool, err erro
 		err = writeTables(a.out, answers, a.has("--no-headers"))
 	case a.follows():
 		answers = a.ask(ctx, agents, command(a.output), a.prefixed)
+	case a.output == "name":
+		answers = a.ask(ctx, agents, command(a.output), nil)
+		err = a.once(answers)
 	default:
 		answers = a.ask(ctx, agents, command(a.output), nil)
 		err = a.pages(answers)
@@ -275,6 +284,23 @@ func (a *asked) each(ctx context.Context, agents []agent) (failed bool, err erro
 		return failed, usageError{errors.New("nearlb refuses this request")}
 	}
 	return failed, err
+}
+
+// once prints each line that any node says once: a name is an object's, whoever says it.
+func (a *asked) once(answers []*answer) error {
+	said := map[string]bool{}
+	for _, answer := range answers {
+		for line := range strings.Lines(answer.out.String()) {
+			if line = strings.TrimRight(line, "\r\n"); said[line] {
+				continue
+			}
+			said[line] = true
+			if _, err := fmt.Fprintln(a.out, line); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // pages prints the answers one after the other, under their nodes' names where there are several.

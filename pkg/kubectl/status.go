@@ -28,12 +28,14 @@ type summaryDocument struct {
 // nodeSummary is what a node's status comes to.
 type nodeSummary struct {
 	Node     string   `json:"onNode"`
-	State    string   `json:"state"` // serving, starting, stopped, dead, stale, unknown; "" where the node could not be asked
+	State    string   `json:"state"`    // serving, starting, stopped, dead, stale, unknown; "" where the node could not be asked
+	Seen     string   `json:"lastSeen"` // when the agent last said that all this is so
 	Version  string   `json:"version"`
 	Services int      `json:"services"`
 	Waiting  int      `json:"waiting"`
 	Failing  []string `json:"failing"`
 	Problems int      `json:"problems"`
+	Wrong    []string `json:"wrong"`   // the first of these problems
 	Fullest  string   `json:"fullest"` // table
 	Fill     float64  `json:"fill"`    // of that table, of 1
 	Draining bool     `json:"draining"`
@@ -60,8 +62,13 @@ type nodeStatus struct {
 			Service string `json:"service"`
 			Error   string `json:"error"`
 		} `json:"failing"`
-		Problems []json.RawMessage `json:"problems"`
-		Trouble  []string          `json:"trouble"`
+		Written  string `json:"written"`
+		Problems []struct {
+			Object  string `json:"object"`
+			Field   string `json:"field"`
+			Message string `json:"message"`
+		} `json:"problems"`
+		Trouble []string `json:"trouble"`
 	} `json:"agent"`
 	Unknown string `json:"unknown"`
 	Tables  []struct {
@@ -101,8 +108,11 @@ func (a *asked) summary(ctx context.Context, agents []agent) (failed bool, err e
 	return failed, err
 }
 
+// problemsNamed is how many problems of objects are named of a node, and on the screen.
+const problemsNamed = 5
+
 func summarize(answer *answer) nodeSummary {
-	n := nodeSummary{Node: answer.node, Failing: []string{}, Trouble: []string{}}
+	n := nodeSummary{Node: answer.node, Failing: []string{}, Wrong: []string{}, Trouble: []string{}}
 	var s nodeStatus
 	switch err := json.Unmarshal(answer.out.Bytes(), &s); {
 	case answer.err != nil:
@@ -126,6 +136,10 @@ func summarize(answer *answer) nodeSummary {
 		return n
 	}
 	n.Version, n.Services, n.Waiting, n.Problems = s.Agent.Version, s.Agent.Services, s.Agent.Dirty, len(s.Agent.Problems)
+	n.Seen = s.Agent.Written
+	for _, p := range s.Agent.Problems[:min(len(s.Agent.Problems), problemsNamed)] {
+		n.Wrong = append(n.Wrong, fmt.Sprintf("%s: %s: %s", p.Object, p.Field, p.Message))
+	}
 	n.Trouble = append(n.Trouble, s.Agent.Trouble...)
 	for _, f := range s.Agent.Failing {
 		n.Failing = append(n.Failing, f.Service+": "+f.Error)
@@ -290,9 +304,26 @@ func (d *summaryDocument) write(w io.Writer) {
 		if n.Fullest != "" {
 			fullest = fmt.Sprintf("%s %.0f %%", n.Fullest, 100*n.Fill)
 		}
-		rows = append(rows, []string{n.Node, state, or(n.Version, "-"), fmt.Sprint(n.Services), fmt.Sprint(n.Waiting), fmt.Sprint(len(n.Failing)), fmt.Sprint(n.Problems), fullest})
+		row := []string{n.Node, state, or(n.Version, "-"), fmt.Sprint(n.Services), fmt.Sprint(n.Waiting), fmt.Sprint(len(n.Failing)), fmt.Sprint(n.Problems), fullest}
+		if n.Version == "" { // no agent says any of these
+			row = []string{n.Node, state, "-", "-", "-", "-", "-", fullest}
+		}
+		rows = append(rows, row)
 	}
 	writeAligned(w, true, rows)
+	d.writeWrong(w)
+	for _, one := range d.Disagree {
+		var ways []string
+		for _, nodes := range one.Nodes {
+			ways = append(ways, names(nodes))
+		}
+		fmt.Fprintln(w)
+		_ = writeFolded(w, fmt.Sprintf("disagree: the backends of %s are not the same on %s", one.Service, strings.Join(ways, " | ")))
+	}
+}
+
+// writeWrong prints what is wrong on nodes, once for those where it is the same.
+func (d *summaryDocument) writeWrong(w io.Writer) {
 	said := map[string][]string{}
 	var order []string
 	say := func(text, node string) {
@@ -301,9 +332,14 @@ func (d *summaryDocument) write(w io.Writer) {
 		}
 		said[text] = append(said[text], node)
 	}
+	wrong := map[string]bool{}
+	more := 0
 	for _, n := range d.Nodes {
-		if n.Error != "" {
+		switch {
+		case n.Error != "":
 			say("cannot be asked: "+n.Error, n.Node)
+		case n.State == "stale" || n.State == "dead" || n.State == "stopped":
+			say(n.State+": the agent was last seen at "+or(n.Seen, "no time that is known")+"; what it published goes on serving", n.Node)
 		}
 		for _, f := range n.Failing {
 			say("failing: "+f, n.Node)
@@ -311,18 +347,23 @@ func (d *summaryDocument) write(w io.Writer) {
 		for _, t := range n.Trouble {
 			say("trouble: "+t, n.Node)
 		}
+		more = max(more, n.Problems-len(n.Wrong))
+		for _, text := range n.Wrong {
+			if len(wrong) < problemsNamed || wrong[text] {
+				wrong[text] = true
+				say("problem: "+text, n.Node)
+			} else {
+				more = max(more, 1)
+			}
+		}
 	}
 	for _, text := range order {
 		fmt.Fprintln(w)
 		_ = writeFolded(w, names(said[text])+": "+strings.ReplaceAll(text, "\n", "; ")) // who reads went away
 	}
-	for _, one := range d.Disagree {
-		var ways []string
-		for _, nodes := range one.Nodes {
-			ways = append(ways, names(nodes))
-		}
+	if more > 0 {
 		fmt.Fprintln(w)
-		_ = writeFolded(w, fmt.Sprintf("disagree: the backends of %s are not the same on %s", one.Service, strings.Join(ways, " | ")))
+		_ = writeFolded(w, "There are more problems: nearlb status in a node's pod (kubectl exec) lists all of that node")
 	}
 }
 

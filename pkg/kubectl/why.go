@@ -15,12 +15,9 @@ import (
 
 // aim finds the node of the client of `why CLIENT SERVICE`, and says both as nearlb does: an address, and namespace/name.
 func (r *request) aim(ctx context.Context, c *cluster) error {
-	namespace, rest, err := takeNamespace(r.command[1:])
+	namespace, rest, err := r.whyArguments()
 	if err != nil {
 		return err
-	}
-	if len(rest) < 2 || strings.HasPrefix(rest[0], "-") || strings.HasPrefix(rest[1], "-") {
-		return usagef("why wants a client and a Service, as pod/cart-0 svc/web")
 	}
 	namespace = cmp.Or(namespace, c.namespace, "default")
 	service := named(rest[1], namespace, "svc", "service", "services")
@@ -58,6 +55,15 @@ func (r *request) aim(ctx context.Context, c *cluster) error {
 		r.command = append(r.command, "--from", from)
 	}
 	return nil
+}
+
+// whyArguments are the client, the Service and nearlb's flags, and the namespace of both where they have none.
+func (r *request) whyArguments() (namespace string, rest []string, err error) {
+	namespace, rest, err = takeNamespace(r.command[1:])
+	if err == nil && (len(rest) < 2 || strings.HasPrefix(rest[0], "-") || strings.HasPrefix(rest[1], "-")) {
+		err = usagef("why wants a client and a Service, as pod/cart-0 svc/web")
+	}
+	return namespace, rest, err
 }
 
 // takeNamespace takes -n NAMESPACE out of arguments.

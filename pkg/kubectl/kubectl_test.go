@@ -379,6 +379,21 @@ func TestWhoFollowsGetsLinesAsTheyCome(t *testing.T) {
 }
 
 // What a node says after it was given up is nobody's.
+// Tables that come again are as wide as a terminal, with their node's name before them.
+func TestLinesThatAreFollowedFitATerminalBehindTheirNodesName(t *testing.T) {
+	s := newStandIn(t, "n1", "n10")
+	s.program = services
+	plugin(t, s, "services", "--watch", "--node", "n1").want(t, 0, `n1  SERVICE         FRONTEND           FROM THIS NODE
+n1  prod/web:http   10.96.0.10:80/TCP  all: 2 in cluster
+`, "")
+	if got := plugin(t, s, "services", "--watch"); !strings.Contains(got.out, "n1   prod/web:http ") || !strings.Contains(got.out, "n10  prod/web:http ") {
+		t.Error(got.out)
+	}
+	if got, want := string(behindName("n1", 3, []byte("prod/web:http  10.96.0.10:80/TCP  all: 2 in cluster"), 40)), "n1   prod/web:http  10.96.0.10:80/TCP\n"; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, " all: 2 in cluster") {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestANodeThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	s := newStandIn(t, "n1", "n2")
 	release := make(chan struct{})

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
 
@@ -97,11 +98,21 @@ func (a *asked) lines(node string) io.Writer {
 	}}
 }
 
-// prefixed passes on lines of text behind their node's name.
-func (a *asked) prefixed(node string) io.Writer {
-	return &lineWriter{of: a, line: func(line []byte) []byte {
-		return fmt.Appendf(nil, "%-12s  %s", printable(node), printable(string(line)))
-	}}
+// prefixed passes on lines of text behind their node's name, within a terminal's width.
+func (a *asked) prefixed(agents []agent) func(node string) io.Writer {
+	longest := 0
+	for _, agent := range agents {
+		longest = max(longest, utf8.RuneCountInString(printable(agent.node)))
+	}
+	width := table.TerminalWidth(a.out)
+	return func(node string) io.Writer {
+		return &lineWriter{of: a, line: func(line []byte) []byte { return behindName(node, longest, line, width) }}
+	}
+}
+
+// behindName is a line behind a name that has the room of the longest one; 0: the line may have any width.
+func behindName(name string, longest int, line []byte, width int) []byte {
+	return []byte(strings.Join(table.Fold(fmt.Sprintf("%-*s  %s", longest, printable(name), printable(string(line))), width), "\n"))
 }
 
 // documents prints all nodes' objects as one list, or one a line. Rows are asked for as lines.

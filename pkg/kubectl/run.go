@@ -129,15 +129,19 @@ func (a *asked) ask(ctx context.Context, agents []agent, command []string, to fu
 		places = make(chan struct{}, len(agents)+1)
 	}
 	answers := make([]*answer, len(agents))
+	wait := a.waitFor(len(agents))
+	defer wait.end()
 	var all sync.WaitGroup
 	for i, agent := range agents {
 		answers[i] = &answer{node: agent.node, err: agent.lack}
 		if agent.lack != nil {
+			wait.one()
 			continue
 		}
 		all.Add(1)
 		go func() {
 			defer all.Done()
+			defer wait.one()
 			places <- struct{}{}
 			defer func() { <-places }()
 			a.askOne(ctx, agent, command, to, answers[i])
@@ -271,7 +275,7 @@ func (a *asked) each(ctx context.Context, agents []agent) (failed bool, err erro
 		answers = a.ask(ctx, agents, headed(command(a.output)), nil)
 		err = writeTables(a.out, answers, a.has("--no-headers"))
 	case a.follows():
-		answers = a.ask(ctx, agents, command(a.output), a.prefixed)
+		answers = a.ask(ctx, agents, command(a.output), a.prefixed(agents))
 	case a.output == "name":
 		answers = a.ask(ctx, agents, command(a.output), nil)
 		err = a.once(answers)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/command"
@@ -16,7 +17,7 @@ import (
 )
 
 func devicesCommand() *cobra.Command {
-	var pins pinFlags
+	var live agentFlags
 	var again watchFlags
 	cmd := &cobra.Command{
 		Use:     "devices",
@@ -24,20 +25,21 @@ func devicesCommand() *cobra.Command {
 		Example: "  nearlb devices\n  nearlb devices -o json",
 		Args:    command.NoArguments,
 	}
-	pins.add(cmd.Flags())
+	live.add(cmd.Flags())
 	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatWide, command.FormatJSON, command.FormatJSONL, command.FormatYAML)
 	again.add(cmd)
+	show := shown[attach.DeviceRow]{columns: deviceColumns(), output: output,
+		empty: "No devices: no program of ours is attached in this network namespace."}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		owner := tableOwner{live: &live}
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
-			rows, err := attach.List(bpf.LinkDirectory(pins.pinPath))
+			owner.status, _ = agent.ReadStatus(live.lockDir, live.pins.pinPath) // without one the rows have no node
+			show.stamp = owner.stamp()
+			rows, err := attach.List(bpf.LinkDirectory(live.pins.pinPath))
 			if err != nil {
 				return err
 			}
-			if len(rows) == 0 && (output.Value == command.FormatTable || output.Value == command.FormatWide) {
-				_, err := fmt.Fprintln(w, "No devices: no program of ours is attached in this network namespace.")
-				return err
-			}
-			return command.WriteRows(w, width, output.Value, deviceColumns(), rows)
+			return show.all(w, width, rows)
 		})
 	}
 	return cmd

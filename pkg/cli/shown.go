@@ -21,6 +21,7 @@ type shown[R any] struct {
 	none    func() error // why there are no rows, where that is an error; nil: it never is
 	bare    bool         // no headings
 	output  *command.OutputFlag
+	stamp   stamp // of the rows, but in tables
 }
 
 // manyRows are as many as are kept before they are printed.
@@ -34,14 +35,16 @@ func (s *shown[R]) all(w io.Writer, width int, rows []R) error {
 		}
 	}
 	format := s.output.Value
-	if tables := format == command.FormatTable || format == command.FormatWide; tables && len(rows) == 0 {
+	switch tables := format == command.FormatTable || format == command.FormatWide; {
+	case s.output.Path != nil:
+		return s.output.Path.Write(w, stampAll(s.stamp, rows))
+	case !tables:
+		return command.WriteRows(w, width, format, nil, stampAll(s.stamp, rows))
+	case len(rows) == 0:
 		_, err := fmt.Fprintln(w, s.empty)
 		return err
-	} else if tables && s.bare {
+	case s.bare:
 		w = &headless{Writer: w}
-	}
-	if s.output.Path != nil {
-		return s.output.Path.Write(w, rows)
 	}
 	return command.WriteRows(w, width, format, s.columns, rows)
 }
@@ -86,6 +89,7 @@ func (s *shown[R]) each(w io.Writer, width int, rows iter.Seq2[R, error], compar
 type pieces[R any] struct {
 	w      io.Writer
 	format string
+	stamp  stamp
 	table  *stream[R]
 	begun  bool
 }
@@ -94,7 +98,7 @@ func (s *shown[R]) pieces(w io.Writer) *pieces[R] {
 	if s.bare {
 		w = &headless{Writer: w, past: s.output.Value != command.FormatTable && s.output.Value != command.FormatWide}
 	}
-	return &pieces[R]{w: w, format: s.output.Value, table: newStream(w, s.output.Value == command.FormatWide, s.columns)}
+	return &pieces[R]{w: w, format: s.output.Value, stamp: s.stamp, table: newStream(w, s.output.Value == command.FormatWide, s.columns)}
 }
 
 func (p *pieces[R]) write(width int, rows []R) error {
@@ -103,7 +107,7 @@ func (p *pieces[R]) write(width int, rows []R) error {
 	case command.FormatJSON:
 		return p.writeJSON(rows)
 	case command.FormatJSONL, command.FormatYAML:
-		return command.WriteRows(p.w, width, p.format, nil, rows)
+		return command.WriteRows(p.w, width, p.format, nil, stampAll(p.stamp, rows))
 	}
 	return p.table.write(width, rows...)
 }
@@ -120,7 +124,7 @@ func (p *pieces[R]) writeJSON(rows []R) error {
 			before = "[\n  "
 		}
 		text.WriteString(before)
-		if err := encoder.Encode(&rows[i]); err != nil {
+		if err := encoder.Encode(stamped[R]{p.stamp, &rows[i]}); err != nil {
 			return err
 		}
 		text.Truncate(text.Len() - 1) // the encoder's end of line

@@ -31,7 +31,7 @@ func TestAKubeconfigWithoutAClusterIsNamed(t *testing.T) {
 // services is a program that prints a table of one Service, or it as JSON.
 func services(node string, command []string, out, errs io.Writer) int {
 	if slices.Contains(command, "jsonl") {
-		fmt.Fprintf(out, `{"service":"prod/web","node":"backend-of-%s"}`+"\n{}\n", node)
+		fmt.Fprintf(out, `{"service":"prod/web","node":"backend-of-%s"}`+"\n"+`{"onNode":"%s"}`+"\n", node, node)
 		return 0
 	}
 	fmt.Fprintf(out, "SERVICE         FRONTEND           FROM THIS NODE\nprod/web:http   10.96.0.10:80/TCP  all: 2 in cluster\n")

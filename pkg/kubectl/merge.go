@@ -22,7 +22,7 @@ import (
 // nodeField is what names the node in each object. Rows of nearlb have "node" as well, which is the backend's for some.
 const nodeField = "onNode"
 
-// onNode adds the node to an object's text, as its first field.
+// onNode adds the node to an object's text, as its first field, unless it is there.
 func onNode(object []byte, node string) ([]byte, error) {
 	name, err := json.Marshal(node)
 	if err != nil {
@@ -33,6 +33,9 @@ func onNode(object []byte, node string) ([]byte, error) {
 		return nil, fmt.Errorf("node %s answers something that is no JSON object", node)
 	}
 	rest := bytes.TrimSpace(object[1:])
+	if bytes.HasPrefix(rest, []byte(`"`+nodeField+`"`)) {
+		return object, nil // it says so itself
+	}
 	head := fmt.Appendf(nil, `{"%s":%s`, nodeField, name)
 	if rest[0] != '}' {
 		head = append(head, ',')

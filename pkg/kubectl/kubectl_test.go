@@ -180,18 +180,18 @@ func TestNodesThatCannotBeAskedAreNamed(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got.errs)
 		}
 	}
-	s.program = func(node string, command []string, out, errs io.Writer) int {
+	s.runs(func(node string, command []string, out, errs io.Writer) int {
 		if node == "n1" {
 			return 137 // as its container ends
 		}
 		return services(node, command, out, errs)
-	}
+	})
 	const ended = "the command was ended by signal 9: the agent's container may have ended meanwhile"
 	plugin(t, s, "services", "--node", "n1").want(t, 1, "", "n1: "+ended+"\n")
 	if got := plugin(t, s, "status", "--node", "n1"); got.status != 1 || !strings.Contains(got.out, "\nn1: cannot be asked: "+ended+"\n") {
 		t.Errorf("%+v", got)
 	}
-	s.program = services
+	s.runs(services)
 	plugin(t, s, "services", "--node", "n1,n9").want(t, 2, "", "kubectl nearlb: --node n9: there is no such node\n")
 	if got := plugin(t, s, "services", "--node=n1"); got.status != 0 || got.errs != "" {
 		t.Errorf("%+v", got)

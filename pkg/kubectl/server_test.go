@@ -96,6 +96,13 @@ func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// runs has pods run another program from now on; connections that broke may not have ended yet.
+func (s *standIn) runs(program func(node string, command []string, out, errs io.Writer) int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.program = program
+}
+
 func (s *standIn) exec(w http.ResponseWriter, r *http.Request) {
 	name := strings.Split(r.URL.Path, "/")[6]
 	at := slices.IndexFunc(s.pods, func(p map[string]any) bool { return p["metadata"].(map[string]any)["name"] == name })
@@ -107,6 +114,7 @@ func (s *standIn) exec(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	s.asked = append(s.asked, node+": "+strings.Join(command, " "))
+	program := s.program
 	s.mu.Unlock()
 	if s.spdy {
 		s.bySPDY(w, r, node, command)
@@ -118,7 +126,7 @@ func (s *standIn) exec(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer conn.Close()
-	status := s.program(node, command[1:], channel{conn, 1}, channel{conn, 2})
+	status := program(node, command[1:], channel{conn, 1}, channel{conn, 2})
 	if status < 0 {
 		return // the connection breaks
 	}

@@ -38,7 +38,7 @@ func (r *rig) upgradeAndBack() []*held {
 	s := service(1)
 	r.publish(s, r.near, r.far)
 	r.awaitServers(s, "near", "far")
-	kept := r.holdAll(s)
+	kept := append(r.holdAll(s), r.around(s)...)
 	sticky := r.stick(service(2))
 	r.publish(s, r.far)
 	r.awaitServers(s, "far")
@@ -59,7 +59,7 @@ func (r *rig) upgradeAndBack() []*held {
 }
 
 // holdAll opens connections of every kind of client: over TCP to both servers, over UDP to the one that stays an endpoint, as
-// datagrams leave the other one; and some of the node itself that go around a server.
+// datagrams leave the other one.
 func (r *rig) holdAll(s lab.Service) []*held {
 	r.t.Helper()
 	var kept []*held
@@ -71,10 +71,11 @@ func (r *rig) holdAll(s lab.Service) []*held {
 			}
 		}
 	}
-	return append(kept, r.around(s)...)
+	return kept
 }
 
 // around opens connections of sockets of the node that are connected to the far server, which loses their SYNs: they are with the near one.
+// One of them may be reset where an agent is killed just as the former tables go: tests that kill agents at any stage hold none.
 func (r *rig) around(s lab.Service) (moved []*held) {
 	r.t.Helper()
 	r.must(r.far.Netfilter(fmt.Sprintf("table inet deaf { chain input { type filter hook input priority filter; tcp dport %d tcp flags & (syn | ack) == syn drop; }; }", targetPort)))

@@ -65,15 +65,16 @@ func rename(t btf.Type, names map[string]string) int {
 
 // objectSpec is the embedded object, for the caller to change: a copy of what was parsed, where that is kept.
 func objectSpec() (*ebpf.CollectionSpec, error) {
+	seldom := transient.Load()
 	read := parsed
-	if transient.Load() {
+	if seldom {
 		read = parse
 	}
 	spec, err := read()
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("read the embedded BPF object: %w", err)
-	}
-	if transient.Load() {
+	case seldom:
 		return spec, nil
 	}
 	return spec.Copy(), nil

@@ -31,10 +31,9 @@ func devicesCommand() *cobra.Command {
 	show := shown[attach.DeviceRow]{columns: deviceColumns(), output: output,
 		empty: "No devices: no program of ours is attached in this network namespace."}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		owner := tableOwner{live: &live}
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
-			owner.status, _ = agent.ReadStatus(live.lockDir, live.pins.pinPath) // without one the rows have no node
-			show.stamp = owner.stamp()
+			status, _ := agent.ReadStatus(live.lockDir, live.pins.pinPath) // without one the rows have no node
+			show.stamp = stampNow(status)
 			rows, err := attach.List(bpf.LinkDirectory(live.pins.pinPath))
 			if err != nil {
 				return err

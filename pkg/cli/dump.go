@@ -76,7 +76,7 @@ func (d dump[R]) command(more ...func(*cobra.Command, *filter)) *cobra.Command {
 		owner := tableOwner{live: &live, notes: notesOf(cmd.ErrOrStderr(), &again, output.Value)}
 		return again.run(cmd.Context(), cmd.OutOrStdout(), func(w io.Writer, width int) error {
 			owner.look(w, width)
-			show.stamp = owner.stamp()
+			show.stamp = stampNow(owner.status)
 			return pins.read(func(reader *maps.Reader) error {
 				kept := func(row R) bool { return d.keep(row, &only) }
 				rows, err := collect(d.rows(reader), func(row R) bool { return again.on || kept(row) })

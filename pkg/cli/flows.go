@@ -87,7 +87,7 @@ first question waits a second, so that there is something to show.`,
 				if err := counting.begin(cmd.Context(), w, width, bytes); err != nil {
 					return err
 				}
-				show.stamp = counting.owner.stamp()
+				show.stamp = stampNow(counting.owner.status)
 				return pins.read(func(reader *maps.Reader) error {
 					show.none = func() error { return only.named(reader) }
 					rows, err := groupFlows(list(reader), by)
@@ -107,7 +107,7 @@ first question waits a second, so that there is something to show.`,
 			if err := counting.begin(cmd.Context(), w, width, bytes); err != nil {
 				return err
 			}
-			show.stamp = counting.owner.stamp()
+			show.stamp = stampNow(counting.owner.status)
 			return pins.read(func(reader *maps.Reader) error {
 				show.none = func() error { return only.named(reader) }
 				if !order.given() {

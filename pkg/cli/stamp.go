@@ -7,18 +7,31 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/command"
 )
 
-// stamp says whose rows are and when they were read, so that outputs of several nodes and times add up. Its zero value says nothing.
-type stamp struct {
-	node string // ""; no agent has said of which node the tables are
-	at   time.Time
+// stamp says whose rows are and when they were read, so that outputs of several nodes and times add up: the first fields of each row's object, as in
+// {"onNode":"n1","time":"...". kubectl nearlb has that name for the node, as a row's own "node" is its backend's. nil: nothing is said.
+type stamp []byte
+
+// newStamp is that of rows that are read at a time. node "": no agent has said of which node the tables are.
+func newStamp(node string, at time.Time) stamp {
+	text, err := json.Marshal(struct {
+		Node string    `json:"onNode,omitempty"`
+		Time time.Time `json:"time"`
+	}{node, at})
+	if err != nil {
+		return nil // a year that has more than four digits
+	}
+	return text[:len(text)-1]
 }
 
-// stamp is that of rows that are read now.
-func (o *tableOwner) stamp() stamp { return stamp{o.status.Node.Name, time.Now()} }
+// stampNow is that of rows that are read now, of the node of this agent.
+func stampNow(a agent.Status) stamp { return newStamp(a.Node.Name, time.Now()) }
 
-// stamped is a row in JSON: onNode and time, which kubectl nearlb and other commands have, come before its own fields. A row's "node" is its backend's.
+// stamped is a row in JSON, behind the stamp.
 type stamped[R any] struct {
 	stamp stamp
 	row   *R
@@ -35,31 +48,17 @@ func stampAll[R any](s stamp, rows []R) []stamped[R] {
 
 // MarshalJSON writes one object.
 func (s stamped[R]) MarshalJSON() ([]byte, error) {
-	own, err := compactJSON(s.row)
-	if err != nil || s.stamp.at.IsZero() {
-		return own, err
+	var out bytes.Buffer
+	if err := command.WriteJSONLine(&out, s.row); err != nil || s.stamp == nil {
+		return out.Bytes(), err
 	}
+	own := bytes.TrimSpace(out.Bytes())
 	if len(own) < 2 || own[0] != '{' {
 		return nil, fmt.Errorf("a row is no JSON object: %s", own)
 	}
-	head, err := compactJSON(struct {
-		Node string    `json:"onNode,omitempty"`
-		Time time.Time `json:"time"`
-	}{s.stamp.node, s.stamp.at})
-	if err != nil {
-		return nil, err
+	between := ","
+	if own[1] == '}' {
+		between = ""
 	}
-	if rest := own[1:]; rest[0] != '}' {
-		return append(append(head[:len(head)-1], ','), rest...), nil
-	}
-	return head, nil
-}
-
-// compactJSON writes a value on one line, without HTML escapes and without the end of the line.
-func compactJSON(value any) ([]byte, error) {
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(value)
-	return bytes.TrimSpace(text.Bytes()), err
+	return bytes.Join([][]byte{s.stamp, own[1:]}, []byte(between)), nil
 }

@@ -39,7 +39,7 @@ func TestRowsKnowTheirNodeAndTheTime(t *testing.T) {
 			},
 		} {
 			show := showFlows(t, format)
-			show.stamp = stamp{"n1", at}
+			show.stamp = newStamp("n1", at)
 			var out bytes.Buffer
 			if err := write(show, &out); err != nil || !strings.Contains(out.String(), wants) {
 				t.Errorf("-o %s, %s: %v\n%s\nwant\n%s", format, what, err, out.String(), wants)
@@ -52,7 +52,7 @@ func TestRowsKnowTheirNodeAndTheTime(t *testing.T) {
 func TestManyRowsKnowTheTime(t *testing.T) {
 	for _, format := range []string{command.FormatJSON, command.FormatJSONL, command.FormatYAML} {
 		show := showFlows(t, format)
-		show.stamp = stamp{at: time.Unix(1, 0)}
+		show.stamp = newStamp("", time.Unix(1, 0))
 		var out bytes.Buffer
 		if err := show.each(&out, 0, flowsOf(manyRows+1), (*maps.FlowRow).Compare); err != nil {
 			t.Fatal(err)

@@ -252,3 +252,18 @@ func (c *Conn) PathMTU() (int, error) {
 	})
 	return mtu, errors.Join(controlErr, err)
 }
+
+// Retransmits is how many segments the socket had to send again, SYNs included.
+func (c *Conn) Retransmits() (n uint32, err error) {
+	raw, err := c.Conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		var info *unix.TCPInfo
+		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			n = info.Total_retrans
+		}
+	})
+	return n, errors.Join(controlErr, err)
+}

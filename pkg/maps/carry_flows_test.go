@@ -68,26 +68,34 @@ func TestACarriedConnectionIsNotEndedByTheOneBeforeIt(t *testing.T) {
 	}
 }
 
-// A connection with two entries is carried over where its port's blocks are full as well, to where the programs look for it. One that has
-// but one entry would be found there by its client's packets alone: it stays behind.
-func TestAConnectionBeyondItsPortsBlocksIsCarriedToWhereItIsFound(t *testing.T) {
+// fullBlocks is a table in which one client's port has as many connections as its own blocks have room for, and what carries a further one of a side.
+func fullBlocks(t *testing.T, side bpf.NearlbSideIndex) (s *store, put func(backend int, port, other uint16, flags uint8) bool, room int) {
+	t.Helper()
 	sizes := tinySizes()
 	sizes.FlowSets = 64
-	s := memoryStore(sizes)
+	s = memoryStore(sizes)
 	s.clock = standing{}
 	c := &Carrier{store: s, wrote: map[uint32]carriedFlow{}}
 	settings := read[bpf.NearlbSettings](s.settings, 0)
-	put := func(backend int, port, other uint16, flags uint8) bool {
+	put = func(backend int, port, other uint16, flags uint8) bool {
 		return c.put(bpf.NearlbFlow{Word: flowLive, Client: address16(hostAddress(1).Addr()), Frontend: address16(hostAddress(2).Addr()), KeyPort: swap16(port),
-			TwinPort: swap16(other), FrontendPort: swap16(uint16(backend)), Protocol: 6, Backend: uint32(backend), Generation: 1, Flags: flags,
+			TwinPort: swap16(other), FrontendPort: swap16(uint16(backend)), Protocol: 6, Backend: uint32(backend), Generation: 1, Flags: flags, Side: uint8(side),
 			Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)}, 0, &settings, newExpiry(s.clock))
 	}
-	room := blocksOwn * flowSets * flowWays
+	room = blocksOwn * flowSets * flowWays
 	for i := range room {
 		if !put(i+1, 41000, 41000, 0) {
 			t.Fatalf("there is no room for connection %d of %d", i, room)
 		}
 	}
+	return s, put, room
+}
+
+// A connection with two entries is carried over where its port's blocks are full as well, to where the programs look for it. One that has
+// but one entry would be found there by its client's packets alone: it stays behind.
+func TestAConnectionBeyondItsPortsBlocksIsCarriedToWhereItIsFound(t *testing.T) {
+	s, put, room := fullBlocks(t, bpf.NearlbSideIndexSIDE_INTERNAL)
+	settings := read[bpf.NearlbSettings](s.settings, 0)
 	if put(room+1, 41000, 41000, 0) || s.spilled() {
 		t.Error("a connection of one entry was carried to where its replies do not find it")
 	}
@@ -180,24 +188,8 @@ func TestABackendThatASocketOfTheHostLeftIsNoFrontend(t *testing.T) {
 // of a client off the node goes to blocks that its frontend names.
 func TestAConnectionOfTheHostIsCarriedOnlyToWhereItIsFound(t *testing.T) {
 	for side, want := range map[bpf.NearlbSideIndex]bool{bpf.NearlbSideIndexSIDE_INTERNAL: false, bpf.NearlbSideIndexSIDE_EXTERNAL: true} {
-		sizes := tinySizes()
-		sizes.FlowSets = 64
-		s := memoryStore(sizes)
-		s.clock = standing{}
-		c := &Carrier{store: s, wrote: map[uint32]carriedFlow{}}
-		settings := read[bpf.NearlbSettings](s.settings, 0)
-		put := func(backend int, flags uint8) bool {
-			return c.put(bpf.NearlbFlow{Word: flowLive, Client: address16(hostAddress(1).Addr()), Frontend: address16(hostAddress(2).Addr()), KeyPort: swap16(41000),
-				TwinPort: swap16(41000), FrontendPort: swap16(uint16(backend)), Protocol: 6, Backend: uint32(backend), Generation: 1, Flags: flags, Side: uint8(side),
-				Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)}, 0, &settings, newExpiry(s.clock))
-		}
-		room := blocksOwn * flowSets * flowWays
-		for i := range room {
-			if !put(i+1, 0) {
-				t.Fatalf("there is no room for connection %d of %d", i, room)
-			}
-		}
-		if got := put(room+1, flowSNAT); got != want || s.spilled() != want {
+		s, put, room := fullBlocks(t, side)
+		if got := put(room+1, 41000, 41000, flowSNAT); got != want || s.spilled() != want {
 			t.Errorf("side %d: carried: %v, spilled: %v", side, got, s.spilled())
 		}
 	}

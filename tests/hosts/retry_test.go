@@ -5,7 +5,6 @@ package hosts
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/lab"
 )
@@ -59,18 +57,10 @@ table inet mute {
 }
 
 // retransmits counts what the socket had to send again.
-func retransmits(t *testing.T, c *lab.Conn) (n uint32) {
+func retransmits(t *testing.T, c *lab.Conn) uint32 {
 	t.Helper()
-	raw, err := c.Conn.(*net.TCPConn).SyscallConn()
+	n, err := c.Retransmits()
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := raw.Control(func(fd uintptr) {
-		var info *unix.TCPInfo
-		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			n = uint32(info.Total_retrans)
-		}
-	}); err != nil {
 		t.Fatal(err)
 	}
 	return n

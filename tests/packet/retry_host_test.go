@@ -4,7 +4,6 @@ package packet
 
 import (
 	"bytes"
-	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -57,16 +56,14 @@ func (s site) freeSets(first, sets uint32) {
 	s.Helper()
 	for i := first; i < first+sets; i++ {
 		var set bpf.NearlbFlowSet
-		var tags bpf.NearlbFlowBlock
-		block := i / uint32(len(tags.Sets))
-		check(s, errors.Join(s.objects.Flows.Lookup(i, &set), s.objects.FlowTags.Lookup(block, &tags)))
+		check(s, s.objects.Flows.Lookup(i, &set))
 		for way := range set.Ways {
 			if set.Ways[way].Frontend == (bpf.NearlbAddress{}) {
 				set.Ways[way].Word &^= uint32(bpf.NearlbFlowPhaseFLOW_PHASE_MASK)
-				tags.Sets[i%uint32(len(tags.Sets))] &^= 0xff << (8 * way)
 			}
 		}
-		check(s, errors.Join(s.objects.Flows.Put(i, &set), s.objects.FlowTags.Put(block, &tags)))
+		check(s, s.objects.Flows.Put(i, &set))
+		s.untag(i, set)
 	}
 }
 

@@ -5,10 +5,7 @@ package upgrade
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/lab"
 )
@@ -81,27 +78,16 @@ func (r *rig) around(s lab.Service) (moved []*held) {
 	r.must(r.far.Netfilter(fmt.Sprintf("table inet deaf { chain input { type filter hook input priority filter; tcp dport %d tcp flags & (syn | ack) == syn drop; }; }", targetPort)))
 	for _, six := range []bool{false, true} {
 		var h *held
-		for h == nil || h.retransmits() == 0 {
+		for again := uint32(0); again == 0; {
 			h = r.hold(s, r.here, way{"tcp", six}, "near")
+			var err error
+			again, err = h.Retransmits()
+			r.must(err)
 		}
 		moved = append(moved, h)
 	}
 	r.must(r.far.Netfilter("delete table inet deaf"))
 	return moved
-}
-
-// retransmits is how many segments were sent again, SYNs included.
-func (h *held) retransmits() (n uint32) {
-	raw, err := h.Conn.Conn.(syscall.Conn).SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = raw.Control(func(fd uintptr) {
-		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			n = info.Total_retrans
-		}
-	})
-	return n
 }
 
 // stick gives clients an affinity for the near server that their hash does not give all of them, and is a check that they

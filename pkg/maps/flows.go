@@ -90,12 +90,16 @@ func newExpiry(c clock) expiry {
 	return expiry{c.jiffies(), c.perSecond(), bpf.DefaultTimeouts()}
 }
 
-// idle is the number of ticks without a packet. A packet of the last moment may carry a later tick than now: that is no age.
+// idle is the number of ticks without a packet.
 func (e expiry) idle(f *bpf.NearlbFlow) uint64 { return age(e.now, f.Touched, e.perSecond) }
 
-// age is the ticks since then.
+// aheadSeconds is how far behind the programs' clock a time may be by which ages are judged: it is read once for a walk of a table, which takes
+// seconds where processors have much to do.
+const aheadSeconds = 60
+
+// age is the ticks since then. What was then may have been later than now: that is no age.
 func age(now, then, perSecond uint32) uint64 {
-	if ticks := now - then; ticks <= -perSecond {
+	if ticks := now - then; ticks <= -(aheadSeconds * perSecond) {
 		return uint64(ticks)
 	}
 	return 0

@@ -151,6 +151,21 @@ func TestEachStateOfAFlowIsSomeFlows(t *testing.T) {
 	compare(t, said, FlowStates())
 }
 
+// The time is read once for a walk of the table, which may take seconds: connections whose packets come meanwhile are in use all the more, and an
+// exchange of tables that took them for expired would leave them behind.
+func TestAConnectionInUseDoesNotExpireWhileItsTableIsWalked(t *testing.T) {
+	e := newExpiry(standing{})
+	for _, seconds := range []uint32{0, 1, 2, 10, 59} {
+		f := bpf.NearlbFlow{Protocol: 6, Touched: e.now + seconds*e.perSecond + 1, Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)}
+		if e.expired(&f) || e.surely(&f) || e.idle(&f) != 0 {
+			t.Errorf("its last packet came %d seconds after the walk began: idle for %d ticks, expired %v", seconds, e.idle(&f), e.expired(&f))
+		}
+	}
+	if f := (bpf.NearlbFlow{Protocol: 6, Touched: e.now - 200*e.perSecond}); !e.expired(&f) {
+		t.Error("a SYN that nobody answered does not expire")
+	}
+}
+
 func TestFlowRowsNameTheSourceThatTheBackendSees(t *testing.T) {
 	b := published(t)
 	node := netip.MustParseAddr("192.0.2.1")

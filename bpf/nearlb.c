@@ -25,6 +25,14 @@
 #include "lib/xdp.h"
 #include "lib/xdp_tunnel.h"
 
+/* From a pod to the host, and of no connection of its sockets that these tables know. Returns where the former ones do not, either, or there are
+ * none. */
+static __always_inline enum verdict pod_unknown_reply(struct __sk_buff *skb)
+{
+	bpf_tail_call(skb, &programs, PROGRAM_FORMER_POD_REPLY);
+	return VERDICT_PASS_NOT_SERVICE;
+}
+
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
 {
@@ -35,6 +43,8 @@ int from_pod(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_REPLY);
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
+	if (verdict == VERDICT_PASS_UNKNOWN_REPLY)
+		verdict = pod_unknown_reply(skb);
 	if (verdict == VERDICT_CONTINUE) {
 		tail_begin(skb);
 		if (dns_there && packet.protocol == IPPROTO_UDP && packet.destination_port == bpf_htons(DNS_PORT))
@@ -74,7 +84,7 @@ static __always_inline int from_net_begin(struct __sk_buff *skb)
 		verdict = VERDICT_DROP_NO_PROGRAM;
 	}
 	if (verdict == VERDICT_PASS_UNKNOWN_REPLY)
-		bpf_tail_call(skb, &programs, PROGRAM_FORMER);
+		bpf_tail_call(skb, &programs, PROGRAM_FORMER_REPLY);
 	if (verdict == VERDICT_CONTINUE) {
 		tail_begin(skb);
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_SLOW);
@@ -147,6 +157,8 @@ int from_pod_slow(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_HAIRPIN);
 	if (step.next == NEXT_REPLY)
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_POD_REPLY);
+	if (step.next == NEXT_FORMER)
+		step.verdict = pod_unknown_reply(skb);
 	step.verdict = tunnel_guard(&work.packet, step.verdict);
 	shortcut_try(skb, &work.packet, HOOK_FROM_POD, step.verdict);
 	return slow_finish(skb, &work, HOOK_FROM_POD, step.verdict);
@@ -175,7 +187,7 @@ int from_net_slow(struct __sk_buff *skb)
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
 	if (step.next == NEXT_FORMER)
-		bpf_tail_call(skb, &programs, PROGRAM_FORMER);
+		bpf_tail_call(skb, &programs, PROGRAM_FORMER_REPLY);
 	if (step.next == NEXT_ROUTE) {
 		tail_route(skb, step.verdict, slow_length(skb), work.in.flow.service, WAY_FORWARD);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
@@ -314,7 +326,7 @@ int from_net_reply(struct __sk_buff *skb)
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
 	if (step.next == NEXT_FORMER)
-		bpf_tail_call(skb, &programs, PROGRAM_FORMER);
+		bpf_tail_call(skb, &programs, PROGRAM_FORMER_REPLY);
 	event_refused(skb, &packet, step.verdict);
 	return finish(skb, HOOK_FROM_NET, step.verdict);
 }
@@ -334,7 +346,7 @@ int from_pod_reply(struct __sk_buff *skb)
 	if (step.next == NEXT_FORMER)
 		step = host_reply(skb, &packet);
 	if (step.next == NEXT_FORMER)
-		step.verdict = VERDICT_PASS_NOT_SERVICE;
+		step.verdict = pod_unknown_reply(skb);
 	if (step.next == NEXT_REJECT) {
 		tail_reject(skb, HOOK_FROM_POD, step.verdict);
 		bpf_tail_call(skb, &programs, PROGRAM_REJECT);

@@ -192,7 +192,7 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 		return VERDICT_TRANSLATE_REPLY;
 	known = known_destination(&packet->destination, packet->destination_port, settings->seed);
 	if (!known)
-		return fast_unknown_reply(fast_unknown(settings, packet), reply && packet->hook == HOOK_FROM_NET);
+		return fast_unknown_reply(fast_unknown(settings, packet), reply);
 	opens = (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 	if (opens && (known & KNOWN_FRONTEND || direct_may_clash(settings, packet)))
 		return VERDICT_CONTINUE;

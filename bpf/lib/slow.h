@@ -257,7 +257,7 @@ static __always_inline struct step slow_ports(struct __sk_buff *skb, struct work
 		return step_to(NEXT_REPLY);
 	if (!known_destination(&packet->destination, packet->destination_port, work->settings->seed) && !hairpin &&
 	    !service_cidr_has(&packet->destination)) {
-		if (reply && hook == HOOK_FROM_NET)
+		if (reply)
 			return step_unknown_reply();
 		return step_finish(packet->fragment == FRAGMENT_LATER ? VERDICT_PASS_FRAGMENT
 								      : VERDICT_PASS_NOT_SERVICE);

@@ -852,7 +852,8 @@ enum program {
 	PROGRAM_TO_NET_ICMP,
 	PROGRAM_ROUTE,   /* sends a translated packet out by itself, past the host's stack */
 	PROGRAM_TOO_BIG, /* answers packet too big, or time exceeded, for a translated packet */
-	/* from_net and from_pod of the tables that are being left, while they are: they may know whose packet this is */
+	/* from_net and from_pod of the tables that are being left, while they are: they may know whose packet this is. For packets of clients, from
+	 * which those programs may make a flow; */
 	PROGRAM_FORMER,
 	PROGRAM_FORMER_POD,
 	PROGRAM_SHORTCUT,       /* sends what was translated out past the host's stack, or leaves it to that */
@@ -867,6 +868,8 @@ enum program {
 	PROGRAM_TUNNEL_OPENED,  /* goes on with such a packet */
 	PROGRAM_HOST_OUT,       /* a packet of a socket of the host whose SYN came again */
 	PROGRAM_FROM_POD_REPLY, /* the answer to it */
+	PROGRAM_FORMER_REPLY, /* and for answers, as long as programs of those tables that leave the node may make one */
+	PROGRAM_FORMER_POD_REPLY,
 	PROGRAM_MAX,
 };
 

@@ -22,7 +22,7 @@ import (
 //  2. puts its own in force (TakeOver);
 //  3. attaches what translates replies beside the other layout's, copies the connections that are new since, and gives what
 //     translates requests the place of the other's, link by link;
-//  4. waits for the last run of the others, copies what they made until then, and removes them.
+//  4. waits for the last run of the others, copies what they made until then, and detaches and removes them.
 //
 // Whoever is killed on the way is followed by a start that goes on from there, or by one of the other layout that goes back.
 
@@ -165,9 +165,8 @@ func (r *running) leaveFormer() {
 		r.daemon.log.Warn("carry over what sockets of the node keep: their peers are backends to them", "error", err)
 	}
 	r.leave() // backends of theirs may have stopped serving meanwhile
-	err = errors.Join(err, r.devices.LeaveFormer())
-	if err == nil {
-		err = r.objects.RemoveFormer()
+	if err = errors.Join(err, r.devices.LeaveFormer()); err == nil {
+		err = r.removeFormer()
 	}
 	if r.trouble("remove former tables", err) {
 		r.daemon.log.Error("remove former tables", "error", err)
@@ -177,6 +176,18 @@ func (r *running) leaveFormer() {
 		r.carrier = nil
 		r.daemon.log.Info("the former programs and tables are gone")
 	}
+}
+
+// removeFormer ends what runs beside our programs, and brings over what it saw and made until then.
+func (r *running) removeFormer() error {
+	r.objects.DetachFormer()
+	r.awaitFormer()
+	r.carry()
+	if err := r.objects.ForgetFormerReplies(); err != nil {
+		return err
+	}
+	r.awaitFormer()
+	return r.objects.RemoveFormer()
 }
 
 // awaitFormer waits until no processor runs a program that was replaced.

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/tests/privileged"
@@ -120,6 +122,76 @@ func TestTablesThatDoNotFitTheirNameAreReplacedAndNotRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantGenerations(t, path, "old_v5", "v5")
+}
+
+// leaving is a load beside tables that are being left, with the directory of these.
+func leaving(t *testing.T) (path string, objects *bpf.Objects, left string) {
+	t.Helper()
+	path = privileged.Bpffs(t)
+	load(t, bpf.Options{Sizes: small(), PinPath: path}).Close()
+	pretend(t, path, "v5", "v7")
+	objects = load(t, bpf.Options{Sizes: small(), PinPath: path})
+	if err := objects.TakeOver(); err != nil {
+		t.Fatal(err)
+	}
+	found, err := filepath.Glob(filepath.Join(path, "old_*"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("what is being left: %v, %v", found, err)
+	}
+	return path, objects, found[0]
+}
+
+// Connections may have ended since the last copy, and others have their ports by then.
+func TestAStartAfterAKillWhileFormerTablesGoCarriesNoConnectionAgain(t *testing.T) {
+	path, objects, left := leaving(t)
+	busy := filepath.Join(left, "links", "busy")
+	if err := errors.Join(os.MkdirAll(busy, 0o700), unix.Mount("none", busy, "tmpfs", 0, "")); err != nil {
+		t.Fatal(err)
+	}
+	err := objects.RemoveFormer()
+	if gone := unix.Unmount(busy, 0); gone != nil {
+		t.Fatal(gone)
+	}
+	if err == nil {
+		t.Fatal("what is in use was removed")
+	}
+	objects.Close()
+	again := load(t, bpf.Options{Sizes: small(), PinPath: path})
+	if len(again.Former()) != 1 || again.Former()[0].Needs("backends", "address") != nil || again.Former()[0].Needs("flows") == nil {
+		t.Errorf("%d former tables, with flows: %v", len(again.Former()), again.Former()[0].Needs("flows"))
+	}
+	if err := again.RemoveFormer(); err != nil {
+		t.Error(err)
+	}
+	wantGenerations(t, path, "v5")
+}
+
+// Programs that are left run no more once they are detached, though their files are there: what they wrote is carried over then.
+func TestFormerProgramsAreDetachedBeforeTheyAreRemoved(t *testing.T) {
+	privileged.Namespace(t, func(*os.File) {
+		_, objects, left := leaving(t)
+		at := link.TCXOptions{Interface: 1, Program: objects.ToNet, Attach: ebpf.AttachTCXEgress}
+		l, err := link.AttachTCX(at)
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			t.Skip("this kernel has no TCX")
+		}
+		if err == nil {
+			err = errors.Join(os.MkdirAll(filepath.Join(left, "links"), 0o700), l.Pin(filepath.Join(left, "links", "1_egress")), l.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []int{1, 0} {
+			attached, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXEgress})
+			if err != nil || len(attached.Programs) != want {
+				t.Errorf("%d programs are attached, want %d: %v", len(attached.Programs), want, err)
+			}
+			objects.DetachFormer()
+		}
+		if err := objects.RemoveFormer(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestCleanupTakesEveryGenerationAway(t *testing.T) {

@@ -509,7 +509,9 @@ const (
 	NearlbProgramPROGRAM_TUNNEL_OPENED    NearlbProgram = 24
 	NearlbProgramPROGRAM_HOST_OUT         NearlbProgram = 25
 	NearlbProgramPROGRAM_FROM_POD_REPLY   NearlbProgram = 26
-	NearlbProgramPROGRAM_MAX              NearlbProgram = 27
+	NearlbProgramPROGRAM_FORMER_REPLY     NearlbProgram = 27
+	NearlbProgramPROGRAM_FORMER_POD_REPLY NearlbProgram = 28
+	NearlbProgramPROGRAM_MAX              NearlbProgram = 29
 )
 
 type NearlbReason uint32

@@ -34,8 +34,10 @@ func (o *Objects) TakeOver() error {
 
 // formerPrograms are the tail calls that lead to the programs of the layout that is being left, with the names of these.
 var formerPrograms = map[NearlbProgram]string{
-	NearlbProgramPROGRAM_FORMER:     "from_net",
-	NearlbProgramPROGRAM_FORMER_POD: "from_pod",
+	NearlbProgramPROGRAM_FORMER:           "from_net",
+	NearlbProgramPROGRAM_FORMER_POD:       "from_pod",
+	NearlbProgramPROGRAM_FORMER_REPLY:     "from_net",
+	NearlbProgramPROGRAM_FORMER_POD_REPLY: "from_pod",
 }
 
 // askFormer has programs that know no connection of a packet in the middle of one, or of a reply to SNAT, hand it to those of the
@@ -81,8 +83,8 @@ func leadTo(programs *ebpf.Map, dir string) error {
 }
 
 // forget takes back what askFormer did.
-func forget(programs *ebpf.Map) error {
-	for at := range formerPrograms {
+func forget(programs *ebpf.Map, at ...NearlbProgram) error {
+	for _, at := range at {
 		if err := programs.Delete(uint32(at)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("leave the programs of another layout: %w", err)
 		}
@@ -90,13 +92,26 @@ func forget(programs *ebpf.Map) error {
 	return nil
 }
 
-// RemoveFormer takes the other generations out of the kernel. Call it when no program of them is needed any more.
+// DetachFormer detaches the programs of the other generations that ran beside these. What they have written until then is to be carried over
+// after the kernel's grace period. Their links would go with their files too, but some time later, and their tail calls may go first: packets would
+// be dropped.
+func (o *Objects) DetachFormer() {
+	for _, f := range o.former {
+		detachAll(f.links())
+	}
+}
+
+// RemoveFormer takes the other generations out of the kernel. Call it when no program of them is needed any more. Their connections go first:
+// a start that goes on after a kill must not carry over again what may have ended since.
 func (o *Objects) RemoveFormer() error {
-	if err := o.ForgetFormer(); err != nil {
+	if err := errors.Join(o.ForgetFormer(), o.ForgetFormerReplies()); err != nil {
 		return err
 	}
 	for len(o.former) > 0 {
 		last := o.former[len(o.former)-1]
+		if err := os.Remove(filepath.Join(last.maps(), NearlbMapFlows)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove table %s: %w", NearlbMapFlows, err)
+		}
 		if _, err := removeGeneration(last.path); err != nil {
 			return err
 		}
@@ -106,17 +121,28 @@ func (o *Objects) RemoveFormer() error {
 	return o.generation.unpinCarry()
 }
 
-// ForgetFormer has these programs hand no more packets to those of the other generations. What those have written since they were
-// attached is to be carried over after the kernel's grace period.
+// ForgetFormer has these programs hand no more packets of clients to those of the other generations. What those have written since they were
+// attached is to be carried over after the kernel's grace period, before those that ran beside these are detached (DetachFormer): their answers
+// would be translated by nobody.
 func (o *Objects) ForgetFormer() error {
+	return o.forget(NearlbProgramPROGRAM_FORMER, NearlbProgramPROGRAM_FORMER_POD)
+}
+
+// ForgetFormerReplies has them hand no more answers to those, either. The programs that leave the node make connections of the host's own sockets
+// in their tables (bpf/lib/host.h), so this comes after DetachFormer, and after these were carried over.
+func (o *Objects) ForgetFormerReplies() error {
+	return o.forget(NearlbProgramPROGRAM_FORMER_REPLY, NearlbProgramPROGRAM_FORMER_POD_REPLY)
+}
+
+func (o *Objects) forget(at ...NearlbProgram) error {
 	o.layer3Mu.Lock()
 	defer o.layer3Mu.Unlock()
 	if o.layer3 != nil {
-		if err := forget(o.layer3.Maps[NearlbMapPrograms]); err != nil {
+		if err := forget(o.layer3.Maps[NearlbMapPrograms], at...); err != nil {
 			return err
 		}
 	}
-	return forget(o.NearlbMaps.Programs)
+	return forget(o.NearlbMaps.Programs, at...)
 }
 
 // RemoveOldPrograms unpins the programs of earlier loads. Call it when every link points at this load's.

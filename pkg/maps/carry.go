@@ -197,15 +197,19 @@ func (c *Carrier) Connections() (done Carried, err error) {
 	return done, err
 }
 
-// routed brings over that clients off the node come by ClusterIPs, and that connections of the host's sockets went to other backends. A layout that does not tell marked no backend as one of ClusterIPs only,
-// either: direct connections to any that its connections name are remembered.
+// routed brings over that clients off the node come by ClusterIPs. A layout that does not tell marked no backend as one of ClusterIPs only,
+// either: direct connections to any that its connections name are remembered. Programs look for connections of the host's sockets that went to
+// other backends in any case, as one may begin in the other tables next: what its backend answers is asked of the programs there. A search that
+// has not seen what was carried just now takes that back no more than one that has not seen what began here (leaveHost).
 func (c *Carrier) routed(f *bpf.Former) error {
 	return bpf.Rows(f, "config", func(_ uint32, s bpf.NearlbSettings) error {
-		if stays := s.Routed & (routedHere | routedHost | routedBegan); stays != 0 {
-			writeModes(c.store.settings, func(m *modes) { m.routed |= stays })
-		}
+		c.look(s.Routed)
 		return nil
 	})
+}
+
+func (c *Carrier) look(routed uint8) {
+	writeModes(c.store.settings, func(m *modes) { m.routed |= routed&routedHere | routedHost | routedBegan })
 }
 
 func (c *Carrier) affinity(f *bpf.Former, known *identities, done *Carried) error {

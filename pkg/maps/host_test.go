@@ -43,6 +43,15 @@ func TestProgramsLookForConnectionsOfTheHostWhileThereAreAny(t *testing.T) {
 		t.Error("one began during a search, and programs do not look")
 	}
 	end(0)
+	if !b.Recount() {
+		t.Fatal("the search is over at once")
+	}
+	connect(0, bpf.NearlbSideIndexSIDE_INTERNAL, 0)
+	(&Carrier{store: store}).look(routedHost)
+	if b.recount(); !looks() {
+		t.Error("one was carried over during a search, and programs do not look")
+	}
+	end(0)
 	if b.recount(); looks() {
 		t.Error("the last one is gone, and programs look")
 	}

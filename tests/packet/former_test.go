@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -19,14 +20,19 @@ import (
 func (r *rig) isLeftBy(now *rig) {
 	r.Helper()
 	programs := now.objects.Programs
-	check(r, programs.Put(uint32(bpf.NearlbProgramPROGRAM_FORMER), r.objects.FromNet))
-	check(r, programs.Put(uint32(bpf.NearlbProgramPROGRAM_FORMER_POD), r.objects.FromPod))
+	for _, at := range []bpf.NearlbProgram{bpf.NearlbProgramPROGRAM_FORMER, bpf.NearlbProgramPROGRAM_FORMER_REPLY} {
+		check(r, programs.Put(uint32(at), r.objects.FromNet))
+	}
+	for _, at := range []bpf.NearlbProgram{bpf.NearlbProgramPROGRAM_FORMER_POD, bpf.NearlbProgramPROGRAM_FORMER_POD_REPLY} {
+		check(r, programs.Put(uint32(at), r.objects.FromPod))
+	}
 	r.Cleanup(now.asksNobody)
 }
 
 func (r *rig) asksNobody() {
 	r.Helper()
-	for _, at := range []bpf.NearlbProgram{bpf.NearlbProgramPROGRAM_FORMER, bpf.NearlbProgramPROGRAM_FORMER_POD} {
+	for _, at := range []bpf.NearlbProgram{bpf.NearlbProgramPROGRAM_FORMER, bpf.NearlbProgramPROGRAM_FORMER_POD,
+		bpf.NearlbProgramPROGRAM_FORMER_REPLY, bpf.NearlbProgramPROGRAM_FORMER_POD_REPLY} {
 		if err := r.objects.Programs.Delete(uint32(at)); err != nil && r.has(at) {
 			r.Errorf("delete program %d: %v", at, err)
 		}
@@ -115,4 +121,50 @@ func TestPacketsOfAPodsConnectionsInFormerTablesLeaveByTheirPort(t *testing.T) {
 			t.Errorf("left from its own port: the test shows nothing")
 		}
 	}, lb.TCP)
+}
+
+// A connection of the host's own sockets went to another server, a pod of this node, after the last copy: the pod's answers are found by the former
+// tables. They came to the host as they were, which reset the connection.
+func TestAnswersOfPodsToConnectionsOfTheHostInFormerTablesReachIt(t *testing.T) {
+	former := newRig(t, bpf.Options{})
+	forEachSite(t, bpf.Options{}, func(s site, w world) {
+		f := s
+		f.rig = former.in(t).at(w)
+		f.isLeftBy(s.rig)
+		s.seed(1)
+		f.seed(2)
+		for _, each := range []site{f, s} {
+			each.configure(snatPorts())
+			each.publish(far(w, 2, 3))
+		}
+		c := f.steered(w)
+		s.hostThere(true)
+		s.route(w, &netlink.Route{LinkIndex: s.bridge().Attrs().Index})
+		pods := world{v6: w.v6, protocol: w.protocol}
+		here, there := s.rig.at(pods), f.rig.at(pods)
+		there.counted = there.counters()
+		for _, change := range changes(w) {
+			for _, answer := range []packet{c.out.reply("SA", ""), c.out.reply("PA", "hello yourself")} {
+				here.answeredBy(there, change(answer), "translate_reply", change(answer.from(c.in.dst).to(c.in.src)).bytes())
+			}
+		}
+		s.asksNobody()
+		passes := c.out.reply("PA", "hello yourself")
+		got, err := here.run(fromPod, passes.bytes())
+		check(s, err)
+		if got.verdict != "pass_not_service" || !bytes.Equal(got.frame, passes.bytes()) {
+			s.Errorf("without them: %s, packet out\n%s", got.verdict, show(got.frame))
+		}
+		s.route(w, &netlink.Route{LinkIndex: s.nodes.Attrs().Index, Gw: w.addr("172.31.0.", "fd00:31::", 2).AsSlice()})
+	}, lb.TCP)
+}
+
+// bridge is a device that leads to pods of this node, whose own are behind it.
+func (s site) bridge() netlink.Link {
+	s.Helper()
+	const name = "bridge"
+	if link, err := netlink.LinkByName(name); err == nil {
+		return link
+	}
+	return addDevice(s, name)
 }

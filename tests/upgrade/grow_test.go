@@ -89,7 +89,7 @@ func TestConnectionsOutliveTablesThatGrow(t *testing.T) {
 			s := service(1)
 			r.publish(s, r.near, r.far)
 			r.awaitServers(s, "near", "far")
-			kept := append(r.holdAll(s), r.around(s)...)
+			kept := r.holdAll(s)
 			sticky := r.stick(service(2))
 			r.publish(s, r.far)
 			r.awaitServers(s, "far")

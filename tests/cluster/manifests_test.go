@@ -76,6 +76,14 @@ func takes(c *rig.Cluster) {
 			t.Errorf("its pod: %v", err)
 		}
 	}
+	policy, err := os.ReadFile(rig.Manifest("monitoring/networkpolicy.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy = bytes.Replace(policy, []byte("namespace: monitoring"), []byte("namespace: kube-system"), 1) // there is no other one
+	if err := c.Plane.ApplyText(t.Context(), policy, metav1.ApplyOptions{}); err != nil {
+		t.Error(err)
+	}
 	wrong := bytes.Replace(texts[0], []byte("hostNetwork: true"), []byte("hostNetwork: true\n      hostNetwrk: true"), 1)
 	if err := c.Plane.ApplyText(t.Context(), wrong, metav1.ApplyOptions{}); err == nil {
 		t.Error("the API server takes a field that it does not know")

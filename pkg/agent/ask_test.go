@@ -3,11 +3,13 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -110,6 +112,44 @@ func TestWhoFollowsIsToldWhatComesAfterALongQuiet(t *testing.T) {
 		}
 		_ = answer.Body.Close()
 		<-served
+	})
+}
+
+// receiver is a client that counts what it is sent.
+type receiver struct {
+	http.ResponseWriter // of no use: a header is all that is asked for
+	text                bytes.Buffer
+}
+
+func (r *receiver) Header() http.Header              { return http.Header{} }
+func (r *receiver) Write(text []byte) (int, error)   { return r.text.Write(text) }
+func (r *receiver) FlushError() error                { return nil }
+func (r *receiver) SetWriteDeadline(time.Time) error { return nil }
+
+// In a flood events come at many times in a second: how many packets no event tells of is told once in it.
+func TestWhoFollowsIsToldOnceASecondWhatNoLineTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept, to, rests := journal.NewRing(1<<20), &receiver{}, 0
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			answerNews(to, httptest.NewRequestWithContext(ctx, "GET", "/drops?follow=1", nil), kept, func(out *lines, _ bool) {
+				rests++
+				out.write(News{Unsampled: &journal.Unsampled{Packets: uint64(rests)}})
+			})
+			close(ended)
+		}()
+		const seconds, each = 5, 20
+		for range seconds * each {
+			time.Sleep(time.Second / each)
+			kept.Add([]byte("{}"))
+			synctest.Wait()
+		}
+		end()
+		<-ended
+		if lines := strings.Count(to.text.String(), `{"line":{}}`); lines != seconds*each || rests != 1+seconds {
+			t.Errorf("%d lines and %d times the rest in %d seconds of %d lines each", lines, rests, seconds, each)
+		}
 	})
 }
 

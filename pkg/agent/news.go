@@ -24,7 +24,8 @@ type News struct {
 // restEvery is how often who follows is told of what no line tells.
 const restEvery = time.Second
 
-// answerNews writes what is kept, and with ?follow=1 what comes until the client goes away. rest, if it is not nil, writes what no line tells.
+// answerNews writes what is kept, and with ?follow=1 what comes until the client goes away. rest, if it is not nil, writes what no line tells:
+// after what is kept, and then each restEvery, however often lines come.
 func answerNews(w http.ResponseWriter, ask *http.Request, kept *journal.Ring, rest func(out *lines, follow bool)) {
 	out := newLines(w)
 	follow := ask.URL.Query().Get("follow") != ""
@@ -34,6 +35,7 @@ func answerNews(w http.ResponseWriter, ask *http.Request, kept *journal.Ring, re
 		defer ticker.Stop()
 		tick = ticker.C
 	}
+	due := rest != nil
 	for number := uint64(0); ; {
 		lines, next, forgotten, news := kept.From(number)
 		if number > 0 && forgotten > 0 {
@@ -42,9 +44,10 @@ func answerNews(w http.ResponseWriter, ask *http.Request, kept *journal.Ring, re
 		for _, line := range lines {
 			out.write(News{Line: (*json.RawMessage)(&line)})
 		}
-		if number = next; rest != nil {
+		if number = next; due {
 			rest(out, follow)
 		}
+		due = false
 		if out.flush() != nil || !follow {
 			return
 		}
@@ -53,6 +56,7 @@ func answerNews(w http.ResponseWriter, ask *http.Request, kept *journal.Ring, re
 			return
 		case <-news:
 		case <-tick:
+			due = true
 		}
 	}
 }

@@ -280,7 +280,9 @@ func (m *topMeter) look() error {
 	if status, err := agent.ReadStatus(o.live.lockDir, o.live.pins.pinPath); err == nil {
 		m.node, m.meter.Zone = status.Node.Name, status.Node.Zone
 	}
-	m.meter.Clients, m.meter.All = m.live || o.view == topClients, o.idle || o.format == command.FormatJSON || o.format == command.FormatJSONL
+	m.meter.Clients = m.live || o.view == topClients
+	idle := o.idle || o.format == command.FormatJSON || o.format == command.FormatJSONL
+	m.meter.AllPorts, m.meter.AllBackends = idle, idle && o.needsBackends()
 	gains, err := m.meter.Look(reader, time.Now())
 	if err != nil {
 		return err
@@ -288,6 +290,11 @@ func (m *topMeter) look() error {
 	o.narrow(&gains)
 	m.gains = gains
 	return nil
+}
+
+// needsBackends: rows are made of backends. Making those that are idle is most of a look's cost.
+func (o *topOptions) needsBackends() bool {
+	return o.view != topServices && o.view != topClients || o.only.node != ""
 }
 
 // named is an error where a Service was asked for by its name, and there is none of that name.
@@ -301,9 +308,7 @@ func (m *topMeter) named() error {
 
 // document has the rows of the view, in their order.
 func (m *topMeter) document() topDocument {
-	doc := topDocumentOf(m.options.view, m.node, &m.gains)
-	sortTop(doc.Rows, m.options.sort)
-	return doc
+	return topDocumentOf(m.options.view, m.node, m.options.sort, &m.gains)
 }
 
 // narrow leaves out what was not asked for, before anything is summed up.

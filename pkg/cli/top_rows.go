@@ -3,26 +3,15 @@
 package cli
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/table"
 )
-
-// The views of nearlb top.
-const (
-	topServices = "services"
-	topBackends = "backends"
-	topClients  = "clients"
-	topZones    = "zones"
-	topNodes    = "nodes"
-)
-
-var topViews = []string{topServices, topBackends, topClients, topZones, topNodes}
 
 // topDocument is nearlb top -o json.
 type topDocument struct {
@@ -60,6 +49,8 @@ type topRow struct {
 	Unanswered float64 `json:"unanswered_per_second"`
 	Rejected   float64 `json:"rejected_per_second"`
 	Dropped    float64 `json:"dropped_per_second"`
+
+	of topOf
 }
 
 // idle: there is nothing to tell of it.
@@ -67,79 +58,50 @@ func (r *topRow) idle() bool {
 	return r.New+float64(r.Open)+value(r.BytesIn)+value(r.BytesOut)+r.Failed == 0
 }
 
-// topDocumentOf makes a view's rows of what a meter told.
-func topDocumentOf(view, node string, g *maps.Gains) topDocument {
+// topDocumentOf makes a view's rows of what a meter told, in one of topSorts.
+func topDocumentOf(view, node, sort string, g *maps.Gains) topDocument {
 	doc := topDocument{Node: node, Time: g.Time.UTC(), View: view, Interval: round(g.Interval.Seconds(), 3)}
-	doc.Rows = topRowsOf(view, g)
-	for i := range doc.Rows {
-		doc.Rows[i].Node, doc.Rows[i].Time = node, doc.Time
-	}
+	doc.Rows = topRowsOf(view, node, g, sortedLines(topLines(view, g), sort, math.MaxInt))
 	return doc
 }
 
-func topRowsOf(view string, g *maps.Gains) (rows []topRow) {
-	rows = []topRow{}
-	switch view {
-	case topServices:
-		for i := range g.Ports {
-			p := &g.Ports[i]
-			row := topRow{Service: p.Port.Service.String(), Port: &p.Port.Port, Protocol: p.Port.Protocol.String()}
-			rows = append(rows, row.of(&p.Gain, g.Interval, true))
+// topRowsOf makes rows for people: a list in JSON, also where nothing goes on.
+func topRowsOf(view, node string, g *maps.Gains, lines []topLine) []topRow {
+	rows := make([]topRow, 0, len(lines))
+	for i := range lines {
+		row, of := lines[i].named(), &lines[i].of
+		switch view {
+		case topBackends, topNodes:
+			row.BackendNode, row.BackendZone = &of.node, &of.zone
+		case topZones:
+			row.ClientZone, row.BackendZone = &g.Zone, &of.zone
 		}
-	case topBackends:
-		for i := range g.Backends {
-			b := &g.Backends[i]
-			row := topRow{Service: b.Port.Service.String(), Port: &b.Port.Port, Protocol: b.Port.Protocol.String(), Backend: b.Address.String(), State: b.State,
-				BackendNode: &b.Node, BackendZone: &b.Zone}
-			rows = append(rows, row.of(&b.Gain, g.Interval, true))
-		}
-	case topClients:
-		for i := range g.Clients {
-			row := topRow{Client: g.Clients[i].Client.String()}
-			rows = append(rows, row.of(&g.Clients[i].Gain, g.Interval, false))
-		}
+		row.Node, row.Time = node, g.Time.UTC()
+		row.count(lines[i].gain, g.Interval, view != topClients)
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// named is a row that has its texts alone.
+func (l *topLine) named() topRow {
+	row := topRow{of: l.of, State: l.state}
+	if l.of.port != (lb.PortName{}) {
+		row.Service, row.Port, row.Protocol = l.of.port.Service.String(), &l.of.port.Port, l.of.port.Protocol.String()
+	}
+	switch at := l.of.address; {
+	case !at.IsValid():
+	case l.of.port == (lb.PortName{}):
+		row.Client = at.Addr().String()
 	default:
-		rows = topPlaces(view, g)
+		row.Backend = at.String()
 	}
-	return rows
+	return row
 }
 
-// topPlaces sums backends up by their nodes or zones.
-func topPlaces(view string, g *maps.Gains) (rows []topRow) {
-	type place struct{ node, zone string }
-	rows = []topRow{} // a list in JSON, also where nothing goes on
-	sums := map[place]*maps.Gain{}
-	for i := range g.Backends {
-		b := &g.Backends[i]
-		at := place{b.Node, b.Zone}
-		if view == topZones {
-			at.node = ""
-		}
-		if sums[at] == nil {
-			sums[at] = &maps.Gain{}
-		}
-		sums[at].Add(&b.Gain)
-	}
-	for at, sum := range sums {
-		row := topRow{BackendZone: &at.zone}
-		if view == topZones {
-			row.ClientZone = &g.Zone
-		} else {
-			row.BackendNode = &at.node
-		}
-		rows = append(rows, row.of(sum, g.Interval, true))
-	}
-	return rows
-}
-
-// of fills in what came in an interval. bytes: they are counted of such rows.
-func (r topRow) of(g *maps.Gain, interval time.Duration, bytes bool) topRow {
-	rate := func(n uint64) float64 {
-		if interval <= 0 {
-			return 0
-		}
-		return round(float64(n)/interval.Seconds(), 2)
-	}
+// count fills in what came in an interval. bytes: they are counted of such rows.
+func (r *topRow) count(g *maps.Gain, interval time.Duration, bytes bool) {
+	rate := func(n uint64) float64 { return rateOf(n, interval) }
 	r.New, r.Open, r.Failed = rate(g.Connections), g.Open, rate(g.Failed())
 	r.SYN50, r.SYN99 = g.SYN.Told()
 	r.Refused, r.Unanswered, r.Rejected, r.Dropped = rate(g.Refused), rate(g.Unanswered), rate(g.Rejected), rate(g.Dropped)
@@ -147,7 +109,14 @@ func (r topRow) of(g *maps.Gain, interval time.Duration, bytes bool) topRow {
 		in, out, cross := rate(g.BytesTo), rate(g.BytesFrom), rate(g.CrossZone)
 		r.BytesIn, r.BytesOut, r.CrossZone = &in, &out, &cross
 	}
-	return r
+}
+
+// rateOf is a rate, to two digits; 0 of the first look, which has no interval.
+func rateOf(n uint64, interval time.Duration) float64 {
+	if interval <= 0 {
+		return 0
+	}
+	return round(float64(n)/interval.Seconds(), 2)
 }
 
 func round(value float64, digits int) float64 {
@@ -188,45 +157,4 @@ func (r *topRow) name() string {
 // saysProtocol tells of a port's name that a part of it is the protocol: "udp", "dns-udp".
 func saysProtocol(port, protocol string) bool {
 	return slices.ContainsFunc(strings.Split(port, "-"), func(part string) bool { return strings.EqualFold(part, protocol) })
-}
-
-// topSorts are the orders of rows: by the values of --sort, the largest first, but names.
-var topSorts = []struct {
-	name  string
-	value func(*topRow) float64 // nil: by name alone
-}{
-	{"new", func(r *topRow) float64 { return r.New }},
-	{"open", func(r *topRow) float64 { return float64(r.Open) }},
-	{"in", func(r *topRow) float64 { return value(r.BytesIn) }},
-	{"out", func(r *topRow) float64 { return value(r.BytesOut) }},
-	{"failed", func(r *topRow) float64 { return r.Failed }},
-	{"syn", func(r *topRow) float64 { return value(r.SYN99) }},
-	{"cross", func(r *topRow) float64 { return value(r.CrossZone) }},
-	{"name", nil},
-}
-
-func topSortNames() (names []string) {
-	for _, s := range topSorts {
-		names = append(names, s.name)
-	}
-	return names
-}
-
-// sortTop orders rows by one of topSorts, and where that is the same by new connections, what is open, and name.
-func sortTop(rows []topRow, by string) {
-	first := func(*topRow) float64 { return 0 }
-	named := false
-	for _, s := range topSorts {
-		if s.name == by && s.value != nil {
-			first = s.value
-		}
-		named = named || s.name == by && s.value == nil
-	}
-	slices.SortFunc(rows, func(a, b topRow) int {
-		order := 0
-		if !named {
-			order = cmp.Or(cmp.Compare(first(&b), first(&a)), cmp.Compare(b.New, a.New), cmp.Compare(b.Open, a.Open))
-		}
-		return cmp.Or(order, strings.Compare(a.name(), b.name()), strings.Compare(a.Backend, b.Backend), strings.Compare(text(a.BackendZone), text(b.BackendZone)))
-	})
 }

@@ -17,8 +17,11 @@ import (
 // topScreen is what nearlb top shows on a terminal, and what keys do to it. It draws nothing by itself: a frame is lines of text.
 type topScreen struct {
 	options *topOptions
-	doc     topDocument
-	zone    string
+	node    string
+	gains   *maps.Gains // of the last look
+	rows    []topRow    // of the view: the first of those that are to be shown
+	all     int         // how many those are
+	sum     maps.Gain   // of the whole view
 	filter  string
 	typing  bool // keys go to the filter
 	paused  bool
@@ -43,39 +46,65 @@ var topKeys = [][2]string{
 // topSortKeys are the letters of topSorts, in their order.
 const topSortKeys = "noiufyxa"
 
-// take takes a new document, and what it was made of for the sparks.
-func (s *topScreen) take(doc topDocument, g *maps.Gains) {
-	s.doc, s.zone = doc, g.Zone
+// screenRows is how many rows a screen has: nobody scrolls through more, and the filter finds the others.
+const screenRows = 1000
+
+// take takes what a look told.
+func (s *topScreen) take(node string, g *maps.Gains) {
+	s.node, s.gains = node, g
 	if s.recent == nil {
 		s.recent = topSparks{}
 	}
 	s.recent.record(g)
+	s.make()
 }
 
-// press does what a key says; true: quit. turned: rows are to be made anew.
-func (s *topScreen) press(key string) (quit, turned bool) {
-	if key == "ctrl-c" {
-		return true, false
-	}
-	if s.typing {
-		return false, s.edit(key)
-	}
-	o := s.options
-	if s.help && key != "q" {
+// make makes the rows of the view, which a key may have changed.
+func (s *topScreen) make() {
+	o, text := s.options, strings.ToLower(s.filter)
+	s.sum, s.all = maps.Gain{}, 0
+	lines := sortedLines(func(yield func(topLine) bool) {
+		for line := range topLines(o.view, s.gains) {
+			of := *line.gain
+			of.SYN = nil // which nobody asks the sum for
+			s.sum.Add(&of)
+			if !o.idle && line.idle() || !line.contains(text) {
+				continue
+			}
+			if s.all++; !yield(line) {
+				return
+			}
+		}
+	}, o.sort, screenRows)
+	s.rows = topRowsOf(o.view, s.node, s.gains, lines)
+}
+
+// press does what a key says; true: quit.
+func (s *topScreen) press(key string) (quit bool) {
+	switch {
+	case key == "ctrl-c", key == "q" && !s.typing:
+		return true
+	case s.typing:
+		s.edit(key)
+	case s.help:
 		s.help = false
-		return false, false
+	default:
+		s.turn(key)
 	}
+	s.make()
+	return false
+}
+
+// turn does what a key says beside the filter and the help.
+func (s *topScreen) turn(key string) {
+	o := s.options
 	if view := strings.Index("12345", key); len(key) == 1 && view >= 0 {
 		o.view, s.first = topViews[view], 0
-		return false, true
 	}
 	if sort := strings.Index(topSortKeys, key); len(key) == 1 && sort >= 0 {
 		o.sort = topSorts[sort].name
-		return false, true
 	}
 	switch key {
-	case "q":
-		return true, false
 	case "h", "?":
 		s.help = true
 	case "p", " ":
@@ -88,7 +117,6 @@ func (s *topScreen) press(key string) (quit, turned bool) {
 		o.idle = !o.idle
 	case "<", "left", ">", "right":
 		o.sort = nextSort(o.sort, key == ">" || key == "right")
-		return false, true
 	case "down", "j":
 		s.first++
 	case "up", "k":
@@ -96,11 +124,10 @@ func (s *topScreen) press(key string) (quit, turned bool) {
 	case "home", "g":
 		s.first = 0
 	}
-	return false, false
 }
 
 // edit adds a key to the filter.
-func (s *topScreen) edit(key string) (turned bool) {
+func (s *topScreen) edit(key string) {
 	s.first = 0
 	switch {
 	case key == "enter":
@@ -113,7 +140,6 @@ func (s *topScreen) edit(key string) (turned bool) {
 	case utf8.RuneCountInString(key) == 1:
 		s.filter += key
 	}
-	return false
 }
 
 func nextSort(now string, forward bool) string {
@@ -125,30 +151,21 @@ func nextSort(now string, forward bool) string {
 	return names[(slices.Index(names, now)+step)%len(names)]
 }
 
-// rows are those that are shown.
-func (s *topScreen) rows() []topRow {
-	wanted := strings.ToLower(s.filter)
-	return slices.DeleteFunc(slices.Clone(s.doc.Rows), func(r topRow) bool {
-		of := strings.ToLower(strings.Join([]string{r.name(), r.Backend, text(r.BackendNode), text(r.BackendZone)}, " "))
-		return !s.options.idle && r.idle() || !strings.Contains(of, wanted)
-	})
-}
-
 // frame draws the screen: at most height lines of at most width columns.
 func (s *topScreen) frame(width, height int) []string {
 	lines := []string{s.title(), s.totals(width)}
-	switch rows := s.rows(); {
+	switch {
 	case s.help:
 		lines = append(lines, "")
 		for _, k := range topKeys {
 			lines = append(lines, fmt.Sprintf("  %-16s  %s", k[0], k[1]))
 		}
-	case len(rows) == 0 && s.filter != "":
+	case len(s.rows) == 0 && s.filter != "":
 		lines = append(lines, "", "No row contains "+table.Printable(s.filter)+": Esc shows all.")
-	case len(rows) == 0:
+	case len(s.rows) == 0:
 		lines = append(lines, "", "Nothing goes on: no connection is open, and none came.")
 	default:
-		lines = append(lines, s.table(rows, width, height-3)...)
+		lines = append(lines, s.table(width, height-4)...)
 	}
 	lines = fitted(lines, width, height-1)
 	return append(lines, fitted([]string{s.foot()}, width, 1)...)
@@ -169,25 +186,23 @@ func fitted(lines []string, width, height int) []string {
 }
 
 func (s *topScreen) title() string {
-	where := "node " + table.OrDash(s.doc.Node) + "  zone " + table.OrDash(s.zone)
-	return fmt.Sprintf("nearlb top %s  %s  %s  by %s", s.doc.View, where, s.doc.Time.Format("15:04:05Z"), s.options.sort)
+	where := "node " + table.OrDash(s.node) + "  zone " + table.OrDash(s.gains.Zone)
+	title := fmt.Sprintf("nearlb top %s  %s  %s  by %s", s.options.view, where, s.gains.Time.UTC().Format("15:04:05Z"), s.options.sort)
+	if len(s.rows) < s.all {
+		title += fmt.Sprintf("  %d of %d", len(s.rows), s.all)
+	}
+	return title
 }
 
 // totals sums the view up.
 func (s *topScreen) totals(width int) string {
-	var sum topRow
-	in, out := 0.0, 0.0
-	for i := range s.doc.Rows {
-		r := &s.doc.Rows[i]
-		sum.New, sum.Open, sum.Failed = sum.New+r.New, sum.Open+r.Open, sum.Failed+r.Failed
-		in, out = in+value(r.BytesIn), out+value(r.BytesOut)
-	}
-	bytes := fmt.Sprintf("in/s %s  out/s %s  ", size(uint64(in)), size(uint64(out)))
-	if s.doc.View == topClients {
+	every := s.gains.Interval
+	bytes := fmt.Sprintf("in/s %s  out/s %s  ", size(uint64(rateOf(s.sum.BytesTo, every))), size(uint64(rateOf(s.sum.BytesFrom, every))))
+	if s.options.view == topClients {
 		bytes = "" // nothing counts them
 	}
-	text := fmt.Sprintf("new/s %s  open %d  %sfail/s %s  ", rate(sum.New), sum.Open, bytes, rate(sum.Failed))
-	return text + sparkline(s.recent[sparkOf{view: s.doc.View}], min(sparks, width-utf8.RuneCountInString(text)))
+	text := fmt.Sprintf("new/s %s  open %d  %sfail/s %s  ", rate(rateOf(s.sum.Connections, every)), s.sum.Open, bytes, rate(rateOf(s.sum.Failed(), every)))
+	return text + sparkline(s.recent[s.options.view].sum, min(sparks, width-utf8.RuneCountInString(text)))
 }
 
 func (s *topScreen) foot() string {
@@ -205,17 +220,20 @@ func (s *topScreen) foot() string {
 // sparkFrom is the width of a terminal that has room for sparks in each row.
 const sparkFrom = 120
 
-func (s *topScreen) table(rows []topRow, width, height int) []string {
+// aheadRows are laid out together, so that columns stay where they are while a person scrolls a page.
+const aheadRows = 100
+
+// table has a line for each row, from the one that was scrolled to. height is that of its rows.
+func (s *topScreen) table(width, height int) []string {
 	columns := topColumns(s.options.view)
 	if width >= sparkFrom {
-		columns = append(columns, table.Column[topRow]{Heading: "NEW/S, LAST 30", Cell: func(r topRow) string { return sparkline(s.recent[sparkOfRow(s.doc.View, &r)], 30) }})
+		recent := s.recent[s.options.view]
+		columns = append(columns, table.Column[topRow]{Heading: "NEW/S, LAST 30", Right: true, Cell: func(r topRow) string { return sparkline(recent.of(r.of), 30) }})
 	}
+	s.first = min(s.first, max(len(s.rows)-height, 0))
 	var page bytes.Buffer
-	if err := table.LayColumns(&page, width, false, false, columns, rows); err != nil {
+	if err := table.LayColumns(&page, width, false, false, columns, s.rows[s.first:min(len(s.rows), s.first+max(height, aheadRows))]); err != nil {
 		return []string{err.Error()}
 	}
-	lines := strings.Split(strings.TrimRightFunc(page.String(), unicode.IsSpace), "\n")
-	heading, lines := lines[0], lines[1:]
-	s.first = min(s.first, max(len(lines)-height, 0))
-	return append([]string{heading}, lines[s.first:]...)
+	return strings.Split(strings.TrimRightFunc(page.String(), unicode.IsSpace), "\n")
 }

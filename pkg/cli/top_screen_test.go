@@ -29,19 +29,11 @@ import (
 func newScreen() (*topScreen, func(keys ...string)) {
 	o := &topOptions{view: topServices, sort: "new", interval: time.Second}
 	screen := &topScreen{options: o}
-	document := func() topDocument {
-		g := gains()
-		doc := topDocumentOf(o.view, "n1", &g)
-		sortTop(doc.Rows, o.sort)
-		return doc
-	}
 	g := gains()
-	screen.take(document(), &g)
+	screen.take("n1", &g)
 	return screen, func(keys ...string) {
 		for _, key := range keys {
-			if _, turned := screen.press(key); turned {
-				screen.doc = document()
-			}
+			screen.press(key)
 		}
 	}
 }
@@ -104,7 +96,7 @@ func TestKeysOfTop(t *testing.T) {
 		t.Errorf("%+v", screen)
 	}
 	for _, key := range []string{"q", "ctrl-c"} {
-		if quit, _ := screen.press(key); !quit {
+		if !screen.press(key) {
 			t.Errorf("%s does not quit", key)
 		}
 	}
@@ -130,11 +122,13 @@ func TestSparksShowTheLastValues(t *testing.T) {
 	screen, _ := newScreen()
 	g := gains()
 	for range 3 * sparks {
-		screen.take(topOf(topServices), &g)
+		screen.take("n1", &g)
 	}
-	for key, all := range screen.recent {
-		if len(all) > sparks {
-			t.Errorf("%v keeps %d values", key, len(all))
+	for view, of := range screen.recent {
+		for row, r := range of.rows {
+			if len(r.values) != sparks || len(of.sum) != sparks {
+				t.Errorf("%s, %v keeps %d values, their sum %d", view, row, len(r.values), len(of.sum))
+			}
 		}
 	}
 }
@@ -145,7 +139,7 @@ func TestSparksGoOnInViewsThatAreNotShown(t *testing.T) {
 	g, idle := gains(), gains()
 	idle.Ports, idle.Backends, idle.Clients = nil, nil, nil
 	for _, of := range []*maps.Gains{&idle, &g} {
-		screen.take(topOf(topServices), of)
+		screen.take("n1", of)
 	}
 	const want = "█▁█"
 	for _, view := range []struct{ key, row string }{{"2", "10.244.1.2:8080"}, {"3", "fd00::9"}, {"4", "b "}, {"5", "n2"}, {"1", "prod/web:http"}} {
@@ -160,10 +154,12 @@ func TestSparksGoOnInViewsThatAreNotShown(t *testing.T) {
 		}
 	}
 	for range sparks {
-		screen.take(topOf(topServices), &idle)
+		screen.take("n1", &idle)
 	}
-	if len(screen.recent) != len(topViews) {
-		t.Errorf("of what is idle for %d intervals sparks are kept: %v", sparks, screen.recent)
+	for view, of := range screen.recent {
+		if len(of.rows) > 0 {
+			t.Errorf("%s: of what is idle for %d intervals sparks are kept: %v", view, sparks, of.rows)
+		}
 	}
 }
 

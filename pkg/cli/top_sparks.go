@@ -3,8 +3,11 @@
 package cli
 
 import (
+	"cmp"
+	"iter"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/maps"
 )
@@ -12,43 +15,83 @@ import (
 // sparks is how many intervals a line of sparks shows at most.
 const sparks = 60
 
-// topSparks are new connections a second of the last intervals, by view and row. They are kept of all views, so that whoever turns to
-// another one sees what it was like meanwhile.
-type topSparks map[sparkOf][]float64
+// sparkRows is how many rows of a view have a line: the busiest of the last minute. A flood may come from more clients than a command should
+// remember.
+const sparkRows = 500
 
-// sparkOf names a row among those of all views, and without name and place the sum of a view.
-type sparkOf struct{ view, name, backend, zone string }
+// topSparks are new connections a second of the last intervals, by view. They are kept of all views, so that whoever turns to another one
+// sees what it was like meanwhile.
+type topSparks map[string]*viewSparks
 
-func sparkOfRow(view string, r *topRow) sparkOf {
-	return sparkOf{view, r.name(), r.Backend, text(r.BackendZone)}
+// viewSparks are those of one view: of its sum, and of its rows.
+type viewSparks struct {
+	sum  []float64
+	rows map[topOf]*rowSparks
+}
+
+type rowSparks struct {
+	of     topOf
+	values []float64
+	total  float64
 }
 
 // record adds an interval.
 func (s topSparks) record(g *maps.Gains) {
-	now := map[sparkOf]float64{}
 	for _, view := range topViews {
-		sum := 0.0
-		rows := topRowsOf(view, g)
-		for i := range rows {
-			if r := &rows[i]; r.New > 0 {
-				sum += r.New
-				now[sparkOfRow(view, r)] = r.New
-			}
+		if s[view] == nil {
+			s[view] = &viewSparks{}
 		}
-		now[sparkOf{view: view}] = sum
+		s[view].record(topLines(view, g), g.Interval)
 	}
-	for key := range s {
-		if _, there := now[key]; !there {
-			now[key] = 0 // idle now
+}
+
+func (v *viewSparks) record(lines iter.Seq[topLine], interval time.Duration) {
+	for _, r := range v.rows {
+		r.values = recorded(r.values, 0)
+	}
+	busiest, sum := newFirst(sparkRows, func(a, b *rowSparks) int { return cmp.Compare(b.total, a.total) }), uint64(0)
+	for line := range lines {
+		connections := line.gain.Connections
+		if sum += connections; connections == 0 {
+			continue
+		}
+		if r := v.rows[line.of]; r != nil {
+			r.values[len(r.values)-1] = rateOf(connections, interval)
+		} else {
+			busiest.add(rowSparks{of: line.of, total: rateOf(connections, interval)})
 		}
 	}
-	for key, value := range now {
-		all := append(s[key], value)
-		s[key] = all[max(len(all)-sparks, 0):]
-		if slices.Max(s[key]) == 0 && key != (sparkOf{view: key.view}) {
-			delete(s, key)
+	v.sum = recorded(v.sum, rateOf(sum, interval))
+	for _, r := range v.rows {
+		r.total = 0
+		for _, value := range r.values {
+			r.total += value
+		}
+		busiest.add(*r)
+	}
+	v.rows = map[topOf]*rowSparks{}
+	for _, r := range busiest.sorted() {
+		if r.values == nil {
+			r.values = []float64{r.total}
+		}
+		if r.total > 0 {
+			v.rows[r.of] = &r
 		}
 	}
+}
+
+// recorded is a line with another value.
+func recorded(line []float64, value float64) []float64 {
+	line = append(line, value)
+	return line[max(len(line)-sparks, 0):]
+}
+
+// of is a row's line.
+func (v *viewSparks) of(of topOf) []float64 {
+	if r := v.rows[of]; r != nil {
+		return r.values
+	}
+	return nil
 }
 
 // sparkline draws the last values, the largest as a full block.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/table"
 )
 
@@ -32,6 +34,21 @@ func terminalOf(in io.Reader, out io.Writer) *terminal {
 		return nil
 	}
 	return &terminal{from, to}
+}
+
+// A live screen's garbage, in parts in a hundred of what it keeps: less where that is much, as in a flood, of each connection of which it has
+// a client. It is often run in the agent's container, whose memory it takes.
+const (
+	littleGarbage = 100
+	muchGarbage   = 50
+	manyClients   = 50_000 // from which on it keeps much
+)
+
+func garbageOf(g *maps.Gains) int {
+	if len(g.Clients) >= manyClients {
+		return muchGarbage
+	}
+	return littleGarbage
 }
 
 // Another screen without a cursor, and the way back to what was there.
@@ -57,6 +74,7 @@ func (t *terminal) run(ctx context.Context, meter *topMeter) (err error) {
 		err = errors.Join(err, closed, term.Restore(int(t.in.Fd()), before))
 	}()
 	meter.live = true
+	defer debug.SetGCPercent(debug.SetGCPercent(littleGarbage))
 	screen := &topScreen{options: meter.options}
 	return t.follow(ctx, meter, screen, t.keys(ctx), resized)
 }
@@ -65,7 +83,7 @@ func (t *terminal) run(ctx context.Context, meter *topMeter) (err error) {
 func (t *terminal) follow(ctx context.Context, meter *topMeter, screen *topScreen, keys <-chan string, resized <-chan os.Signal) error {
 	tick := time.NewTimer(meter.options.interval)
 	defer tick.Stop()
-	screen.take(meter.document(), &meter.gains)
+	screen.take(meter.node, &meter.gains)
 	for {
 		if err := t.draw(screen); err != nil {
 			return err
@@ -75,19 +93,16 @@ func (t *terminal) follow(ctx context.Context, meter *topMeter, screen *topScree
 			return nil
 		case <-resized:
 		case key, there := <-keys:
-			quit, turned := screen.press(key)
-			if quit || !there {
+			if !there || screen.press(key) {
 				return nil
-			}
-			if turned {
-				screen.doc = meter.document()
 			}
 		case <-tick.C:
 			if !screen.paused {
 				if err := meter.look(); err != nil {
 					return err
 				}
-				screen.take(meter.document(), &meter.gains)
+				debug.SetGCPercent(garbageOf(&meter.gains))
+				screen.take(meter.node, &meter.gains)
 			}
 			tick.Reset(meter.options.interval) // from the end of a look: two are never nearer
 		}

@@ -47,11 +47,13 @@ func gains() maps.Gains {
 	}
 }
 
-func topOf(view string) topDocument {
+func topDocumentIn(view string) topDocument {
+	return topSortedBy(view, "new")
+}
+
+func topSortedBy(view, sort string) topDocument {
 	g := gains()
-	doc := topDocumentOf(view, "n1", &g)
-	sortTop(doc.Rows, "new")
-	return doc
+	return topDocumentOf(view, "n1", sort, &g)
 }
 
 // The tables of all views, for terminals of 80 and 160 columns, and wide: testdata/top. NEARLB_UPDATE=1 writes what came out.
@@ -64,7 +66,7 @@ func TestTopShowsItsViews(t *testing.T) {
 					o.format, o.idle = command.FormatWide, true
 				}
 				var out bytes.Buffer
-				if err := o.write(&out, width, topOf(view)); err != nil {
+				if err := o.write(&out, width, topDocumentIn(view)); err != nil {
 					t.Fatal(err)
 				}
 				goldenOf(t, filepath.Join("top", fmt.Sprintf("%s_%d.txt", view, width)), width, out.Bytes())
@@ -75,7 +77,7 @@ func TestTopShowsItsViews(t *testing.T) {
 
 // The contract's fields, under their names.
 func TestTopTellsRatesInTheContractsFields(t *testing.T) {
-	text, err := json.Marshal(topOf(topServices))
+	text, err := json.Marshal(topDocumentIn(topServices))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +104,7 @@ func TestTopTellsRatesInTheContractsFields(t *testing.T) {
 		topBackends: {"service", "port", "backend", "state", "backend_node", "backend_zone"}, topClients: {"client"},
 		topZones: {"client_zone", "backend_zone"}, topNodes: {"backend_node", "backend_zone"},
 	} {
-		row, err := json.Marshal(topOf(view).Rows[0])
+		row, err := json.Marshal(topDocumentIn(view).Rows[0])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,8 +121,7 @@ func TestTopSortsByEachColumn(t *testing.T) {
 		"new": "kube-system/kube-dns:dns/UDP", "open": "prod/web:http", "in": "prod/web:http", "failed": "prod/web:http", "cross": "prod/web:http",
 		"syn": "kube-system/kube-dns:dns/UDP", "name": "kube-system/kube-dns:dns/UDP",
 	} {
-		doc := topOf(topServices)
-		if sortTop(doc.Rows, by); doc.Rows[0].name() != first {
+		if doc := topSortedBy(topServices, by); doc.Rows[0].name() != first {
 			t.Errorf("by %s the first is %s", by, doc.Rows[0].name())
 		}
 	}
@@ -170,7 +171,7 @@ func TestAPortsNameThatSaysItsProtocolIsEnough(t *testing.T) {
 // An idle node has no rows: a list without elements in JSON, which readers go through.
 func TestAnIdleNodesRowsAreAList(t *testing.T) {
 	for _, view := range topViews {
-		text, err := json.Marshal(topDocumentOf(view, "n1", &maps.Gains{}))
+		text, err := json.Marshal(topDocumentOf(view, "n1", "new", &maps.Gains{}))
 		if err != nil || !strings.Contains(string(text), `"rows":[]`) {
 			t.Errorf("%s: %s, %v", view, text, err)
 		}

@@ -135,14 +135,19 @@ func (s *uiSeen) pick(filter string) *uiPicked {
 	all := s.ranked(filter)
 	p := &uiPicked{ports: map[lb.PortName]*uiService{}, backends: map[lb.PortName]map[netip.AddrPort]*uiCandidate{}, matching: len(all)}
 	for _, port := range all[:min(len(all), uiPorts)] {
-		rows := topRowsOf(topServices, &maps.Gains{Interval: s.gains.Interval, Ports: []maps.PortGain{*port.PortGain}})
+		row := topRowOf(topServices, &maps.Gains{Interval: s.gains.Interval, Ports: []maps.PortGain{*port.PortGain}})
 		count := s.endpoints[port.Port]
 		p.order = append(p.order, port.Port)
-		p.ports[port.Port] = &uiService{topRow: rows[0], Frontends: []string{}, Ready: count.Ready - count.Ejected, Endpoints: count.All, Trouble: troubleOf(&rows[0], count.Ejected > 0)}
+		p.ports[port.Port] = &uiService{topRow: row, Frontends: []string{}, Ready: count.Ready - count.Ejected, Endpoints: count.All, Trouble: troubleOf(&row, count.Ejected > 0)}
 		p.backends[port.Port] = map[netip.AddrPort]*uiCandidate{}
 	}
 	p.addGains(s.gains)
 	return p
+}
+
+// topRowOf is the row of gains that have one.
+func topRowOf(view string, g *maps.Gains) topRow {
+	return topRowsOf(view, "", g, slices.Collect(topLines(view, g)))[0]
 }
 
 // addGains notes the backends of the ports where something goes on. What is idle comes by addBackend.
@@ -176,8 +181,8 @@ func (p *uiPicked) pickBackends(port lb.PortName, interval time.Duration) (picke
 		return cmp.Or(cmp.Compare(y.Failed(), x.Failed()), cmp.Compare(y.Connections, x.Connections), cmp.Compare(y.Open, x.Open), x.Address.Compare(y.Address))
 	})
 	for _, c := range all[:min(len(all), uiBackends)] {
-		rows := topRowsOf(topBackends, &maps.Gains{Interval: interval, Backends: []maps.BackendGain{c.gain}})
-		b := uiBackend{topRow: rows[0], Trouble: troubleOf(&rows[0], c.ejected())}
+		row := topRowOf(topBackends, &maps.Gains{Interval: interval, Backends: []maps.BackendGain{c.gain}})
+		b := uiBackend{topRow: row, Trouble: troubleOf(&row, c.ejected())}
 		if c.row != nil {
 			b.Tier, b.EjectedUntil, b.EjectedBecause = c.row.Tier, c.row.EjectedUntil, c.row.EjectedBecause
 		}
@@ -238,8 +243,7 @@ func (p *uiPicked) addBackend(row *maps.BackendRow) {
 
 // document puts it together, in an order of names that does not change with the traffic.
 func (p *uiPicked) document(node string, g *maps.Gains) uiDocument {
-	zones := topDocumentOf(topZones, node, g)
-	sortTop(zones.Rows, "name")
+	zones := topDocumentOf(topZones, node, "name", g)
 	doc := uiDocument{Node: node, Zone: g.Zone, Time: zones.Time, Interval: zones.Interval, Matching: p.matching, Services: []uiService{}, Backends: []uiBackend{}, Zones: zones.Rows}
 	slices.SortFunc(p.order, lb.PortName.Compare)
 	for _, port := range p.order {

@@ -17,9 +17,10 @@ import (
 // It knows what the tables know: connections of the node's own sockets count as new ones of Services and backends, but no program sees
 // their packets, so they are none of those that are open, and of no client.
 type Meter struct {
-	All     bool   // rows also of what is idle
-	Clients bool   // rows of clients
-	Zone    string // this node's; "": as the tables' backends on this node say
+	AllPorts    bool   // rows also of service ports that are idle
+	AllBackends bool   // likewise of backends, of which there may be very many
+	Clients     bool   // rows of clients
+	Zone        string // this node's; "": as the tables' backends on this node say
 
 	of       *store // the tables that were looked at last
 	at       time.Time
@@ -141,7 +142,7 @@ func (m *Meter) Look(r *Reader, now time.Time) (g Gains, err error) {
 	if g.Backends, err = m.lookAtBackends(s, first, g.Zone); err != nil {
 		return g, err
 	}
-	g.Ports, g.Clients = m.portGains(), m.flows.clientGains()
+	g.Ports, g.Clients = m.portGains(), m.flows.gained
 	if g.Time = now; !first {
 		g.Interval = now.Sub(m.at)
 	}
@@ -215,7 +216,7 @@ func (m *Meter) lookAtBackends(s *store, first bool, zone string) (all []Backend
 	moved, still := m.mayHaveMoved(s)
 	v := &view{store: s}
 	tell := func(gain Gain, row *backendRow) {
-		if told := m.backendGain(s, gain, row, zone); told.Gain != (Gain{}) || m.All {
+		if told := m.backendGain(s, gain, row, zone); told.Gain != (Gain{}) || m.AllBackends {
 			all = append(all, told)
 		}
 	}
@@ -239,7 +240,7 @@ func (m *Meter) lookAtBackends(s *store, first bool, zone string) (all []Backend
 	return all, nil
 }
 
-// mayHaveMoved gives the backends whose counters are to be read, and those whose connections are open and idle.
+// mayHaveMoved gives the backends whose counters are to be read, and others that have a row: their connections are open and idle, or all have one.
 func (m *Meter) mayHaveMoved(s *store) (moved, still []uint32) {
 	for id := uint32(1); id < s.backends.size; id++ {
 		if uint8(s.backends.load(id, wordState)>>16) == stateFree {
@@ -248,9 +249,9 @@ func (m *Meter) mayHaveMoved(s *store) (moved, still []uint32) {
 		}
 		busy := m.busy[id]
 		switch {
-		case m.All || !m.known[id] || m.gains[busy].moved || m.moved && m.portMoved(s, id):
+		case !m.known[id] || m.gains[busy].moved || m.moved && m.portMoved(s, id):
 			moved = append(moved, id)
-		case busy != 0:
+		case busy != 0 || m.AllBackends:
 			still = append(still, id)
 		}
 	}
@@ -316,7 +317,7 @@ func (m *Meter) measured(s *store, id uint32, first bool) *SYNTimes {
 
 func (m *Meter) portGains() (all []PortGain) {
 	for _, id := range m.names.portIDs {
-		if p := &m.ports[id]; m.All || p.gain != (Gain{}) {
+		if p := &m.ports[id]; m.AllPorts || p.gain != (Gain{}) {
 			all = append(all, PortGain{m.names.ports[id], p.gain})
 		}
 	}

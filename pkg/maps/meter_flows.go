@@ -12,10 +12,11 @@ import (
 
 // flowMeter remembers which connections it has counted.
 type flowMeter struct {
-	words   []uint32 // of each entry: its word when it was counted; its phase is then one of flowCounted
-	counts  bool     // there is something to compare with
-	past    uint32   // jiffies of the look before
-	clients map[bpf.NearlbAddress]*Gain
+	words   []uint32                  // of each entry: its word when it was counted; its phase is then one of flowCounted
+	counts  bool                      // there is something to compare with
+	past    uint32                    // jiffies of the look before
+	clients map[bpf.NearlbAddress]int // number of an address in gained
+	gained  []ClientGain
 }
 
 // Phases in flowMeter.words: those of entries that are written, so that an entry that is live differs from one that never was.
@@ -27,7 +28,7 @@ const (
 // look counts what is open, new and failed, and marks the backends that had packets since the look before.
 func (f *flowMeter) look(s *store, m *Meter) {
 	expiry := newExpiry(s.clock)
-	f.clients = map[bpf.NearlbAddress]*Gain{}
+	f.clients, f.gained = make(map[bpf.NearlbAddress]int, len(f.gained)), make([]ClientGain, 0, len(f.gained)) // about as many as before
 	for set := range s.flows.size {
 		if s.isEmptySet(set) {
 			continue
@@ -117,23 +118,17 @@ func (f *flowMeter) touched(flow *bpf.NearlbFlow, expiry *expiry) bool {
 	return !f.counts || expiry.idle(flow) <= uint64(expiry.now-f.past)+2*uint64(expiry.perSecond)
 }
 
-// countOf is the gain of an entry's client.
+// countOf is the gain of an entry's client. It is valid until the next one is asked for.
 func (f *flowMeter) countOf(a *array, place uint32) *Gain {
 	var address bpf.NearlbAddress
 	for i := range wordsOf(&address) {
 		wordsOf(&address)[i] = atomic.LoadUint32(flowWord(a, place, wordOfClient+i))
 	}
-	gain := f.clients[address]
-	if gain == nil {
-		gain = &Gain{}
-		f.clients[address] = gain
+	n, known := f.clients[address]
+	if !known {
+		n = len(f.gained)
+		f.clients[address] = n
+		f.gained = append(f.gained, ClientGain{Client: netip.AddrFrom16(address.Bytes).Unmap()})
 	}
-	return gain
-}
-
-func (f *flowMeter) clientGains() (all []ClientGain) {
-	for address, gain := range f.clients {
-		all = append(all, ClientGain{netip.AddrFrom16(address.Bytes).Unmap(), *gain})
-	}
-	return all
+	return &f.gained[n].Gain
 }

@@ -94,7 +94,7 @@ func TestAMeterTellsWhatCameBetweenTwoLooks(t *testing.T) {
 	third := c.look() // nothing happened
 	compare(t, third.Ports, []PortGain{{web, Gain{Open: 2}}})
 	compare(t, third.Clients, []ClientGain{{netip.MustParseAddr("10.244.1.7"), Gain{Open: 2}}})
-	c.meter.All = true
+	c.meter.AllBackends = true
 	if all := c.look().Backends; len(all) != 3 {
 		t.Errorf("of all, idle ones too: %+v", all)
 	}
@@ -159,7 +159,7 @@ func BenchmarkMeter(b *testing.B) {
 			for i := range open {
 				t.putMetered(i)
 			}
-			var meter Meter
+			meter := Meter{Clients: true} // as the screen has it
 			now := time.Now()
 			look := func() {
 				now = now.Add(time.Second)

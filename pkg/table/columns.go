@@ -44,7 +44,7 @@ func WriteColumns[R any](w io.Writer, width int, wide bool, columns []Column[R],
 	return LayColumns(w, width, wide, true, columns, rows)
 }
 
-// LayColumns is WriteColumns; without fold a table that is too wide is left to the terminal, which cuts it.
+// LayColumns is WriteColumns; without fold texts are shortened in the place of a second line.
 func LayColumns[R any](w io.Writer, width int, wide, fold bool, columns []Column[R], rows []R) error {
 	var shown []Column[R]
 	for _, c := range columns {

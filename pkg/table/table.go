@@ -20,11 +20,14 @@ const Gap = 2
 
 // Write writes lines of as many cells each, the first of them headings. A width above 0 is the terminal's: columns are then narrowed to fit,
 // and a cell longer than its column keeps the rest of its line while the row goes on below, so that one long text moves nothing else. Where
-// that is not enough and fold is set, the last columns have a line of their own in each row, unless one alone is too long. Width 0 gives one
-// line a row. Columns of numbers are aligned at their ends.
+// that is not enough and fold is set, the last columns have a line of their own in each row, unless one alone is too long. Without fold each row
+// has one line, and texts are shortened that have no room. Width 0 gives one line a row. Columns of numbers are aligned at their ends.
 func Write(w io.Writer, width int, fold bool, cells [][]string, numbers []bool) error {
 	if len(cells) == 0 {
 		return nil
+	}
+	if !fold {
+		cells = shortened(cells, width, numbers)
 	}
 	widths, fits := Widths(cells, width, numbers)
 	lines := []part{{0, len(widths), 0}}
@@ -93,6 +96,46 @@ func Widths(cells [][]string, width int, numbers []bool) (widths []int, fits boo
 		narrow[widest]--
 	}
 	return narrow, true
+}
+
+// shortened takes from the widest columns of texts what is more than the width, but none of a heading.
+func shortened(cells [][]string, width int, numbers []bool) [][]string {
+	widths := make([]int, len(cells[0]))
+	total := Gap * (len(widths) - 1)
+	for i := range widths {
+		widths[i], _ = lengths(cells, i)
+		total += widths[i]
+	}
+	for ; width > 0 && total > width; total-- {
+		widest := -1
+		for i := range widths {
+			if !numbers[i] && widths[i] > utf8.RuneCountInString(cells[0][i]) && (widest < 0 || widths[i] > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return cells
+		}
+		widths[widest]--
+	}
+	all := make([][]string, len(cells))
+	for n, line := range cells {
+		all[n] = slices.Clone(line)
+		for i := range line {
+			all[n][i] = Shorten(line[i], widths[i])
+		}
+	}
+	return all
+}
+
+// Shorten leaves out the middle of a text that is longer than so many characters: names begin alike and end alike, and most differ at both.
+func Shorten(text string, length int) string {
+	all := []rune(text)
+	if len(all) <= length || length < 1 {
+		return text
+	}
+	begin := length / 2
+	return string(all[:begin]) + "…" + string(all[len(all)-(length-1-begin):])
 }
 
 // lengths gives the longest cell of a column, and the one in the middle if that is longer than the heading.

@@ -74,3 +74,41 @@ func TestRowsFitTheTerminal(t *testing.T) {
 		}
 	})
 }
+
+// Without fold each row has one line that fits, and a text that has no room keeps its beginning and its end.
+func TestRowsOfOneLineFitTheTerminal(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		columns, width := rapid.IntRange(1, 4).Draw(t, "columns"), rapid.IntRange(40, 60).Draw(t, "width")
+		cell := rapid.StringMatching(`[a-zü]{1,50}`)
+		cells := rapid.SliceOfN(rapid.SliceOfN(cell, columns, columns), 1, 6).Draw(t, "cells")
+		numbers := make([]bool, columns)
+		headings := make([]string, columns)
+		for i := range headings {
+			headings[i] = "HEADING"
+			if numbers[i] = i > 0 && rapid.Bool().Draw(t, "number"); numbers[i] {
+				for n := range cells {
+					cells[n][i] = "12345"
+				}
+			}
+		}
+		var out strings.Builder
+		if err := Write(&out, width, false, append([][]string{headings}, cells...), numbers); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+		if len(lines) != 1+len(cells) {
+			t.Fatalf("%d lines of %d rows:\n%s", len(lines), len(cells), &out)
+		}
+		for n, line := range lines {
+			if utf8.RuneCountInString(line) > width {
+				t.Errorf("%q is wider than %d", line, width)
+			}
+			if n == 0 {
+				continue
+			}
+			if begin, end, cut := strings.Cut(strings.Fields(line)[0], "…"); !strings.HasPrefix(cells[n-1][0], begin) || !strings.HasSuffix(cells[n-1][0], end) || !cut && begin != cells[n-1][0] {
+				t.Errorf("%q is shown as %q", cells[n-1][0], line)
+			}
+		}
+	})
+}

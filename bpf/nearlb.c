@@ -380,17 +380,17 @@ int route(struct __sk_buff *skb)
 	enum verdict verdict = handed(skb)->route.verdict;
 	__u32 length = handed(skb)->route.length;
 	enum hook hook = handed(skb)->route.hook;
-	bool own = handed(skb)->route.way == WAY_HOST;
-	enum verdict result = route_packet(skb, &route, own);
+	enum verdict result = route_packet(skb, &route, handed(skb)->route.way == WAY_HOST);
+	bool error;
 
 	if (result == VERDICT_CONTINUE)
 		return finish_routed(skb, hook, verdict, length, &route);
 	if (!verdict_is_translate(verdict)) /* an answer, whose packet is counted as answered */
 		return finish_turned(skb, hook, verdict, length, false);
-	own |= handed(skb)->route.way == WAY_ERROR;
-	if (!verdict_is_drop(result) && !own && !icmp_error_allowed())
+	error = handed(skb)->route.way == WAY_ERROR;
+	if (!verdict_is_drop(result) && !error && !icmp_error_allowed())
 		result = VERDICT_DROP_ICMP_LIMIT;
-	if (!verdict_is_drop(result) && !own) {
+	if (!verdict_is_drop(result) && !error) {
 		tail_too_big(skb, result, route.mtu);
 		bpf_tail_call(skb, &programs, PROGRAM_TOO_BIG);
 		result = VERDICT_DROP_NO_PROGRAM;
@@ -405,6 +405,9 @@ SEC("tc")
 int too_big(struct __sk_buff *skb)
 {
 	if (too_big_answer(skb, handed(skb)->route.verdict, handed(skb)->route.mtu, handed(skb)->route.way)) {
+		if (handed(skb)->route.way == WAY_HOST) /* to the socket, by the device that the packet came to */
+			return finish_resent(handed(skb)->route.hook, handed(skb)->route.verdict,
+					     handed(skb)->route.length, skb->ifindex);
 		if (handed(skb)->route.way == WAY_CARRIED) {
 			tail_error_back(skb);
 			bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);

@@ -110,22 +110,18 @@ __noinline int host_unanswered(struct __sk_buff *skb, const struct packet *packe
 	return true;
 }
 
-/* Index in sources of the address by which this node's packets go to a backend; 0: they do not, or not as large as by the device that the
- * socket's packets leave by now, for which its segments are made. A backend at an address of this node is behind no device. A function of its
- * own for the sake of the stack. */
+/* Index in sources of the address by which this node's packets go to a backend; 0: they do not. A backend at an address of this node is behind
+ * no device. A function of its own for the sake of the stack. */
 __noinline int host_source(struct __sk_buff *skb, const struct packet *packet, __u32 id)
 {
 	const struct backend *backend = backend_get(id);
 	struct bpf_fib_lookup fib = {};
-	__u32 mtu = 0;
 	int index;
-	long answer;
 
-	if (!backend || !packet || snat_source_index(&backend->address) || bpf_check_mtu(skb, 0, &mtu, 0, 0))
+	if (!backend || !packet || snat_source_index(&backend->address))
 		return 0;
-	fib_describe(&fib, skb->ifindex, packet, &packet->source, &backend->address, mtu);
-	answer = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
-	if (!fib_found(answer) || answer == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+	fib_describe(&fib, skb->ifindex, packet, &packet->source, &backend->address, 0);
+	if (!fib_found(bpf_fib_lookup(skb, &fib, sizeof(fib), 0)))
 		return 0;
 	index = backend->tier == TIER_NODE ? 0 : snat_source(skb, packet, &backend->address);
 	if (index < 0)

@@ -410,12 +410,22 @@ __noinline int too_big_build(struct __sk_buff *skb, const struct packet *packet,
 	       too_big_write(skb, packet, &error, sum);
 }
 
-/* Turns the packet into the ICMP error about it, which the caller routes. False: no error may be sent. */
+/* The error is for this host: in an Ethernet header, for the device that the packet was to leave by. */
+static __always_inline bool too_big_come_in(struct __sk_buff *skb, const __u8 *device)
+{
+	return !link_header || bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_dest), device, ETH_ALEN, 0) == 0;
+}
+
+/* Turns the packet into the ICMP error about it, which the caller routes, or has come in for WAY_HOST. False: no error may be sent. */
 static __always_inline bool too_big_answer(struct __sk_buff *skb, enum verdict verdict, __u16 mtu, enum way way)
 {
 	const struct settings *settings = settings_get();
 	struct icmp icmp = { .outer.hook = HOOK_FROM_NET };
+	__u8 device[ETH_ALEN] = {};
 
+	if (way == WAY_HOST && link_header &&
+	    bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_source), device, ETH_ALEN))
+		return false;
 	if (!settings || parse_full(skb, &icmp.outer) != VERDICT_CONTINUE || icmp.outer.malformed ||
 	    !has_ports(icmp.outer.protocol) || icmp.outer.fragment == FRAGMENT_LATER)
 		return false;
@@ -424,5 +434,5 @@ static __always_inline bool too_big_answer(struct __sk_buff *skb, enum verdict v
 		return false;
 	if (!answer_allowed(skb, &icmp.outer))
 		return false;
-	return too_big_build(skb, &icmp.outer, verdict, mtu);
+	return too_big_build(skb, &icmp.outer, verdict, mtu) && (way != WAY_HOST || too_big_come_in(skb, device));
 }

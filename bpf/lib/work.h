@@ -52,7 +52,7 @@ enum way {
 	WAY_ERROR,       /* an ICMP error: no other is made of it, */
 	WAY_CARRY,       /* a client's packet to another node, untranslated, */
 	WAY_CARRIED,     /* an answer that came through the tunnel, to a client: errors about it go back there */
-	WAY_HOST,        /* a packet of the host's own to a server: no error is made of it, and its TTL stays */
+	WAY_HOST,        /* a packet of the host's own to a server: its TTL stays, and an error goes to the host */
 };
 
 /* To the program route, from there to too_big, and back with the answer. */

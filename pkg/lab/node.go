@@ -33,7 +33,8 @@ type Node struct {
 // Uplink is the name of a node's device towards the router.
 const Uplink = "uplink"
 
-const bridgeName = "pods"
+// Bridge is the name of the device that a node's pods are ports of, where NodeOptions has that.
+const Bridge = "pods"
 
 // AddNode adds a node. At most 250 fit the address plan.
 func (l *Lab) AddNode(options NodeOptions) (*Node, error) {

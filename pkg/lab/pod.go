@@ -65,16 +65,16 @@ func (p *Pod) attachPointToPoint() error {
 // addPodBridge gives the node a bridge that is its pods' gateway.
 func (n *Node) addPodBridge() error {
 	return errors.Join(
-		n.addBridge(bridgeName, n.Options.PodMTU, n.number),
-		n.addAddress(bridgeName, netip.PrefixFrom(pod4(n.number, 1), 24)),
-		n.addAddress(bridgeName, netip.PrefixFrom(pod6(n.number, 1), 64)),
+		n.addBridge(Bridge, n.Options.PodMTU, n.number),
+		n.addAddress(Bridge, netip.PrefixFrom(pod4(n.number, 1), 24)),
+		n.addAddress(Bridge, netip.PrefixFrom(pod6(n.number, 1), 64)),
 	)
 }
 
 func (p *Pod) attachBridge() error {
 	n := p.Node
 	return errors.Join(
-		n.addPort(bridgeName, p.Device),
+		n.addPort(Bridge, p.Device),
 		p.addAddress("eth0", netip.PrefixFrom(p.V4, 24)),
 		p.addAddress("eth0", netip.PrefixFrom(p.V6, 64)),
 		p.addRoute("eth0", everything(p.V4), pod4(n.number, 1)),

@@ -10,7 +10,7 @@ import (
 
 // One of ten servers loses SYNs. Sockets of the node itself connect all the same, whether the servers are on the node or on another one, though the
 // node takes packets by no device but that by which it would answer. Nobody but these sockets tells of the server, and it is left out. A
-// connection that went elsewhere goes on when the agent is killed.
+// connection that went elsewhere goes on when the agent is killed, and its socket learns that less fits its way than the one to its first server.
 func TestSocketsOfTheNodeGoAroundAServerThatLosesSYNs(t *testing.T) {
 	s := newStage(t, options{bridge: true, lab: lab.Options{Network: lab.Shared, Netfilter: true}})
 	if err := s.here.Sysctl("ipv4/conf/all/rp_filter=1"); err != nil {
@@ -22,13 +22,17 @@ func TestSocketsOfTheNodeGoAroundAServerThatLosesSYNs(t *testing.T) {
 	}
 	s.serve(s.next(), ready(s.far)...)
 	var moved []*lab.Conn
+	var here []*lab.Conn // of these, those that went from the other node to this one
 	for _, dead := range []*lab.Pod{s.near, s.far} {
 		of := s.next()
 		of.publish(ready(servers...)...)
 		of.awaitFrontends()
 		deaf(t, dead)
 		for _, six := range []bool{false, true} {
-			moved = append(moved, s.moves(of, dead, six))
+			conn := s.moves(of, dead, six)
+			if moved = append(moved, conn); dead == s.far {
+				here = append(here, conn)
+			}
 			s.connectsAround(of, s.here, dead, six)
 			s.await(dead.String()+" is left out", func() bool {
 				state, _ := s.state(of, dead, six)
@@ -45,6 +49,18 @@ func TestSocketsOfTheNodeGoAroundAServerThatLosesSYNs(t *testing.T) {
 	for _, conn := range moved {
 		if err := transfer(conn, megabyte); err != nil {
 			t.Error(err)
+		}
+	}
+	const narrow = 1400
+	if err := s.here.SetMTU(lab.Bridge, narrow); err != nil {
+		t.Fatal(err)
+	}
+	for _, conn := range here {
+		if err := transfer(conn, megabyte); err != nil {
+			t.Error(err)
+		}
+		if mtu, err := conn.PathMTU(); err != nil || mtu != narrow {
+			t.Errorf("the socket to %s knows a path MTU of %d, %v; want %d", conn.Remote(), mtu, err, narrow)
 		}
 	}
 }

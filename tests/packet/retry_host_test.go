@@ -4,6 +4,7 @@ package packet
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -125,6 +126,18 @@ func TestASYNOfTheHostGoesToTheServerThatWasChosen(t *testing.T) {
 		answer := c.out.reply("SA", "")
 		s.becomes(fromNet, answer.bytes(), answer.from(c.in.dst).to(c.in.src).bytes(), "translate_reply", actUnspec)
 		s.becomes(toNet, c.in.with("A", "go").bytes(), c.out.with("A", "go").bytes(), "translate_established", actRedirect)
+	}, lb.TCP)
+}
+
+// The way to the next server takes less than the device that the socket's packets leave by.
+func TestASYNOfTheHostGoesAWayThatTakesLess(t *testing.T) {
+	forEachSite(t, bpf.Options{}, func(s site, w world) {
+		s.publish(far(w, 2, 3))
+		lo, err := netlink.LinkByIndex(1) // by which test frames leave
+		check(s, errors.Join(err, netlink.LinkSetMTU(lo, 9000)))
+		if got := s.sendsAgain(w.packet(at(w.own(), 41000), at(w.pod(3), 8080)), at(w.pod(2), 8080)); got.verdict != "translate_retry" {
+			s.Errorf("verdict %s", got.verdict)
+		}
 	}, lb.TCP)
 }
 
@@ -313,5 +326,35 @@ func TestErrorsReachTheHostAboutTheConnectionThatItHas(t *testing.T) {
 				s.becomes(fromNet, said.bytes(), f.of(c.in.with("A", "text"), c.in.dst.Addr(), n).bytes(), "translate_icmp", actUnspec)
 			}
 		}
+	}, lb.TCP)
+}
+
+// What does not fit the way to its server is answered to the socket, with the MTU of that way and about what the socket sent; by the device that it
+// was to leave by, so that no filter of reverse paths minds.
+func TestWhatDoesNotFitTheWayOfAConnectionOfTheHostIsAnswered(t *testing.T) {
+	forEachSite(t, bpf.Options{}, func(s site, w world) {
+		c := s.steered(w)
+		check(s, netlink.LinkSetMTU(s.nodes, 1400))
+		s.forgetWays()
+		in := c.in.with("PA", string(make([]byte, 1400)))
+		frame := in.bytes()
+		copy(frame[6:12], []byte{2, 0, 0, 0, 0, 7})
+		got, err := s.run(toNet, frame)
+		check(s, err)
+		p, ok := parse(got.frame)
+		if got.verdict != "reject_too_big" || got.action != actRedirect || !ok || p.checkOuter(got.frame[ethernetHeader:]) != nil {
+			s.Fatalf("verdict %s, action %d, packet out\n%s", got.verdict, got.action, show(got.frame))
+		}
+		kind, code, mtu := packetTooBig(in)
+		src, dst := addressesOf(p)
+		message := p.transport
+		if src != in.dst.Addr() || dst != in.src.Addr() || message[0] != kind || message[1] != code || !bytes.Equal(message[4:8], []byte{0, 0, byte(mtu >> 8), byte(mtu)}) {
+			s.Errorf("answer from %s to %s\n%s", src, dst, show(got.frame))
+		}
+		if !bytes.HasPrefix(frame[ethernetHeader:], message[8:]) || !bytes.Equal(got.frame[:6], frame[6:12]) {
+			s.Errorf("quotes (-sent +quoted)\n%s", cmp.Diff(frame[ethernetHeader:][:len(message)-8], message[8:]))
+		}
+		s.becomes(toNet, c.in.with("PA", "small").bytes(), c.out.with("PA", "small").bytes(), "translate_established", actRedirect)
+		check(s, netlink.LinkSetMTU(s.nodes, 1500))
 	}, lb.TCP)
 }

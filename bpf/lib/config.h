@@ -51,12 +51,8 @@ volatile const __u8 trace_on = 0;
 /* Not 0: sockets of every network namespace are served as they connect, not the host's alone (--socket-lb=all). */
 volatile const __u8 every_namespace = 0;
 
-/* Not 0: the processor may reorder loads and stores as arm64 does, so readers of the flow table fence. 0 on x86. */
-#if defined(__TARGET_ARCH_arm64)
+/* Not 0: the processor may reorder loads and stores as arm64 does, so readers of the flow table fence. The loader sets 0 on x86. */
 volatile const __u8 weak_memory_order = 1;
-#else
-volatile const __u8 weak_memory_order = 0;
-#endif
 
 /* Records that one processor may write into the events ring a second; 0: none. */
 volatile const __u32 events_per_second = 10;

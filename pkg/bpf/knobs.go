@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 
 	"github.com/cilium/ebpf"
 )
@@ -17,8 +18,22 @@ const knobTrace = "trace_on"
 // knobTunnel has clients off the node go to backends on other nodes through the tunnel, as far as the tables ask for it.
 const knobTunnel = "tunnel_there"
 
+// knobWeakMemory has readers of the flow table fence. The object is the same for all processors, and x86 keeps loads in their order.
+const knobWeakMemory = "weak_memory_order"
+
+// weakMemory says whether a processor may reorder loads; one that is not known may.
+func weakMemory(goarch string) uint8 {
+	if goarch == "amd64" || goarch == "386" {
+		return 0
+	}
+	return 1
+}
+
 // setKnobs writes the object's constants. An unknown name or a value of the wrong type is an error.
 func setKnobs(spec *ebpf.CollectionSpec, o Options) error {
+	if err := setKnob(spec, knobWeakMemory, weakMemory(runtime.GOARCH)); err != nil {
+		return err
+	}
 	for name, value := range o.Knobs {
 		if err := setKnob(spec, name, value); err != nil {
 			return err

@@ -4,6 +4,7 @@ package bpf
 
 import (
 	"bytes"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -59,5 +60,22 @@ func TestLoadsDoNotShareTheObject(t *testing.T) {
 		if len(next.Programs) != want || next.Maps[NearlbMapFlows].MaxEntries == 1 {
 			t.Errorf("loads seldom %t: %d programs of %d, %d sets of flows", seldom, len(next.Programs), want, next.Maps[NearlbMapFlows].MaxEntries)
 		}
+	}
+}
+
+// The object is the same for all processors: what x86 need not wait for is left out when it is loaded.
+func TestReadersFenceWhereTheProcessorReordersLoads(t *testing.T) {
+	for arch, want := range map[string]uint8{"amd64": 0, "arm64": 1, "riscv64": 1} {
+		if got := weakMemory(arch); got != want {
+			t.Errorf("%s: %d, want %d", arch, got, want)
+		}
+	}
+	spec, err := configured(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fences uint8
+	if err := spec.Variables[knobWeakMemory].Get(&fences); err != nil || fences != weakMemory(runtime.GOARCH) {
+		t.Errorf("on %s the programs are loaded with %d, %v", runtime.GOARCH, fences, err)
 	}
 }

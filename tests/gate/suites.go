@@ -91,7 +91,7 @@ var suites = []suite{
 		command: test(others)},
 	{name: "faults", about: "killed agents, full tables, missing features", after: []string{"compile"}, env: []string{privileged}, warm: 66,
 		command: test("./tests/faults")},
-	{name: "fresh", about: "what go generate writes is what is committed", warm: 24, fresh: 25, command: []string{"bash", "tests/fresh.sh"}},
+	{name: "fresh", about: "what go generate writes is what is committed", warm: 15, fresh: 25, command: []string{"bash", "tests/fresh.sh"}},
 	{name: "race", about: "other packages with goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 35,
 		command: append(test("-race"), concurrent...)},
 	{name: "packets", about: "packets through the real programs", after: []string{"compile"}, env: []string{privileged, roomy, "RAPID_CHECKS=25"}, warm: 95,

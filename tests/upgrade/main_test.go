@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 
@@ -59,10 +58,9 @@ func buildOther() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	machine := map[string]string{"amd64": "x86", "arm64": "arm64"}[runtime.GOARCH]
 	replace := map[string]string{}
 	for _, suffix := range []string{"go", "o"} {
-		name := fmt.Sprintf("nearlb_%s_bpfel.%s", machine, suffix)
+		name := "nearlb_bpfel." + suffix
 		replace[filepath.Join(root, "pkg", "bpf", name)] = filepath.Join(root, "tests", "upgrade", "testdata", "layout6", name)
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replace})

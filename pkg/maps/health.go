@@ -331,7 +331,10 @@ func (t *Tables) settleHealth() {
 			}
 			if full && slices.Contains(r.ids, id) {
 				t.readmitBecause(id, o, "its tier has lost others")
-				full = t.tooManyOut(r)
+				for _, r := range o.port.runs { // others of its tiers have one less
+					delete(crowded, r)
+				}
+				break
 			}
 			crowded[r] = full
 		}

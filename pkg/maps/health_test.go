@@ -3,6 +3,8 @@
 package maps
 
 import (
+	"maps"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -172,6 +174,54 @@ func TestHalfOfATierMayBeLeftOut(t *testing.T) {
 			if err != nil || (refused == "") != (host < backends/2) {
 				t.Errorf("the %dth of %d: %q %v", host+1, backends, refused, err)
 			}
+		}
+	}
+}
+
+// Several of its tiers lose others at once: it comes back once, and is told of once.
+func TestABackendOfSeveralTiersComesBackOnce(t *testing.T) {
+	tiers := func(n int, hosts ...[]int) lb.Decision {
+		all, side := map[int]bool{}, lb.Side{Action: lb.Balance, Reason: lb.ReasonAll, List: lb.ListCluster}
+		for _, some := range hosts {
+			for _, host := range some {
+				all[host] = true
+			}
+		}
+		d := made(n, active(slices.Sorted(maps.Keys(all))...)...)
+		for i, some := range hosts {
+			tier := lb.Tier{Name: lb.TierCluster}
+			for _, b := range d.Backends {
+				if slices.Contains(some, int(b.Key.Address.Addr().As4()[3])) {
+					tier.Backends = append(tier.Backends, b.Key)
+				}
+			}
+			side.Tiers = []lb.Tier{tier}
+			addFrontend(&d, side, lb.KindExternalIP, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 80))
+		}
+		d.Frontends = d.Frontends[1:] // without that of all
+		return d
+	}
+	for range 30 { // in each order
+		b := newBench(t, memoryStore(tinySizes()))
+		if _, err := b.Apply(tiers(1, []int{3, 4}, []int{1, 2}, []int{1, 5, 6, 7})); err != nil {
+			t.Fatal(err)
+		}
+		for _, host := range []byte{3, 1, 5} {
+			if refused, err := b.Eject(b.suspectOf(t, host), 1, 1); refused != "" || err != nil {
+				t.Fatal(refused, err)
+			}
+		}
+		if _, err := b.Apply(tiers(1, []int{3}, []int{1}, []int{1, 5, 6})); err != nil {
+			t.Fatal(err)
+		}
+		told := map[Suspect]int{}
+		for _, back := range b.Readmitted() {
+			if told[back.Suspect]++; told[back.Suspect] > 1 {
+				t.Fatalf("%s is back twice", back.Address)
+			}
+		}
+		if len(told) < 2 {
+			t.Errorf("%d are back, want those of the tiers that have no other", len(told))
 		}
 	}
 }

@@ -69,11 +69,7 @@ differently, and which part of their new connections goes to other backends.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		out := cmd.OutOrStdout()
 		if diff {
-			before, err := read(cmd, objects, args[0])
-			if err != nil {
-				return err
-			}
-			after, err := read(cmd, objects, args[1])
+			before, after, err := readBoth(cmd, objects, args)
 			if err != nil {
 				return err
 			}
@@ -84,7 +80,7 @@ differently, and which part of their new connections goes to other backends.`,
 		if len(objects.Files) == 0 {
 			return command.Usagef("--filename is missing: name a file or directory of objects, or - for standard input")
 		}
-		doc, err := read(cmd, objects, objects.Files...)
+		doc, err := read(cmd, objects, command.WarnTo(cmd.ErrOrStderr()), objects.Files...)
 		if err != nil {
 			return err
 		}
@@ -94,10 +90,32 @@ differently, and which part of their new connections goes to other backends.`,
 	return cmd
 }
 
+// readBoth reads what there was and what there will be. A warning of one of them names it, and one of both is said once.
+func readBoth(cmd *cobra.Command, f command.ObjectFlags, files []string) (before, after Document, err error) {
+	var of [2][]string // warnings
+	defer func() {
+		warn := command.WarnTo(cmd.ErrOrStderr())
+		for i, texts := range of {
+			for _, text := range texts {
+				switch both := slices.Contains(of[1-i], text); {
+				case !both:
+					warn(files[i] + ": " + text)
+				case i == 0:
+					warn(text)
+				}
+			}
+		}
+	}()
+	if before, err = read(cmd, f, func(text string) { of[0] = append(of[0], text) }, files[0]); err == nil {
+		after, err = read(cmd, f, func(text string) { of[1] = append(of[1], text) }, files[1])
+	}
+	return before, after, err
+}
+
 // read decides about the objects of some files.
-func read(cmd *cobra.Command, f command.ObjectFlags, files ...string) (Document, error) {
+func read(cmd *cobra.Command, f command.ObjectFlags, warn func(string), files ...string) (Document, error) {
 	f.Files = files
-	source, err := f.Load(cmd.InOrStdin(), command.WarnTo(cmd.ErrOrStderr()))
+	source, err := f.Load(cmd.InOrStdin(), warn)
 	if err != nil {
 		return Document{}, err
 	}

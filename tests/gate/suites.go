@@ -45,7 +45,7 @@ var modules = []string{"sh", "-ec", "for module in oracle dnsoracle manifests mo
 
 // test is a run of packages' tests one after the other: suites run side by side already. vet has seen them as part of lint.
 func test(arguments ...string) []string {
-	return append([]string{"go", "test", "-vet=off", "-count=1", "-p=1", "-ldflags=-w", deadline}, arguments...)
+	return append([]string{"go", "test", "-vet=off", "-count=1", "-p=1", "-ldflags=-s -w", deadline}, arguments...)
 }
 
 // concurrent are the packages with goroutines and memory that other processes write: the race detector watches their tests. Of

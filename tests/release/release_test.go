@@ -121,7 +121,7 @@ func TestKrewsManifestHasEveryPlatform(t *testing.T) {
 
 func TestWhatAProgramContainsIsListed(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "kubectl-nearlb")
-	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/kubectl-nearlb").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "../../cmd/kubectl-nearlb").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	text, err := Contents(program, "v1.2.3")

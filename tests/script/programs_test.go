@@ -16,7 +16,7 @@ import (
 // The two programs as they are built: what they print, on both outputs, and how they end.
 func TestBothProgramsAnswerAPlanAlike(t *testing.T) {
 	dir := t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", dir, "../../cmd/nearlb", "../../cmd/kubectl-nearlb").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir, "../../cmd/nearlb", "../../cmd/kubectl-nearlb").CombinedOutput(); err != nil {
 		t.Fatalf("build both programs: %v\n%s", err, out)
 	}
 	objects, other := filepath.Join(dir, "objects.yaml"), filepath.Join(dir, "other.yaml")

@@ -81,7 +81,7 @@ var suites = []suite{
 		command: compile(append([]string{"-race", "-test", torn[0], torn[1], agent}, concurrent...)...)},
 	{name: "race-agent", about: "the agent's goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 55,
 		command: test("-race", agent, "-skip="+processes)},
-	{name: "hosts", about: "real agents and sockets in network namespaces", after: []string{"compile"}, env: []string{privileged}, warm: 126,
+	{name: "hosts", about: "real agents and sockets in network namespaces", after: []string{"compile"}, env: []string{privileged}, warm: 110,
 		command: test("-parallel=4", "./tests/hosts")}, // each test waits for most of its time
 	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, ahead: true, warm: 200, fresh: 20,
 		command: []string{"go", "run", "./tests/kernels", "-quick"}},

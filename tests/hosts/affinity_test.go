@@ -214,7 +214,7 @@ func TestAffinityFollowsWhatChangedWhileNoAgentRan(t *testing.T) {
 }
 
 func TestAffinityIsOfOneServicePort(t *testing.T) {
-	c := newCluster(t, options{})
+	c := onLinks(t)
 	client, servers := c.pod(0, "client"), []*lab.Pod{}
 	for i := range 6 {
 		servers = append(servers, c.server(i%2, fmt.Sprintf("web-%d", i+1)))

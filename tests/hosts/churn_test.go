@@ -71,7 +71,7 @@ func hangUp(t *testing.T, conn *lab.Conn) {
 // A backend that dies without a word leaves connections without an end: the client's next one from the same port must not
 // be sent after it.
 func TestAPortWhoseBackendDiedIsUsedAgain(t *testing.T) {
-	c := newCluster(t, options{})
+	c := onLinks(t)
 	client, one, two := c.pod(0, "client"), c.server(0, "web-1"), c.server(1, "web-2")
 	s := c.service(1)
 	s.publish(ready(one)...)

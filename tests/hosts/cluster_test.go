@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,9 @@ type cluster struct {
 	agents  []*lab.Process
 	dropped map[string]bool // verdicts that are to be: see mayDrop
 	api     *apiServer      // where the nodes run kube-proxy
+
+	mine         *mine // of a test that shares the cluster; nil: all is its own
+	firstService int   // number before those of its Services
 }
 
 type options struct {
@@ -49,11 +53,13 @@ type options struct {
 	kubeProxy string // program that has it, which the nodes run instead of agents
 }
 
-// onLinksAndBridge runs a test on a cluster with point-to-point pod links and on one with pods on a bridge.
-func onLinksAndBridge(t *testing.T, test func(t *testing.T, c *cluster)) {
+// podNetworks are how pods are connected, by whether that is a bridge.
+var podNetworks = map[bool]string{false: "point-to-point", true: "bridge"}
+
+// onLinksAndBridgeOfItsOwn runs a test on a cluster with point-to-point pod links and on one with pods on a bridge, which no other test has.
+func onLinksAndBridgeOfItsOwn(t *testing.T, test func(t *testing.T, c *cluster)) {
 	t.Helper()
-	for _, bridge := range []bool{false, true} {
-		name := map[bool]string{false: "point-to-point", true: "bridge"}[bridge]
+	for bridge, name := range podNetworks {
 		t.Run(name, func(t *testing.T) { test(t, newCluster(t, options{bridge: bridge})) })
 	}
 }
@@ -119,13 +125,7 @@ func (c *cluster) mayDrop(verdict string) { c.dropped[verdict] = true }
 // end takes the cluster down, but not before it has seen that no packet was dropped other than those that a test asked for.
 // What the agents said is shown if the test failed.
 func (c *cluster) end() {
-	for i, n := range c.nodes {
-		for verdict, packets := range c.verdicts(i) {
-			if strings.HasPrefix(verdict, "drop_") && !c.dropped[verdict] {
-				c.t.Errorf("%s: %d packets %s\n%s", n.Name, packets, verdict, c.sampled(n, verdict))
-			}
-		}
-	}
+	c.checkDrops()
 	if c.t.Failed() {
 		logs.Show(c.t, c.Dir)
 	}
@@ -154,6 +154,9 @@ func (c *cluster) write(file string, objects ...lab.Object) {
 	if err := c.Manifests.Write(file, objects...); err != nil {
 		c.t.Fatal(err)
 	}
+	if c.mine != nil && !slices.Contains(c.mine.files, file) && !strings.HasPrefix(file, "node-") {
+		c.mine.files = append(c.mine.files, file)
+	}
 	if c.api == nil {
 		return
 	}
@@ -168,6 +171,9 @@ func (c *cluster) pod(node int, name string) *lab.Pod {
 	p, err := c.node(node).AddPod(name)
 	if err != nil {
 		c.t.Fatal(err)
+	}
+	if c.mine != nil {
+		c.mine.pods = append(c.mine.pods, p)
 	}
 	return p
 }
@@ -204,6 +210,7 @@ type service struct {
 
 // service names a Service by number: its addresses are of that number. Nothing is written before publish.
 func (c *cluster) service(number int) *service {
+	number += c.firstService
 	s := &service{cluster: c, number: number, kind: clusterIP}
 	s.Service = lab.Service{
 		Name: fmt.Sprintf("service-%d", number),

@@ -144,7 +144,7 @@ func TestAFewPortsServeConnectionsThatTheirClientsClose(t *testing.T) {
 // Two clients off the node with the same port, and one client with the same port towards two frontends of one backend:
 // connections of their own to the backend, which sees one address for all.
 func TestClientsOffTheNodeThatShareAPortStayApart(t *testing.T) {
-	s := newStage(t, options{})
+	s := onStage(t)
 	second, err := s.AddOutside(lab.OutsideOptions{Name: "second"})
 	if err != nil {
 		t.Fatal(err)

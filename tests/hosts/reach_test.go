@@ -103,7 +103,7 @@ func TestNoByteLeavesANodeThatHasABackend(t *testing.T) {
 
 // C13, C21: without hints every backend gets its share.
 func TestWithoutHintsEveryBackendAnswers(t *testing.T) {
-	c := newCluster(t, options{})
+	c := onLinks(t)
 	client := c.pod(0, "client")
 	web := []*lab.Pod{c.server(0, "web-1"), c.server(1, "web-2"), c.server(2, "web-3")}
 	s := c.service(1)

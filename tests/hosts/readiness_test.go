@@ -54,7 +54,7 @@ func TestReadinessLostAndRegained(t *testing.T) {
 
 // A9: a backend that terminates keeps what it has while it serves; new connections go elsewhere; it is the last resort.
 func TestATerminatingBackendDrains(t *testing.T) {
-	c := newCluster(t, options{})
+	c := onLinks(t)
 	client, near, far := c.pod(0, "client"), c.server(0, "web-1"), c.server(1, "web-2")
 	draining := lab.Endpoint{Pod: near, NotReady: true, Terminating: true}
 	s := c.service(1)

@@ -15,9 +15,10 @@ import (
 // Of four pods two have their port closed, one on each node. No client hears of it where the Service asks for that, nor does one wait: its SYN went to
 // the next pod at once.
 func TestARefusedConnectionGoesToTheNextBackendAtOnce(t *testing.T) {
-	for _, bridge := range []bool{false, true} {
-		t.Run(fmt.Sprintf("bridge %v", bridge), func(t *testing.T) {
-			s := newStage(t, options{bridge: bridge})
+	for bridge, name := range podNetworks {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // beside the other kind
+			s := sharedClusters[bridge].stage(t)
 			closed := []*lab.Pod{s.cluster.pod(0, "closed-near"), s.cluster.pod(1, "closed-far")}
 			of := s.next()
 			s.serve(s.next(), ready(s.far)...)

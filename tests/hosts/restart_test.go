@@ -78,7 +78,7 @@ const some = 400 // answers that count as traffic flowing
 
 // Promise 1: a killed agent costs no connection, its successor changes nothing in the tables and follows what comes next.
 func TestAnAgentKilledUnderLoadLosesNoConnection(t *testing.T) {
-	onLinksAndBridge(t, func(t *testing.T, c *cluster) {
+	onLinksAndBridgeOfItsOwn(t, func(t *testing.T, c *cluster) {
 		client, near, far := c.pod(0, "client"), c.server(0, "web-1"), c.server(1, "web-2")
 		s := c.service(1)
 		s.publish(ready(near, far)...)
@@ -136,7 +136,7 @@ func TestAnAgentThatIsStoppedLeavesTrafficFlowing(t *testing.T) {
 
 // A pod that comes while no agent runs is served as soon as there is one; its device is found again.
 func TestAPodThatCameWhileTheAgentWasAwayIsServed(t *testing.T) {
-	onLinksAndBridge(t, func(t *testing.T, c *cluster) {
+	onLinksAndBridgeOfItsOwn(t, func(t *testing.T, c *cluster) {
 		first, backend := c.pod(0, "client-1"), c.server(1, "web")
 		s := c.service(1)
 		s.publish(ready(backend)...)

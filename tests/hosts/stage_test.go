@@ -47,15 +47,27 @@ func newStage(t *testing.T, o options) *stage {
 		}
 	}
 	s := &stage{cluster: c, counter: &counter{}, here: c.node(0)}
-	outside, err := c.AddOutside(lab.OutsideOptions{Name: "outside"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.outside, s.pod, s.near, s.far = outside, c.pod(0, "pod"), c.server(0, "near"), c.server(1, "far")
-	if err := s.here.Attract(attracted()...); err != nil {
-		t.Fatal(err)
-	}
+	s.drawOutside()
+	s.drawPods()
 	return s
+}
+
+// drawOutside adds the client off every node, whose packets to Services the router sends to the first one.
+func (s *stage) drawOutside() {
+	s.t.Helper()
+	var err error
+	if s.outside, err = s.AddOutside(lab.OutsideOptions{Name: "outside"}); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.here.Attract(attracted()...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// drawPods adds the client and the servers that are pods.
+func (s *stage) drawPods() {
+	s.t.Helper()
+	s.pod, s.near, s.far = s.cluster.pod(0, "pod"), s.server(0, "near"), s.server(1, "far")
 }
 
 // in is the stage for a subtest.

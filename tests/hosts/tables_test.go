@@ -32,11 +32,16 @@ func (c *cluster) dump(node int) string {
 	return text
 }
 
-// verdicts are the packets of a node by verdict name, over all hooks.
+// verdicts are the packets of a node by verdict name, over all hooks: since the test has the cluster.
 func (c *cluster) verdicts(node int) map[string]uint64 {
 	c.t.Helper()
 	out, err := rig.Verdicts(c.Lab, c.nodes[node])
 	c.mayBeNone(node, err)
+	if c.mine != nil && node < len(c.mine.before) {
+		for verdict, packets := range c.mine.before[node] {
+			out[verdict] -= packets
+		}
+	}
 	return out
 }
 

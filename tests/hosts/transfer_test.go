@@ -44,7 +44,7 @@ func transfer(conn *lab.Conn, length int64) error {
 // The path to n2 is narrower than the pods' links: routers refuse full packets, and the refusal quotes the backend's
 // address, which the client does not know. It must reach the client's socket all the same (RFC 1191, RFC 8201).
 func TestANarrowPathIsDiscoveredThroughTheService(t *testing.T) {
-	onLinksAndBridge(t, func(t *testing.T, c *cluster) {
+	onLinksAndBridgeOfItsOwn(t, func(t *testing.T, c *cluster) {
 		const narrow = 1400
 		if err := c.node(1).SetUplinkMTU(narrow); err != nil {
 			t.Fatal(err)

@@ -23,6 +23,7 @@
 #include "lib/tunnel_in.h"
 #include "lib/work.h"
 #include "lib/xdp.h"
+#include "lib/xdp_create.h"
 #include "lib/xdp_tunnel.h"
 
 /* From a pod to the host, and of no connection of its sockets that these tables know. Returns where the former ones do not, either, or there are
@@ -128,6 +129,12 @@ SEC("xdp")
 int xdp_tunnel_in(struct xdp_md *ctx)
 {
 	return xdp_tunnel(ctx);
+}
+
+SEC("xdp")
+int xdp_create(struct xdp_md *ctx)
+{
+	return xdp_open_flow(ctx);
 }
 
 SEC("tc")

@@ -152,8 +152,9 @@ static __always_inline enum insert create_pair(struct insertion *in, __u64 seed,
 }
 
 /* The first entry: where the client's address and port say; where those are full, where the frontend's say as well; where all are, in
- * the place of the client that has most. */
-static __always_inline enum insert create_main(struct insertion *in, const struct work *work, __u32 try)
+ * the place of the client that has most. XDP leaves all but the first of these to TC. */
+static __always_inline enum insert create_main(struct entry_point point, struct insertion *in, const struct work *work,
+					       __u32 try)
 {
 	__u64 seed = work->settings->seed;
 	__be16 twin_port = in->flow.twin_port;
@@ -161,10 +162,10 @@ static __always_inline enum insert create_main(struct insertion *in, const struc
 
 	in->replace = work->found.at;
 	in->replace_word = work->found.word;
-	if (work->found.spilled)
+	if (!point.xdp && work->found.spilled)
 		return create_pair(in, seed, try);
 	result = create_own(in, seed, false);
-	if (result != INSERT_FULL)
+	if (result != INSERT_FULL || point.xdp)
 		return result;
 	if (create_may_spill(work)) {
 		flow_spill();
@@ -181,20 +182,20 @@ static __always_inline enum insert create_main(struct insertion *in, const struc
 #define TRIES_FULL 6 /* from this one on no other port is tried because its blocks are full */
 
 /* The second entry: in another port's blocks if need be, but for a connection that goes on, whose server knows its port. */
-static __always_inline enum insert create_second(struct __sk_buff *skb, struct work *work, __u32 try)
+static __always_inline enum insert create_second(struct entry_point point, struct work *work, __u32 try)
 {
-	bool stays = !opens_connection(&work->packet) || handed(skb)->slow.snat_next & SNAT_HELD_TOO;
+	bool stays = !opens_connection(&work->packet) || point.handed->slow.snat_next & SNAT_HELD_TOO;
 	enum insert result = create_alias(&work->in, work->settings, stays || work->found.port || try >= TRIES_LAST);
 
 	/* another port is in other blocks */
 	return result == INSERT_FULL && !stays && try < TRIES_FULL ? INSERT_PORT : result;
 }
 
-static __always_inline enum insert create_entries(struct __sk_buff *skb, struct work *work)
+static __always_inline enum insert create_entries(struct entry_point point, struct work *work)
 {
-	__u32 try = handed(skb)->slow.tries;
+	__u32 try = point.xdp ? 0 : point.handed->slow.tries; /* at XDP there is one */
 	struct insertion *in = &work->in;
-	enum insert result = create_main(in, work, try);
+	enum insert result = create_main(point, in, work, try);
 	__u32 made = in->made;
 	__u32 word = in->made_word;
 	bool keep;
@@ -202,7 +203,7 @@ static __always_inline enum insert create_entries(struct __sk_buff *skb, struct 
 	if (result != INSERT_DONE)
 		return result;
 	if (flow_has_twin(&in->flow))
-		result = create_second(skb, work, try);
+		result = create_second(point, work, try);
 	in->made = made;
 	in->made_word = word;
 	keep = result == INSERT_DONE || (result == INSERT_FULL && work->found.port); /* it tells the port yet */
@@ -211,36 +212,45 @@ static __always_inline enum insert create_entries(struct __sk_buff *skb, struct 
 	return result;
 }
 
+/* As snat_is_anothers. */
+static __always_inline bool create_is_anothers(struct entry_point point, const struct insertion *in)
+{
+	return point.xdp ? snat_is_anothers_xdp(point.ctx, in) : snat_is_anothers(point.ctx, in);
+}
+
 /* The source port that the server will see: of SNAT the one that the server knows already, else one that seems free. */
-static __always_inline enum insert create_source(struct __sk_buff *skb, struct work *work)
+static __always_inline enum insert create_source(struct entry_point point, struct work *work)
 {
 	struct insertion *in = &work->in;
 	enum insert result;
 	__be16 port;
 
 	if (in->flow.flags & FLOW_SNAT) {
-		result = create_snat_port(skb, work);
-		if (result == INSERT_DONE && (opens_connection(&work->packet) || handed(skb)->slow.snat_next) &&
-		    snat_is_anothers(skb, in))
+		result = create_snat_port(point, work);
+		if (result == INSERT_DONE && (opens_connection(&work->packet) || point.handed->slow.snat_next) &&
+		    create_is_anothers(point, in))
 			return INSERT_PORT; /* the port that the server knows goes unasked: snat_next is 0 then */
 		return result;
 	}
-	port = handed(skb)->slow.translate ? create_port(&in->flow, work->settings->seed, handed(skb)->slow.tries)
-					   : create_port_again(work);
+	if (point.xdp)
+		return INSERT_DONE;
+	port = point.handed->slow.translate ? create_port(&in->flow, work->settings->seed, point.handed->slow.tries)
+					    : create_port_again(work);
 	if (port)
 		in->flow.twin_port = port;
 	return INSERT_DONE;
 }
 
-static __always_inline enum insert create_flow(struct __sk_buff *skb, struct work *work)
+/* At XDP the source port is chosen before, for the sake of the way (xdp_create_decide). */
+static __always_inline enum insert create_flow(struct entry_point point, struct work *work)
 {
-	enum insert result = create_source(skb, work);
+	enum insert result = point.xdp ? INSERT_DONE : create_source(point, work);
 
 	if (result == INSERT_DONE)
-		result = create_entries(skb, work);
+		result = create_entries(point, work);
 	if (work->in.flow.flags & FLOW_SNAT)
-		handed(skb)->slow.snat_next += result == INSERT_PORT;
-	else if (handed(skb)->slow.translate && result == INSERT_AGAIN)
+		point.handed->slow.snat_next += result == INSERT_PORT;
+	else if (point.handed->slow.translate && result == INSERT_AGAIN)
 		result = INSERT_PORT;
 	return result;
 }
@@ -301,12 +311,12 @@ static __always_inline enum verdict create_verdict(const struct work *work, bool
  * forged RST and SYN end nothing. Nor do a forged FIN and SYN where servers answer past this node: what answers a SYN comes by this node (tunnel_flags)
  * and shows that the connection goes on, before a second SYN takes it elsewhere. A server is silent to all but the first of several such
  * packets within half a second (tcp_invalid_ratelimit), so one that comes as soon is no evidence. */
-static __always_inline __u32 create_tried(struct __sk_buff *skb, const struct work *work, enum verdict verdict)
+static __always_inline __u32 create_tried(struct entry_point point, const struct work *work, enum verdict verdict)
 {
 	const struct flow *last;
 
 	if (verdict == VERDICT_TRANSLATE_RETRY || verdict == VERDICT_TRANSLATE_UNCARRIED)
-		return handed(skb)->slow.tried;
+		return point.handed->slow.tried;
 	last = found_flow(&work->found);
 	if (!last || seen_fins(last->seen))
 		return 0;
@@ -323,8 +333,17 @@ static __always_inline __u32 create_loads(const struct record *record, const str
 	return packet->tcp_flags & TCP_RST ? SEEN_LOADS : SEEN_LOADS | SEEN_COUNTED;
 }
 
+/* Notes the SYN of a Service whose refused ones are sent again. False: that is TC's to do. */
+static __always_inline bool create_notes_syn(struct entry_point point, const struct packet *packet)
+{
+	if (point.xdp)
+		return packet->protocol != IPPROTO_TCP;
+	kept_note(point.ctx, packet);
+	return true;
+}
+
 /* Describes a flow to a backend, and says by which address its packets leave. NEXT_FINISH: it is refused. */
-static __always_inline struct step create_to_backend(struct __sk_buff *skb, struct work *work,
+static __always_inline struct step create_to_backend(struct entry_point point, struct work *work,
 						     const struct record *record, enum side_index side,
 						     const struct choice *choice, enum verdict verdict)
 {
@@ -336,19 +355,19 @@ static __always_inline struct step create_to_backend(struct __sk_buff *skb, stru
 		return step_finish(VERDICT_DROP_SCTP_PORT);
 	if (tunnel_is_backend(choice, packet->protocol))
 		return step_finish(VERDICT_DROP_TUNNEL_SOURCE);
-	if (record->flags & RECORD_RETRY_REFUSED && opens_connection(packet))
-		kept_note(skb, packet);
+	if (record->flags & RECORD_RETRY_REFUSED && opens_connection(packet) && !create_notes_syn(point, packet))
+		return step_finish(VERDICT_PASS_NOT_SERVICE);
 	create_describe(in, packet);
 	in->flow.backend = choice->backend;
 	in->flow.generation = choice->generation;
 	in->flow.service = record->service;
 	in->flow.side = side;
-	in->flow.seen |= create_tried(skb, work, verdict) << TRIED_SHIFT | create_loads(record, packet);
+	in->flow.seen |= create_tried(point, work, verdict) << TRIED_SHIFT | create_loads(record, packet);
 	if (side == SIDE_INTERNAL && address_equal(&choice->address, &packet->source))
 		in->flow.flags = FLOW_HAIRPIN;
 	in->to.destination = choice->address;
 	in->to.destination_port = choice->port;
-	external = side == SIDE_EXTERNAL ? create_external(skb, work, record, choice) : VERDICT_CONTINUE;
+	external = side == SIDE_EXTERNAL ? create_external(point, work, record, choice) : VERDICT_CONTINUE;
 	if (external != VERDICT_CONTINUE)
 		return step_finish(external);
 	if (record->udp_retry && packet->protocol == IPPROTO_UDP && !(in->flow.flags & FLOW_CARRY))
@@ -356,37 +375,40 @@ static __always_inline struct step create_to_backend(struct __sk_buff *skb, stru
 	return (struct step){ NEXT_CREATE, verdict };
 }
 
-/* The flow is there but for its second entry: it stays with its backend. */
-static __always_inline bool create_keep(struct __sk_buff *skb, struct choice *choice, const struct work *work)
+/* The flow is there but for its second entry: it stays with its backend. At XDP there is nothing of the flow. */
+static __always_inline bool create_keep(struct entry_point point, struct choice *choice, const struct work *work)
 {
 	struct flow *flow = found_flow(&work->found);
 	const struct backend *backend;
 
-	if (!work->found.port || !flow || flow_word(flow) != work->found.word)
+	if (point.xdp || !work->found.port || !flow || flow_word(flow) != work->found.word)
 		return false;
 	backend = flow_backend(flow);
-	return forward_backend_usable(skb, flow, backend, &work->packet) &&
+	return forward_backend_usable(point.ctx, flow, backend, &work->packet) &&
 	       backend_choose(choice, flow->backend, backend);
 }
 
-/* The choice is no responder, or one that listens. */
-static __always_inline bool create_listens(struct __sk_buff *skb, const struct choice *choice, __u8 protocol)
+/* The choice is no responder, or one that listens. XDP leaves connections to backends of this node, as that one is, to TC (create_external). */
+static __always_inline bool create_listens(struct entry_point point, const struct choice *choice, __u8 protocol)
 {
-	return !choice_is_responder(choice) || responder_listens(skb, &choice->address, choice->port, protocol);
+	return point.xdp || !choice_is_responder(choice) ||
+	       responder_listens(point.ctx, &choice->address, choice->port, protocol);
 }
 
 /* A connection that goes on finds its backend again, left out or not; not by a turn. */
-static __always_inline int create_how(const struct packet *packet, const struct record *record)
+static __always_inline int create_how(struct entry_point point, const struct packet *packet,
+				      const struct record *record)
 {
-	return opens_connection(packet) ? PICK_NEW | PICK_TRIAL | pick_balance(record) : 0;
+	return opens_connection(packet) ? PICK_NEW | PICK_TRIAL | pick_balance(record) | (point.xdp ? PICK_LOOK : 0)
+					: 0;
 }
 
-static __always_inline bool create_pick(struct __sk_buff *skb, struct choice *choice, const struct side *side,
+static __always_inline bool create_pick(struct entry_point point, struct choice *choice, const struct side *side,
 					const struct work *work, __u32 hash, int how)
 {
 	if (!backend_pick(choice, side, work->service, hash, how | PICK_RESPONDER))
 		return false;
-	return create_listens(skb, choice, work->packet.protocol) ||
+	return create_listens(point, choice, work->packet.protocol) ||
 	       backend_pick(choice, side, work->service, hash, how);
 }
 
@@ -400,55 +422,65 @@ static __always_inline void create_move_affinity(const struct choice *choice, co
 		affinity_move(choice, &work->packet.source, service, last->backend);
 }
 
+/* At XDP the turn is yet to be taken (xdp_create_turn). */
+static __always_inline __u32 create_turn_of(struct entry_point point, __u32 service)
+{
+	if (!point.xdp)
+		return turn_take(service, point.handed->slow.tries);
+	point.handed->slow.tried = turn_look(service);
+	return point.handed->slow.tried;
+}
+
 /* The backend of a new flow, by retry, by what is left of the flow, by affinity, by turn or by Maglev, or VERDICT_DROP_NO_BACKEND. */
-static __always_inline enum verdict create_choose(struct __sk_buff *skb, struct choice *choice, struct work *work,
+static __always_inline enum verdict create_choose(struct entry_point point, struct choice *choice, struct work *work,
 						  const struct record *record, const struct side *side)
 {
-	int affine = AFFINITY_OVER, how = create_how(&work->packet, record);
+	int affine = AFFINITY_OVER, how = create_how(point, &work->packet, record);
 	__u32 hash;
 
-	if (retry_chosen(skb, choice, record->service)) {
+	if (retry_chosen(point, choice, record->service)) {
 		if (record->affinity)
 			create_move_affinity(choice, work, record->service);
-		return handed(skb)->slow.lost & LOST_WAY ? VERDICT_TRANSLATE_UNCARRIED : VERDICT_TRANSLATE_RETRY;
+		return point.handed->slow.lost & LOST_WAY ? VERDICT_TRANSLATE_UNCARRIED : VERDICT_TRANSLATE_RETRY;
 	}
-	if (create_keep(skb, choice, work))
+	if (create_keep(point, choice, work))
 		return create_verdict(work, false);
 	if (record->affinity)
 		affine = affinity_find(choice, record, side, &work->packet.source, how);
-	if (affine == AFFINITY_FOUND && create_listens(skb, choice, work->packet.protocol))
+	if (affine == AFFINITY_FOUND && create_listens(point, choice, work->packet.protocol))
 		return create_verdict(work, true);
 	hash = affine == AFFINITY_OVER ? maglev_hash(&work->packet.source, work->packet.source_port, &record->key)
 				       : maglev_hash_client(&work->packet.source);
 	if (how & PICK_TURN)
-		hash = turn_take(record->service, handed(skb)->slow.tries);
-	if (!create_pick(skb, choice, side, work, hash, how))
+		hash = create_turn_of(point, record->service);
+	if (!create_pick(point, choice, side, work, hash, how))
 		return VERDICT_DROP_NO_BACKEND;
-	if (record->affinity)
+	if (record->affinity && !point.xdp) /* there the flow may not come to be */
 		affinity_remember(choice, &work->packet.source, record->service);
 	return create_verdict(work, false);
 }
 
-static __always_inline struct step create_balance(struct __sk_buff *skb, struct work *work, const struct record *record,
-						  enum side_index side_index)
+static __always_inline struct step create_balance(struct entry_point point, struct work *work,
+						  const struct record *record, enum side_index side_index)
 {
 	struct choice choice = {}; /* kernels before 6.3 want what is handed to a function to be written */
-	enum verdict verdict = create_choose(skb, &choice, work, record, &record->sides[side_index]);
+	enum verdict verdict = create_choose(point, &choice, work, record, &record->sides[side_index]);
 
 	if (verdict != VERDICT_DROP_NO_BACKEND)
-		return create_to_backend(skb, work, record, side_index, &choice, verdict);
+		return create_to_backend(point, work, record, side_index, &choice, verdict);
 	/* Its last backend may have gone since the record was found: the one in force has others. */
-	return handed(skb)->slow.tries ? step_finish(verdict) : step_again(verdict);
+	return point.handed->slow.tries ? step_finish(verdict) : step_again(verdict);
 }
 
-static __always_inline struct step create_by_record(struct __sk_buff *skb, struct work *work,
+static __always_inline struct step create_by_record(struct entry_point point, struct work *work,
 						    const struct record *record, enum side_index side_index)
 {
 	const struct side *side = &record->sides[side_index];
 	enum verdict verdict;
 
 	trace_frontend(record, side_index);
-	verdict = work->found.port || handed(skb)->slow.backend ? VERDICT_CONTINUE : leave(skb, &work->packet);
+	verdict = point.xdp || work->found.port || point.handed->slow.backend ? VERDICT_CONTINUE
+									      : leave(point.ctx, &work->packet);
 	if (verdict != VERDICT_CONTINUE)
 		return step_finish(verdict);
 	work->service = record->service;
@@ -458,7 +490,7 @@ static __always_inline struct step create_by_record(struct __sk_buff *skb, struc
 		return step_finish(reject_verdict(side->reason));
 	if (side->action == ACTION_DROP)
 		return step_finish(VERDICT_DROP_NO_LOCAL_ENDPOINTS);
-	return create_balance(skb, work, record, side_index);
+	return create_balance(point, work, record, side_index);
 }
 
 /* Passes a direct connection to a server. It gets an entry where its client can also reach the server by a frontend, so that the two use
@@ -486,17 +518,21 @@ static __always_inline struct step create_unknown(struct work *work)
 	return verdict == VERDICT_CONTINUE ? create_direct(work) : step_finish(verdict);
 }
 
+/* Makes the flow that work->in describes. NEXT_TRANSLATE: it is there. */
+static __always_inline struct step create_new(struct entry_point point, struct work *work, enum verdict verdict)
+{
+	/* read again behind the barrier: the verifier has forgotten it by then, and goes through the insertion once */
+	point.handed->slow.verdict = verdict;
+	asm volatile("" ::: "memory");
+	return create_made(work, create_flow(point, work), point.handed->slow.verdict);
+}
+
 /* NEXT_TRANSLATE: work->in has the flow. */
 static __always_inline struct step forward_create(struct __sk_buff *skb, struct work *work, enum side_index side)
 {
 	const struct record *record = frontend_of(&work->packet);
 	bool service = record && !(record->flags & RECORD_ADDRESS);
-	struct step step = service ? create_by_record(skb, work, record, side) : create_unknown(work);
+	struct step step = service ? create_by_record(point_tc(skb), work, record, side) : create_unknown(work);
 
-	if (step.next != NEXT_CREATE)
-		return step;
-	/* read again behind the barrier: the verifier has forgotten it by then, and goes through the insertion once */
-	handed(skb)->slow.verdict = step.verdict;
-	asm volatile("" ::: "memory");
-	return create_made(work, create_flow(skb, work), handed(skb)->slow.verdict);
+	return step.next == NEXT_CREATE ? create_new(point_tc(skb), work, step.verdict) : step;
 }

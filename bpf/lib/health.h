@@ -32,8 +32,9 @@ static __always_inline __u32 health_age(__u32 time, __u32 now)
 	return age > -jiffies_per_second ? 0 : age;
 }
 
-/* New connections are to pass over this backend. tries: one may go there once its time is over, and this one does if the answer is no. */
-static __always_inline bool health_out(__u32 id, __u16 generation, bool tries)
+/* New connections are to pass over this backend. tries: one may go there once its time is over, and this one does if the answer is no; looks: it
+ * would, and may be another's yet. */
+static __always_inline bool health_out(__u32 id, __u16 generation, bool tries, bool looks)
 {
 	struct backend_health *health = health_get(id);
 	__u64 until, now;
@@ -46,7 +47,7 @@ static __always_inline bool health_out(__u32 id, __u16 generation, bool tries)
 	now = bpf_ktime_get_boot_ns();
 	if ((__s64)(now - until) < 0 || !tries)
 		return true;
-	return !trace_on && __sync_val_compare_and_swap(&health->until, until, now + HEALTH_TRIAL) != until;
+	return !trace_on && !looks && __sync_val_compare_and_swap(&health->until, until, now + HEALTH_TRIAL) != until;
 }
 
 /* The backend has answered a connection no longer ago than age, in jiffies; 0 is never, as just after a start jiffies are about to wrap. */

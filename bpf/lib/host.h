@@ -241,9 +241,7 @@ static __always_inline struct step host_steer(struct __sk_buff *skb, struct work
 	if (!host_describe(skb, work))
 		return host_fails(verdict, VERDICT_DROP_NO_SOURCE);
 	host_begin();
-	handed(skb)->slow.verdict = verdict;
-	asm volatile("" ::: "memory"); /* as in forward_create */
-	step = create_made(work, create_flow(skb, work), handed(skb)->slow.verdict);
+	step = create_new(point_tc(skb), work, verdict);
 	if (step.next == NEXT_FINISH)
 		return host_fails(verdict, step.verdict);
 	if (step.next != NEXT_TRANSLATE)

@@ -30,6 +30,7 @@ int from_net_fast(struct __sk_buff *skb);
 int tunnel_opened(struct __sk_buff *skb);
 int xdp_tunnel_out(struct xdp_md *ctx);
 int xdp_tunnel_in(struct xdp_md *ctx);
+int xdp_create(struct xdp_md *ctx);
 int host_out(struct __sk_buff *skb);
 int from_pod_reply(struct __sk_buff *skb);
 
@@ -212,6 +213,13 @@ struct {
 	__type(value, struct xdp_work);
 	__uint(max_entries, 1);
 } xdp_works SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct xdp_neighbour);
+	__uint(max_entries, XDP_NEIGHBOURS);
+} xdp_neighbours SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -448,5 +456,6 @@ struct {
 	.values = {
 		[XDP_PROGRAM_TUNNEL_OUT] = (void *)&xdp_tunnel_out,
 		[XDP_PROGRAM_TUNNEL_IN] = (void *)&xdp_tunnel_in,
+		[XDP_PROGRAM_CREATE] = (void *)&xdp_create,
 	},
 };

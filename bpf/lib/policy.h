@@ -182,6 +182,7 @@ enum pick {
 	PICK_TRIAL = 4,     /* whose answer will be seen: it may try one whose time is over */
 	PICK_TURN = 8,      /* by a number from turn_take in the place of a hash */
 	PICK_LOAD = 16,     /* the less loaded one of two */
+	PICK_LOOK = 32,     /* at XDP: TC may have to choose again, and a trial is its */
 };
 
 /* A backend as a flow will remember it. */
@@ -262,7 +263,7 @@ __noinline int backend_of_slot(__u32 slot, __u32 service)
 	const struct backend *backend = backend_get(id);
 
 	if (!backend || backend->service != service || !backend_serves_always(backend) ||
-	    health_out(id, backend->generation, false))
+	    health_out(id, backend->generation, false, false))
 		return 0;
 	return id;
 }
@@ -298,7 +299,9 @@ __noinline int backend_probe(__u32 slot, __u32 service, int how)
 	if (!backend || backend->service != service ||
 	    !(how & PICK_RESPONDER ? backend_serving(backend) : backend_serves_always(backend)))
 		return 0;
-	return how & PICK_NEW && health_out(id, backend->generation, how & PICK_TRIAL) ? id | PROBE_OUT : id;
+	if (how & PICK_NEW && health_out(id, backend->generation, how & PICK_TRIAL, how & PICK_LOOK))
+		return id | PROBE_OUT;
+	return id;
 }
 
 /* How new connections of the frontend are balanced. A trace takes no turn: it shows one of the backends that a connection may get. */
@@ -319,6 +322,21 @@ static __always_inline __u32 turn_take(__u32 service, bool again)
 	if (!turn)
 		return 0;
 	return again ? *(volatile __u32 *)turn - 1 : __sync_fetch_and_add(turn, 1);
+}
+
+/* The number that the next new connection gets, until turn_move takes it. */
+static __always_inline __u32 turn_look(__u32 service)
+{
+	return turn_take(service, true) + 1;
+}
+
+/* Takes it, or gives it back. 0: another connection has taken one. A function of its own for the sake of the stack. */
+__noinline int turn_move(__u32 service, __u32 from, __u32 to)
+{
+	__u32 index = service & (TURNS - 1);
+	__u32 *turn = bpf_map_lookup_elem(&turns, &index);
+
+	return !turn || __sync_val_compare_and_swap(turn, from, to) == from;
 }
 
 /* Id of a backend of the tier, 0: none. out: gets the first choice where all that were looked at are left out. A function of its own so that
@@ -443,7 +461,7 @@ __noinline int affinity_find(struct choice *choice, const struct record *record,
 		return AFFINITY_NONE;
 	if (!(backend->member & side->member) || !backend_serving(backend))
 		return AFFINITY_NONE;
-	if (how & PICK_NEW && health_out(value->backend, value->generation, how & PICK_TRIAL))
+	if (how & PICK_NEW && health_out(value->backend, value->generation, how & PICK_TRIAL, how & PICK_LOOK))
 		return AFFINITY_NONE;
 	value->touched = now;
 	return backend_choose(choice, value->backend, backend) ? AFFINITY_FOUND : AFFINITY_NONE;

@@ -103,7 +103,7 @@ static __always_inline __u32 retry_worth(const struct retry *retry, __u32 id)
 	if (!backend || id == retry->last || tried_has(retry->tried, id) || backend->service != retry->service ||
 	    !backend_serves_always(backend))
 		return 0;
-	if (health_out(id, backend->generation, false))
+	if (health_out(id, backend->generation, false, false))
 		return id | RETRY_OUT;
 	return id | (retry->node && backend->node == retry->node ? RETRY_SAME_NODE : RETRY_BEST);
 }
@@ -270,9 +270,9 @@ static __always_inline bool retry_choose(struct __sk_buff *skb, const struct pac
 }
 
 /* The backend that retry_choose found, or that another node does not know (tunnel_turn). */
-static __always_inline bool retry_chosen(struct __sk_buff *skb, struct choice *choice, __u32 service)
+static __always_inline bool retry_chosen(struct entry_point point, struct choice *choice, __u32 service)
 {
-	__u32 id = handed(skb)->slow.backend;
+	__u32 id = point.handed->slow.backend;
 	const struct backend *backend = backend_get(id);
 
 	if (!id || !backend || backend->service != service || !backend_serves_always(backend))

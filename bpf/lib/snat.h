@@ -60,9 +60,10 @@ static __always_inline int snat_by_route(const struct settings *settings, const 
 	return snat_found(index);
 }
 
-/* Index in sources; 0: the server is on this node after all; below 0: a verdict, negative. A function of its own so that
- * the verifier goes through it once. */
-__noinline int snat_source(struct __sk_buff *skb, const struct packet *packet, const struct address *server)
+/* Index in sources; 0: the server is on this node after all; below 0: a verdict, negative. ctx: of the program, ifindex: of the device that
+ * the packet came by. */
+static __always_inline int snat_source_of(void *ctx, __u32 ifindex, const struct packet *packet,
+					  const struct address *server)
 {
 	const struct settings *settings = settings_get();
 	struct bpf_fib_lookup fib = {};
@@ -72,14 +73,25 @@ __noinline int snat_source(struct __sk_buff *skb, const struct packet *packet, c
 		return -VERDICT_DROP_NO_SOURCE;
 	if (!route_lookup)
 		return snat_found(snat_index(settings, packet->family == 4 ? &settings->node4 : &settings->node6));
-	fib_describe(&fib, skb->ifindex, packet, &packet->source, server, 0);
-	answer = bpf_fib_lookup(skb, &fib, sizeof(fib), fib_source ? BPF_FIB_LOOKUP_SRC : 0);
+	fib_describe(&fib, ifindex, packet, &packet->source, server, 0);
+	answer = bpf_fib_lookup(ctx, &fib, sizeof(fib), fib_source ? BPF_FIB_LOOKUP_SRC : 0);
 	if (fib_found(answer))
 		return snat_by_route(settings, &fib, packet->family);
 	/* The kernel does not tell its own addresses from those that it has no route to: the stack knows, and answers. */
 	if (answer == BPF_FIB_LKUP_RET_NOT_FWDED || snat_index(settings, server))
 		return 0;
 	return -fib_verdict(answer);
+}
+
+/* Functions of their own so that the verifier goes through them once. */
+__noinline int snat_source(struct __sk_buff *skb, const struct packet *packet, const struct address *server)
+{
+	return snat_source_of(skb, skb->ifindex, packet, server);
+}
+
+__noinline int snat_source_xdp(struct xdp_md *ctx, const struct packet *packet, const struct address *server)
+{
+	return snat_source_of(ctx, ctx->ingress_ifindex, packet, server);
 }
 
 /* The port that the server sees. */
@@ -262,10 +274,9 @@ static __always_inline __u32 snat_candidates(const struct settings *settings)
 #define TCP_STATE_SYN_SENT 2
 
 /* opening: only a socket that waits for the answer to its SYN. */
-static __always_inline bool snat_socket_tcp(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 size,
-					    bool opening)
+static __always_inline bool snat_socket_tcp(void *ctx, struct bpf_sock_tuple *tuple, __u32 size, bool opening)
 {
-	struct bpf_sock *sk = bpf_skc_lookup_tcp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
+	struct bpf_sock *sk = bpf_skc_lookup_tcp(ctx, tuple, size, BPF_F_CURRENT_NETNS, 0);
 	bool has;
 
 	if (!sk)
@@ -275,23 +286,23 @@ static __always_inline bool snat_socket_tcp(struct __sk_buff *skb, struct bpf_so
 	return has;
 }
 
-static __always_inline bool snat_socket(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 size, __u8 protocol,
+static __always_inline bool snat_socket(void *ctx, struct bpf_sock_tuple *tuple, __u32 size, __u8 protocol,
 					bool opening)
 {
 	struct bpf_sock *sk;
 
 	if (protocol != IPPROTO_UDP)
-		return snat_socket_tcp(skb, tuple, size, opening);
-	sk = bpf_sk_lookup_udp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
+		return snat_socket_tcp(ctx, tuple, size, opening);
+	sk = bpf_sk_lookup_udp(ctx, tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!sk)
 		return false;
 	bpf_sk_release(sk);
 	return true;
 }
 
-/* Not 0: a socket of the host would get this packet: it is connected from there to this server, or takes what comes there from anybody;
- * opening not 0: it waits for the answer to its SYN. A function of its own for the sake of the stack. */
-__noinline int snat_socket_has(struct __sk_buff *skb, const struct ends *ends, __u32 opening)
+/* A socket of the host would get this packet: it is connected from there to this server, or takes what comes there from anybody; opening: it
+ * waits for the answer to its SYN. */
+static __always_inline bool snat_socket_of(void *ctx, const struct ends *ends, bool opening)
 {
 	struct bpf_sock_tuple tuple = {};
 
@@ -302,13 +313,24 @@ __noinline int snat_socket_has(struct __sk_buff *skb, const struct ends *ends, _
 		tuple.ipv4.daddr = address_to4(&ends->destination);
 		tuple.ipv4.sport = ends->source_port;
 		tuple.ipv4.dport = ends->destination_port;
-		return snat_socket(skb, &tuple, sizeof(tuple.ipv4), ends->protocol, opening);
+		return snat_socket(ctx, &tuple, sizeof(tuple.ipv4), ends->protocol, opening);
 	}
 	__builtin_memcpy(tuple.ipv6.saddr, &ends->source, sizeof(tuple.ipv6.saddr));
 	__builtin_memcpy(tuple.ipv6.daddr, &ends->destination, sizeof(tuple.ipv6.daddr));
 	tuple.ipv6.sport = ends->source_port;
 	tuple.ipv6.dport = ends->destination_port;
-	return snat_socket(skb, &tuple, sizeof(tuple.ipv6), ends->protocol, opening);
+	return snat_socket(ctx, &tuple, sizeof(tuple.ipv6), ends->protocol, opening);
+}
+
+/* Functions of their own for the sake of the stack. */
+__noinline int snat_socket_has(struct __sk_buff *skb, const struct ends *ends, __u32 opening)
+{
+	return snat_socket_of(skb, ends, opening);
+}
+
+__noinline int snat_socket_has_xdp(struct xdp_md *ctx, const struct ends *ends)
+{
+	return snat_socket_of(ctx, ends, false);
 }
 
 /* Not 0: the address and port is a frontend's, as a NodePort is. A function of its own for the sake of the stack. */
@@ -324,8 +346,18 @@ __noinline int snat_frontend_has(const struct ends *ends)
 	return frontend_number(&key);
 }
 
+/* A server's answer to the source port of its flow. */
+static __always_inline void snat_answer(struct ends *ends, const struct settings *settings, const struct insertion *in)
+{
+	ends->source = in->to.destination;
+	ends->source_port = in->to.destination_port;
+	ends->destination = *snat_address(settings, &in->flow);
+	ends->destination_port = in->flow.twin_port;
+	ends->protocol = in->flow.protocol;
+}
+
 /* Not 0: what this server answers to the port is somebody else's: a frontend's, a socket's of the host, or of a connection that the host
- * translates. A function of its own for the sake of the stack. */
+ * translates. A function of its own for the sake of the stack, as the next one. */
 __noinline int snat_is_anothers(struct __sk_buff *skb, const struct insertion *in)
 {
 	const struct settings *settings = settings_get();
@@ -333,13 +365,21 @@ __noinline int snat_is_anothers(struct __sk_buff *skb, const struct insertion *i
 
 	if (!settings || !in)
 		return false;
-	ends.source = in->to.destination;
-	ends.source_port = in->to.destination_port;
-	ends.destination = *snat_address(settings, &in->flow);
-	ends.destination_port = in->flow.twin_port;
-	ends.protocol = in->flow.protocol;
+	snat_answer(&ends, settings, in);
 	return snat_frontend_has(&ends) || snat_socket_has(skb, &ends, false) ||
 	       (settings->yield && conntrack_knows(skb, &ends));
+}
+
+/* The same where the host translates no connections. */
+__noinline int snat_is_anothers_xdp(struct xdp_md *ctx, const struct insertion *in)
+{
+	const struct settings *settings = settings_get();
+	struct ends ends = {};
+
+	if (!settings || !in)
+		return false;
+	snat_answer(&ends, settings, in);
+	return snat_frontend_has(&ends) || snat_socket_has_xdp(ctx, &ends);
 }
 
 /* Puts a port into in that is better than what is there. True: no other can be. */
@@ -411,9 +451,10 @@ static __always_inline int snat_least(const struct settings *settings, __u32 can
 }
 
 /* INSERT_DONE: work->in has a port to try. INSERT_PORT: none in this run, the next one goes on from where it ended. */
-static __always_inline enum insert create_snat_port(struct __sk_buff *skb, struct work *work)
+static __always_inline enum insert create_snat_port(struct entry_point point, struct work *work)
 {
-	__u32 next = handed(skb)->slow.snat_next;
+	struct handed *handed = point.handed;
+	__u32 next = handed->slow.snat_next;
 	__u32 again;
 	int candidate;
 
@@ -424,13 +465,13 @@ static __always_inline enum insert create_snat_port(struct __sk_buff *skb, struc
 	next = next ? next - 1 : 0;
 	candidate = snat_find_port(&work->in, next, snat_least(work->settings, next, again));
 	if (candidate >= 0)
-		handed(skb)->slow.snat_next = again | (candidate + 1);
+		handed->slow.snat_next = again | (candidate + 1);
 	else if (candidate == -2)
-		handed(skb)->slow.snat_next = again | snat_next_run(next);
+		handed->slow.snat_next = again | snat_next_run(next);
 	else if (again)
 		return INSERT_EXHAUSTED;
 	else
-		handed(skb)->slow.snat_next = SNAT_HELD_TOO;
+		handed->slow.snat_next = SNAT_HELD_TOO;
 	return candidate >= 0 ? INSERT_DONE : INSERT_PORT;
 }
 
@@ -447,19 +488,31 @@ static __always_inline void create_routed(const struct settings *settings, const
 		__sync_fetch_and_or(settings_modes(own), ROUTED_HERE << MODES_ROUTED_SHIFT);
 }
 
-/* A client off the node: a backend on another one sees an address of this node, one that is here the client's own. */
-static __always_inline enum verdict create_external(struct __sk_buff *skb, struct work *work,
+/* As snat_source. */
+static __always_inline int create_snat_source(struct entry_point point, const struct packet *packet,
+					      const struct choice *choice)
+{
+	if (backend_is_local(choice->backend))
+		return 0;
+	return point.xdp ? snat_source_xdp(point.ctx, packet, &choice->address)
+			 : snat_source(point.ctx, packet, &choice->address);
+}
+
+/* A client off the node: a backend on another one sees an address of this node, one that is here the client's own: that is TC's. */
+static __always_inline enum verdict create_external(struct entry_point point, struct work *work,
 						    const struct record *record, const struct choice *choice)
 {
 	struct flow *flow = &work->in.flow;
 	int source;
 
-	flow->flags = tunnel_way(skb, &work->packet, record, choice);
+	flow->flags = tunnel_way(point, &work->packet, record, choice);
 	if (flow->flags)
 		return VERDICT_CONTINUE;
-	source = backend_is_local(choice->backend) ? 0 : snat_source(skb, &work->packet, &choice->address);
+	source = create_snat_source(point, &work->packet, choice);
 	if (source < 0)
 		return -source;
+	if (!source && point.xdp)
+		return VERDICT_PASS_NOT_SERVICE;
 	if (!source)
 		create_routed(work->settings, record);
 	if (source > 0 && flow->protocol == IPPROTO_SCTP)

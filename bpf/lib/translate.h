@@ -108,6 +108,30 @@ static __always_inline void forward_judge(struct __sk_buff *skb, struct found *f
 		       (found->lost ? tried_count(flow_tried(flow)) > 0 : forward_has_waited(flow));
 }
 
+/* The entry of a client's packet where its address and port say, below 0: there is none. */
+static __always_inline int forward_search(struct flow_query *query, const struct packet *packet,
+					  const struct settings *settings)
+{
+	flow_ends_forward(&query->ends, packet);
+	query->kind = QUERY_FORWARD;
+	query->blocks = FLOW_BLOCKS_OWN;
+	query->hash = flow_ends_hash(&query->ends, settings->seed);
+	return flow_search(query);
+}
+
+/* Nothing was found. */
+static __always_inline void found_nothing(struct found *found)
+{
+	found->at = FLOW_NONE;
+	found->usable = 0;
+	found->lost = 0;
+	found->spilled = 0;
+	found->retry = 0;
+	found->gone = 0;
+	found->asks = 0;
+	found->port = 0;
+}
+
 /* Not 0: found tells. query is room for the search, that of the caller for the sake of the stack. A function of its own so that the
  * verifier goes through it once. */
 __noinline int forward_find(struct __sk_buff *skb, struct found *found, const struct packet *packet,
@@ -119,19 +143,8 @@ __noinline int forward_find(struct __sk_buff *skb, struct found *found, const st
 
 	if (!settings || !found || !packet || !query)
 		return false;
-	flow_ends_forward(&query->ends, packet);
-	query->kind = QUERY_FORWARD;
-	query->blocks = FLOW_BLOCKS_OWN;
-	query->hash = flow_ends_hash(&query->ends, settings->seed);
-	found->at = FLOW_NONE;
-	found->usable = 0;
-	found->lost = 0;
-	found->spilled = 0;
-	found->retry = 0;
-	found->gone = 0;
-	found->asks = 0;
-	found->port = 0;
-	at = flow_search(query);
+	found_nothing(found);
+	at = forward_search(query, packet, settings);
 	if (at < 0 && flow_any_spilled()) {
 		query->hash = flow_ends_pair_hash(&query->ends, settings->seed);
 		query->blocks = FLOW_BLOCKS_PAIR;

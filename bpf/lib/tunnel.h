@@ -180,22 +180,34 @@ static __always_inline bool tunnel_describe_to(struct bpf_fib_lookup *fib, __u32
 
 #define TUNNEL_LENGTH_ANY 0xffff /* longer than any MTU: the answer to such a packet names it */
 
-/* How large a packet of the family may be that goes to the node, 0: not known. A function of its own for the sake of the stack. */
-__noinline int tunnel_room(struct __sk_buff *skb, __u32 number, __u32 family)
+/* How large a packet of the family may be that goes to the node, 0: not known. ctx: of the program, ifindex: of the device that the packet came
+ * by. */
+static __always_inline int tunnel_room_of(void *ctx, __u32 ifindex, __u32 number, __u32 family)
 {
 	const struct tunnel_end *tunnel = tunnel_get();
 	const struct tunnel_node *node = tunnel_node_get(number);
 	__u8 outer = tunnel_outer(number, family);
-	struct bpf_fib_lookup fib = { .ifindex = skb->ifindex };
+	struct bpf_fib_lookup fib = { .ifindex = ifindex };
 	__u32 headers;
 
 	if (!tunnel || !node || !outer)
 		return 0;
 	tunnel_describe_way(&fib, tunnel, node, outer, TUNNEL_LENGTH_ANY);
 	headers = tunnel_headers_size(outer, tunnel->cookie);
-	if (bpf_fib_lookup(skb, &fib, sizeof(fib), 0) != BPF_FIB_LKUP_RET_FRAG_NEEDED || fib.mtu_result < headers)
+	if (bpf_fib_lookup(ctx, &fib, sizeof(fib), 0) != BPF_FIB_LKUP_RET_FRAG_NEEDED || fib.mtu_result < headers)
 		return 0;
 	return fib.mtu_result - headers;
+}
+
+/* Functions of their own for the sake of the stack. */
+__noinline int tunnel_room(struct __sk_buff *skb, __u32 number, __u32 family)
+{
+	return tunnel_room_of(skb, skb->ifindex, number, family);
+}
+
+__noinline int tunnel_room_xdp(struct xdp_md *ctx, __u32 number, __u32 family)
+{
+	return tunnel_room_of(ctx, ctx->ingress_ifindex, number, family);
 }
 
 #define TCP_OPTIONS_MAX 40
@@ -270,8 +282,8 @@ static __always_inline bool tunnel_is_plain(const struct packet *packet)
 	       (packet->protocol == IPPROTO_TCP || packet->protocol == IPPROTO_UDP);
 }
 
-/* The flags of a flow through the tunnel to the backend's node, 0: it takes no packets. A function of its own for the sake of the stack. */
-__noinline int tunnel_takes(struct __sk_buff *skb, __u32 backend, __u32 family)
+/* The flags of a flow through the tunnel to the backend's node, 0: it takes no packets. */
+static __always_inline int tunnel_takes_of(struct entry_point point, __u32 backend, __u32 family)
 {
 	const struct backend *to = backend_get(backend);
 	const struct tunnel_node *node;
@@ -282,24 +294,36 @@ __noinline int tunnel_takes(struct __sk_buff *skb, __u32 backend, __u32 family)
 	node = tunnel_node_get(to->node);
 	if (!node || !node->carries)
 		return 0;
-	room = tunnel_room(skb, to->node, family);
+	room = point.xdp ? tunnel_room_xdp(point.ctx, to->node, family) : tunnel_room(point.ctx, to->node, family);
 	if (family == 4 ? !room : room < TUNNEL_MTU_LEAST6 + tunnel_option_size(6))
 		return 0;
 	return node->direct ? FLOW_CARRY | FLOW_DSR : FLOW_CARRY;
 }
 
+/* Functions of their own for the sake of the stack. */
+__noinline int tunnel_takes(struct __sk_buff *skb, __u32 backend, __u32 family)
+{
+	return tunnel_takes_of(point_tc(skb), backend, family);
+}
+
+__noinline int tunnel_takes_xdp(struct xdp_md *ctx, __u32 backend, __u32 family)
+{
+	return tunnel_takes_of((struct entry_point){ .ctx = ctx, .xdp = true }, backend, family);
+}
+
 /* The flags of a new flow whose packets take the tunnel, 0: they do not. */
-static __always_inline __u8 tunnel_way(struct __sk_buff *skb, const struct packet *packet, const struct record *record,
-				       const struct choice *choice)
+static __always_inline __u8 tunnel_way(struct entry_point point, const struct packet *packet,
+				       const struct record *record, const struct choice *choice)
 {
 	__u8 wanted = record->flags & RECORD_DSR ? FLOW_CARRY | FLOW_DSR : FLOW_CARRY;
 
 	if (!tunnel_there || !link_header || !(record->flags & RECORD_CARRY) || !tunnel_is_plain(packet) ||
-	    handed(skb)->slow.lost & LOST_WAY ||
+	    point.handed->slow.lost & LOST_WAY ||
 	    address_equal(&choice->address, &packet->source) || /* a pod that reaches itself by another node */
 	    tunnel_node_at(&packet->source))                    /* its own node would take it for forged */
 		return 0;
-	return tunnel_takes(skb, choice->backend, packet->family) & wanted;
+	return wanted & (point.xdp ? tunnel_takes_xdp(point.ctx, choice->backend, packet->family)
+				   : tunnel_takes(point.ctx, choice->backend, packet->family));
 }
 
 /* Who may send to a node's tunnel: nodes, and no pod and no Service in their name. */

@@ -453,11 +453,7 @@ static __always_inline struct step tunnel_create(struct __sk_buff *skb, struct w
 	if (!record || record->flags & RECORD_ADDRESS)
 		return tunnel_unknown(&work->packet, in);
 	step = tunnel_describe(skb, work, record, in);
-	if (step.next != NEXT_CREATE)
-		return step;
-	handed(skb)->slow.verdict = step.verdict; /* as in forward_create */
-	asm volatile("" ::: "memory");
-	return create_made(work, create_flow(skb, work), handed(skb)->slow.verdict);
+	return step.next == NEXT_CREATE ? create_new(point_tc(skb), work, step.verdict) : step;
 }
 
 /* The flow is to a backend of this node, and to the one that the other node has chosen where the connection is new. */

@@ -723,7 +723,16 @@ struct xdp_way {
 };
 _Static_assert(sizeof(struct xdp_way) == 48, "layout is shared");
 
-/* Room for what the programs of the tunnel at XDP know of a packet (struct xdp_carriage), for the sake of the stack. */
+#define XDP_NEIGHBOURS     1024 /* a power of two */
+#define XDP_NEIGHBOUR_WAYS 4    /* in which the same one may be: side by side */
+
+/* A neighbour that new connections went to, by the device and its address. Of all zeroes: none. */
+struct xdp_neighbour {
+	__u32 key;  /* hash of both */
+	__u32 when; /* jiffies (low 32 bits) when one last went by TC */
+};
+
+/* Room for what the other programs at XDP know of a packet (struct xdp_carriage, struct xdp_creation), for the sake of the stack. */
 struct xdp_work {
 	__u64 words[48];
 };
@@ -877,6 +886,7 @@ enum program {
 enum xdp_program {
 	XDP_PROGRAM_TUNNEL_OUT = 0, /* client packets into the tunnel */
 	XDP_PROGRAM_TUNNEL_IN,      /* what other nodes sent, out of it */
+	XDP_PROGRAM_CREATE,         /* client packets that open a connection */
 	XDP_PROGRAM_MAX,
 };
 

@@ -22,7 +22,7 @@ struct handed_slow {
 	__u8 lost;       /* LOST_: what is wrong with the flow that there was */
 	__u32 snat_next; /* number of the next port that SNAT tries, and one; 0: none was tried */
 	__u32 backend;   /* id, not 0: the flow goes there (retry_choose) */
-	__u32 tried;     /* then: the others, as in seen of the flow */
+	__u32 tried;     /* then: the others, as in seen of the flow; at XDP the connection's turn, if it takes one */
 	__u32 verdict; /* of the flow that is being made. Here the verifier forgets it, and goes through what follows once for all of them */
 };
 _Static_assert(sizeof(struct handed_slow) <= sizeof(((struct __sk_buff *)0)->cb), "fits skb->cb");
@@ -114,6 +114,18 @@ struct handed {
 static __always_inline struct handed *handed(struct __sk_buff *skb)
 {
 	return (struct handed *)skb;
+}
+
+/* The program that a step runs in, at TC or at XDP: such a step has one source, and two entry points. */
+struct entry_point {
+	void *ctx;             /* struct __sk_buff, or struct xdp_md */
+	struct handed *handed; /* at XDP in memory of its own */
+	bool xdp;              /* a constant at each entry point */
+};
+
+static __always_inline struct entry_point point_tc(struct __sk_buff *skb)
+{
+	return (struct entry_point){ skb, handed(skb), false };
 }
 
 /* What became of a search in the flow table. No pointers: it is handed to functions that the verifier knows apart. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* from_net at XDP, in front of the host's stack and of TC: packets of connections that only go on, both ways, through SNAT here and through the
- * tunnel in xdp_tunnel.h; what is refused without an answer; and what another node sent through the tunnel for TC (opened.h). Everything else
- * passes untouched: from_net at TC sees it as if there were no program here. So a packet is taken here only where all is known before anything is written, and
- * where it teaches the flow nothing but that a packet came. */
+ * tunnel in xdp_tunnel.h; those that open such a connection (xdp_create.h); what is refused without an answer; and what another node sent through
+ * the tunnel for TC (opened.h). Everything else passes untouched: from_net at TC sees it as if there were no program here. So a packet is taken here
+ * only where all is known before anything is written, and where it teaches a flow that is there nothing but that a packet came. */
 #pragma once
 
 #include "fast.h"
@@ -276,9 +276,10 @@ static __always_inline int xdp_reply(const struct xdp_frame *frame, const struct
 	return xdp_translate(frame, packet, headers, flow, step, VERDICT_TRANSLATE_REPLY);
 }
 
-/* Why a packet that opens a connection is dropped, with the id of the service port; VERDICT_CONTINUE: it is not, or is answered. As
- * create_by_record and create_unknown decide. A function of its own so that the verifier goes through it once. */
-__noinline int xdp_refusal(const struct packet *packet, __u32 *service)
+/* What becomes of a packet that opens a connection, with the id of the service port: why it is dropped, VERDICT_TRANSLATE_BALANCE, or
+ * VERDICT_CONTINUE where it is answered, or nobody's. As create_by_record and create_unknown decide. A function of its own so that the verifier
+ * goes through it once. */
+__noinline int xdp_judge(const struct packet *packet, __u32 *service)
 {
 	const struct record *record;
 
@@ -293,22 +294,21 @@ __noinline int xdp_refusal(const struct packet *packet, __u32 *service)
 	*service = record->service;
 	if (!source_allowed(record, &packet->source))
 		return VERDICT_DROP_SOURCE_RANGE;
-	return record->sides[SIDE_EXTERNAL].action == ACTION_DROP ? VERDICT_DROP_NO_LOCAL_ENDPOINTS : VERDICT_CONTINUE;
+	switch (record->sides[SIDE_EXTERNAL].action) {
+	case ACTION_DROP:
+		return VERDICT_DROP_NO_LOCAL_ENDPOINTS;
+	case ACTION_BALANCE:
+		return VERDICT_TRANSLATE_BALANCE;
+	default:
+		return VERDICT_CONTINUE;
+	}
 }
 
-/* A packet that has no flow. One whose flow may be elsewhere, or that may be of the kernel's NAT, is TC's. */
-static __always_inline int xdp_new(const struct xdp_frame *frame, const struct packet *packet,
-				   const struct settings *settings)
+static __always_inline int xdp_drop(const struct xdp_frame *frame, const struct packet *packet, __u32 service,
+				    enum verdict verdict)
 {
-	__u32 service = 0;
-	enum verdict verdict;
 	struct event *event;
 
-	if (!opens_connection(packet) || settings->yield || settings->draining || flow_any_spilled())
-		return XDP_PASS;
-	verdict = xdp_refusal(packet, &service);
-	if (verdict == VERDICT_CONTINUE)
-		return XDP_PASS;
 	if (service)
 		count_refused(service, verdict);
 	event = event_begin(verdict);
@@ -321,6 +321,12 @@ static __always_inline int xdp_new(const struct xdp_frame *frame, const struct p
 	return XDP_DROP;
 }
 
+/* The packet opens a connection, whose flow, if it has one, is nowhere but where its client says, and is not the kernel's NAT's. */
+static __always_inline bool xdp_opens_flow(const struct packet *packet, const struct settings *settings)
+{
+	return opens_connection(packet) && !settings->yield && !settings->draining && !flow_any_spilled();
+}
+
 /* packet: parsed, its family a constant here. */
 static __always_inline int xdp_decide(const struct xdp_frame *frame, const struct packet *packet,
 				      const struct headers *headers)
@@ -329,6 +335,7 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 	struct flow_query query = {};
 	struct xdp_step step = { .epoch = frame->device->epoch };
 	struct flow_ends ends;
+	enum verdict verdict = VERDICT_CONTINUE;
 	struct flow *flow;
 	__u32 service = 0;
 	__u32 known;
@@ -348,14 +355,18 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 	}
 	if (!(known & KNOWN_FRONTEND) && (known || !service_cidr_has(&packet->destination)))
 		return XDP_PASS;
-	/* only to be dropped here does a SYN have its flow looked for */
-	if (packet->tcp_flags & TCP_SYN && xdp_refusal(packet, &service) == VERDICT_CONTINUE)
-		return XDP_PASS;
 	flow_ends_forward(&ends, packet);
 	flow = fast_find_number(&query, &ends, settings, QUERY_FORWARD, &step.at);
 	step.word = query.word;
-	if (!flow)
-		return xdp_new(frame, packet, settings);
+	if (!flow) {
+		if (xdp_opens_flow(packet, settings))
+			verdict = xdp_judge(packet, &service);
+		if (verdict_is_drop(verdict))
+			return xdp_drop(frame, packet, service, verdict);
+		if (verdict == VERDICT_TRANSLATE_BALANCE)
+			bpf_tail_call(frame->ctx, &xdp_programs, XDP_PROGRAM_CREATE);
+		return XDP_PASS;
+	}
 	if (tunnel_there && flow->flags & FLOW_CARRY) {
 		bpf_tail_call(frame->ctx, &xdp_programs, XDP_PROGRAM_TUNNEL_OUT);
 		return XDP_PASS; /* to some verifiers nothing is known of the frame any more */

@@ -64,6 +64,26 @@ static __always_inline bool xdp_fits(const struct packet *packet, __u32 size, co
 
 /* A client's packet: wrap_packet for one of a connection that goes on. */
 
+/* What the packet in wrap, whose class that says, gets in front of it as one of the flow to the node. False: there is no way. */
+static __always_inline bool xdp_wrap_describe(struct xdp_carriage *carriage, const struct flow *flow, __u16 number)
+{
+	struct wrap *wrap = &carriage->wrap;
+	const struct packet *packet = &wrap->route.packet;
+	const struct tunnel_node *node = tunnel_node_get(number);
+	const struct tunnel_end *tunnel = tunnel_get();
+
+	if (!node || !tunnel || !tunnel->port)
+		return false;
+	carriage->step.node = number;
+	carriage->step.backend = flow->backend;
+	wrap->kind = wrap_kind(tail_kind(flow, packet), node);
+	wrap->family = tunnel_family(tunnel, node, packet->family);
+	wrap->cookie = tunnel->cookie;
+	wrap->option = tunnel_option_size(packet->family);
+	wrap->length = packet->l4 - ETH_HLEN + packet->l4_length;
+	return wrap->family;
+}
+
 /* The node that the flow of the packet in wrap goes to. NULL: that is TC's to find out. */
 static __always_inline const struct tunnel_node *xdp_wrap_flow(struct xdp_carriage *carriage,
 							       const struct settings *settings)
@@ -71,7 +91,6 @@ static __always_inline const struct tunnel_node *xdp_wrap_flow(struct xdp_carria
 	struct wrap *wrap = &carriage->wrap;
 	struct xdp_step *step = &carriage->step;
 	const struct packet *packet = &wrap->route.packet;
-	const struct tunnel_end *tunnel = tunnel_get();
 	const struct tunnel_node *node;
 	const struct backend *backend;
 	struct flow_ends ends;
@@ -79,7 +98,7 @@ static __always_inline const struct tunnel_node *xdp_wrap_flow(struct xdp_carria
 
 	flow_ends_forward(&ends, packet);
 	flow = fast_find_number(&carriage->query, &ends, settings, QUERY_FORWARD, &step->at);
-	if (!flow || !tunnel || !tunnel->port)
+	if (!flow)
 		return NULL;
 	step->word = carriage->query.word;
 	step->add = seen_from_client(packet, flow->seen);
@@ -87,14 +106,7 @@ static __always_inline const struct tunnel_node *xdp_wrap_flow(struct xdp_carria
 	node = backend ? tunnel_node_get(backend->node) : NULL;
 	if (!node || (packet->protocol == IPPROTO_UDP && !(backend_serves_always(backend) && node->carries)))
 		return NULL;
-	step->node = backend->node;
-	step->backend = flow->backend;
-	wrap->kind = wrap_kind(tail_kind(flow, packet), node);
-	wrap->family = tunnel_family(tunnel, node, packet->family);
-	wrap->cookie = tunnel->cookie;
-	wrap->option = tunnel_option_size(packet->family);
-	wrap->length = packet->l4 - ETH_HLEN + packet->l4_length;
-	return wrap->family ? node : NULL;
+	return xdp_wrap_describe(carriage, flow, backend->node) ? node : NULL;
 }
 
 /* Takes one from the TTL of the packet behind so many bytes. */
@@ -112,7 +124,8 @@ static __always_inline bool xdp_age(const struct span *span, __u32 size, __u8 fa
 
 /* Writes what is in front, for which there is room now. */
 static __always_inline int xdp_wrap_send(const struct xdp_frame *frame, const struct xdp_carriage *carriage,
-					 const struct tunnel_node *node, const struct xdp_way *way)
+					 const struct tunnel_node *node, const struct xdp_way *way,
+					 enum verdict verdict)
 {
 	const struct wrap *wrap = &carriage->wrap;
 	__u32 backend = carriage->step.backend;
@@ -125,7 +138,7 @@ static __always_inline int xdp_wrap_send(const struct xdp_frame *frame, const st
 		if (eth && xdp_age(&span, wrap_size(wrap), wrap->family)) {
 			eth->h_proto = tunnel_protocol(wrap->family);
 			count_to_backend(backend, frame->length);
-			count_verdict(HOOK_XDP, VERDICT_TRANSLATE_ESTABLISHED, frame->length);
+			count_verdict(HOOK_XDP, verdict, frame->length);
 			return xdp_send(frame, eth, way);
 		}
 	}
@@ -167,7 +180,7 @@ static __always_inline int xdp_wrap(struct xdp_md *ctx)
 	if (flow_word(flow) != carriage->step.word || bpf_xdp_adjust_head(ctx, -(int)size))
 		return XDP_PASS;
 	flow_touch(flow, now);
-	return xdp_wrap_send(&frame, carriage, node, way);
+	return xdp_wrap_send(&frame, carriage, node, way, VERDICT_TRANSLATE_ESTABLISHED);
 }
 
 /* An answer: tunnel_answer and route_packet for one of a connection that goes on. */

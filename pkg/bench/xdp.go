@@ -30,12 +30,15 @@ const wayCarried = "carried"
 // xdpWays are the paths at XDP.
 var xdpWays = []string{"established", wayCarried, "new", "refused", "miss"}
 
+// bySNAT is the path at TC of what "new" is at XDP.
+func (w world) bySNAT() string { return "from_net/" + w.name + "/new_by_snat" }
+
 // tunnelPort is the UDP port of the tunnel.
 const tunnelPort = 6091
 
 func (p part) wantsXDP() bool {
 	return slices.ContainsFunc(worlds(), func(w world) bool {
-		return slices.ContainsFunc(xdpWays, func(way string) bool { return p.wants("xdp/" + w.name + "/" + way) })
+		return p.wants(w.bySNAT()) || slices.ContainsFunc(xdpWays, func(way string) bool { return p.wants("xdp/" + w.name + "/" + way) })
 	})
 }
 
@@ -176,6 +179,7 @@ type xdpCourse struct {
 	counted bool // it has a verdict there; else it passes as it is
 	leaves  bool // by its way
 	carried bool // by the tunnel
+	tc      bool // of from_net: the kernel is yet to write who is next
 }
 
 // ready says of every flow that both sides have spoken: what goes on.
@@ -223,7 +227,7 @@ func (x *xdpCourse) check(in frame, got []byte, counted uint64) error {
 	}
 	l := in.layout()
 	source, _ := netip.AddrFromSlice(got[l.source+2-uint32(in.src.Addr().BitLen()/8) : l.source+2])
-	if !bytes.Equal(got[:6], nextMAC) || source != x.world.own() {
+	if !x.tc && !bytes.Equal(got[:6], nextMAC) || source != x.world.own() {
 		return fmt.Errorf("check the path: packet out is %x, want it to leave from %s for %s", got, x.world.own(), nextMAC)
 	}
 	return nil
@@ -274,8 +278,10 @@ func (b *bench) atXDP(w world, p part) ([]*course, error) {
 	for _, n := range p.Flows {
 		add(wayCarried, n, bpf.NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED, w.frame(w.remote()), xdpCourse{counted: true, leaves: true, carried: true})
 	}
-	add("new", 0, bpf.NearlbVerdictVERDICT_TRANSLATE_BALANCE, w.first(w.remote()), xdpCourse{})
+	add("new", 0, bpf.NearlbVerdictVERDICT_TRANSLATE_BALANCE, w.first(w.remote()), xdpCourse{counted: true, leaves: true})
 	add("refused", 0, bpf.NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS, w.first(w.refused()), xdpCourse{counted: true})
 	add("miss", 0, bpf.NearlbVerdictVERDICT_PASS_NOT_SERVICE, w.frame(w.stranger()), xdpCourse{})
+	t.add(course{name: w.bySNAT(), hook: bpf.NearlbHookHOOK_FROM_NET, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_BALANCE, fresh: true,
+		xdp: &xdpCourse{world: w, counted: true, leaves: true, tc: true}}, b.objects.FromNet, w.first(w.remote()), true)
 	return t.all, t.err
 }

@@ -853,6 +853,12 @@ type NearlbXdpDevice struct {
 	Epoch   uint32
 }
 
+type NearlbXdpNeighbour struct {
+	_    structs.HostLayout
+	Key  uint32
+	When uint32
+}
+
 type NearlbXdpTakes uint32
 
 const (
@@ -936,6 +942,7 @@ const (
 	NearlbMapTurns                 = "turns"
 	NearlbMapVerdicts              = "verdicts"
 	NearlbMapXdpDevices            = "xdp_devices"
+	NearlbMapXdpNeighbours         = "xdp_neighbours"
 	NearlbMapXdpPrograms           = "xdp_programs"
 	NearlbMapXdpWays               = "xdp_ways"
 	NearlbMapXdpWorks              = "xdp_works"
@@ -979,6 +986,7 @@ const (
 	NearlbProgTunnelIn             = "tunnel_in"
 	NearlbProgTunnelOpened         = "tunnel_opened"
 	NearlbProgTunnelOut            = "tunnel_out"
+	NearlbProgXdpCreate            = "xdp_create"
 	NearlbProgXdpTunnelIn          = "xdp_tunnel_in"
 	NearlbProgXdpTunnelOut         = "xdp_tunnel_out"
 	NearlbVarAskedMilliseconds     = "asked_milliseconds"
@@ -1127,6 +1135,7 @@ type NearlbProgramSpecs struct {
 	TunnelIn         *ebpf.ProgramSpec `ebpf:"tunnel_in"`
 	TunnelOpened     *ebpf.ProgramSpec `ebpf:"tunnel_opened"`
 	TunnelOut        *ebpf.ProgramSpec `ebpf:"tunnel_out"`
+	XdpCreate        *ebpf.ProgramSpec `ebpf:"xdp_create"`
 	XdpTunnelIn      *ebpf.ProgramSpec `ebpf:"xdp_tunnel_in"`
 	XdpTunnelOut     *ebpf.ProgramSpec `ebpf:"xdp_tunnel_out"`
 }
@@ -1180,6 +1189,7 @@ type NearlbMapSpecs struct {
 	Turns           *ebpf.MapSpec `ebpf:"turns"`
 	Verdicts        *ebpf.MapSpec `ebpf:"verdicts"`
 	XdpDevices      *ebpf.MapSpec `ebpf:"xdp_devices"`
+	XdpNeighbours   *ebpf.MapSpec `ebpf:"xdp_neighbours"`
 	XdpPrograms     *ebpf.MapSpec `ebpf:"xdp_programs"`
 	XdpWays         *ebpf.MapSpec `ebpf:"xdp_ways"`
 	XdpWorks        *ebpf.MapSpec `ebpf:"xdp_works"`
@@ -1318,6 +1328,7 @@ type NearlbMaps struct {
 	Turns           *ebpf.Map `ebpf:"turns"`
 	Verdicts        *ebpf.Map `ebpf:"verdicts"`
 	XdpDevices      *ebpf.Map `ebpf:"xdp_devices"`
+	XdpNeighbours   *ebpf.Map `ebpf:"xdp_neighbours"`
 	XdpPrograms     *ebpf.Map `ebpf:"xdp_programs"`
 	XdpWays         *ebpf.Map `ebpf:"xdp_ways"`
 	XdpWorks        *ebpf.Map `ebpf:"xdp_works"`
@@ -1370,6 +1381,7 @@ func (m *NearlbMaps) Close() error {
 		m.Turns,
 		m.Verdicts,
 		m.XdpDevices,
+		m.XdpNeighbours,
 		m.XdpPrograms,
 		m.XdpWays,
 		m.XdpWorks,
@@ -1488,6 +1500,7 @@ type NearlbPrograms struct {
 	TunnelIn         *ebpf.Program `ebpf:"tunnel_in"`
 	TunnelOpened     *ebpf.Program `ebpf:"tunnel_opened"`
 	TunnelOut        *ebpf.Program `ebpf:"tunnel_out"`
+	XdpCreate        *ebpf.Program `ebpf:"xdp_create"`
 	XdpTunnelIn      *ebpf.Program `ebpf:"xdp_tunnel_in"`
 	XdpTunnelOut     *ebpf.Program `ebpf:"xdp_tunnel_out"`
 }
@@ -1534,6 +1547,7 @@ func (p *NearlbPrograms) Close() error {
 		p.TunnelIn,
 		p.TunnelOpened,
 		p.TunnelOut,
+		p.XdpCreate,
 		p.XdpTunnelIn,
 		p.XdpTunnelOut,
 	)

@@ -14,7 +14,7 @@ import (
 const ProgramXDP = "from_net_xdp"
 
 // programsXDP are those at XDP: that one, and what it calls.
-var programsXDP = []string{ProgramXDP, NearlbProgXdpTunnelOut, NearlbProgXdpTunnelIn}
+var programsXDP = []string{ProgramXDP, NearlbProgXdpTunnelOut, NearlbProgXdpTunnelIn, NearlbProgXdpCreate}
 
 // Each processor remembers ways of flows for it, which are spread over the processors: a power of two, 48 bytes each.
 const (

@@ -9,9 +9,9 @@ import (
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
-// Every client and frontend works with the program at XDP, in the driver and before the stack, and what goes on through SNAT leaves from
-// there: on links that complete checksums. Packets whose checksum is left to the other end are TC's.
-func TestConnectionsThroughSNATGoOnAtXDP(t *testing.T) {
+// Every client and frontend works with the program at XDP, in the driver and before the stack, and what opens through SNAT and goes on leaves
+// from there: on links that complete checksums. Packets whose checksum is left to the other end are TC's.
+func TestConnectionsThroughSNATOpenAndGoOnAtXDP(t *testing.T) {
 	for name, o := range map[string]options{
 		"native":            {lab: lab.Options{XDP: true}, agent: []string{"--xdp", "native"}},
 		"generic":           {lab: lab.Options{XDP: true}, agent: []string{"--xdp", "generic"}},
@@ -21,26 +21,23 @@ func TestConnectionsThroughSNATGoOnAtXDP(t *testing.T) {
 			s := newStage(t, o)
 			s.part("every client and frontend and backend", checkMatrix)
 			s.part("big transfers and datagrams from off the node arrive whole", checkContentFromOutside)
-			taken := s.atXDP()
-			if o.lab.XDP && (taken["translate established"] == 0 || taken["translate reply"] == 0) {
-				t.Errorf("XDP took nothing: %v", taken)
+			if o.lab.XDP {
+				s.wantAtXDP()
 			}
 		})
 	}
 }
 
-// A connection through the tunnel goes on at XDP, in the driver: client packets enter it there, and answers leave it for the client. On the
+// A connection through the tunnel opens and goes on at XDP, in the driver: client packets enter it there, and answers leave it for the client. On the
 // backend's node they are taken out of it and merged: what a client sends comes to from_net in more than the network's packets. What the tunnel
 // has to do is done all the same.
-func TestConnectionsThroughTheTunnelGoOnAtXDP(t *testing.T) {
+func TestConnectionsThroughTheTunnelOpenAndGoOnAtXDP(t *testing.T) {
 	s := newStage(t, options{lab: lab.Options{XDP: true}, agent: []string{"--off-node", "carry", "--xdp", "native"}, carries: true})
 	s.awaitCarried()
 	s.part("every client and frontend and backend", checkMatrix)
 	s.part("big transfers from off the node arrive whole", checkTransfersFromOutside)
 	s.part("a client's segments are merged", checkMerged)
-	if taken := s.atXDP(); taken["translate established"] == 0 || taken["translate reply"] == 0 {
-		t.Errorf("XDP took nothing: %v", taken)
-	}
+	s.wantAtXDP()
 }
 
 func checkMerged(t *testing.T, s *stage) {
@@ -77,6 +74,17 @@ func (s *stage) translated(node int) (packets, bytes uint64) {
 		return nil
 	})
 	return packets, bytes
+}
+
+// wantAtXDP wants connections to have opened and gone on at XDP, both ways.
+func (s *stage) wantAtXDP() {
+	s.t.Helper()
+	taken := s.atXDP()
+	for _, what := range []string{"translate balance", "translate established", "translate reply"} {
+		if taken[what] == 0 {
+			s.t.Errorf("XDP counted no %s: %v", what, taken)
+		}
+	}
 }
 
 // atXDP is what the program at XDP of the first node counted.

@@ -41,6 +41,8 @@ type rig struct {
 	xdpOpens bool   // it takes packets out of the tunnel
 	resumed  *int   // not nil: from_net goes on with those, which are counted; nil: it takes them out itself, and both are compared
 	ran      int    // packets whose counters were looked at
+	made     *int   // flows that the program at XDP made
+	sends    bool   // it may send by devices: it makes flows
 }
 
 // counter names one verdict counter.
@@ -110,7 +112,7 @@ func newRig(t testing.TB, o bpf.Options) *rig {
 	o.XDP, o.XDPWays = atXDP || plain(o), 4096 // a test has few flows, and looks at all ways
 	o.Without = withoutUse(o)
 	objects := loaded(t, unhastily(o))
-	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, began: bpf.Jiffies(), noXDP: !atXDP, xdpOpens: o.XDPOpens}
+	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, began: bpf.Jiffies(), noXDP: !atXDP, xdpOpens: o.XDPOpens, made: new(int)}
 	r.serveXDP()
 	r.counted = r.counters()
 	return r
@@ -171,7 +173,7 @@ func (r *rig) execute(hook string, frame []byte) (action, []byte, error) {
 // run runs one program over one frame: exactly one counter must have grown, by one packet.
 func (r *rig) run(hook string, frame []byte) (outcome, error) {
 	r.Helper()
-	before := r.throughXDP(hook, frame)
+	before, opened := r.firstAtXDP(hook, frame)
 	code, out, err := r.afterXDP(before, hook, frame)
 	if err != nil {
 		return outcome{}, err
@@ -196,6 +198,7 @@ func (r *rig) run(hook string, frame []byte) (outcome, error) {
 	}
 	r.counted = now
 	before.compare(r, frame, o)
+	r.compareMade(opened, frame)
 	return o, nil
 }
 

@@ -43,6 +43,7 @@ func (r *rig) serveXDP(senders ...netlink.Link) {
 // serveXDPBy is serveXDP where the device of test frames is this one.
 func (r *rig) serveXDPBy(device bpf.XDPDevice, senders ...netlink.Link) {
 	r.Helper()
+	r.sends = len(senders) > 0
 	devices := []bpf.XDPDevice{device}
 	for _, d := range senders {
 		mac := d.Attrs().HardwareAddr

@@ -861,6 +861,12 @@ type NearlbXdpDevice struct {
 	Epoch   uint32
 }
 
+type NearlbXdpNeighbour struct {
+	_    structs.HostLayout
+	Key  uint32
+	When uint32
+}
+
 type NearlbXdpTakes uint32
 
 const (
@@ -944,6 +950,7 @@ const (
 	NearlbMapTurns                 = "turns"
 	NearlbMapVerdicts              = "verdicts"
 	NearlbMapXdpDevices            = "xdp_devices"
+	NearlbMapXdpNeighbours         = "xdp_neighbours"
 	NearlbMapXdpPrograms           = "xdp_programs"
 	NearlbMapXdpWays               = "xdp_ways"
 	NearlbMapXdpWorks              = "xdp_works"
@@ -987,6 +994,7 @@ const (
 	NearlbProgTunnelIn             = "tunnel_in"
 	NearlbProgTunnelOpened         = "tunnel_opened"
 	NearlbProgTunnelOut            = "tunnel_out"
+	NearlbProgXdpCreate            = "xdp_create"
 	NearlbProgXdpTunnelIn          = "xdp_tunnel_in"
 	NearlbProgXdpTunnelOut         = "xdp_tunnel_out"
 	NearlbVarAskedMilliseconds     = "asked_milliseconds"
@@ -1135,6 +1143,7 @@ type NearlbProgramSpecs struct {
 	TunnelIn         *ebpf.ProgramSpec `ebpf:"tunnel_in"`
 	TunnelOpened     *ebpf.ProgramSpec `ebpf:"tunnel_opened"`
 	TunnelOut        *ebpf.ProgramSpec `ebpf:"tunnel_out"`
+	XdpCreate        *ebpf.ProgramSpec `ebpf:"xdp_create"`
 	XdpTunnelIn      *ebpf.ProgramSpec `ebpf:"xdp_tunnel_in"`
 	XdpTunnelOut     *ebpf.ProgramSpec `ebpf:"xdp_tunnel_out"`
 }
@@ -1188,6 +1197,7 @@ type NearlbMapSpecs struct {
 	Turns           *ebpf.MapSpec `ebpf:"turns"`
 	Verdicts        *ebpf.MapSpec `ebpf:"verdicts"`
 	XdpDevices      *ebpf.MapSpec `ebpf:"xdp_devices"`
+	XdpNeighbours   *ebpf.MapSpec `ebpf:"xdp_neighbours"`
 	XdpPrograms     *ebpf.MapSpec `ebpf:"xdp_programs"`
 	XdpWays         *ebpf.MapSpec `ebpf:"xdp_ways"`
 	XdpWorks        *ebpf.MapSpec `ebpf:"xdp_works"`
@@ -1326,6 +1336,7 @@ type NearlbMaps struct {
 	Turns           *ebpf.Map `ebpf:"turns"`
 	Verdicts        *ebpf.Map `ebpf:"verdicts"`
 	XdpDevices      *ebpf.Map `ebpf:"xdp_devices"`
+	XdpNeighbours   *ebpf.Map `ebpf:"xdp_neighbours"`
 	XdpPrograms     *ebpf.Map `ebpf:"xdp_programs"`
 	XdpWays         *ebpf.Map `ebpf:"xdp_ways"`
 	XdpWorks        *ebpf.Map `ebpf:"xdp_works"`
@@ -1378,6 +1389,7 @@ func (m *NearlbMaps) Close() error {
 		m.Turns,
 		m.Verdicts,
 		m.XdpDevices,
+		m.XdpNeighbours,
 		m.XdpPrograms,
 		m.XdpWays,
 		m.XdpWorks,
@@ -1496,6 +1508,7 @@ type NearlbPrograms struct {
 	TunnelIn         *ebpf.Program `ebpf:"tunnel_in"`
 	TunnelOpened     *ebpf.Program `ebpf:"tunnel_opened"`
 	TunnelOut        *ebpf.Program `ebpf:"tunnel_out"`
+	XdpCreate        *ebpf.Program `ebpf:"xdp_create"`
 	XdpTunnelIn      *ebpf.Program `ebpf:"xdp_tunnel_in"`
 	XdpTunnelOut     *ebpf.Program `ebpf:"xdp_tunnel_out"`
 }
@@ -1542,6 +1555,7 @@ func (p *NearlbPrograms) Close() error {
 		p.TunnelIn,
 		p.TunnelOpened,
 		p.TunnelOut,
+		p.XdpCreate,
 		p.XdpTunnelIn,
 		p.XdpTunnelOut,
 	)

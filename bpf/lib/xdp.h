@@ -327,6 +327,18 @@ static __always_inline bool xdp_opens_flow(const struct packet *packet, const st
 	return opens_connection(packet) && !settings->yield && !settings->draining && !flow_any_spilled();
 }
 
+/* Why a packet that opens a connection is dropped, if it has no flow, with the id of the service port; no drop: it is TC's. One that is to be
+ * balanced goes to xdp_create, and does not come back. */
+static __always_inline enum verdict xdp_refuses(const struct xdp_frame *frame, const struct packet *packet,
+						const struct settings *settings, __u32 *service)
+{
+	enum verdict verdict = xdp_opens_flow(packet, settings) ? xdp_judge(packet, service) : VERDICT_CONTINUE;
+
+	if (verdict == VERDICT_TRANSLATE_BALANCE)
+		bpf_tail_call(frame->ctx, &xdp_programs, XDP_PROGRAM_CREATE);
+	return verdict;
+}
+
 /* packet: parsed, its family a constant here. */
 static __always_inline int xdp_decide(const struct xdp_frame *frame, const struct packet *packet,
 				      const struct headers *headers)
@@ -355,17 +367,19 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 	}
 	if (!(known & KNOWN_FRONTEND) && (known || !service_cidr_has(&packet->destination)))
 		return XDP_PASS;
+	/* only to be dropped here does a SYN have its flow looked for: xdp_create looks for itself */
+	if (packet->tcp_flags & TCP_SYN) {
+		verdict = xdp_refuses(frame, packet, settings, &service);
+		if (!verdict_is_drop(verdict))
+			return XDP_PASS;
+	}
 	flow_ends_forward(&ends, packet);
 	flow = fast_find_number(&query, &ends, settings, QUERY_FORWARD, &step.at);
 	step.word = query.word;
 	if (!flow) {
-		if (xdp_opens_flow(packet, settings))
-			verdict = xdp_judge(packet, &service);
-		if (verdict_is_drop(verdict))
-			return xdp_drop(frame, packet, service, verdict);
-		if (verdict == VERDICT_TRANSLATE_BALANCE)
-			bpf_tail_call(frame->ctx, &xdp_programs, XDP_PROGRAM_CREATE);
-		return XDP_PASS;
+		if (!(packet->tcp_flags & TCP_SYN))
+			verdict = xdp_refuses(frame, packet, settings, &service);
+		return verdict_is_drop(verdict) ? xdp_drop(frame, packet, service, verdict) : XDP_PASS;
 	}
 	if (tunnel_there && flow->flags & FLOW_CARRY) {
 		bpf_tail_call(frame->ctx, &xdp_programs, XDP_PROGRAM_TUNNEL_OUT);

@@ -118,7 +118,8 @@ type part struct {
 }
 
 // parts has all numbers of flows that the table of default size is half full of at most in one part, and each larger one in a part of its own
-// after it: over a table of twice the flows, with a quarter of the runs, as making so many flows takes long. What is carried has a part of its own.
+// after it: over a table of four times the flows, as some have two entries, with a quarter of the runs, as making so many flows takes long. What is
+// carried has a part of its own.
 func (o Options) parts() []part {
 	first := part{Options: o, table: 2 * flowsMax}
 	first.Flows = slices.DeleteFunc(slices.Clone(o.Flows), func(n int) bool { return n > flowsMax })
@@ -131,7 +132,7 @@ func (o Options) parts() []part {
 		if n <= flowsMax {
 			continue
 		}
-		large := part{Options: o, table: 2 << bits.Len(uint(n-1)), established: true}
+		large := part{Options: o, table: 4 << bits.Len(uint(n-1)), established: true}
 		large.Flows, large.Runs = []int{n}, max(o.Runs/4, 1)
 		all = append(all, large)
 	}

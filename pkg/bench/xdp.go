@@ -154,9 +154,12 @@ func (w world) routes(link netlink.Link) error {
 	)
 }
 
+// farBackends have ports enough for a million connections through SNAT several times over: where few are left, each search takes long.
+const farBackends = 64
+
 // far is the Service of both frontends.
 func (w world) far(carried bool) lb.Decision {
-	d := w.decision(newBackends)
+	d := w.decision(farBackends)
 	d.Service.Name = w.name + "-far"
 	if carried {
 		d.OffNode = lb.OffNodeCarry

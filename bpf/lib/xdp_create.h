@@ -97,13 +97,15 @@ __noinline int xdp_create_prepare(struct xdp_md *ctx, struct xdp_creation *creat
 {
 	const struct settings *settings = settings_get();
 	__u32 size = 0;
+	__u16 node;
 
 	if (!settings || !creation || !packet || !in)
 		return false;
 	if (in->flow.flags & FLOW_CARRY) {
 		creation->carriage.wrap.route.packet = *packet;
+		node = backend_node(in->flow.backend);
 		if (!tunnel_there || in->flow.flags & ~(FLOW_CARRY | FLOW_DSR) ||
-		    !xdp_wrap_describe(&creation->carriage, &in->flow, backend_node(in->flow.backend)))
+		    !xdp_wrap_describe(&creation->carriage, &in->flow, node, tunnel_node_get(node)))
 			return false;
 		size = wrap_size(&creation->carriage.wrap);
 	} else if (in->flow.flags != FLOW_SNAT) {

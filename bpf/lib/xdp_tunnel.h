@@ -64,12 +64,12 @@ static __always_inline bool xdp_fits(const struct packet *packet, __u32 size, co
 
 /* A client's packet: wrap_packet for one of a connection that goes on. */
 
-/* What the packet in wrap, whose class that says, gets in front of it as one of the flow to the node. False: there is no way. */
-static __always_inline bool xdp_wrap_describe(struct xdp_carriage *carriage, const struct flow *flow, __u16 number)
+/* What the packet in wrap, whose class that says, gets in front of it as one of the flow to the node that has the number. False: there is no way. */
+static __always_inline bool xdp_wrap_describe(struct xdp_carriage *carriage, const struct flow *flow, __u16 number,
+					      const struct tunnel_node *node)
 {
 	struct wrap *wrap = &carriage->wrap;
 	const struct packet *packet = &wrap->route.packet;
-	const struct tunnel_node *node = tunnel_node_get(number);
 	const struct tunnel_end *tunnel = tunnel_get();
 
 	if (!node || !tunnel || !tunnel->port)
@@ -106,7 +106,7 @@ static __always_inline const struct tunnel_node *xdp_wrap_flow(struct xdp_carria
 	node = backend ? tunnel_node_get(backend->node) : NULL;
 	if (!node || (packet->protocol == IPPROTO_UDP && !(backend_serves_always(backend) && node->carries)))
 		return NULL;
-	return xdp_wrap_describe(carriage, flow, backend->node) ? node : NULL;
+	return xdp_wrap_describe(carriage, flow, backend->node, node) ? node : NULL;
 }
 
 /* Takes one from the TTL of the packet behind so many bytes. */

@@ -64,9 +64,10 @@ func (r *rig) answeredBy(former *rig, in packet, verdict string, frame []byte) {
 	former.counted = former.counters()
 }
 
-// A client off the node goes on from the port that its server knows, which these tables would choose otherwise. It was reset by its
-// server. New connections are made here.
-func TestPacketsOfConnectionsInFormerTablesLeaveByTheirPort(t *testing.T) {
+// forEachLeftSite runs a test for both families of TCP beside the former tables of the same site, f: both serve pods of another node, and choose
+// different ports.
+func forEachLeftSite(t *testing.T, test func(s, f site, w world), pods ...int) {
+	t.Helper()
 	former := newRig(t, bpf.Options{})
 	forEachSite(t, bpf.Options{}, func(s site, w world) {
 		f := s
@@ -76,8 +77,16 @@ func TestPacketsOfConnectionsInFormerTablesLeaveByTheirPort(t *testing.T) {
 		f.seed(2)
 		for _, each := range []site{f, s} {
 			each.configure(snatPorts())
-			each.publish(far(w, 2))
+			each.publish(far(w, pods...))
 		}
+		test(s, f, w)
+	}, lb.TCP)
+}
+
+// A client off the node goes on from the port that its server knows, which these tables would choose otherwise. It was reset by its
+// server. New connections are made here.
+func TestPacketsOfConnectionsInFormerTablesLeaveByTheirPort(t *testing.T) {
+	forEachLeftSite(t, func(s, f site, w world) {
 		c := f.remote(w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), "translate_balance")
 		answer := c.out.reply("SA", "")
 		for range 2 {
@@ -94,7 +103,7 @@ func TestPacketsOfConnectionsInFormerTablesLeaveByTheirPort(t *testing.T) {
 		if again.out.src == c.out.src {
 			s.Errorf("these tables choose %s, too: the test shows nothing", c.out.src)
 		}
-	}, lb.TCP)
+	}, 2)
 }
 
 // A pod's connection whose own port another one has towards the server goes on from the port that it was given.
@@ -126,17 +135,7 @@ func TestPacketsOfAPodsConnectionsInFormerTablesLeaveByTheirPort(t *testing.T) {
 // A connection of the host's own sockets went to another server, a pod of this node, after the last copy: the pod's answers are found by the former
 // tables. They came to the host as they were, which reset the connection.
 func TestAnswersOfPodsToConnectionsOfTheHostInFormerTablesReachIt(t *testing.T) {
-	former := newRig(t, bpf.Options{})
-	forEachSite(t, bpf.Options{}, func(s site, w world) {
-		f := s
-		f.rig = former.in(t).at(w)
-		f.isLeftBy(s.rig)
-		s.seed(1)
-		f.seed(2)
-		for _, each := range []site{f, s} {
-			each.configure(snatPorts())
-			each.publish(far(w, 2, 3))
-		}
+	forEachLeftSite(t, func(s, f site, w world) {
 		c := f.steered(w)
 		s.hostThere(true)
 		s.route(w, &netlink.Route{LinkIndex: s.bridge().Attrs().Index})
@@ -156,7 +155,7 @@ func TestAnswersOfPodsToConnectionsOfTheHostInFormerTablesReachIt(t *testing.T) 
 			s.Errorf("without them: %s, packet out\n%s", got.verdict, show(got.frame))
 		}
 		s.route(w, &netlink.Route{LinkIndex: s.nodes.Attrs().Index, Gw: w.addr("172.31.0.", "fd00:31::", 2).AsSlice()})
-	}, lb.TCP)
+	}, 2, 3)
 }
 
 // bridge is a device that leads to pods of this node, whose own are behind it.

@@ -173,6 +173,20 @@ static __always_inline __u64 flow_block_sets(const struct flow_block *tags, __u6
 	return flow_set_mask < FLOW_SETS - 1 ? sets & ((1ULL << 8 * (flow_set_mask + 1)) - 1) : sets;
 }
 
+/* The block has an entry with the tag. */
+static __always_inline bool flow_block_has(const struct flow_block *tags, __u64 tag)
+{
+	__u64 found = 0;
+
+#pragma unroll
+	for (int i = 0; i < FLOW_SETS; i++) {
+		__u64 x = tags->sets[i] ^ tag * 0x0101010101010101ULL;
+
+		found |= (x - 0x0101010101010101ULL) & ~x;
+	}
+	return found & 0x8080808080808080ULL;
+}
+
 /* A search for entries with a tag, in one or in several of a hash's blocks. */
 struct flow_cursor {
 	__u64 hash;
@@ -189,6 +203,20 @@ struct flow_cursor {
 /* Of one call of flow_next: one for each block, as those without the tag are passed over, and as many again for sets that another processor
  * empties between the two looks at their tags. */
 #define FLOW_TURNS (2 * FLOW_BLOCKS_PAIR)
+
+/* Some entry may be the one of a client's address and port that have the hash: a few lines of tags say for most that there is none. */
+static __always_inline bool flow_may_be(__u64 hash)
+{
+#pragma unroll
+	for (int i = 0; i < FLOW_BLOCKS_OWN; i++) {
+		__u32 block = flow_block(hash, i);
+		const struct flow_block *tags = bpf_map_lookup_elem(&flow_tags, &block);
+
+		if (!tags || flow_block_has(tags, flow_tag(hash)))
+			return true;
+	}
+	return false;
+}
 
 static __always_inline void flow_search_begin(struct flow_cursor *cursor, __u64 hash, __u32 blocks)
 {

@@ -246,7 +246,7 @@ struct side {
 	__u8 note;      /* enum note */
 	__u32 backends; /* distinct backends over all tiers, for people */
 	struct tier tiers[TIERS_MAX];
-	__u8 tier_names[4]; /* enum tier_name of each tier, for people */
+	__u8 tier_names[4]; /* enum tier_name of each tier */
 	__u8 pad2[4];
 };
 _Static_assert(sizeof(struct side) == 40, "layout is shared");

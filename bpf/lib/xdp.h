@@ -277,7 +277,7 @@ static __always_inline int xdp_reply(const struct xdp_frame *frame, const struct
 }
 
 /* What becomes of a packet that opens a connection, with the id of the service port: why it is dropped, VERDICT_TRANSLATE_BALANCE, or
- * VERDICT_CONTINUE where it is answered, or nobody's. As create_by_record and create_unknown decide. A function of its own so that the verifier
+ * VERDICT_CONTINUE where it is answered, goes to a backend of this node first, or is nobody's. As create_by_record and create_unknown decide. A function of its own so that the verifier
  * goes through it once. */
 __noinline int xdp_judge(const struct packet *packet, __u32 *service)
 {
@@ -298,7 +298,8 @@ __noinline int xdp_judge(const struct packet *packet, __u32 *service)
 	case ACTION_DROP:
 		return VERDICT_DROP_NO_LOCAL_ENDPOINTS;
 	case ACTION_BALANCE:
-		return VERDICT_TRANSLATE_BALANCE;
+		return record->sides[SIDE_EXTERNAL].tier_names[0] == TIER_NODE ? VERDICT_CONTINUE
+									       : VERDICT_TRANSLATE_BALANCE;
 	default:
 		return VERDICT_CONTINUE;
 	}
@@ -339,6 +340,16 @@ static __always_inline enum verdict xdp_refuses(const struct xdp_frame *frame, c
 	return verdict;
 }
 
+/* Of a SYN that is to be dropped, as few have one: the tags are asked first. */
+static __always_inline bool xdp_has_flow(struct flow_query *query, const struct flow_ends *ends,
+					 const struct settings *settings)
+{
+	__u32 number;
+
+	query->hash = flow_ends_hash(ends, settings->seed);
+	return flow_may_be(query->hash) && fast_search(query, ends, QUERY_FORWARD, &number);
+}
+
 /* packet: parsed, its family a constant here. */
 static __always_inline int xdp_decide(const struct xdp_frame *frame, const struct packet *packet,
 				      const struct headers *headers)
@@ -347,7 +358,7 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 	struct flow_query query = {};
 	struct xdp_step step = { .epoch = frame->device->epoch };
 	struct flow_ends ends;
-	enum verdict verdict = VERDICT_CONTINUE;
+	enum verdict verdict;
 	struct flow *flow;
 	__u32 service = 0;
 	__u32 known;
@@ -367,25 +378,24 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 	}
 	if (!(known & KNOWN_FRONTEND) && (known || !service_cidr_has(&packet->destination)))
 		return XDP_PASS;
-	/* only to be dropped here does a SYN have its flow looked for: xdp_create looks for itself */
+	flow_ends_forward(&ends, packet);
 	if (packet->tcp_flags & TCP_SYN) {
 		verdict = xdp_refuses(frame, packet, settings, &service);
-		if (!verdict_is_drop(verdict))
+		if (!verdict_is_drop(verdict) || xdp_has_flow(&query, &ends, settings))
 			return XDP_PASS;
+		return xdp_drop(frame, packet, service, verdict);
 	}
-	flow_ends_forward(&ends, packet);
 	flow = fast_find_number(&query, &ends, settings, QUERY_FORWARD, &step.at);
 	step.word = query.word;
 	if (!flow) {
-		if (!(packet->tcp_flags & TCP_SYN))
-			verdict = xdp_refuses(frame, packet, settings, &service);
+		verdict = xdp_refuses(frame, packet, settings, &service);
 		return verdict_is_drop(verdict) ? xdp_drop(frame, packet, service, verdict) : XDP_PASS;
 	}
 	if (tunnel_there && flow->flags & FLOW_CARRY) {
 		bpf_tail_call(frame->ctx, &xdp_programs, XDP_PROGRAM_TUNNEL_OUT);
 		return XDP_PASS; /* to some verifiers nothing is known of the frame any more */
 	}
-	return packet->tcp_flags & TCP_SYN ? XDP_PASS : xdp_forward(frame, packet, headers, settings, flow, &step);
+	return xdp_forward(frame, packet, headers, settings, flow, &step);
 }
 
 static __always_inline int xdp_from_net(struct xdp_md *ctx)

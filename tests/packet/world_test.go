@@ -124,6 +124,9 @@ func (w world) frontend(name lb.ServiceName, s service) lb.Frontend {
 	}
 	side := lb.Side{Action: or(s.action, lb.Balance), Reason: or(s.reason, lb.ReasonAll), List: lb.ListCluster}
 	names := []lb.TierName{lb.TierNode, lb.TierZone, lb.TierCluster}
+	if s.remote {
+		names = []lb.TierName{lb.TierZone, lb.TierRegion, lb.TierCluster}
+	}
 	for i, tier := range s.tiers {
 		side.Tiers = append(side.Tiers, lb.Tier{Name: names[i], Backends: w.keys(s.port, tier)})
 	}

@@ -375,6 +375,41 @@ func TestXDPDropsWhatNobodyAnswers(t *testing.T) {
 	}
 }
 
+// A SYN of a connection that began before its Service refused such is TC's; one whose hash the entries of others share is dropped all the same.
+func TestXDPLeavesASYNOfAConnectionThatIsThereWhereOthersAreDropped(t *testing.T) {
+	forEachSite(t, bpf.Options{}, func(s site, w world) {
+		s.publish(far(w, 2))
+		c := s.connect(w, 1)
+		s.publish(w.decide(service{name: "web", kind: lb.KindLoadBalancer, address: c.in.dst, action: lb.Drop, reason: lb.ReasonNoLocalEndpoints}))
+		s.passesXDP("a SYN of a live connection", c.in.bytes())
+		s.tagFree()
+		check(s, errors.Join(drain(s.objects.Events), zero(s.objects.EventBudgets)))
+		for port := uint16(42000); port < 42040; port++ { // a quarter has a tag that is there
+			s.dropsAtXDP(w.packet(at(w.outside(2), port), c.in.dst), "drop_no_local_endpoints")
+			check(s, errors.Join(drain(s.objects.Events), zero(s.objects.EventBudgets)))
+		}
+		s.passesXDP("a SYN of a live connection among tags of others", c.in.bytes())
+		check(s, errors.Join(zero(s.objects.FlowTags), zero(s.objects.Flows)))
+	}, lb.TCP)
+}
+
+// tagFree gives each entry that is free a tag, as while others write it: those of a block have different ones.
+func (r *rig) tagFree() {
+	r.Helper()
+	memory, err := r.objects.FlowTags.Memory()
+	check(r, err)
+	tags := make([]byte, memory.Size())
+	_, err = memory.ReadAt(tags, 0)
+	check(r, err)
+	for i, tag := range tags {
+		if tag == 0 {
+			tags[i] = byte(1 + i%64)
+		}
+	}
+	_, err = memory.WriteAt(tags, 0)
+	check(r, err)
+}
+
 func (s site) dropsAtXDP(in packet, verdict string) {
 	s.Helper()
 	before := s.refused()

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
 
 	"github.com/nearlb/nearlb/tests/privileged"
@@ -35,7 +37,7 @@ type walks struct {
 // to run as well: that should be seen, not happen.
 func TestVerifierWalksAsManyInstructionsAsItDid(t *testing.T) {
 	privileged.Require(t)
-	got := walked(t)
+	got := walked(t, nil)
 	if os.Getenv("NEARLB_UPDATE_INSTRUCTIONS") != "" {
 		writeInstructions(t, got)
 		return
@@ -69,21 +71,51 @@ const walkedOnOthers = 900_000
 // half a minute.
 func TestVerifierWalksThroughTheTunnelWhereThereIsOne(t *testing.T) {
 	privileged.Require(t)
-	for name, n := range walked(t, knobTunnel, knobXDPOpens).Programs {
+	without, err := withoutKnobs(knobTunnel, knobXDPOpens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := walked(t, without, knobTunnel, knobXDPOpens).Programs
+	for name, n := range got {
 		if n > walkedOnOthers {
 			t.Errorf("program %s: the verifier walks %d instructions, more than %d", name, n, walkedOnOthers)
 		}
 	}
+	for _, name := range []string{NearlbProgFromNetSlow, NearlbProgTunnelOut, NearlbProgTunnelIn, NearlbProgTunnelForward, NearlbProgXdpTunnelOut} {
+		if got[name] == 0 {
+			t.Errorf("program %s is not among those that read whether there is a tunnel", name)
+		}
+	}
 }
 
-// walked loads the programs with features that have knobs, and asks the kernel.
-func walked(t *testing.T, knobs ...string) walks {
+// withoutKnobs are the programs that read none of these knobs: they are the same with any value.
+func withoutKnobs(knobs ...string) (programs []string, err error) {
+	spec, err := objectSpec()
+	if err != nil {
+		return nil, err
+	}
+	for name, program := range spec.Programs {
+		reads := slices.ContainsFunc(program.Instructions, func(ins asm.Instruction) bool {
+			return slices.ContainsFunc(knobs, func(knob string) bool {
+				v := spec.Variables[knob]
+				return ins.IsLoadFromMap() && ins.Reference() == v.SectionName && uint64(ins.Constant)>>32 == uint64(v.Offset)
+			})
+		})
+		if !reads {
+			programs = append(programs, name)
+		}
+	}
+	return programs, nil
+}
+
+// walked loads the programs, but for some, with features that have knobs, and asks the kernel.
+func walked(t *testing.T, without []string, knobs ...string) walks {
 	t.Helper()
 	on := map[string]any{}
 	for _, knob := range knobs {
 		on[knob] = uint8(1)
 	}
-	objects, err := Load(Options{Knobs: on, Sizes: Sizes{Frontends: 16, Records: 16, Slots: 1024, Backends: 16, FlowSets: 16, Affinity: 16, Services: 16}, XDP: true})
+	objects, err := Load(Options{Knobs: on, Without: without, Sizes: Sizes{Frontends: 16, Records: 16, Slots: 1024, Backends: 16, FlowSets: 16, Affinity: 16, Services: 16}, XDP: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -207,9 +207,14 @@ func TestATraceSaysWhatWasDone(t *testing.T) {
 	}, lb.TCP, lb.UDP)
 }
 
+// traces are of a pod's packets and of calls.
+func traces() bpf.Options {
+	return only(bpf.Options{Trace: true}, bpf.NearlbProgFromPod, bpf.NearlbProgFromPodSlow, bpf.NearlbProgSockExplain)
+}
+
 // The same in short, for emulated kernels.
 func TestATracedPacketIsTold(t *testing.T) {
-	r := newRig(t, bpf.Options{Trace: true})
+	r := newRig(t, traces())
 	for _, w := range worlds(lb.TCP) {
 		r := r.in(t)
 		r.publish(webTiers(w, w.tier(8080, 2)))

@@ -41,6 +41,7 @@ func TestADrainingNodeMakesAForgottenConnectionAgain(t *testing.T) {
 		o := bpf.Options{}
 		if !can {
 			o.Knobs = map[string]any{"conntrack_lookup": uint8(0)}
+			o = only(o, bpf.NearlbProgFromPod, bpf.NearlbProgFromPodSlow, bpf.NearlbProgFromNet, bpf.NearlbProgFromNetSlow)
 		}
 		playTracked(t, o, []story{{"a forgotten connection", []lb.Protocol{lb.TCP}, func(r *rig, w world) {
 			r.publish(web(w)...)

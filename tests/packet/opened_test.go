@@ -53,7 +53,8 @@ func onCable(t *testing.T, test func(cable)) {
 		for _, which := range []string{"all", "default"} {
 			check(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+which+"/disable_ipv6", []byte("1"), 0))
 		}
-		c := cable{rig: newRig(t, bpf.Options{Knobs: map[string]any{"tunnel_there": uint8(1)}, XDPOpens: true})}
+		c := cable{rig: newRig(t, only(bpf.Options{Knobs: map[string]any{"tunnel_there": uint8(1)}, XDPOpens: true}, bpf.NearlbProgFromNet, bpf.NearlbProgFromNetFast,
+			bpf.NearlbProgFromNetXdp, bpf.NearlbProgXdpTunnelIn, bpf.NearlbProgTunnelIn, bpf.NearlbProgTunnelOpened, bpf.NearlbProgTunnelForward))}
 		attributes := netlink.NewLinkAttrs()
 		attributes.Name = "near"
 		check(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "far"}))

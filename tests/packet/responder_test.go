@@ -15,9 +15,11 @@ import (
 	"github.com/nearlb/nearlb/pkg/lb"
 )
 
-// patient lets a heartbeat last for an hour: a test that is slow is no responder that is dead.
+// silence lets a heartbeat last for an hour: a test that is slow is no responder that is dead.
+const silence = uint64(3600e9)
+
 func patient() bpf.Options {
-	return bpf.Options{Knobs: map[string]any{"responder_silence": uint64(3600e9)}}
+	return bpf.Options{Knobs: map[string]any{"responder_silence": silence}}
 }
 
 // beat is what the agent tells of its responder.
@@ -140,7 +142,7 @@ func TestSessionAffinityKeepsNobodyWithAResponderThatWasKilled(t *testing.T) {
 }
 
 func TestAResponderThatIsSilentForASecondIsDead(t *testing.T) {
-	forEachWorld(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+	forEachWorld(t, only(bpf.Options{}, bpf.NearlbProgFromPod, bpf.NearlbProgFromPodSlow), func(t *testing.T, r *rig, w world) {
 		own := startResponder(t)
 		r.publish(w.decide(own.before(w, w.tier(53, 3))))
 		r.tables.Beat(1) // long ago

@@ -5,6 +5,7 @@ package packet
 import (
 	"errors"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -76,6 +77,31 @@ func unhurried(n uint32) bpf.Options {
 // counts.
 var few = os.Getenv("NEARLB_FRAMES") == "few"
 
+// features are the knobs of what packets meet where tables ask for it as well, and not before.
+var features = map[string]any{"dns_there": uint8(1), "responder_silence": silence, "shortcut_there": uint8(1), "tunnel_there": uint8(1)}
+
+// shares says whether a rig is loaded with all features under emulation, as it asks for nothing else: these rigs share their loads. That
+// the programs without them are verified, too, tests of pkg/bpf say.
+func shares(o bpf.Options) bool {
+	for knob := range o.Knobs {
+		if features[knob] == nil {
+			return false
+		}
+	}
+	return few && !o.Trace && !o.XDPOpens && len(o.Without) == 0
+}
+
+// only has an emulated kernel verify these programs alone: for a test that cannot share a load and runs no others.
+func only(o bpf.Options, programs ...string) bpf.Options {
+	all := reflect.TypeFor[bpf.NearlbPrograms]()
+	for i := range all.NumField() {
+		if name := all.Field(i).Tag.Get("ebpf"); few && !slices.Contains(programs, name) {
+			o.Without = append(o.Without, name)
+		}
+	}
+	return o
+}
+
 // withoutUse are the programs that nothing leads to with these knobs, as for agents: each takes the verifier's time.
 func withoutUse(o bpf.Options) (programs []string) {
 	for _, of := range []struct {
@@ -93,14 +119,11 @@ func withoutUse(o bpf.Options) (programs []string) {
 	if !o.XDPOpens {
 		programs = append(programs, bpf.NearlbProgFromNetFast, bpf.NearlbProgTunnelOpened)
 	}
-	if few && !plain(o) { // what a plain rig has is verified the same with any knob
-		programs = append(programs, bpf.NearlbProgSockConnect4, bpf.NearlbProgSockConnect6, bpf.NearlbProgSockSendmsg4, bpf.NearlbProgSockSendmsg6)
-	}
 	return programs
 }
 
-// plain says that nothing about the programs was asked for: all such rigs load the same ones.
-func plain(o bpf.Options) bool { return len(o.Knobs) == 0 && !o.Trace && !o.XDPOpens }
+// ofSockets are verified the same with any knob: rigs that share a load have them.
+var ofSockets = []string{bpf.NearlbProgSockConnect4, bpf.NearlbProgSockConnect6, bpf.NearlbProgSockSendmsg4, bpf.NearlbProgSockSendmsg6}
 
 func newRig(t testing.TB, o bpf.Options) *rig {
 	t.Helper()
@@ -109,8 +132,14 @@ func newRig(t testing.TB, o bpf.Options) *rig {
 		o.Sizes = small()
 	}
 	atXDP := !few || o.XDPOpens || strings.Contains(t.Name(), "XDP")
-	o.XDP, o.XDPWays = atXDP || plain(o), 4096 // a test has few flows, and looks at all ways
-	o.Without = withoutUse(o)
+	o.XDP, o.XDPWays = atXDP, 4096 // a test has few flows, and looks at all ways
+	switch {
+	case shares(o):
+		o.XDP, o.Knobs = true, features
+	case few:
+		o.Without = append(o.Without, ofSockets...)
+	}
+	o.Without = append(o.Without, withoutUse(o)...)
 	objects := loaded(t, unhastily(o))
 	r := &rig{TB: t, objects: objects, tables: newTables(t, objects), served: map[lb.ServiceName]bool{}, began: bpf.Jiffies(), noXDP: !atXDP, xdpOpens: o.XDPOpens, made: new(int)}
 	r.serveXDP()

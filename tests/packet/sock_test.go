@@ -68,7 +68,7 @@ func (c call) nobodys() call               { c.unknown = true; return c }
 
 func playCalls(t *testing.T, rows []callRow) {
 	t.Helper()
-	r := newRig(t, bpf.Options{Trace: true})
+	r := newRig(t, traces())
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
 			for _, w := range worlds(lb.TCP, lb.UDP) {
@@ -288,7 +288,7 @@ func TestCallsOfLoopbackAddresses(t *testing.T) {
 
 // All of the node's sockets are one client, whatever address they are bound to.
 func TestCallsOfTheNodeShareTheirAffinity(t *testing.T) {
-	r := newRig(t, bpf.Options{Trace: true})
+	r := newRig(t, traces())
 	for _, w := range worlds(lb.TCP, lb.UDP) {
 		t.Run(w.String(), func(t *testing.T) {
 			r := r.in(t)
@@ -312,7 +312,7 @@ func TestCallsOfTheNodeShareTheirAffinity(t *testing.T) {
 
 // The node's own time may be over as well (TestAClientWhoseTimeIsOverMayComeToAnotherBackend).
 func TestCallsOfTheNodeMayComeToAnotherBackendWhenItsTimeIsOver(t *testing.T) {
-	r := newRig(t, bpf.Options{Trace: true})
+	r := newRig(t, traces())
 	for _, w := range worlds(lb.TCP, lb.UDP) {
 		t.Run(w.String(), func(t *testing.T) {
 			r := r.in(t)
@@ -333,7 +333,7 @@ func TestCallsOfTheNodeMayComeToAnotherBackendWhenItsTimeIsOver(t *testing.T) {
 }
 
 func TestCallsSpreadOverTheBackendsEachSocketOnItsOwn(t *testing.T) {
-	r := newRig(t, bpf.Options{Trace: true})
+	r := newRig(t, traces())
 	for _, w := range worlds(lb.TCP, lb.UDP) {
 		t.Run(w.String(), func(t *testing.T) {
 			r := r.in(t)
@@ -362,7 +362,7 @@ func TestCallsSpreadOverTheBackendsEachSocketOnItsOwn(t *testing.T) {
 }
 
 func TestCallsOfOtherProtocolsPass(t *testing.T) {
-	r := newRig(t, bpf.Options{Trace: true})
+	r := newRig(t, traces())
 	for _, w := range worlds(lb.SCTP) {
 		r := r.in(t)
 		check(t, r.tables.Configure(onNode(w)))

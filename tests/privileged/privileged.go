@@ -30,6 +30,9 @@ func Require(t testing.TB) {
 	t.Skipf("left out without privilege (%s=1 makes this a failure): %v", Variable, err)
 }
 
+// Here tells whether BPF is permitted: for tests that do more where it is.
+func Here() bool { return missing() == nil }
+
 // missing asks the kernel by trying.
 func missing() error {
 	if os.Geteuid() != 0 {

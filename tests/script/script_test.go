@@ -13,18 +13,20 @@
 //	isolated COMMAND      the command in a network namespace of its own
 //	onnode ADDRESS COMMAND  the same, and the namespace has the address
 //
-// A script that publishes tables runs twice: on the fake ones always, on the kernel's when privileged, and both must print the same dump. Those
-// named trace_ or live_ want the kernel alone: BPF programs, or tables pinned under $PINS. NEARLB_UPDATE=1 writes what came out into the scripts; read the difference before you commit it.
+// Tables are published into fake ones always, into the kernel's as well when privileged, and both must print the same dump. Scripts named
+// trace_ or live_ want the kernel alone: BPF programs, or tables pinned under $PINS. A plan is asked of the plugin for kubectl, too, which must
+// say the same. NEARLB_UPDATE=1 writes what came out into the scripts; read the difference before you commit it.
 package script
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -37,22 +39,37 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/cli"
-	"github.com/nearlb/nearlb/pkg/kubectl"
+	"github.com/nearlb/nearlb/pkg/command"
+	"github.com/nearlb/nearlb/pkg/plan"
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
-// plansOfPlugin has the plugin for kubectl answer `nearlb plan`.
-const plansOfPlugin = "NEARLB_PLANS_OF_PLUGIN"
-
-// nearlb is the command line, or the plugin's where a plan is asked of that.
+// nearlb is the command line.
 func nearlb(args []string) int {
-	if len(args) > 0 && args[0] == "plan" && os.Getenv(plansOfPlugin) != "" {
-		return kubectl.Main(args)
+	if len(args) > 0 && args[0] == "plan" {
+		return asked(args)
 	}
 	return cli.Main(args)
 }
 
-// kernelTables tells the command tables which tables to publish into.
+// asked gives what nearlb says to a plan, and sees that the plugin for kubectl says the same.
+func asked(args []string) int {
+	in, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		fail("read objects", err)
+	}
+	var out, errs, pluginsOut, pluginsErrs bytes.Buffer
+	status := command.Run(context.Background(), cli.Root(), args, bytes.NewReader(in), &out, &errs)
+	plugins := plan.Main(context.Background(), args[1:], bytes.NewReader(in), &pluginsOut, &pluginsErrs)
+	if status != plugins || out.String() != pluginsOut.String() || errs.String() != pluginsErrs.String() {
+		fail("plan", fmt.Errorf("nearlb ends with %d and says\n%s%skubectl nearlb ends with %d and says\n%s%s", status, &out, &errs, plugins, &pluginsOut, &pluginsErrs))
+	}
+	os.Stdout.Write(out.Bytes())
+	os.Stderr.Write(errs.Bytes())
+	return status
+}
+
+// kernelTables has the command tables publish into the kernel's as well.
 const kernelTables = "NEARLB_KERNEL_TABLES"
 
 func TestMain(m *testing.M) {
@@ -65,39 +82,21 @@ func TestMain(m *testing.M) {
 	})
 }
 
-func TestScriptsOnFakeTables(t *testing.T) {
-	run(t, scripts(t, false), func(*testscript.Env) {})
-}
-
-// What the plugin prints of a plan is what nearlb prints: the scripts are the same.
-func TestPlansOfTheKubectlPlugin(t *testing.T) {
-	if os.Getenv("NEARLB_UPDATE") != "" {
-		t.Skip("nearlb writes the scripts")
-	}
-	plans := slices.DeleteFunc(scripts(t, false), func(path string) bool {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
+func TestScriptsOfPlansAndTables(t *testing.T) {
+	run(t, scripts(t, false), func(env *testscript.Env) {
+		if privileged.Here() {
+			env.Setenv(kernelTables, "1")
 		}
-		return !bytes.Contains(text, []byte("nearlb plan "))
 	})
-	run(t, plans, func(env *testscript.Env) { env.Setenv(plansOfPlugin, "1") })
 }
 
-func TestScriptsOnTheKernelsTables(t *testing.T) {
+func TestScriptsOfTheKernel(t *testing.T) {
 	privileged.Require(t)
-	run(t, scripts(t, true), func(env *testscript.Env) {
-		env.Setenv(kernelTables, "1")
-		env.Setenv("PINS", privileged.Bpffs(t))
-	})
+	run(t, scripts(t, true), func(env *testscript.Env) { env.Setenv("PINS", privileged.Bpffs(t)) })
 }
 
-// publishes is in a script that makes tables.
-var publishes = regexp.MustCompile(`\btables -`)
-
-// scripts are those of tests/testdata; with privilege those that publish tables or want the kernel alone, as nothing else in a script
-// knows which tables there are.
-func scripts(t *testing.T, privilege bool) []string {
+// scripts are those of tests/testdata that want the kernel alone, or all others.
+func scripts(t *testing.T, kernel bool) []string {
 	t.Helper()
 	all, err := filepath.Glob("../testdata/*.txtar")
 	if err != nil || len(all) == 0 {
@@ -105,18 +104,12 @@ func scripts(t *testing.T, privilege bool) []string {
 	}
 	return slices.DeleteFunc(all, func(path string) bool {
 		kind, _, _ := strings.Cut(filepath.Base(path), "_")
-		if kind == "trace" || kind == "live" {
-			return !privilege
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return privilege && !publishes.Match(text)
+		return (kind == "trace" || kind == "live") != kernel
 	})
 }
 
 func run(t *testing.T, files []string, prepare func(*testscript.Env)) {
+	t.Helper()
 	testscript.Run(t, testscript.Params{
 		Files:         files,
 		UpdateScripts: os.Getenv("NEARLB_UPDATE") != "",

@@ -34,6 +34,27 @@ func printTables(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if pinPath != "" {
+		return published(kernels, pinPath, source, out)
+	}
+	var fakes, others strings.Builder
+	if err := published(fake, "", source, &fakes); err != nil {
+		return err
+	}
+	if os.Getenv(kernelTables) != "" {
+		if err := published(kernels, "", source, &others); err != nil {
+			return err
+		}
+		if fakes.String() != others.String() {
+			return fmt.Errorf("the fake tables' dump:\n%sthe kernel's:\n%s", &fakes, &others)
+		}
+	}
+	_, err = io.WriteString(out, fakes.String())
+	return err
+}
+
+// published publishes into tables and writes their dump.
+func published(open opener, pinPath string, source watch.Source, out io.Writer) error {
 	target, closeTarget, err := open(pinPath)
 	if err != nil {
 		return err
@@ -94,12 +115,14 @@ type list []string
 func (l *list) String() string        { return strings.Join(*l, ",") }
 func (l *list) Set(text string) error { *l = append(*l, text); return nil }
 
-// open gives the fake tables, or the kernel's where the test asks for them.
-func open(pinPath string) (*maps.Tables, func(), error) {
-	sizes := bpf.Sizes{Slots: 1 << 20, FlowSets: 16, Affinity: 64, Backends: 4096, Services: 1024, Records: 1024, Frontends: 1024}
-	if os.Getenv(kernelTables) == "" {
-		return maps.NewFake(sizes), func() {}, nil
-	}
+// opener gives tables, and what closes them.
+type opener func(pinPath string) (*maps.Tables, func(), error)
+
+var sizes = bpf.Sizes{Slots: 1 << 20, FlowSets: 16, Affinity: 64, Backends: 4096, Services: 1024, Records: 1024, Frontends: 1024}
+
+func fake(string) (*maps.Tables, func(), error) { return maps.NewFake(sizes), func() {}, nil }
+
+func kernels(pinPath string) (*maps.Tables, func(), error) {
 	if pinPath == "" { // nobody runs a packet: the programs would take the verifier a second each time
 		private, err := bpf.NewMaps(sizes)
 		if err != nil {

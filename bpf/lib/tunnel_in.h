@@ -142,15 +142,21 @@ __noinline int arrival_read_xdp(struct xdp_md *ctx, struct arrival *arrival)
 	return arrival_check((struct frame){ ctx, true }, arrival);
 }
 
+/* BPF_F_ADJ_ROOM_DECAP_L4_UDP of kernels after 6.18: what is cut into segments later is a tunnel's no more. Others refuse it, and take what is in
+ * front away as they do for whole packets: TCP is cut all the same, datagrams (UDP_SEGMENT) are lost. */
+#define DECAP_L4_UDP (1ULL << 10)
+
 /* Takes away what is in front. Before Linux 6.3 the kernel does not change a packet's family with that. */
 static __always_inline bool arrival_open(struct __sk_buff *skb, const struct arrival *arrival)
 {
 	__be16 protocol = tunnel_protocol(arrival->family);
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
+	__s32 size = arrival->size;
 
 	if (arrival->family != arrival->packet.family)
 		flags |= arrival->family == 4 ? BPF_F_ADJ_ROOM_DECAP_L3_IPV4 : BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
-	if (bpf_skb_adjust_room(skb, -(__s32)arrival->size, BPF_ADJ_ROOM_MAC, flags))
+	if (!(skb->gso_size && !bpf_skb_adjust_room(skb, -size, BPF_ADJ_ROOM_MAC, flags | DECAP_L4_UDP)) &&
+	    bpf_skb_adjust_room(skb, -size, BPF_ADJ_ROOM_MAC, flags))
 		return false;
 	return bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &protocol, sizeof(protocol), 0) == 0;
 }

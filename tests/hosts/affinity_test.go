@@ -36,7 +36,7 @@ func (s *sticky) ask(client *lab.Pod, w way) (lab.Answer, error) {
 }
 
 func newSticky(t *testing.T) *sticky {
-	c := newCluster(t, options{})
+	c := onLinks(t)
 	s := &sticky{service: c.service(1)}
 	s.Affinity = threeHours
 	for i := range 2 {

@@ -13,7 +13,7 @@ import (
 
 // A server hangs, and its sockets' next questions go to the other one, where the Service asks for that: the socket stays, and so does its port.
 func TestAClientWhoseServerHangsAsksTheNextOne(t *testing.T) {
-	s := newStage(t, options{})
+	s := onStage(t, options{})
 	of := s.next()
 	of.Annotations = map[string]string{"nearlb.io/udp-retry": "3"}
 	s.serve(of, ready(s.near)...)

@@ -28,7 +28,7 @@ func TestTheTunnelOnEveryNetwork(t *testing.T) {
 				shareKeys(t, key, "none")
 				o.agent = append(o.agent, "--tunnel-key-file", key)
 			}
-			s := newStage(t, o)
+			s := stageFor(t, o, name == "routed") // another test has that network
 			s.awaitCarried()
 			if key != "" {
 				s.part("a key comes and changes under load from off the node", func(t *testing.T, s *stage) { checkKeyChanges(t, s, key) })
@@ -95,7 +95,7 @@ func TestAnswersLeaveTheBackendsNodeOnEveryNetwork(t *testing.T) {
 	for name, o := range all {
 		o.agent, o.carries, o.direct = append(o.agent, "--off-node", "dsr"), true, true
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t, o)
+			s := stageFor(t, o, name == "routed") // another test has that network
 			s.awaitCarried()
 			s.part("every client and frontend and backend", checkMatrix)
 			s.part("backends on nodes' own addresses answer everybody", checkNodeBackends)

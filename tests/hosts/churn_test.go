@@ -98,7 +98,13 @@ func (s *service) dialFrom(client *lab.Pod, six bool, port uint16) *lab.Conn {
 func TestTheProgramsWorkAsClsactFilters(t *testing.T) {
 	for _, bridge := range []bool{false, true} {
 		t.Run(map[bool]string{false: "point-to-point", true: "bridge"}[bridge], func(t *testing.T) {
-			c := newCluster(t, options{bridge: bridge, agent: []string{"--attach", "clsact"}})
+			o := options{bridge: bridge, agent: []string{"--attach", "clsact"}}
+			var c *cluster
+			if bridge {
+				c = newCluster(t, o)
+			} else {
+				c = sharing(o).part(t) // with the paths
+			}
 			client, near, far := c.pod(0, "client"), c.server(0, "web-1"), c.server(1, "web-2")
 			s := c.service(1)
 			for _, backend := range []*lab.Pod{near, far} {

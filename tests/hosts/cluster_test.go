@@ -4,6 +4,7 @@ package hosts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -70,15 +71,27 @@ func newCluster(t *testing.T, o options) *cluster {
 	if !o.beside {
 		t.Parallel()
 	}
+	c := makeCluster(t, o)
+	t.Cleanup(c.end)
+	if o.kubeProxy != "" {
+		c.serveAPI()
+	}
+	return c
+}
+
+// makeCluster makes a cluster without nodes.
+func makeCluster(t *testing.T, o options) *cluster {
+	t.Helper()
 	privileged.Require(t)
 	l, err := lab.New(o.lab)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &cluster{Lab: l, t: t, options: o, dropped: map[string]bool{}}
-	t.Cleanup(c.end)
-	if o.kubeProxy != "" {
-		c.serveAPI()
+	if o.direct {
+		if err := c.Router.Sysctl("ipv4/conf/all/rp_filter=0", "ipv4/conf/default/rp_filter=0"); err != nil {
+			t.Fatal(errors.Join(err, c.Close()))
+		}
 	}
 	return c
 }
@@ -92,11 +105,15 @@ func (c *cluster) node(number int) *lab.Node {
 			c.t.Fatal(err)
 		}
 		c.nodes = append(c.nodes, n)
-		c.write("node-"+n.Name+".yaml", n.Object())
+		c.writeNode(n)
 		c.agents = append(c.agents, c.startAgent(i))
 	}
 	return c.nodes[number]
 }
+
+func (c *cluster) writeNode(n *lab.Node) { c.write(nodeFile(n), n.Object()) }
+
+func nodeFile(n *lab.Node) string { return "node-" + n.Name + ".yaml" }
 
 // startAgent runs the agent of a node, or kube-proxy.
 func (c *cluster) startAgent(node int) *lab.Process {
@@ -154,14 +171,28 @@ func (c *cluster) write(file string, objects ...lab.Object) {
 	if err := c.Manifests.Write(file, objects...); err != nil {
 		c.t.Fatal(err)
 	}
-	if c.mine != nil && !slices.Contains(c.mine.files, file) && !strings.HasPrefix(file, "node-") {
-		c.mine.files = append(c.mine.files, file)
-	}
+	c.takeAtEnd(file)
 	if c.api == nil {
 		return
 	}
 	if err := c.api.put(filepath.Join(c.Manifests.Dir, file)); err != nil {
 		c.t.Fatal(err)
+	}
+}
+
+// writeText is write for objects as text.
+func (c *cluster) writeText(file, text string) {
+	c.t.Helper()
+	if err := c.Manifests.WriteText(file, text); err != nil {
+		c.t.Fatal(err)
+	}
+	c.takeAtEnd(file)
+}
+
+// takeAtEnd has a file be taken out of a cluster that others share; that of a node becomes what it was.
+func (c *cluster) takeAtEnd(file string) {
+	if c.mine != nil && !slices.Contains(c.mine.files, file) {
+		c.mine.files = append(c.mine.files, file)
 	}
 }
 
@@ -210,6 +241,9 @@ type service struct {
 
 // service names a Service by number: its addresses are of that number. Nothing is written before publish.
 func (c *cluster) service(number int) *service {
+	if c.mine != nil {
+		c.mine.services = max(c.mine.services, number)
+	}
 	number += c.firstService
 	s := &service{cluster: c, number: number, kind: clusterIP}
 	s.Service = lab.Service{

@@ -23,7 +23,7 @@ import (
 
 // What the kernel samples of refused packets is listed with names, whoever was refused, at every door.
 func TestDropsAreListedWithTheirNames(t *testing.T) {
-	s := newStage(t, options{})
+	s := onStage(t, options{})
 	known, refusing, dropping := s.next(), s.next(), s.next()
 	known.publish(ready(s.pod)...) // so that the client's name is known
 	s.serve(dropping, ready(s.far)...)
@@ -184,7 +184,7 @@ func (s *stage) unsampled() (packets uint64) {
 
 // Who follows is told of each packet as it comes, and of the agent's end.
 func TestDropsAreFollowedUntilTheAgentEnds(t *testing.T) {
-	s := newStage(t, options{})
+	s := onStage(t, options{})
 	of := s.next()
 	s.serve(of, ready(s.near)...)
 	of.publish(notReady(s.near))

@@ -12,7 +12,7 @@ import (
 // Policy Local drops where the node has no endpoint. With the annotation the cluster's endpoints answer there instead, which
 // clients off the node reach by SNAT; the node's own are alone again as soon as there are any.
 func TestLocalFallbackAnswersWherePolicyLocalDrops(t *testing.T) {
-	s := newStage(t, options{lab: lab.Options{Netfilter: true}})
+	s := onStage(t, options{lab: lab.Options{Netfilter: true}})
 	s.mayDrop("drop_no_local_endpoints")
 	s.part("external policy", checkExternalFallback)
 	s.part("internal policy", checkInternalFallback)

@@ -47,9 +47,11 @@ func TestABackendOnTheNodesOwnAddressAnswers(t *testing.T) {
 	onLinksAndBridge(t, func(t *testing.T, c *cluster) {
 		nodes := []*lab.Node{c.node(0), c.node(1)}
 		for _, n := range nodes {
-			if _, err := n.Serve(targetPort); err != nil {
+			server, err := n.Serve(targetPort)
+			if err != nil {
 				t.Fatal(err)
 			}
+			t.Cleanup(func() { _ = server.Close() })
 		}
 		s := c.service(1)
 		client := c.pod(0, "client")

@@ -26,7 +26,7 @@ type checked struct {
 }
 
 func newChecked(t *testing.T) *checked {
-	s := newStage(t, options{})
+	s := onStage(t, options{})
 	of := s.next()
 	of.ExternalIPs, of.LoadBalancers = nil, nil // see policy
 	return &checked{stage: s, of: of}
@@ -39,7 +39,7 @@ func (c *checked) policy(name string) {
 	if name == "Local" {
 		port = fmt.Sprintf("healthCheckNodePort: %d", healthCheckPort)
 	}
-	err := c.Manifests.WriteText("service.yaml", fmt.Sprintf(`
+	c.writeText("service.yaml", fmt.Sprintf(`
 apiVersion: v1
 kind: Service
 metadata: {name: %s, namespace: default}
@@ -53,9 +53,6 @@ spec:
   - {name: tcp, protocol: TCP, port: %[6]d, nodePort: %d}
   - {name: udp, protocol: UDP, port: %[6]d, nodePort: %[7]d}
 `, c.of.Name, name, port, c.of.ClusterIPs[0], c.of.ClusterIPs[1], servicePort, c.of.nodePort()))
-	if err != nil {
-		c.t.Fatal(err)
-	}
 }
 
 func (c *checked) endpoints(endpoints ...lab.Endpoint) {
@@ -138,16 +135,13 @@ func TestHealthCheckNodePortsTellWhichNodesHaveEndpoints(t *testing.T) {
 func (c *checked) lifetime(metadata, spec string) {
 	c.t.Helper()
 	n := c.here
-	err := c.Manifests.WriteText("node-"+n.Name+".yaml", fmt.Sprintf(`
+	c.writeText(nodeFile(n), fmt.Sprintf(`
 apiVersion: v1
 kind: Node
 metadata: {name: %s, labels: {kubernetes.io/hostname: %[1]s, topology.kubernetes.io/zone: %s}, %s}
 spec: {%s}
 status: {addresses: [{type: InternalIP, address: %s}, {type: InternalIP, address: "%s"}]}
 `, n.Name, n.Options.Zone, metadata, spec, n.V4, n.V6))
-	if err != nil {
-		c.t.Fatal(err)
-	}
 }
 
 // eligible polls until both of the node's addresses say whether it is to get traffic. It lives either way.

@@ -16,7 +16,7 @@ import (
 // load, gives it a third. Both are of pods and of clients off the node; the bound is 4 standard deviations from a third.
 func TestAServerThatKeepsItsConnectionsGetsFewerNewOnes(t *testing.T) {
 	const connections, few = 150, 25
-	s := onStage(t)
+	s := onStage(t, options{})
 	servers := ready(s.near, s.server(0, "web"), s.far)
 	s.awaitPrograms(s.pod)
 	balanced := func(by string) *service {

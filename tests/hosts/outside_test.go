@@ -29,7 +29,7 @@ func TestANarrowPathBehindTheNodeIsDiscoveredByClientsOffTheNode(t *testing.T) {
 
 // The tunnel takes less than the links around it, so that the node itself has to refuse.
 func TestATunnelNarrowerThanTheClientsPathIsDiscovered(t *testing.T) {
-	s := newStage(t, options{lab: lab.Options{Network: lab.Tunneled, Netfilter: true}})
+	s := onStage(t, options{lab: lab.Options{Network: lab.Tunneled, Netfilter: true}})
 	tunnel, err := s.here.Link().LinkByName(lab.Tunnel)
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func (s *stage) checkPathMTU(kind frontend, want int) {
 // A router on the client's side refuses what is too big for the client's path; its refusal quotes the frontend's address,
 // which the backend knows nothing of.
 func TestANarrowPathToTheClientIsDiscoveredByBackends(t *testing.T) {
-	s := newStage(t, options{lab: lab.Options{Netfilter: true}})
+	s := onStage(t, options{lab: lab.Options{Netfilter: true}})
 	client, err := s.AddOutside(lab.OutsideOptions{Name: "far away", PathMTU: 1400})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestANarrowPathToTheClientIsDiscoveredByBackends(t *testing.T) {
 // With as many connections as there are ports, one more towards the same backend is refused service, and nobody else is:
 // another backend has ports of its own, and the connections go on.
 func TestPortsThatRunOutTowardsOneBackendHarmNobodyElse(t *testing.T) {
-	s := newStage(t, options{agent: []string{"--snat-ports", "61000-61003", "--snat-all-ports=false"}})
+	s := onStage(t, options{agent: []string{"--snat-ports", "61000-61003", "--snat-all-ports=false"}})
 	other := s.server(1, "other")
 	full, free := s.next(), s.next()
 	s.serve(full, ready(s.far)...)
@@ -118,7 +118,7 @@ func TestPortsThatRunOutTowardsOneBackendHarmNobodyElse(t *testing.T) {
 // A connection that its client closed leaves nothing with the backend but a port that serves the next one: a few ports are enough for as
 // many connections as there are, one after the other. None is refused one, as the cluster sees at the end.
 func TestAFewPortsServeConnectionsThatTheirClientsClose(t *testing.T) {
-	s := newStage(t, options{agent: []string{"--snat-ports", "61000-61003", "--snat-all-ports=false"}})
+	s := onStage(t, options{agent: []string{"--snat-ports", "61000-61003", "--snat-all-ports=false"}})
 	of := s.next()
 	s.serve(of, ready(s.far)...)
 	for _, six := range []bool{false, true} {
@@ -144,7 +144,7 @@ func TestAFewPortsServeConnectionsThatTheirClientsClose(t *testing.T) {
 // Two clients off the node with the same port, and one client with the same port towards two frontends of one backend:
 // connections of their own to the backend, which sees one address for all.
 func TestClientsOffTheNodeThatShareAPortStayApart(t *testing.T) {
-	s := onStage(t)
+	s := onStage(t, options{})
 	second, err := s.AddOutside(lab.OutsideOptions{Name: "second"})
 	if err != nil {
 		t.Fatal(err)
@@ -236,6 +236,6 @@ func TestNodePortsAnswerOnTheSelectedAddressesAlone(t *testing.T) {
 
 // --socket-lb=all: pods' sockets pick their backend as they connect; what everybody sees stays as it is.
 func TestPodsSocketsMayPickTheirBackendsThemselves(t *testing.T) {
-	s := newStage(t, options{agent: []string{"--socket-lb", "all"}})
+	s := onStage(t, options{agent: []string{"--socket-lb", "all"}})
 	checkMatrix(t, s)
 }

@@ -14,7 +14,7 @@ import (
 func TestEveryPathOnEveryNetwork(t *testing.T) {
 	for name, o := range networks() {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t, o)
+			s := stageFor(t, o, o.lab == (lab.Options{})) // other tests have those networks
 			s.part("every client and frontend and backend", checkMatrix)
 			s.part("a pod reaches itself by every frontend", checkSelf)
 			s.part("backends on nodes' own addresses answer everybody", checkNodeBackends)

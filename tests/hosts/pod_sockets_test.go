@@ -15,7 +15,7 @@ import (
 
 // --socket-lb=all, beyond what everybody sees.
 func TestPodsSocketsThatPickTheirBackendsThemselves(t *testing.T) {
-	s := newStage(t, options{agent: []string{"--socket-lb", "all"}})
+	s := onStage(t, options{agent: []string{"--socket-lb", "all"}})
 	s.part("hear that their backend left", checkLeftSockets)
 	s.part("reach their own pod", checkOwnAnswer)
 	s.part("are refused without backend", checkRefused)

@@ -15,7 +15,7 @@ import (
 
 // What the policies of a Service let clients of each kind reach, on one cluster with a CNI's rules.
 func TestTrafficPolicies(t *testing.T) {
-	s := newStage(t, options{lab: lab.Options{Netfilter: true}})
+	s := onStage(t, options{lab: lab.Options{Netfilter: true}})
 	for name, test := range map[string]func(*testing.T, *stage){
 		"external policy Local keeps clients off the node on it":               checkExternalLocal,
 		"external policy Local drops where the node has no endpoint":           checkExternalLocalWithoutEndpoint,

@@ -18,7 +18,7 @@ func TestARefusedConnectionGoesToTheNextBackendAtOnce(t *testing.T) {
 	for bridge, name := range podNetworks {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // beside the other kind
-			s := sharedClusters[bridge].stage(t)
+			s := onStage(t, options{bridge: bridge})
 			closed := []*lab.Pod{s.cluster.pod(0, "closed-near"), s.cluster.pod(1, "closed-far")}
 			of := s.next()
 			s.serve(s.next(), ready(s.far)...)

@@ -136,7 +136,7 @@ func TestAnAgentThatIsStoppedLeavesTrafficFlowing(t *testing.T) {
 
 // A pod that comes while no agent runs is served as soon as there is one; its device is found again.
 func TestAPodThatCameWhileTheAgentWasAwayIsServed(t *testing.T) {
-	onLinksAndBridgeOfItsOwn(t, func(t *testing.T, c *cluster) {
+	onLinksAndBridge(t, func(t *testing.T, c *cluster) {
 		first, backend := c.pod(0, "client-1"), c.server(1, "web")
 		s := c.service(1)
 		s.publish(ready(backend)...)

@@ -43,7 +43,7 @@ func TestSCTPAssociationsReachBackends(t *testing.T) {
 	requireSCTP(t)
 	for name, o := range map[string]options{"routed": {}, "through VXLAN, with a CNI's rules": {lab: lab.Options{Network: lab.Tunneled, Netfilter: true}}} {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t, o)
+			s := onStage(t, o)
 			s.mayDrop("drop_sctp_port")
 			for _, p := range []*lab.Pod{s.near, s.far} {
 				serveSCTP(t, p)

@@ -4,6 +4,7 @@ package hosts
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -14,16 +15,30 @@ import (
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
-// sharedClusters are those of the tests that leave agents and links alone and wait for little, by whether pods are on a bridge: starting three
-// agents, each of which loads its programs, takes longer than most such tests. A test that waits for long has its own, beside others.
-var sharedClusters = map[bool]*sharedCluster{false: {}, true: {bridge: true}}
+// sharedClusters are those of the tests that leave agents and links as they found them, by their options: starting agents, each of which loads
+// its programs, takes longer than most such tests. A test that waits for long has its own, beside others.
+var sharedClusters = struct {
+	sync.Mutex
+	by map[string]*sharedCluster
+}{by: map[string]*sharedCluster{}}
 
 type sharedCluster struct {
-	bridge bool
-	mu     sync.Mutex // held by the test whose turn it is
+	options options
+	mu      sync.Mutex // held by the test whose turn it is
 	*cluster
 	outside *lab.Outside // nil: no stage was made
-	parts   int
+	counter counter      // what tests had until now
+}
+
+// sharing is the cluster of tests with these options.
+func sharing(o options) *sharedCluster {
+	sharedClusters.Lock()
+	defer sharedClusters.Unlock()
+	key := fmt.Sprintf("%+v", o)
+	if sharedClusters.by[key] == nil {
+		sharedClusters.by[key] = &sharedCluster{options: o}
+	}
+	return sharedClusters.by[key]
 }
 
 // onLinksAndBridge runs a test on a cluster with point-to-point pod links and on one with pods on a bridge, which other tests have as well,
@@ -33,7 +48,7 @@ func onLinksAndBridge(t *testing.T, test func(t *testing.T, c *cluster)) {
 	for bridge, name := range podNetworks {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // beside the other kind
-			test(t, sharedClusters[bridge].part(t))
+			test(t, sharing(options{bridge: bridge}).part(t))
 		})
 	}
 }
@@ -41,77 +56,99 @@ func onLinksAndBridge(t *testing.T, test func(t *testing.T, c *cluster)) {
 // onLinks is such a cluster with point-to-point links alone.
 func onLinks(t *testing.T) *cluster {
 	t.Helper()
-	return sharedClusters[false].part(t)
+	return sharing(options{}).part(t)
 }
 
-// onStage is a stage on onLinks.
-func onStage(t *testing.T) *stage {
+// onStage is a stage on a cluster that other tests with these options have as well.
+func onStage(t *testing.T, o options) *stage {
 	t.Helper()
-	return sharedClusters[false].stage(t)
+	return sharing(o).stage(t)
+}
+
+// stageFor is onStage or newStage.
+func stageFor(t *testing.T, o options, shared bool) *stage {
+	t.Helper()
+	if shared {
+		return onStage(t, o)
+	}
+	return newStage(t, o)
 }
 
 // stage is a stage for one test. Clients of the node and those off it are the same for all tests, and no test has another's local ports.
 func (s *sharedCluster) stage(t *testing.T) *stage {
 	t.Helper()
-	on := &stage{cluster: s.part(t), counter: &counter{}}
+	on := &stage{cluster: s.part(t), counter: &s.counter}
 	on.here = on.node(0)
 	if s.outside == nil {
 		on.drawOutside()
 		s.outside = on.outside
 	}
 	on.outside = s.outside
-	on.ports.Store(uint32(s.parts * portsOfAPart % 18000))
-	on.commands.Store(uint32(s.parts * portsOfAPart))
+	on.services = 0 // the cluster numbers from what others had
+	if on.ports.Load() > enoughPorts {
+		on.ports.Store(0)
+	}
 	on.drawPods()
 	return on
 }
 
-// portsOfAPart is how many local ports a test has on a stage at most.
-const portsOfAPart = 500
+// Local ports and Services are numbered on from test to test, and from the first one again before they are used up: see port and service.
+const (
+	enoughPorts    = 12000
+	enoughServices = 150
+)
 
-// part is the cluster for one test, which has it until it ends.
+// part is the cluster for one test, which has it until it ends. Agents that a test before has ended start again.
 func (s *sharedCluster) part(t *testing.T) *cluster {
 	t.Helper()
 	privileged.Require(t)
 	s.mu.Lock()
 	t.Cleanup(s.mu.Unlock)
 	if s.cluster == nil {
-		l, err := lab.New(lab.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.cluster = &cluster{Lab: l, options: options{bridge: s.bridge}}
+		s.cluster, s.outside = makeCluster(t, s.options), nil
 	}
 	c := *s.cluster
 	c.t, c.dropped, c.mine = t, map[string]bool{}, &mine{}
-	c.node(2)
-	s.cluster.nodes, s.cluster.agents = c.nodes, c.agents
-	s.parts++
-	c.firstService = s.parts * servicesOfAPart % 240
-	for i := range c.nodes {
+	if c.firstService > enoughServices {
+		c.firstService = 0
+	}
+	t.Cleanup(func() { s.leave(&c) })
+	for i, a := range c.agents {
+		select {
+		case <-a.Ended():
+			c.agents[i] = c.startAgent(i)
+		default:
+		}
 		c.mine.before = append(c.mine.before, c.verdicts(i))
 	}
-	t.Cleanup(c.leave)
 	return &c
 }
 
-// servicesOfAPart is how many Services a test has at most.
-const servicesOfAPart = 8
-
 // mine is what a test has in a cluster that it shares.
 type mine struct {
-	before []map[string]uint64 // verdicts by then, by node
-	files  []string
-	pods   []*lab.Pod
+	before   []map[string]uint64 // verdicts by then, by node
+	services int                 // the highest number of its Services
+	files    []string
+	pods     []*lab.Pod
 }
 
-// leave takes what is the test's, after it has seen that no packet was dropped.
-func (c *cluster) leave() {
-	c.checkDrops()
-	if c.t.Failed() {
+// leave takes what is the test's, after it has seen that no packet was dropped. A cluster in which a test failed is nobody's any more.
+func (s *sharedCluster) leave(c *cluster) {
+	if c.checkDrops(); c.t.Failed() {
 		logs.Show(c.t, c.Dir)
+		s.cluster = nil
+		if err := c.Close(); err != nil {
+			c.t.Error(err)
+		}
+		return
 	}
 	var errs []error
+	for _, n := range c.nodes {
+		if at := slices.Index(c.mine.files, nodeFile(n)); at >= 0 {
+			c.mine.files = slices.Delete(c.mine.files, at, at+1)
+			errs = append(errs, c.Manifests.Write(nodeFile(n), n.Object()))
+		}
+	}
 	for _, file := range c.mine.files {
 		errs = append(errs, c.Manifests.Remove(file))
 	}
@@ -123,11 +160,12 @@ func (c *cluster) leave() {
 	if err := errors.Join(errs...); err != nil {
 		c.t.Error(err)
 	}
+	s.nodes, s.agents, s.firstService = c.nodes, c.agents, c.firstService+c.mine.services
 }
 
 // closeShared takes the clusters down that tests shared.
 func closeShared() (err error) {
-	for _, s := range sharedClusters {
+	for _, s := range sharedClusters.by {
 		if s.cluster != nil {
 			err = errors.Join(err, s.cluster.Close())
 		}

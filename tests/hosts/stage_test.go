@@ -41,11 +41,6 @@ func networks() map[string]options {
 func newStage(t *testing.T, o options) *stage {
 	t.Helper()
 	c := newCluster(t, o)
-	if o.direct {
-		if err := c.Router.Sysctl("ipv4/conf/all/rp_filter=0", "ipv4/conf/default/rp_filter=0"); err != nil {
-			t.Fatal(err)
-		}
-	}
 	s := &stage{cluster: c, counter: &counter{}, here: c.node(0)}
 	s.drawOutside()
 	s.drawPods()

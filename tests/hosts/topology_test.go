@@ -27,7 +27,7 @@ type placed struct {
 // newPlaced has a server on each of these nodes: web-1 on the first one.
 func newPlaced(t *testing.T, servers ...int) *placed {
 	t.Helper()
-	p := &placed{cluster: newCluster(t, options{}), names: map[netip.Addr]string{}, near: map[string]bool{}, port: 20000}
+	p := &placed{cluster: onLinks(t), names: map[netip.Addr]string{}, near: map[string]bool{}, port: 20000}
 	for i := range 3 {
 		p.clients = append(p.clients, p.pod(i, fmt.Sprintf("client-%d", i+1)))
 	}
@@ -215,13 +215,10 @@ func TestNewConnectionsFollowTheLabelsOfNodes(t *testing.T) {
 func (p *placed) label(node int, label string) {
 	p.t.Helper()
 	n := p.nodes[node]
-	err := p.Manifests.WriteText("node-"+n.Name+".yaml", fmt.Sprintf(`
+	p.writeText(nodeFile(n), fmt.Sprintf(`
 apiVersion: v1
 kind: Node
 metadata: {name: %s, labels: {kubernetes.io/hostname: %[1]s, topology.kubernetes.io/zone: %s, %s}}
 status: {addresses: [{type: InternalIP, address: %s}, {type: InternalIP, address: "%s"}]}
 `, n.Name, n.Options.Zone, label, n.V4, n.V6))
-	if err != nil {
-		p.t.Fatal(err)
-	}
 }

@@ -7,7 +7,7 @@ import "testing"
 // Each of three servers in turn, for every kind of client: connections of pods, of clients off the node through SNAT and not, and of the
 // node's own sockets.
 func TestNewConnectionsGoToTheBackendsInTurn(t *testing.T) {
-	s := onStage(t)
+	s := onStage(t, options{})
 	of := s.next()
 	of.Annotations = map[string]string{"nearlb.io/balance": "round-robin"}
 	s.serve(of, ready(s.near)...)

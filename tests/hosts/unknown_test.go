@@ -12,7 +12,7 @@ import (
 func TestABackendOfANodeWithoutAnAgentIsReachedPastTheTunnel(t *testing.T) {
 	for _, off := range []string{"carry", "dsr"} {
 		t.Run(off, func(t *testing.T) {
-			s := newStage(t, options{agent: []string{"--off-node", off}, carries: true, direct: off == "dsr"})
+			s := onStage(t, options{agent: []string{"--off-node", off}, carries: true, direct: off == "dsr"})
 			s.awaitCarried()
 			if err := s.agents[1].Kill(); err != nil {
 				t.Fatal(err)

@@ -24,7 +24,7 @@ type zoned struct {
 }
 
 func newZoned(t *testing.T) *zoned {
-	c := newCluster(t, options{})
+	c := onLinks(t)
 	z := &zoned{
 		cluster: c,
 		clients: []*lab.Pod{c.pod(0, "client-a"), c.pod(2, "client-b")},

@@ -12,9 +12,9 @@ import (
 	"github.com/nearlb/nearlb/pkg/lab"
 )
 
-// pace is between two questions of one kind: a new connection's source port of SNAT is taken for minutes, and agents want a
-// part of the processors.
-const pace = 10 * time.Millisecond
+// pace is between two questions of one kind, of which there are some thirty: together they ask about once a millisecond. A new connection's source
+// port of SNAT is taken for minutes, and agents that start want a part of the processors.
+const pace = 30 * time.Millisecond
 
 // load is what goes on meanwhile: questions over connections that are held, and new connections.
 type load struct {

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,10 +27,17 @@ import (
 	"github.com/nearlb/nearlb/tests/daemonset"
 )
 
+// renderer is the program that renders, built once: go run looks at all that it is made of each time.
+var renderer = sync.OnceValues(func() (string, error) { return control.BuildOf("render", "tests/manifests", "./render") })
+
 // rendered is what a user applies: a directory of manifests/, or the chart with values.
 func rendered(t *testing.T, args ...string) []byte {
 	t.Helper()
-	cmd := exec.Command("go", append([]string{"run", "./render"}, args...)...)
+	program, err := renderer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, args...)
 	cmd.Dir = filepath.Join(filepath.Dir(rig.Manifest("")), "tests", "manifests")
 	cmd.Stderr = os.Stderr
 	text, err := cmd.Output()

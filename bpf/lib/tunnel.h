@@ -210,33 +210,40 @@ __noinline int tunnel_room_xdp(struct xdp_md *ctx, __u32 number, __u32 family)
 	return tunnel_room_of(ctx, ctx->ingress_ifindex, number, family);
 }
 
+#define TCP_HEADER_MAX  60
 #define TCP_OPTIONS_MAX 40
 #define TCP_OPTION_END  0
 #define TCP_OPTION_NOP  1
 #define TCP_OPTION_MSS  2
 
-/* Offset of the value of a SYN's maximum segment size, 0: it has none. A function of its own so that the verifier goes through it once. */
+/* The option of TCP at an offset: the offset of the next one, or of the value of a maximum segment size, negative; 0: none comes after it. A
+ * function of its own so that the verifier goes through it once. */
+__noinline int tunnel_next_option(struct __sk_buff *skb, __u32 at)
+{
+	__u8 pair[2]; /* its kind and length */
+
+	if (at > L4_OFFSET_MAX + TCP_HEADER_MAX || bpf_skb_load_bytes(skb, at, pair, sizeof(pair)) ||
+	    pair[0] == TCP_OPTION_END)
+		return 0;
+	if (pair[0] == TCP_OPTION_NOP)
+		return at + 1;
+	if (pair[0] == TCP_OPTION_MSS)
+		return pair[1] == 4 ? -(int)(at + 2) : 0;
+	return pair[1] < 2 ? 0 : at + pair[1];
+}
+
+/* Offset of the value of a SYN's maximum segment size, 0: it has none. */
 __noinline int tunnel_find_mss(struct __sk_buff *skb, __u32 l4)
 {
-	__u8 pair[2]; /* kind and length of an option */
+	int at = l4 + sizeof(struct tcphdr), end;
 	__u8 offset;
-	__u32 at = sizeof(struct tcphdr);
 
 	if (l4 > L4_OFFSET_MAX || bpf_skb_load_bytes(skb, l4 + 12, &offset, sizeof(offset)))
 		return 0;
-	for (int i = 0; i < TCP_OPTIONS_MAX && at + 4 <= (__u32)(offset >> 4) * 4; i++) {
-		if (bpf_skb_load_bytes(skb, l4 + at, pair, sizeof(pair)) || pair[0] == TCP_OPTION_END)
-			return 0;
-		if (pair[0] == TCP_OPTION_MSS)
-			return pair[1] == 4 ? l4 + at + 2 : 0;
-		if (pair[0] == TCP_OPTION_NOP)
-			at++;
-		else if (pair[1] < 2)
-			return 0;
-		else
-			at += pair[1];
-	}
-	return 0;
+	end = l4 + (__u32)(offset >> 4) * 4;
+	for (int i = 0; i < TCP_OPTIONS_MAX && at > 0 && at + 4 <= end; i++)
+		at = tunnel_next_option(skb, at);
+	return at < 0 ? -at : 0;
 }
 
 /* Has the other side of a TCP connection send segments in packets of room bytes at most. Its SYN said more, perhaps. A function of its own

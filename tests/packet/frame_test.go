@@ -40,8 +40,9 @@ type packet struct {
 	headers  []extension // IPv6 extension headers, outermost first
 	inner    []extension // behind the fragment header: of a packet that is cut the first fragment alone has them
 	fragment *fragment
-	mss      uint16 // of a SYN; 0: 1460
-	more     int    // bytes of further TCP options of a SYN, 36 at most
+	mss      uint16             // of a SYN; 0: 1460
+	ahead    []layers.TCPOption // of that among a SYN's options
+	more     int                // bytes of further TCP options of a SYN, 36 at most
 }
 
 // icmp is what follows the checksum of an ICMP or ICMPv6 message.
@@ -218,7 +219,7 @@ func (p packet) tcp() *layers.TCP {
 		PSH: strings.Contains(p.flags, "P"), ACK: strings.Contains(p.flags, "A"),
 	}
 	if tcp.SYN {
-		tcp.Options = []layers.TCPOption{{OptionType: layers.TCPOptionKindMSS, OptionData: binary.BigEndian.AppendUint16(nil, or(p.mss, 1460))}}
+		tcp.Options = append(slices.Clone(p.ahead), layers.TCPOption{OptionType: layers.TCPOptionKindMSS, OptionData: binary.BigEndian.AppendUint16(nil, or(p.mss, 1460))})
 		if p.more > 0 {
 			tcp.Options = append(tcp.Options, layers.TCPOption{OptionType: 254, OptionData: bytes.Repeat([]byte{0xa5}, p.more-2), OptionLength: uint8(p.more)})
 		}

@@ -5,7 +5,10 @@ package packet
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"testing"
+
+	"github.com/gopacket/gopacket/layers"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -53,6 +56,40 @@ func (s nodePair) goesOnThrough(w world, c talk) {
 	there := s.enters(fromPod, in.bytes(), w.forward(routed(in), c.out.dst), "translate_established")
 	s.other.goes(fromPod, there, routed(c.out.with("A", "go")), "translate_established", actUnspec)
 	s.answersBack(w, c, "PA", "yes")
+}
+
+// What is in front of a maximum segment size is passed over, at even and odd places, up to the last one.
+func TestTheSizeOfSegmentsIsFoundBehindOtherOptions(t *testing.T) {
+	nothing, end := layers.TCPOption{OptionType: layers.TCPOptionKindNop}, layers.TCPOption{OptionType: layers.TCPOptionKindEndList}
+	other := func(data ...byte) layers.TCPOption { return layers.TCPOption{OptionType: 254, OptionData: data} }
+	size := func(data ...byte) layers.TCPOption {
+		return layers.TCPOption{OptionType: layers.TCPOptionKindMSS, OptionData: data}
+	}
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		for i, row := range []struct {
+			ahead []layers.TCPOption
+			found bool
+		}{
+			{[]layers.TCPOption{nothing}, true},
+			{[]layers.TCPOption{nothing, nothing}, true},
+			{slices.Repeat([]layers.TCPOption{nothing}, 36), true},
+			{[]layers.TCPOption{other(2, 4, 5, 5)}, true},
+			{[]layers.TCPOption{other(), nothing, other(make([]byte, 27)...), other()}, true},
+			{[]layers.TCPOption{end}, false},
+			{[]layers.TCPOption{nothing, end, nothing}, false},
+			{[]layers.TCPOption{size(5)}, false}, // of a length that it cannot have
+		} {
+			in := w.packet(at(w.outside(1), uint16(41000+i)), at(w.outside(10), 80))
+			in.ahead = row.ahead
+			out := in.to(at(w.pod(2), 8080))
+			there := s.enters(fromPod, in.bytes(), w.forward(routed(in), out.dst), "translate_balance")
+			if row.found {
+				out = w.clamped(out, false)
+			}
+			s.other.goes(fromPod, there, routed(out), "translate_balance", actUnspec)
+		}
+	}, lb.TCP)
 }
 
 func TestAClientOffTheNodeKeepsItsAddressThroughTheTunnel(t *testing.T) {

@@ -58,7 +58,8 @@ const agent = "./pkg/agent" // the same, and it waits for most of its time
 // processes are those tests of the agent whose agents are processes that start, or start again, over real tables, which takes three times as
 // long under the race detector. Here it watches what these do in others (starts over tables that are there, growth, and loaders); it watches
 // these in `make fuzz`.
-const processes = "TestARestart|TestTablesAreMadeAsLarge|TestAnAgentWorksWithTheTables|TestALoaderLoads"
+const processes = "TestARestart|TestTablesAreMadeAsLarge|TestAnAgentWorksWithTheTables|TestALoaderLoads|" +
+	"TestASecondAgent|TestAColdStart|TestAfterAFirstPublication|TestAnAgentThatComesBack|TestAnAgentThatMayNotLook"
 
 var torn = []string{"./pkg/maps", "./pkg/bpf", "-run=TestNoReaderSeesATornView|TestABarrier"}
 

@@ -84,7 +84,6 @@ func TestConnectionsOutliveTablesThatGrow(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, flags...)
-			r.start(r.there, ours)
 			r.become(ours)
 			s := service(1)
 			r.publish(s, r.near, r.far)
@@ -127,7 +126,6 @@ func TestConnectionsOutliveTablesThatGrow(t *testing.T) {
 // Whoever starts next mends what an agent left that was killed at any stage of an exchange, and no connection notices.
 func TestAnExchangeOfTablesKilledAtAnyStageIsMendedByTheNextStart(t *testing.T) {
 	r := newRig(t)
-	r.start(r.there, ours)
 	r.become(ours, "--size-flow-sets", "4096")
 	s := service(1)
 	r.publish(s, r.near, r.far)

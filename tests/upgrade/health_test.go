@@ -45,7 +45,6 @@ func (r *rig) health(edit func(*bpf.NearlbBackend, *bpf.NearlbBackendHealth), at
 // nodes have of it. Its connections are counted anew.
 func TestWhatIsKnownOfABackendOutlivesAnUpgrade(t *testing.T) {
 	r := newRig(t)
-	r.start(r.there, ours)
 	r.become(ours)
 	s := service(1)
 	s.Annotations = map[string]string{"nearlb.io/balance": "least-connections"}

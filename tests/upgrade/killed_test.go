@@ -48,7 +48,6 @@ func (r *rig) pinned(generation, link string) bool {
 // connection notices.
 func TestAnUpgradeKilledAtAnyStageIsMendedByTheNextStart(t *testing.T) {
 	r := newRig(t)
-	r.start(r.there, ours)
 	r.become(ours)
 	s := service(1)
 	r.publish(s, r.near, r.far)
@@ -94,7 +93,6 @@ func (r *rig) killAt(of layout, at stage) {
 // An agent that cannot read its objects serves from what another layout's agent published.
 func TestAnUpgradeNeedsNoObjects(t *testing.T) {
 	r := newRig(t)
-	r.start(r.there, ours)
 	r.become(ours)
 	s := service(1)
 	r.publish(s, r.near, r.far)
@@ -131,7 +129,6 @@ const unreachable = `{apiVersion: v1, kind: Config, clusters: [{name: c, cluster
 // hash. Those of clients off the node may get another source port then, and are not held here.
 func TestTablesThatCannotBeReadServeUntilEverythingIsPublished(t *testing.T) {
 	r := newRig(t)
-	r.start(r.there, ours)
 	r.become(ours)
 	s := service(1)
 	r.publish(s, r.far)

@@ -27,7 +27,6 @@ func TestReplacingProgramsUnderLoadLosesNoPacket(t *testing.T) {
 	for name, flags := range methods() {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, flags...)
-			r.start(r.there, ours)
 			r.become(ours)
 			s := service(1)
 			r.publish(s, r.near, r.far)

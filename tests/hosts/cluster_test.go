@@ -38,6 +38,8 @@ type cluster struct {
 	dropped map[string]bool // verdicts that are to be: see mayDrop
 	api     *apiServer      // where the nodes run kube-proxy
 
+	outsiders map[string]*lab.Outside // see outsider
+
 	mine         *mine // of a test that shares the cluster; nil: all is its own
 	firstService int   // number before those of its Services
 }
@@ -87,7 +89,7 @@ func makeCluster(t *testing.T, o options) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{Lab: l, t: t, options: o, dropped: map[string]bool{}}
+	c := &cluster{Lab: l, t: t, options: o, dropped: map[string]bool{}, outsiders: map[string]*lab.Outside{}}
 	if o.direct {
 		if err := c.Router.Sysctl("ipv4/conf/all/rp_filter=0", "ipv4/conf/default/rp_filter=0"); err != nil {
 			t.Fatal(errors.Join(err, c.Close()))
@@ -207,6 +209,19 @@ func (c *cluster) pod(node int, name string) *lab.Pod {
 		c.mine.pods = append(c.mine.pods, p)
 	}
 	return p
+}
+
+// outsider is a host off the nodes, which all tests that share a cluster have by that name.
+func (c *cluster) outsider(o lab.OutsideOptions) *lab.Outside {
+	c.t.Helper()
+	if c.outsiders[o.Name] == nil {
+		added, err := c.AddOutside(o)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		c.outsiders[o.Name] = added
+	}
+	return c.outsiders[o.Name]
 }
 
 // server adds a pod that serves on the target port.

@@ -27,32 +27,33 @@ func demoOptions(out *notes) demo.Options {
 
 func TestEveryStepOfTheDemoComesOutAsItShould(t *testing.T) {
 	privileged.Require(t)
-	for name, interactive := range map[string]bool{"line by line": false, "live": true} {
-		t.Run(name, func(t *testing.T) {
-			var out notes
-			options := demoOptions(&out)
-			options.Interactive = interactive
-			if err := demo.Run(t.Context(), options); err != nil {
-				t.Errorf("%v\n%s", err, out.text())
-			}
-			if !strings.Contains(out.text(), "all 7 steps came out as they should") {
-				t.Errorf("no summary:\n%s", out.text())
-			}
-		})
+	check := func(t *testing.T, ctx context.Context, out *notes, options demo.Options) {
+		t.Helper()
+		if err := demo.Run(ctx, options); err != nil {
+			t.Errorf("%v\n%s", err, out.text())
+		}
+		if !strings.Contains(out.text(), "all 7 steps came out as they should") {
+			t.Errorf("no summary:\n%s", out.text())
+		}
 	}
-}
-
-func TestAHeldDemoEndsWithItsContext(t *testing.T) {
-	privileged.Require(t)
-	ctx, stop := context.WithTimeout(t.Context(), patience)
-	defer stop()
-	var out notes
-	out.await("nsenter", stop)
-	options := demoOptions(&out)
-	options.Hold = true
-	if err := demo.Run(ctx, options); err != nil || !errors.Is(ctx.Err(), context.Canceled) {
-		t.Errorf("the demo ended with %v\n%s", err, out.text())
-	}
+	t.Run("live", func(t *testing.T) {
+		var out notes
+		options := demoOptions(&out)
+		options.Interactive = true
+		check(t, t.Context(), &out, options)
+	})
+	t.Run("line by line, held until its context ends", func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), patience)
+		defer stop()
+		var out notes
+		out.await("nsenter", stop)
+		options := demoOptions(&out)
+		options.Hold = true
+		check(t, ctx, &out, options)
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			t.Errorf("the demo ended by itself\n%s", out.text())
+		}
+	})
 }
 
 func TestAnInterruptedDemoSaysSo(t *testing.T) {

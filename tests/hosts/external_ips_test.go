@@ -3,11 +3,13 @@
 package hosts
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/agent"
@@ -20,12 +22,14 @@ func TestExternalIPsReachWhatTheirPolicyLets(t *testing.T) {
 	for policy, captured := range map[string]bool{"allow": true, "local": false, "deny": false} {
 		problems := map[string]int{"allow": 0, "local": 2, "deny": 4}[policy] // external IPs that are refused
 		t.Run(policy, func(t *testing.T) {
-			s := newStage(t, options{agent: []string{"--external-ips", policy}})
-			if _, err := s.outside.Serve(servicePort); err != nil {
+			s := stageFor(t, options{agent: []string{"--external-ips", policy}}, policy == "allow") // another test allows them
+			server, err := s.outside.Serve(servicePort)
+			if err != nil {
 				t.Fatal(err)
 			}
+			defer server.Close()
 			own := []netip.Addr{netip.MustParseAddr("198.51.100.77"), netip.MustParseAddr("2001:db8:1::77")}
-			if err := s.here.Own(own...); err != nil {
+			if err := s.here.Own(own...); err != nil && !errors.Is(err, syscall.EEXIST) { // of a run before
 				t.Fatal(err)
 			}
 			of := s.service(1)
@@ -46,11 +50,13 @@ func TestExternalIPsReachWhatTheirPolicyLets(t *testing.T) {
 // CVE-2020-8554 as it was told of, where external IPs are allowed: one is a Node's own address, another one another Service's
 // ClusterIP. Ports that a Service serves there stay its own, and no external IP of these is served in silence.
 func TestExternalIPsOfSomebodyElseAreToldOf(t *testing.T) {
-	s := newStage(t, options{agent: []string{"--external-ips", "allow"}})
+	s := onStage(t, options{agent: []string{"--external-ips", "allow"}})
 	for _, port := range []uint16{servicePort, targetPort} {
-		if _, err := s.here.Serve(port); err != nil {
+		server, err := s.here.Serve(port)
+		if err != nil {
 			t.Fatal(err)
 		}
+		defer server.Close()
 	}
 	victim, thief := s.service(1), s.service(2)
 	s.serve(victim, ready(s.near)...)
@@ -70,12 +76,12 @@ func TestExternalIPsOfSomebodyElseAreToldOf(t *testing.T) {
 		s.checkAnswerOf(netip.AddrPortFrom(cluster, servicePort), w, s.near.Name)
 		s.checkAnswerOf(netip.AddrPortFrom(node, targetPort), w, s.here.Name)
 	}
-	s.awaitProblem(s.here.Address(false).String() + " is the address of Node n1:")
-	s.awaitProblem(s.here.Address(true).String() + " is the address of Node n1:")
+	s.awaitProblem(thief, s.here.Address(false).String()+" is the address of Node n1:")
+	s.awaitProblem(thief, s.here.Address(true).String()+" is the address of Node n1:")
 	for _, a := range victim.ClusterIPs {
-		s.awaitProblem(a.String() + " is ClusterIP of Service default/service-1:")
-		s.awaitProblem("ExternalIP " + netip.AddrPortFrom(a, servicePort).String() + "/TCP belongs to Service default/service-1 (ClusterIP);")
-		s.awaitProblem("ExternalIP " + netip.AddrPortFrom(a, servicePort).String() + "/UDP belongs to Service default/service-1 (ClusterIP);")
+		s.awaitProblem(thief, a.String()+" is ClusterIP of Service default/"+victim.Name+":")
+		s.awaitProblem(thief, "ExternalIP "+netip.AddrPortFrom(a, servicePort).String()+"/TCP belongs to Service default/"+victim.Name+" (ClusterIP);")
+		s.awaitProblem(thief, "ExternalIP "+netip.AddrPortFrom(a, servicePort).String()+"/UDP belongs to Service default/"+victim.Name+" (ClusterIP);")
 	}
 	var counted, told string
 	if lab.Await(patience, func() bool {
@@ -89,13 +95,13 @@ func TestExternalIPsOfSomebodyElseAreToldOf(t *testing.T) {
 	}
 }
 
-// awaitProblem waits until a problem of an external IP in the status of the first node's agent begins with this.
-func (s *stage) awaitProblem(begins string) {
+// awaitProblem waits until a problem of the Service's external IPs in the status of the first node's agent begins with this.
+func (s *stage) awaitProblem(of *service, begins string) {
 	s.t.Helper()
 	s.await("the status says that "+begins, func() bool {
 		status, err := agent.ReadStatus(s.LockDir(), s.here.PinPath())
 		return err == nil && slices.ContainsFunc(status.Problems, func(p lb.Problem) bool {
-			return p.Field == "spec.externalIPs" && p.Object == "Service default/service-2" && strings.HasPrefix(p.Message, begins)
+			return p.Field == "spec.externalIPs" && p.Object == "Service default/"+of.Name && strings.HasPrefix(p.Message, begins)
 		})
 	})
 }

@@ -59,10 +59,7 @@ func (s *stage) checkPathMTU(kind frontend, want int) {
 // which the backend knows nothing of.
 func TestANarrowPathToTheClientIsDiscoveredByBackends(t *testing.T) {
 	s := onStage(t, options{lab: lab.Options{Netfilter: true}})
-	client, err := s.AddOutside(lab.OutsideOptions{Name: "far away", PathMTU: 1400})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := s.outsider(lab.OutsideOptions{Name: "far away", PathMTU: 1400})
 	for _, backend := range []*lab.Pod{s.near, s.far} {
 		of := s.next()
 		s.serve(of, ready(backend)...)
@@ -145,10 +142,7 @@ func TestAFewPortsServeConnectionsThatTheirClientsClose(t *testing.T) {
 // connections of their own to the backend, which sees one address for all.
 func TestClientsOffTheNodeThatShareAPortStayApart(t *testing.T) {
 	s := onStage(t, options{})
-	second, err := s.AddOutside(lab.OutsideOptions{Name: "second"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := s.outsider(lab.OutsideOptions{Name: "second"})
 	of := s.next()
 	s.serve(of, ready(s.far)...)
 	const port = 20000

@@ -214,10 +214,7 @@ func checkSourceRangeOfTheNodeItself(t *testing.T, s *stage) {
 // ipMode Proxy, or a hostname alone: the load balancer is to see the packets, so they leave the node. Here it serves itself.
 func checkProxyMode(t *testing.T, s *stage) {
 	of := s.next()
-	balancer, err := s.AddOutside(lab.OutsideOptions{Name: "balancer"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	balancer := s.outsider(lab.OutsideOptions{Name: "balancer"})
 	addresses := []netip.Addr{of.LoadBalancers[0].IP, of.LoadBalancers[1].IP}
 	for i := range of.LoadBalancers {
 		of.LoadBalancers[i].Proxy = true
@@ -233,7 +230,7 @@ func checkProxyMode(t *testing.T, s *stage) {
 	for _, client := range s.clients() {
 		s.only(client, of, []frontend{clusterIP, nodePort, externalIP}, s.near)
 		for _, w := range ways() {
-			if answer, err := s.by(of, loadBalancer).ask(client, w); err != nil || answer.Server != "balancer" {
+			if answer, err := s.by(of, loadBalancer).ask(client, w); err != nil || answer.Server != balancer.Name {
 				t.Errorf("%s: %+v, %v", w, answer, err)
 			}
 		}

@@ -328,6 +328,7 @@ func NewMaps(sizes Sizes) (*NearlbMaps, error) {
 			m.Contents = nil
 		}
 	}
+	spec.Maps[NearlbMapSocks].MaxEntries = 1 // programs alone fill it, and the kernel takes longer for all of its entries than for the other tables
 	var tables NearlbMaps
 	if err := spec.LoadAndAssign(&tables, nil); err != nil {
 		return nil, explain("make tables", err)

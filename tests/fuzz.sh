@@ -11,8 +11,7 @@ go test -count=1 -timeout 1h ./tests/packet -stressed=500000 -picked=1000000 -cu
 echo "== tests/faults: kills, the long way"
 go test -count=1 -timeout 1h ./tests/faults -kills=400 -run TestAnAgentKilledAtAnyWrite
 echo "== pkg/agent: agents that start again as processes, under the race detector"
-CGO_ENABLED=1 go test -race -count=1 -timeout 1h ./pkg/agent \
-	-run 'TestARestart|TestTablesAreMadeAsLarge|TestAnAgentWorksWithTheTables|TestALoaderLoads|TestASecondAgent|TestAColdStart|TestAfterAFirstPublication|TestAnAgentThatComesBack|TestAnAgentThatMayNotLook'
+CGO_ENABLED=1 go test -race -count=1 -timeout 1h ./pkg/agent -run 'TestARestart|TestTablesAreMadeAsLarge|TestAnAgentWorksWithTheTables|TestALoaderLoads|TestASecondAgent|TestAColdStart|TestAfterAFirstPublication|TestAnAgentThatComesBack|TestAnAgentThatMayNotLook'
 echo "== pkg/cli: causes that nearlb why names, a thousand of them"
 RAPID_SEED=0 go test -count=1 ./pkg/cli -planted=1000 -run TestAPlantedFault
 echo "== tests/oracle: worlds"

@@ -30,9 +30,15 @@ const bootLine = "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off i
 // silence is how long a machine may say nothing: longer than any single test, on a machine that does other things as well.
 const silence = 20 * time.Minute
 
+// machine is what is booted.
+type machine struct {
+	image, files string
+	processors   int
+}
+
 // boot runs a machine until it is off, and gives its events to tell. The error says what was wrong with the machine, not
 // with the tests.
-func boot(ctx context.Context, dir, image, files string, tell func(job.Event)) error {
+func (m machine) boot(ctx context.Context, dir string, tell func(job.Event)) error {
 	socket := filepath.Join(dir, "port")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
@@ -47,8 +53,8 @@ func boot(ctx context.Context, dir, image, files string, tell func(job.Event)) e
 	runtime.LockOSThread() // what ends with its parent ends with the thread that started it
 	defer runtime.UnlockOSThread()
 	qemu := exec.CommandContext(ctx, "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "3072",
-		"-kernel", image, "-initrd", files, "-append", bootLine,
+		"-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", strconv.Itoa(m.processors), "-m", "3072",
+		"-kernel", m.image, "-initrd", m.files, "-append", bootLine,
 		"-serial", "file:"+console, "-serial", "unix:"+socket)
 	qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var complaint strings.Builder

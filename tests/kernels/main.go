@@ -30,7 +30,7 @@ type options struct {
 	run     string
 	each    time.Duration // for one package on one kernel
 	verbose bool
-	quick   bool // what is long on the oldest kernel alone
+	quick   bool // what is long on the oldest kernel alone, on one processor
 	suites  []suite
 }
 
@@ -57,7 +57,7 @@ func parse(args []string) (options, error) {
 	set.StringVar(&o.run, "run", "", "tests to run, as go test's -run, instead of those of the list")
 	set.DurationVar(&o.each, "timeout", time.Hour, "time for one package's tests on one kernel, by which a test that hangs is ended")
 	set.BoolVar(&o.verbose, "v", false, "print what the tests print, as they do")
-	set.BoolVar(&o.quick, "quick", false, "run what is long on the oldest kernel alone, as the gate does")
+	set.BoolVar(&o.quick, "quick", false, "run what is long on the oldest kernel alone, and give each kernel one processor, as the gate does")
 	if err := set.Parse(args); err != nil {
 		return o, err
 	}
@@ -164,7 +164,7 @@ func (o options) on(ctx context.Context, name, cache, repository string, program
 	fmt.Printf("Linux %s: booting %s (made ready in %.0f s)\n", name, k.version, time.Since(started).Seconds())
 
 	outputs, ends := make([]strings.Builder, len(runs)), make([]*job.Ended, len(runs))
-	err = boot(ctx, dir, image, files, func(e job.Event) {
+	err = machine{image, files, o.processors()}.boot(ctx, dir, func(e job.Event) {
 		outputs[e.Run].WriteString(e.Output)
 		if o.verbose {
 			fmt.Print(e.Output)

@@ -76,6 +76,16 @@ func (o options) of(kernel string) []suite {
 	return slices.DeleteFunc(all, func(s suite) bool { return s.oldest })
 }
 
+// processors are each machine's. Two under emulation wait for one another, each time that memory is given back or code is written, and so
+// take a fifth more of this machine's time for the same. One is enough for what -quick asks: does the kernel take the programs, and do they do
+// there what they do here.
+func (o options) processors() int {
+	if o.quick {
+		return 1
+	}
+	return 2
+}
+
 func (o options) oldest() string { return slices.MinFunc(o.kernels, compareVersions) }
 
 // skip is a test that a kernel cannot run.

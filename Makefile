@@ -145,7 +145,7 @@ ui-test: ## look at the page of nearlb ui in a headless Chromium, which it insta
 dashboard-schema: ## hold the dashboard to the schema of Grafana 12, with npm's package of its types (half a minute; GRAFANA=12.1.0)
 	tests/monitoring/schema.sh manifests/monitoring/dashboard.json $(or $(GRAFANA),12.0.0)
 
-bench: build root ## measure the datapath in the kernel and write docs/performance.md's table (a few minutes)
+bench: build root ## measure the datapath in the kernel and write docs/performance.md's table (ten minutes)
 	tests/bench.sh ./$(BIN) docs/performance.md
 	NEARLB_UPDATE=1 $(GO) test -count=1 -run READMEsFigures ./tests/structure
 

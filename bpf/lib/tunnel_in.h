@@ -142,8 +142,8 @@ __noinline int arrival_read_xdp(struct xdp_md *ctx, struct arrival *arrival)
 	return arrival_check((struct frame){ ctx, true }, arrival);
 }
 
-/* BPF_F_ADJ_ROOM_DECAP_L4_UDP of kernels after 6.18: what is cut into segments later is a tunnel's no more. Others refuse it, and take what is in
- * front away as they do for whole packets: TCP is cut all the same, datagrams (UDP_SEGMENT) are lost. */
+/* BPF_F_ADJ_ROOM_DECAP_L4_UDP, which Linux 6.18 does not have: what is cut into segments later is a tunnel's no more. Kernels that do not know it
+ * refuse the call before they look at the packet; taken out as whole packets are, TCP is cut all the same, datagrams (UDP_SEGMENT) are lost. */
 #define DECAP_L4_UDP (1ULL << 10)
 
 /* Takes away what is in front. Before Linux 6.3 the kernel does not change a packet's family with that. */

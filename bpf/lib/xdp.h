@@ -277,8 +277,8 @@ static __always_inline int xdp_reply(const struct xdp_frame *frame, const struct
 }
 
 /* What becomes of a packet that opens a connection, with the id of the service port: why it is dropped, VERDICT_TRANSLATE_BALANCE, or
- * VERDICT_CONTINUE where it is answered, goes to a backend of this node first, or is nobody's. As create_by_record and create_unknown decide. A function of its own so that the verifier
- * goes through it once. */
+ * VERDICT_CONTINUE where it is answered, most probably goes to a backend of this node, or is nobody's. As create_by_record and create_unknown
+ * decide. A function of its own so that the verifier goes through it once. */
 __noinline int xdp_judge(const struct packet *packet, __u32 *service)
 {
 	const struct record *record;

@@ -393,6 +393,22 @@ func TestXDPLeavesASYNOfAConnectionThatIsThereWhereOthersAreDropped(t *testing.T
 	}, lb.TCP)
 }
 
+// The same wherever their entries are: in the second block of each hash as well as in the first.
+func TestXDPLeavesTheSYNsOfAllConnectionsOfAFullTableWhereOthersAreDropped(t *testing.T) {
+	forEachSite(t, withSets(64), func(s site, w world) {
+		s.publish(far(w, 2, 3, 4, 5, 6, 7, 8, 9))
+		to := at(w.outside(10), 80)
+		var all []talk
+		for port := range uint16(160) { // twice as many entries, in a table of 512
+			all = append(all, s.remote(w.packet(at(w.outside(1), 41000+port), to), "translate_balance"))
+		}
+		s.publish(w.decide(service{name: "web", kind: lb.KindLoadBalancer, address: to, action: lb.Drop, reason: lb.ReasonNoLocalEndpoints}))
+		for _, c := range all {
+			s.passesXDP("a SYN of a live connection", c.in.bytes())
+		}
+	}, lb.TCP)
+}
+
 // tagFree gives each entry that is free a tag, as while others write it: those of a block have different ones.
 func (r *rig) tagFree() {
 	r.Helper()

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -25,6 +26,21 @@ func TestAKubeconfigWithoutAClusterIsNamed(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "") // of a pod that runs this test
 	if _, err := connect(&request{}); err == nil || err.Error() != "read kubeconfig: no cluster in /nonexistent/one, /nonexistent/two: name another with --kubeconfig or KUBECONFIG" {
 		t.Error(err)
+	}
+}
+
+// A plan is of files alone: the plugin asks no cluster for it.
+func TestThePluginPlansWithoutACluster(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/nonexistent")
+	objects := filepath.Join(t.TempDir(), "web.yaml")
+	const web = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: prod}, spec: {clusterIP: 10.96.0.10, ports: [{port: 80}]}}"
+	if err := os.WriteFile(objects, []byte(web), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for status, args := range map[int][]string{exitDone: {"plan", "-f", objects, "--node", "n1"}, exitUsage: {"plan", "--diff", objects}} {
+		if got := Main(args); got != status {
+			t.Errorf("%v ends with %d, want %d", args, got, status)
+		}
 	}
 }
 

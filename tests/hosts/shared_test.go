@@ -15,8 +15,9 @@ import (
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
-// sharedClusters are those of the tests that leave agents and links as they found them, by their options: starting agents, each of which loads
-// its programs, takes longer than most such tests. A test that waits for long has its own, beside others.
+// sharedClusters are those of the tests that leave nothing that the next one meets, by their options: starting agents, each of which loads its
+// programs, takes longer than most such tests. Addresses and routes of a test's own Services may stay. A test that waits for long has its own
+// cluster, beside others.
 var sharedClusters = struct {
 	sync.Mutex
 	by map[string]*sharedCluster
@@ -132,9 +133,17 @@ type mine struct {
 	pods     []*lab.Pod
 }
 
-// leave takes what is the test's, after it has seen that no packet was dropped. A cluster in which a test failed is nobody's any more.
+// leave takes what is the test's, after it has seen that no packet was dropped and no agent failed. A cluster in which a test failed is nobody's
+// any more.
 func (s *sharedCluster) leave(c *cluster) {
-	if c.checkDrops(); c.t.Failed() {
+	c.checkDrops()
+	c.checkAgents()
+	if !c.t.Failed() {
+		if err := c.takeAway(); err != nil {
+			c.t.Error(err)
+		}
+	}
+	if c.t.Failed() {
 		logs.Show(c.t, c.Dir)
 		s.cluster = nil
 		if err := c.Close(); err != nil {
@@ -142,6 +151,24 @@ func (s *sharedCluster) leave(c *cluster) {
 		}
 		return
 	}
+	s.nodes, s.agents, s.firstService = c.nodes, c.agents, c.firstService+c.mine.services
+}
+
+// checkAgents wants none to have failed: a test ends agents by signals, or asks them to end.
+func (c *cluster) checkAgents() {
+	for i, a := range c.agents {
+		select {
+		case <-a.Ended():
+			if code := a.ExitCode(); code > 0 {
+				c.t.Errorf("the agent of node %d has ended by itself, with exit status %d", i+1, code)
+			}
+		default:
+		}
+	}
+}
+
+// takeAway takes the test's files and pods, and puts its nodes back.
+func (c *cluster) takeAway() error {
 	var errs []error
 	for _, n := range c.nodes {
 		if at := slices.Index(c.mine.files, nodeFile(n)); at >= 0 {
@@ -157,10 +184,7 @@ func (s *sharedCluster) leave(c *cluster) {
 			errs = append(errs, pod.Delete())
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		c.t.Error(err)
-	}
-	s.nodes, s.agents, s.firstService = c.nodes, c.agents, c.firstService+c.mine.services
+	return errors.Join(errs...)
 }
 
 // closeShared takes the clusters down that tests shared.

@@ -31,7 +31,7 @@ const (
 )
 
 // kills is how often the agent is killed.
-var kills = flag.Int("kills", 30, "`times` that an agent is killed at some write")
+var kills = flag.Int("kills", 50, "`times` that an agent is killed at some write")
 
 // Promises 1 and 2. An agent is killed between any two writes to the tables, again and again, in the middle of publishing or of
 // mending what the last one left, while pods, the node and a host outside ask. The next one ends where a cold start ends, and

@@ -92,14 +92,19 @@ func TestNoByteLeavesANodeThatHasABackend(t *testing.T) {
 	s.publish(ready(web...)...)
 	for i, client := range clients {
 		s.awaitServer(client, web[i].Name)
+		rows := 0
 		for key, row := range c.backends(i) {
 			if row.Service != "default/"+s.Name {
 				continue // of a test before
 			}
+			rows++
 			near := row.Node == c.nodes[i].Name
 			if bytes := row.BytesTo + row.BytesFrom; near != (bytes > 0) || near != (row.Connections > 0) {
 				t.Errorf("%s: %d connections and %d bytes with %s on %s", c.nodes[i].Name, row.Connections, bytes, key, row.Node)
 			}
+		}
+		if rows < len(web) {
+			t.Errorf("%s: %d backends of the Service are listed, want one of each pod at least", c.nodes[i].Name, rows)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func (s *service) startLoad(clients ...host) *load {
 	return l
 }
 
-// every is how often each of them asks: together they ask once in one or two milliseconds. A port that a connection had is not used again for a
+// every is how often each of them asks: together they ask once in a few milliseconds. A port that a connection had is not used again for a
 // minute, and clients have some tens of thousands, which must last for as long as an agent may take to start; and more questions than that take
 // the processors from the agent that starts.
 const every = 20 * time.Millisecond

@@ -80,8 +80,8 @@ var few = os.Getenv("NEARLB_FRAMES") == "few"
 // features are the knobs of what packets meet where tables ask for it as well, and not before.
 var features = map[string]any{"dns_there": uint8(1), "responder_silence": silence, "shortcut_there": uint8(1), "tunnel_there": uint8(1)}
 
-// shares says whether a rig is loaded with all features under emulation, as it asks for nothing else: these rigs share their loads. That
-// the programs without them are verified, too, tests of pkg/bpf say.
+// shares says whether a rig is loaded with all features under emulation, as it asks for nothing else: these rigs share their loads. Tests of
+// pkg/bpf have the programs without any of them verified there, too.
 func shares(o bpf.Options) bool {
 	for knob := range o.Knobs {
 		if features[knob] == nil {

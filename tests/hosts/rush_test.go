@@ -201,8 +201,13 @@ func acceptEach(listener int, serve func(fd int)) error {
 	}
 }
 
+// It waits no longer than clients do: one that was reset unseen would keep its server, and that the test.
 func answerRushOnce(fd int) {
 	defer unix.Close(fd)
+	patience := unix.NsecToTimeval(int64(rushPatience))
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience); err != nil {
+		return
+	}
 	var b [1]byte
 	if n, err := uninterrupted(unix.Read, fd, b[:]); n == 1 && err == nil {
 		_, _ = uninterrupted(unix.Write, fd, b[:])

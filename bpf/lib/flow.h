@@ -156,6 +156,14 @@ static __always_inline __u64 flow_tags_equal(__u64 tags, __u64 tag)
 	return ~(((x & 0x7f7f7f7f7f7f7f7fULL) + 0x7f7f7f7f7f7f7f7fULL) | x | 0x7f7f7f7f7f7f7f7fULL);
 }
 
+/* Not 0: some way of a set has the tag; the top bit of the lowest one's byte is set then, and of no byte below. */
+static __always_inline __u64 flow_tags_found(__u64 tags, __u64 tag)
+{
+	__u64 x = tags ^ tag * 0x0101010101010101ULL;
+
+	return (x - 0x0101010101010101ULL) & ~x & 0x8080808080808080ULL;
+}
+
 /* The sets of a block that have entries with this tag: a byte for each, 1 or 0. Without a branch, as the verifier goes both ways at each. */
 static __always_inline __u64 flow_block_sets(const struct flow_block *tags, __u64 tag)
 {
@@ -163,10 +171,8 @@ static __always_inline __u64 flow_block_sets(const struct flow_block *tags, __u6
 
 #pragma unroll
 	for (int i = 0; i < FLOW_SETS; i++) {
-		__u64 x = tags->sets[i] ^ tag * 0x0101010101010101ULL;
-		__u64 found = (x - 0x0101010101010101ULL) & ~x & 0x8080808080808080ULL;
+		__u64 found = -(flow_tags_found(tags->sets[i], tag) >> 7);
 
-		found = -(found >> 7);
 		asm volatile("" : "+r"(found)); /* one after the other; and else the compiler makes a branch of it */
 		sets |= found >> 63 << (8 * i);
 	}
@@ -179,12 +185,9 @@ static __always_inline bool flow_block_has(const struct flow_block *tags, __u64 
 	__u64 found = 0;
 
 #pragma unroll
-	for (int i = 0; i < FLOW_SETS; i++) {
-		__u64 x = tags->sets[i] ^ tag * 0x0101010101010101ULL;
-
-		found |= (x - 0x0101010101010101ULL) & ~x;
-	}
-	return found & 0x8080808080808080ULL;
+	for (int i = 0; i < FLOW_SETS; i++)
+		found |= flow_tags_found(tags->sets[i], tag);
+	return found;
 }
 
 /* A search for entries with a tag, in one or in several of a hash's blocks. */

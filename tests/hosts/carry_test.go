@@ -5,11 +5,11 @@ package hosts
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 	"golang.org/x/sync/errgroup"
 )
@@ -19,16 +19,9 @@ func TestTheTunnelOnEveryNetwork(t *testing.T) {
 	all := networks()
 	all["routed, past the stack"] = options{agent: []string{"--shortcut", "on"}}
 	for name, o := range all {
-		o.agent = append(o.agent, "--off-node", "carry")
-		o.carries = true
 		t.Run(name, func(t *testing.T) {
-			key := ""
-			if o.lab.MTU > 1500 { // one network's nodes share a key
-				key = filepath.Join(t.TempDir(), "key")
-				shareKeys(t, key, "none")
-				o.agent = append(o.agent, "--tunnel-key-file", key)
-			}
-			s := stageFor(t, o, name == "routed") // another test has that network
+			o, key := carrying(t, o)
+			s := stageFor(t, o, o.agent[0] == "--off-node") // without flags of its own, another test has that network
 			s.awaitCarried()
 			if key != "" {
 				s.part("a key comes and changes under load from off the node", func(t *testing.T, s *stage) { checkKeyChanges(t, s, key) })
@@ -41,6 +34,18 @@ func TestTheTunnelOnEveryNetwork(t *testing.T) {
 			s.part("an agent killed under load from off the node loses no connection", checkKilledAgent)
 		})
 	}
+}
+
+// carrying has agents carry. The nodes of one network share a key, whose file is returned. Where nodes may answer by themselves, too, a Service
+// may ask for that.
+func carrying(t *testing.T, o options) (with options, key string) {
+	t.Helper()
+	o.agent, o.carries, o.direct = append(o.agent, "--off-node", "carry"), true, o.lab != lab.Options{}
+	if o.lab.MTU > 1500 {
+		key = keyFile(t, "changes")
+		o.agent = append(o.agent, "--tunnel-key-file", key)
+	}
+	return o, key
 }
 
 // shareKeys puts keys in the place of those before, as a Secret's volume changes.
@@ -70,7 +75,11 @@ func checkKeyChanges(t *testing.T, s *stage, path string) {
 		})
 		return now
 	}
-	for _, keys := range [][]string{{"none", first}, {first, "none"}, {first}, {first, second}, {second, first}, {second}} {
+	all := [][]string{{"none", first}, {first, "none"}, {first}, {first, second}, {second, first}, {second}}
+	if cookies(0).Required() { // since a run before
+		all = append([][]string{{second, "none"}, {"none", second}, {"none"}}, all...)
+	}
+	for _, keys := range all {
 		before := cookies(0)
 		shareKeys(t, path, keys...)
 		s.await("both nodes have the keys", func() bool { return cookies(0) != before && cookies(0) == cookies(1) })
@@ -88,14 +97,20 @@ func checkKeyChanges(t *testing.T, s *stage, path string) {
 	s.awaitCarried()
 }
 
-// --off-node=dsr: the same, and what the backend's node sends does not come by the first one.
+// --off-node=dsr, and a Service's annotation where agents carry: the same, and what the backend's node sends does not come by the first one.
 func TestAnswersLeaveTheBackendsNodeOnEveryNetwork(t *testing.T) {
 	all := networks()
 	delete(all, "routed, as clsact filters") // by which filters programs attach changes no answer's way: TestTheTunnelOnEveryNetwork has it
 	for name, o := range all {
-		o.agent, o.carries, o.direct = append(o.agent, "--off-node", "dsr"), true, true
 		t.Run(name, func(t *testing.T) {
-			s := stageFor(t, o, name == "routed") // another test has that network
+			own := lb.OffNodeDSR
+			if name == "routed" { // another test has that network
+				o.agent, o.carries, o.direct, own = []string{"--off-node", "dsr"}, true, true, ""
+			} else {
+				o, _ = carrying(t, o)
+			}
+			s := stageFor(t, o, true)
+			s.own = own
 			s.awaitCarried()
 			s.part("every client and frontend and backend", checkMatrix)
 			s.part("backends on nodes' own addresses answer everybody", checkNodeBackends)

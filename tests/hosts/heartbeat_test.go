@@ -5,7 +5,6 @@ package hosts
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,9 +15,7 @@ import (
 // Nodes ask each other whether they are there. One loses its power, before anybody has connected to its server: new connections leave that out, none
 // waits, and they come back once the node does. The agent of another has been killed: its programs answer, and it keeps its connections.
 func TestASilentNodeIsLeftOutBeforeAnybodyConnectsThere(t *testing.T) {
-	key := filepath.Join(t.TempDir(), "key")
-	shareKeys(t, key, "a key that all nodes share")
-	s := newStage(t, options{agent: []string{"--tunnel-key-file", key}})
+	s := onStage(t, keyed(t))
 	dead := s.server(2, "dead")
 	s.mayDrop("drop_tunnel_source") // of nodes that this one has not heard of yet
 	s.mayDrop("drop_tunnel_cookie") // of nodes that have read the key before this one

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"path/filepath"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/lab"
@@ -70,9 +69,7 @@ func (s *stage) kept(of *service, client host, keeper *lab.Pod, six bool, connec
 // next one asks again.
 func TestNodesChooseByTheConnectionsThatOthersHave(t *testing.T) {
 	const held, opened, few = 200, 30, 12
-	key := filepath.Join(t.TempDir(), "key")
-	shareKeys(t, key, "a key that all nodes share")
-	s := newStage(t, options{agent: []string{"--tunnel-key-file", key}})
+	s := onStage(t, keyed(t))
 	second, third := s.cluster.pod(1, "second"), s.cluster.pod(2, "third")
 	s.mayDrop("drop_tunnel_source") // of nodes that this one has not heard of yet
 	s.mayDrop("drop_tunnel_cookie") // of nodes that have read the key before this one

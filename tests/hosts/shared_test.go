@@ -5,6 +5,8 @@ package hosts
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -66,10 +68,11 @@ func onStage(t *testing.T, o options) *stage {
 	return sharing(o).stage(t)
 }
 
-// stageFor is onStage or newStage.
+// stageFor is onStage or newStage, for a test beside others either way.
 func stageFor(t *testing.T, o options, shared bool) *stage {
 	t.Helper()
 	if shared {
+		t.Parallel()
 		return onStage(t, o)
 	}
 	return newStage(t, o)
@@ -187,8 +190,36 @@ func (c *cluster) takeAway() error {
 	return errors.Join(errs...)
 }
 
-// closeShared takes the clusters down that tests shared.
+// keys is a directory for keys that nodes of shared clusters share.
+var keys = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "nearlb-keys-") })
+
+// keyFile is a file there, which has no key before somebody puts one there.
+func keyFile(t *testing.T, name string) string {
+	t.Helper()
+	dir, err := keys()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, name)
+	if _, err := os.Stat(file); err != nil {
+		shareKeys(t, file, "none")
+	}
+	return file
+}
+
+// keyed has nodes that share a key, and so hear of each other.
+func keyed(t *testing.T) options {
+	t.Helper()
+	file := keyFile(t, "keyed")
+	shareKeys(t, file, "a key that all nodes share")
+	return options{agent: []string{"--tunnel-key-file", file}}
+}
+
+// closeShared takes the clusters down that tests shared, and their keys.
 func closeShared() (err error) {
+	if dir, _ := keys(); dir != "" {
+		err = os.RemoveAll(dir)
+	}
 	for _, s := range sharedClusters.by {
 		if s.cluster != nil {
 			err = errors.Join(err, s.cluster.Close())
@@ -199,7 +230,8 @@ func closeShared() (err error) {
 
 // checkDrops sees that no packet was dropped other than those that the test asked for.
 func (c *cluster) checkDrops() {
-	for i, n := range c.nodes {
+	for i := range c.agents {
+		n := c.nodes[i]
 		for verdict, packets := range c.verdicts(i) {
 			if strings.HasPrefix(verdict, "drop_") && packets > 0 && !c.dropped[verdict] {
 				c.t.Errorf("%s: %d packets %s\n%s", n.Name, packets, verdict, c.sampled(n, verdict))

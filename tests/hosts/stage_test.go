@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // stage is a cluster of two nodes with clients of every kind. Clients outside are sent to the first node, by the router.
@@ -18,6 +19,7 @@ type stage struct {
 	outside   *lab.Outside // off every node
 	here      *lab.Node    // the first node
 	near, far *lab.Pod     // servers on the first and on the second node
+	own       lb.OffNode   // by annotation, of all Services; "": as the agents' flag says
 	*counter
 }
 
@@ -89,7 +91,11 @@ func (s *stage) carries(six bool) bool {
 // next is a new Service with addresses of every kind. Nothing is written before publish.
 func (s *stage) next() *service {
 	s.services++
-	return s.service(s.services).everywhere()
+	of := s.service(s.services).everywhere()
+	if s.own != "" {
+		of.Annotations = map[string]string{"nearlb.io/off-node": string(s.own)}
+	}
+	return of
 }
 
 // dial opens a connection to the Service on the first node from a port that no other one had: the kernel would use a port

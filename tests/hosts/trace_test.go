@@ -68,10 +68,10 @@ func (s *stage) wayOf(q question) lb.OffNode {
 		return ""
 	case !s.carries(netip.MustParseAddr(q.Src).Is6()):
 		return lb.OffNodeSNAT
-	case s.options.direct:
-		return lb.OffNodeDSR
+	case s.own != "":
+		return s.own
 	}
-	return lb.OffNodeCarry
+	return lb.OffNode(s.options.agent[slices.Index(s.options.agent, "--off-node")+1])
 }
 
 // told is what a trace has to say of a connection that was made.

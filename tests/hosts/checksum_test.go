@@ -17,7 +17,12 @@ func TestChecksumsAreRightWithoutOffloads(t *testing.T) {
 		"completed on the way out": disableAtUplinks,
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(t, options{})
+			var c *cluster
+			if name == "complete at the pod" {
+				c = onLinks(t)
+			} else {
+				c = newCluster(t, options{}) // its uplinks stay like that
+			}
 			client, near, far := c.pod(0, "client"), c.server(0, "web-1"), c.server(1, "web-2")
 			if err := disable(c, []*lab.Pod{client, near, far}); err != nil {
 				t.Fatal(err)

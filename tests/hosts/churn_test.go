@@ -101,6 +101,7 @@ func TestTheProgramsWorkAsClsactFilters(t *testing.T) {
 			o := options{bridge: bridge, agent: []string{"--attach", "clsact"}}
 			var c *cluster
 			if bridge {
+				o.alone = true // the other kind has an agent on each node
 				c = newCluster(t, o)
 			} else {
 				c = sharing(o).part(t) // with the paths

@@ -34,7 +34,7 @@ type cluster struct {
 	t       *testing.T
 	options options
 	nodes   []*lab.Node
-	agents  []*lab.Process
+	agents  []*lab.Process  // of the nodes, or of the first one alone
 	dropped map[string]bool // verdicts that are to be: see mayDrop
 	api     *apiServer      // where the nodes run kube-proxy
 
@@ -52,20 +52,13 @@ type options struct {
 	carries bool // those say that clients off the node keep their address towards backends on other nodes
 	direct  bool // those say that the other nodes answer them: the router lets foreign sources pass
 
+	alone     bool   // the first node alone has an agent: of the others the test wants no more than that their pods are there
 	beside    bool   // another cluster of the same test
 	kubeProxy string // program that has it, which the nodes run instead of agents
 }
 
 // podNetworks are how pods are connected, by whether that is a bridge.
 var podNetworks = map[bool]string{false: "point-to-point", true: "bridge"}
-
-// onLinksAndBridgeOfItsOwn runs a test on a cluster with point-to-point pod links and on one with pods on a bridge, which no other test has.
-func onLinksAndBridgeOfItsOwn(t *testing.T, test func(t *testing.T, c *cluster)) {
-	t.Helper()
-	for bridge, name := range podNetworks {
-		t.Run(name, func(t *testing.T) { test(t, newCluster(t, options{bridge: bridge})) })
-	}
-}
 
 // newCluster has the test run beside others: each has its own cluster, and waits for most of its time.
 func newCluster(t *testing.T, o options) *cluster {
@@ -108,7 +101,9 @@ func (c *cluster) node(number int) *lab.Node {
 		}
 		c.nodes = append(c.nodes, n)
 		c.writeNode(n)
-		c.agents = append(c.agents, c.startAgent(i))
+		if i == 0 || !c.options.alone {
+			c.agents = append(c.agents, c.startAgent(i))
+		}
 	}
 	return c.nodes[number]
 }

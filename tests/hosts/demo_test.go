@@ -61,8 +61,10 @@ func TestAnInterruptedDemoSaysSo(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var out notes
-	out.await("step 1", stop)
-	if err := demo.Run(ctx, demoOptions(&out)); err == nil || !strings.Contains(err.Error(), "interrupted") {
+	out.await("all the time", stop) // the clients ask: nobody has to answer
+	options := demoOptions(&out)
+	options.Agent.Command = []string{"sh", "-c", "exec sleep 3600"}
+	if err := demo.Run(ctx, options); err == nil || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("the demo ended with %v\n%s", err, out.text())
 	}
 }

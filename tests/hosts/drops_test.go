@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,12 +32,26 @@ func TestDropsAreListedWithTheirNames(t *testing.T) {
 	dropping.publish(ready(s.far)...)
 	refusing.publish(notReady(s.near))
 	s.mayDrop("drop_no_local_endpoints")
+	want := map[*service][]journal.Drop{}
 	for _, w := range ways() {
 		port := strings.TrimRight(w.network, "46")
-		s.listed(refusing, s.pod, clusterIP, w, journal.Drop{Verdict: "reject", Reason: "no-endpoints", ClientPod: "default/pod", Port: port, Hook: "from_pod"})
-		s.listed(refusing, s.outside, nodePort, w, journal.Drop{Verdict: "reject", Reason: "no-endpoints", Port: port, Hook: "from_net"})
-		s.listed(refusing, s.here, clusterIP, w, journal.Drop{Verdict: "reject", Reason: "no-endpoints", Port: port, Hook: "sock"})
-		s.listed(dropping, s.outside, nodePort, w, journal.Drop{Verdict: "drop", Reason: "no-local-endpoints", Port: port, Hook: "from_net"})
+		listed := func(of *service, client host, kind frontend, drop journal.Drop) {
+			t.Helper()
+			drop.Port = port
+			want[of] = append(want[of], s.listed(of, client, kind, w, drop))
+		}
+		listed(refusing, s.pod, clusterIP, journal.Drop{Verdict: "reject", Reason: "no-endpoints", ClientPod: "default/pod", Hook: "from_pod"})
+		listed(refusing, s.outside, nodePort, journal.Drop{Verdict: "reject", Reason: "no-endpoints", Hook: "from_net"})
+		listed(refusing, s.here, clusterIP, journal.Drop{Verdict: "reject", Reason: "no-endpoints", Hook: "sock"})
+		listed(dropping, s.outside, nodePort, journal.Drop{Verdict: "drop", Reason: "no-local-endpoints", Hook: "from_net"})
+	}
+	for of, drops := range want {
+		said := s.drops("--service", of.Name)
+		for _, drop := range drops {
+			if !isAmong(said, drop) {
+				t.Errorf("nearlb drops does not list %+v: %+v", drop, said)
+			}
+		}
 	}
 	checkWhy(s, refusing)
 	checkWhyNamesOthersPrograms(s, refusing)
@@ -93,8 +108,8 @@ func checkWhyNamesOthersPrograms(s *stage, of *service) {
 	}
 }
 
-// listed asks in vain until the packet is listed as it should be.
-func (s *stage) listed(of *service, client host, kind frontend, w way, want journal.Drop) {
+// listed asks in vain until the agent keeps the packet as it should be listed.
+func (s *stage) listed(of *service, client host, kind frontend, w way, want journal.Drop) journal.Drop {
 	s.t.Helper()
 	asked := s.by(of, kind)
 	want.Node, want.Service, want.Frontend, want.Protocol = "n1", "default/"+of.Name, asked.address(w.six).String(), strings.ToUpper(want.Port)
@@ -103,18 +118,23 @@ func (s *stage) listed(of *service, client host, kind frontend, w way, want jour
 	}
 	s.await(fmt.Sprintf("%s over %s of %s is listed", client, w, of.Name), func() bool {
 		_, _ = asked.inVain(client, w)
-		for _, got := range s.drops("--service", of.Name) {
-			if at, err := netip.ParseAddrPort(got.Client); err == nil {
-				got.Client = at.Addr().String()
-			} else if got.Hook == "sock" { // a socket that connects has no port yet
-				got.Client = ""
-			}
-			recent := time.Since(got.Time) < time.Hour && time.Since(got.Time) > -time.Minute
-			if got.Time = (time.Time{}); recent && got == want {
-				return true
-			}
+		kept, _ := s.keptDrops()
+		return isAmong(kept, want)
+	})
+	return want
+}
+
+// isAmong tells whether one of these is that packet, but for its time, which is of late, and the client's port.
+func isAmong(all []journal.Drop, want journal.Drop) bool {
+	return slices.ContainsFunc(all, func(got journal.Drop) bool {
+		if at, err := netip.ParseAddrPort(got.Client); err == nil {
+			got.Client = at.Addr().String()
+		} else if got.Hook == "sock" { // a socket that connects has no port yet
+			got.Client = ""
 		}
-		return false
+		recent := time.Since(got.Time) < time.Hour && time.Since(got.Time) > -time.Minute
+		got.Time = time.Time{}
+		return recent && got == want
 	})
 }
 
@@ -137,7 +157,7 @@ func (s *stage) drops(flags ...string) (rows []journal.Drop) {
 
 // What is listed and what is said not to be sampled are together all packets that were refused.
 func TestDropsThatAreNotListedAreCounted(t *testing.T) {
-	s := newStage(t, options{})
+	s := newStage(t, options{alone: true})
 	of := s.next()
 	s.serve(of, ready(s.near)...)
 	of.publish(notReady(s.near))
@@ -145,7 +165,11 @@ func TestDropsThatAreNotListedAreCounted(t *testing.T) {
 	s.await("the Service refuses", func() bool { return refused(s.by(of, clusterIP).try(s.pod, w)) })
 	const enough = 300             // more than the processors may tell of in the time that this takes
 	const onTheirWay = enough / 10 // events that are not read yet are fewer
-	for n := 0; s.unsampled() < onTheirWay; n++ {
+	unsampled := func() uint64 {
+		_, unsampled := s.keptDrops()
+		return unsampled
+	}
+	for n := 0; unsampled() < onTheirWay; n++ {
 		for range enough {
 			_, _ = s.by(of, clusterIP).ask(s.pod, w)
 		}
@@ -160,26 +184,36 @@ func TestDropsThatAreNotListedAreCounted(t *testing.T) {
 				refused += packets
 			}
 		}
-		return uint64(len(s.drops()))+s.unsampled() == refused
+		kept, unsampled := s.keptDrops()
+		return uint64(len(kept))+unsampled == refused
 	})
+	if kept, _ := s.keptDrops(); len(s.drops()) != len(kept) {
+		t.Errorf("%d packets are listed, want %d", len(s.drops()), len(kept))
+	}
 	if said := s.run("drops", "--pin-path", s.here.PinPath(), "--lock-dir", s.LockDir()); !strings.Contains(said, " were counted, and not told of one by one\n") {
 		t.Errorf("drops say nothing of those:\n%s", said)
 	}
 }
 
-// unsampled is how many packets were counted and not listed on the first node.
-func (s *stage) unsampled() (packets uint64) {
+// keptDrops are what the first node's agent keeps, and how many packets were counted and not kept.
+func (s *stage) keptDrops() (rows []journal.Drop, unsampled uint64) {
 	s.t.Helper()
 	err := agent.ReadDrops(s.t.Context(), s.LockDir(), s.here.PinPath(), false, func(news agent.News) error {
 		if news.Unsampled != nil {
-			packets = news.Unsampled.Packets
+			unsampled = news.Unsampled.Packets
 		}
-		return nil
+		if news.Line == nil {
+			return nil
+		}
+		var row journal.Drop
+		err := json.Unmarshal(*news.Line, &row)
+		rows = append(rows, row)
+		return err
 	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return packets
+	return rows, unsampled
 }
 
 // Who follows is told of each packet as it comes, and of the agent's end.

@@ -17,14 +17,35 @@ import (
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
-// state is what `nearlb backends` says of a pod's backend of one family, and until when it is left out.
+// state is what the first node's tables say of a pod's backend of one family, and until when it is left out.
 func (s *stage) state(of *service, p *lab.Pod, six bool) (state, until string) {
+	s.t.Helper()
+	var rows []maps.BackendRow
+	s.read(0, func(r *maps.Reader) error {
+		for row, err := range r.Backends() {
+			if err != nil {
+				return err
+			}
+			rows = append(rows, row)
+		}
+		return nil
+	})
+	return s.stateIn(rows, of, p, six)
+}
+
+// says is what `nearlb backends` says of it.
+func (s *stage) says(of *service, p *lab.Pod, six bool) (state, until string) {
 	s.t.Helper()
 	said := s.run("backends", "--pin-path", s.here.PinPath(), "-o", "json")
 	var rows []maps.BackendRow
 	if err := json.Unmarshal([]byte(said), &rows); err != nil {
 		s.t.Fatalf("%v: %s", err, said)
 	}
+	return s.stateIn(rows, of, p, six)
+}
+
+func (s *stage) stateIn(rows []maps.BackendRow, of *service, p *lab.Pod, six bool) (state, until string) {
+	s.t.Helper()
 	for _, row := range rows {
 		if row.Address != p.Address(six) || !strings.HasSuffix(row.Service, "/"+of.Name) || row.Protocol != "TCP" {
 			continue
@@ -38,7 +59,7 @@ func (s *stage) state(of *service, p *lab.Pod, six bool) (state, until string) {
 		}
 		return row.State, ""
 	}
-	s.t.Fatalf("no backend %s of %s in %s", p, of.Name, said)
+	s.t.Fatalf("no backend %s of %s in %+v", p, of.Name, rows)
 	return "", ""
 }
 
@@ -92,7 +113,7 @@ func (s *stage) stays(of *service, p *lab.Pod, six bool, until string) bool {
 // One of ten servers loses SYNs. Who comes there first sends again; then nobody goes there, also no client off the node and no socket of the
 // node itself, until it is readmitted. All others serve.
 func TestAServerThatLosesSYNsIsLeftOut(t *testing.T) {
-	s := newStage(t, options{})
+	s := onStage(t, options{})
 	servers := []*lab.Pod{s.near, s.far}
 	for n := range 8 {
 		servers = append(servers, s.server(n%2, "web-"+string(rune('a'+n))))
@@ -135,7 +156,7 @@ func TestAServerThatLosesSYNsIsLeftOut(t *testing.T) {
 
 // Clients that wait for less than a second have no SYN come again: by those that wait at once a server is found that does not answer.
 func TestAServerIsLeftOutBeforeASYNComesAgain(t *testing.T) {
-	s := newStage(t, options{})
+	s := onStage(t, options{})
 	other := s.cluster.pod(0, "other")
 	s.awaitPrograms(s.pod, other)
 	of := s.next()
@@ -182,8 +203,12 @@ func (s *stage) leavesOut(of *service, dead, other *lab.Pod, six bool) {
 		}
 		_, until := s.state(of, dead, six)
 		lost, _ := s.crowd(of, dead, six, s.pod, other, s.outside, s.here)
+		state, said := s.says(of, dead, six)
 		if !s.stays(of, dead, six, until) {
 			continue
+		}
+		if state != "ejected" || said != until {
+			s.t.Errorf("nearlb backends says that %s is %s until %s, the tables say until %s", dead, state, said, until)
 		}
 		if lost > 0 {
 			s.t.Errorf("six %v, %s is left out: it lost %d SYNs", six, dead, lost)

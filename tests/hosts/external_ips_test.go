@@ -22,7 +22,7 @@ func TestExternalIPsReachWhatTheirPolicyLets(t *testing.T) {
 	for policy, captured := range map[string]bool{"allow": true, "local": false, "deny": false} {
 		problems := map[string]int{"allow": 0, "local": 2, "deny": 4}[policy] // external IPs that are refused
 		t.Run(policy, func(t *testing.T) {
-			s := stageFor(t, options{agent: []string{"--external-ips", policy}}, policy == "allow") // another test allows them
+			s := stageFor(t, options{alone: true, agent: []string{"--external-ips", policy}}, policy == "allow") // another test allows them
 			server, err := s.outside.Serve(servicePort)
 			if err != nil {
 				t.Fatal(err)
@@ -50,7 +50,7 @@ func TestExternalIPsReachWhatTheirPolicyLets(t *testing.T) {
 // CVE-2020-8554 as it was told of, where external IPs are allowed: one is a Node's own address, another one another Service's
 // ClusterIP. Ports that a Service serves there stay its own, and no external IP of these is served in silence.
 func TestExternalIPsOfSomebodyElseAreToldOf(t *testing.T) {
-	s := onStage(t, options{agent: []string{"--external-ips", "allow"}})
+	s := onStage(t, options{alone: true, agent: []string{"--external-ips", "allow"}})
 	for _, port := range []uint16{servicePort, targetPort} {
 		server, err := s.here.Serve(port)
 		if err != nil {

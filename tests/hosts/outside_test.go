@@ -20,10 +20,9 @@ import (
 // and port, which the client off the node knows nothing of, and must reach its socket all the same.
 func TestANarrowPathBehindTheNodeIsDiscoveredByClientsOffTheNode(t *testing.T) {
 	const narrow = 1400
-	s := newStage(t, options{})
-	if err := s.far.Node.SetUplinkMTU(narrow); err != nil {
-		t.Fatal(err)
-	}
+	s := onStage(t, options{})
+	s.outside = s.outsider(lab.OutsideOptions{Name: "of a narrow path"}) // and knows it for long
+	s.narrow(s.far.Node, narrow)
 	s.checkPathMTU(nodePort, narrow)
 }
 
@@ -77,7 +76,7 @@ func TestANarrowPathToTheClientIsDiscoveredByBackends(t *testing.T) {
 // With as many connections as there are ports, one more towards the same backend is refused service, and nobody else is:
 // another backend has ports of its own, and the connections go on.
 func TestPortsThatRunOutTowardsOneBackendHarmNobodyElse(t *testing.T) {
-	s := onStage(t, options{agent: []string{"--snat-ports", "61000-61003", "--snat-all-ports=false"}})
+	s := onStage(t, options{alone: true, agent: []string{"--snat-ports", "61000-61003", "--snat-all-ports=false"}})
 	other := s.server(1, "other")
 	full, free := s.next(), s.next()
 	s.serve(full, ready(s.far)...)
@@ -115,7 +114,7 @@ func TestPortsThatRunOutTowardsOneBackendHarmNobodyElse(t *testing.T) {
 // A connection that its client closed leaves nothing with the backend but a port that serves the next one: a few ports are enough for as
 // many connections as there are, one after the other. None is refused one, as the cluster sees at the end.
 func TestAFewPortsServeConnectionsThatTheirClientsClose(t *testing.T) {
-	s := onStage(t, options{agent: []string{"--snat-ports", "61000-61003", "--snat-all-ports=false"}})
+	s := onStage(t, options{alone: true, agent: []string{"--snat-ports", "61000-61003", "--snat-all-ports=false"}})
 	of := s.next()
 	s.serve(of, ready(s.far)...)
 	for _, six := range []bool{false, true} {
@@ -169,7 +168,7 @@ func TestClientsOffTheNodeThatShareAPortStayApart(t *testing.T) {
 
 // Without forwarding a node takes nothing from off the node to a backend: the counters and `nearlb check` say why.
 func TestANodeThatDoesNotForwardSaysSo(t *testing.T) {
-	s := newStage(t, options{})
+	s := newStage(t, options{alone: true})
 	of := s.next()
 	s.serve(of, ready(s.far)...)
 	if err := s.here.Sysctl("ipv4/ip_forward=0", "ipv6/conf/all/forwarding=0"); err != nil {
@@ -209,7 +208,7 @@ func (s *stage) run(command ...string) string {
 
 // A node's addresses outside of --nodeport-addresses are its own: who asks there for a NodePort finds nobody.
 func TestNodePortsAnswerOnTheSelectedAddressesAlone(t *testing.T) {
-	s := newStage(t, options{agent: []string{"--nodeport-addresses", "172.31.0.0/16,fd31::/16"}})
+	s := newStage(t, options{alone: true, agent: []string{"--nodeport-addresses", "172.31.0.0/16,fd31::/16"}})
 	of := s.next()
 	s.serve(of, ready(s.far)...)
 	others := []netip.Addr{netip.MustParseAddr("198.51.100.200"), netip.MustParseAddr("2001:db8:1::200")}

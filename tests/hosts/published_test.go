@@ -10,11 +10,12 @@ import (
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
-// awaitFrontends polls until every node's tables have all frontends of the Service. They are put in force one after the other:
+// awaitFrontends polls until the tables of every node with an agent have all frontends of the Service. They are put in force one after the other:
 // one that answers says nothing of the next.
 func (s *service) awaitFrontends() {
 	s.t.Helper()
-	for i, n := range s.nodes {
+	for i := range s.agents {
+		n := s.nodes[i]
 		s.await(fmt.Sprintf("%s has every frontend of %s", n.Name, s.Name), func() bool {
 			missing := s.frontendsOn(n)
 			s.read(i, func(r *maps.Reader) error { return s.strike(missing, r) })

@@ -79,7 +79,7 @@ const some = 400 // answers that count as traffic flowing
 
 // Promise 1: a killed agent costs no connection, its successor changes nothing in the tables and follows what comes next.
 func TestAnAgentKilledUnderLoadLosesNoConnection(t *testing.T) {
-	onLinksAndBridgeOfItsOwn(t, func(t *testing.T, c *cluster) {
+	onLinksAndBridge(t, func(t *testing.T, c *cluster) {
 		client, near, far := c.pod(0, "client"), c.server(0, "web-1"), c.server(1, "web-2")
 		s := c.service(1)
 		s.publish(ready(near, far)...)
@@ -118,7 +118,7 @@ func (s *service) bothAnswer(client host, w way) func() bool {
 
 // SIGTERM stops the reconciling and leaves traffic flowing.
 func TestAnAgentThatIsStoppedLeavesTrafficFlowing(t *testing.T) {
-	c := newCluster(t, options{})
+	c := onLinks(t)
 	client, backend := c.pod(0, "client"), c.server(1, "web")
 	s := c.service(1)
 	s.publish(ready(backend)...)

@@ -69,7 +69,7 @@ func retransmits(t *testing.T, c *lab.Conn) uint32 {
 // One of ten servers loses SYNs. Every client of the first node connects all the same: who came to that server first, with a SYN that it
 // sends again, which that server does not see.
 func TestAServerThatLosesSYNsKeepsNobodyFromConnecting(t *testing.T) {
-	s := newStage(t, options{agent: []string{"--ejection=off"}}) // else new connections leave that server out
+	s := newStage(t, options{alone: true, agent: []string{"--ejection=off"}}) // else new connections leave that server out
 	servers := []*lab.Pod{s.near, s.far}
 	for n := range 8 {
 		servers = append(servers, s.server(n%2, fmt.Sprint("web-", n)))
@@ -145,7 +145,7 @@ func synsLost(t *testing.T, p *lab.Pod) uint64 {
 // by this node's, under SNAT; and by nearlb where a client off the node has no way to the server, as pods' addresses are known to nodes alone, and
 // where the client is the node itself, whose socket would take the answer for its own.
 func TestALateAnswerToASYNIsReset(t *testing.T) {
-	s := newStage(t, options{lab: lab.Options{Network: lab.Tunneled}})
+	s := newStage(t, options{alone: true, lab: lab.Options{Network: lab.Tunneled}})
 	for _, late := range []*lab.Pod{s.near, s.far} {
 		for _, client := range []host{s.pod, s.outside, s.here} {
 			for _, six := range []bool{false, true} {

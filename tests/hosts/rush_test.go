@@ -259,7 +259,7 @@ func TestConnectionsOffTheNodeAreRefusedNoneHoweverFastTheyCome(t *testing.T) {
 // The node's own connection to a backend keeps its port, though SNAT would take it first for a client off the node.
 func TestTheNodesOwnConnectionsKeepTheirPorts(t *testing.T) {
 	const port = 61000
-	s := newStage(t, options{agent: []string{"--snat-ports", fmt.Sprintf("%d-%d", port, port)}})
+	s := newStage(t, options{alone: true, agent: []string{"--snat-ports", fmt.Sprintf("%d-%d", port, port)}})
 	of := s.next()
 	s.serve(of, ready(s.far)...)
 	for _, w := range ways() {

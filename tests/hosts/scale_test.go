@@ -10,7 +10,7 @@ import (
 
 // A4, A19: in a Service of 5,000 endpoints a change of one reaches the sockets; the others are on a node of their own.
 func TestOneChangeInAServiceOf5000EndpointsReachesTheSockets(t *testing.T) {
-	c := newCluster(t, options{})
+	c := newCluster(t, options{alone: true})
 	client, near, far := c.pod(0, "client"), c.server(0, "web-1"), c.server(1, "web-2")
 	s := c.service(1)
 	s.hints = true

@@ -29,7 +29,7 @@ table inet seen {
 func TestTheShortcutPassesTheStackBy(t *testing.T) {
 	for name, o := range map[string]options{
 		"routed":                    {},
-		"routed, as clsact filters": {agent: []string{"--attach", "clsact"}},
+		"routed, as clsact filters": {alone: true, agent: []string{"--attach", "clsact"}},
 		"through VXLAN":             {lab: lab.Options{Network: lab.Tunneled}},
 	} {
 		o.agent = append(o.agent, "--shortcut", "on")
@@ -96,7 +96,7 @@ func (s *stage) forwards() (packets int) {
 
 // --shortcut=auto: it is taken while nothing is passed by, and connections go on whichever way it is, and when the agent that looks is gone.
 func TestTheShortcutIsTakenOnlyWhileItPassesNothingBy(t *testing.T) {
-	s := newStage(t, options{agent: []string{"--shortcut", "auto"}})
+	s := newStage(t, options{alone: true, agent: []string{"--shortcut", "auto"}})
 	s.awaitShortcut("strict reverse path filter of " + lab.Uplink + " (rp_filter)")
 	s.shell("for path in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $path; done")
 	s.awaitShortcut("")

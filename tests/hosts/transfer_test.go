@@ -44,11 +44,9 @@ func transfer(conn *lab.Conn, length int64) error {
 // The path to n2 is narrower than the pods' links: routers refuse full packets, and the refusal quotes the backend's
 // address, which the client does not know. It must reach the client's socket all the same (RFC 1191, RFC 8201).
 func TestANarrowPathIsDiscoveredThroughTheService(t *testing.T) {
-	onLinksAndBridgeOfItsOwn(t, func(t *testing.T, c *cluster) {
+	onLinksAndBridge(t, func(t *testing.T, c *cluster) {
 		const narrow = 1400
-		if err := c.node(1).SetUplinkMTU(narrow); err != nil {
-			t.Fatal(err)
-		}
+		c.narrow(c.node(1), narrow)
 		client, backend := c.pod(0, "client"), c.server(1, "web")
 		s := c.service(1)
 		s.publish(ready(backend)...)
@@ -62,6 +60,23 @@ func TestANarrowPathIsDiscoveredThroughTheService(t *testing.T) {
 				t.Errorf("the socket to %s knows a path MTU of %d, %v; want %d", conn.Remote(), mtu, err, narrow)
 			}
 			checkDatagrams(t, s.dial(client, way{"udp", six}), backend.Name)
+		}
+	})
+}
+
+// narrow has a node's link to the router take no more than that, until the test ends.
+func (c *cluster) narrow(n *lab.Node, mtu int) {
+	c.t.Helper()
+	uplink, err := n.Link().LinkByName(lab.Uplink)
+	if err == nil {
+		err = n.SetUplinkMTU(mtu)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		if err := n.SetUplinkMTU(uplink.Attrs().MTU); err != nil {
+			c.t.Error(err)
 		}
 	})
 }

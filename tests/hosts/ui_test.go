@@ -33,7 +33,7 @@ type uiMap struct {
 
 // The agent serves the page on its metrics' port, with the privileges that it has kept: what goes on, then what fails and why.
 func TestAnAgentServesThePageOfItsTables(t *testing.T) {
-	c := newCluster(t, options{agent: []string{"--ui"}})
+	c := newCluster(t, options{alone: true, agent: []string{"--ui"}})
 	client, backend := c.pod(0, "client"), c.server(2, "web")
 	s := c.service(1)
 	s.publish(ready(backend)...)

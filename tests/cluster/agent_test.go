@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/tests/cluster/rig"
 )
@@ -33,28 +31,6 @@ func TestAnAgentThatIsKilledAndComesBackFollowsOn(t *testing.T) {
 	web.AwaitServers(client, two)
 	load.Round()
 	load.End()
-}
-
-// While the API server is away traffic goes on, and what changes after its return is followed.
-func TestAnAPIServerThatRestartsIsFollowedOn(t *testing.T) {
-	c := rig.Shared(t)
-	client, one, two := c.Client(0, "client"), c.Server("web", "one", 0), c.Server("web", "two", 2)
-	web := c.Service("web", nil)
-	web.AwaitServers(client, one, two)
-	load := c.StartLoad(web.OnClusterIP(), rig.Ways(), client, c.Node(1))
-	if err := c.Plane.APIServer.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	load.Round()
-	if err := c.Plane.StartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	load.Round()
-	one.Terminate() // and serves on, as above
-	web.AwaitServers(client, two)
-	load.Round()
-	load.End()
-	c.Service("next", func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "web"} }).AwaitServers(client, two)
 }
 
 // The Kubernetes suite allows 30 seconds between a change of an object and what a client sees of it; most changes are to be seen

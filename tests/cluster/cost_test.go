@@ -31,7 +31,7 @@ func TestWhatAnAgentCosts(t *testing.T) {
 		t.Skip("a measurement: NEARLB_MEASURE=1000,10000 has it run")
 	}
 	c := rig.New(t, rig.Options{})
-	i := install(c, "n1", "base")
+	i := install(c, "base")
 	i.pod.Config = map[string]string{"api-server": c.Plane.URL()}
 	have := 0
 	for size := range strings.SplitSeq(sizes, ",") {

@@ -29,7 +29,7 @@ import (
 
 // Connections through the real kube-proxy survive nearlb's start and kube-proxy's end; new ones are nearlb's. And the other way round.
 func TestConnectionsSurviveTheHandOverFromKubeProxyAndBack(t *testing.T) {
-	c := rig.New(t, rig.Options{})
+	c := rig.Shared(t)
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
 			h := newHandover(c.For(t), mode)
@@ -50,7 +50,6 @@ type handover struct {
 	*rig.Cluster
 	mode    string
 	nodes   []*rig.Node
-	numbers []int
 	proxies []*lab.Process
 	clients []rig.Host
 	off     rig.Host
@@ -63,16 +62,13 @@ type handover struct {
 
 func newHandover(c *rig.Cluster, mode string) *handover {
 	h := &handover{Cluster: c, mode: mode, ports: 11000}
-	first := len(c.Nodes())
-	for i := range 2 {
-		name := fmt.Sprintf("n%d", first+i+1)
-		h.nodes = append(h.nodes, c.NewNode(rig.NodeOptions{NodeOptions: lab.NodeOptions{Name: name, Zone: "a"}, NoAgent: true}))
-		h.numbers = append(h.numbers, first+i)
+	for range 2 {
+		h.nodes = append(h.nodes, c.NewNode(rig.NodeOptions{NodeOptions: lab.NodeOptions{Zone: "a"}, NoAgent: true}))
 	}
-	off, err := c.AddOutside(lab.OutsideOptions{Name: "outside-" + mode})
+	off, err := c.AddOutside(lab.OutsideOptions{Name: "outside-" + h.nodes[0].Name}) // whose ports nobody had
 	h.must(err)
 	h.off = off
-	h.clients = []rig.Host{c.Client(first, "client-"+mode), h.nodes[0], h.off}
+	h.clients = []rig.Host{c.Client(h.nodes[0].Number, "client-"+mode), h.nodes[0], h.off}
 	return h
 }
 
@@ -128,7 +124,7 @@ func (h *handover) rules(n *rig.Node) (rules kubeproxy.Rules) {
 
 func (h *handover) publish() {
 	h.T.Helper()
-	h.servers = []*rig.Pod{h.Server("web", "near-"+h.mode, h.numbers[0]), h.Server("web", "far-"+h.mode, h.numbers[1])}
+	h.servers = []*rig.Pod{h.Server("web", "near-"+h.mode, h.nodes[0].Number), h.Server("web", "far-"+h.mode, h.nodes[1].Number)}
 	h.web = h.Service("web", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort })
 	h.onPort = rig.AtHost(h.nodes[0], uint16(h.web.Get().Spec.Ports[0].NodePort))
 	h.web.Update(func(s *corev1.Service) {

@@ -48,7 +48,7 @@ func rendered(t *testing.T, args ...string) []byte {
 }
 
 func TestWhatIsInstalledWorksInARealCluster(t *testing.T) {
-	c := rig.New(t, rig.Options{})
+	c := rig.Shared(t)
 	t.Run("the API server takes it", func(t *testing.T) { takes(c.For(t)) })
 	t.Run("without kube-proxy", func(t *testing.T) { withoutKubeProxy(c.For(t)) })
 	t.Run("beside kube-proxy", func(t *testing.T) { besideKubeProxy(c.For(t)) })
@@ -108,8 +108,8 @@ type installed struct {
 	agent *lab.Process
 }
 
-func install(c *rig.Cluster, name, overlay string) *installed {
-	return installOn(c, c.NewNode(rig.NodeOptions{NodeOptions: lab.NodeOptions{Name: name, Zone: "a"}, NoAgent: true}), overlay)
+func install(c *rig.Cluster, overlay string) *installed {
+	return installOn(c, c.NewNode(rig.NodeOptions{NodeOptions: lab.NodeOptions{Zone: "a"}, NoAgent: true}), overlay)
 }
 
 func installOn(c *rig.Cluster, node *rig.Node, overlay string) *installed {
@@ -181,19 +181,24 @@ func serving(s agent.Status) bool { return s.State == agent.Serving && s.Dirty =
 
 // withoutKubeProxy: the ConfigMap has the API server's own address; once programs serve, the ClusterIP is as good.
 func withoutKubeProxy(c *rig.Cluster) {
-	i := install(c, "n1", "overlays/replace-kube-proxy")
+	i := install(c, "overlays/replace-kube-proxy")
 	if _, err := i.set.Start(i.node.Node, i.pod); err == nil {
 		i.T.Error("it starts without the ConfigMap")
 	}
 	_, err := c.API.CoreV1().ConfigMaps("kube-system").Create(c.T.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "nearlb-config"}, Data: map[string]string{"api-server": "https://127.0.0.1:1," + c.Plane.URL()}}, metav1.CreateOptions{})
 	i.must(err)
+	c.T.Cleanup(func() {
+		if err := c.API.CoreV1().ConfigMaps("kube-system").Delete(context.Background(), "nearlb-config", metav1.DeleteOptions{}); err != nil {
+			c.T.Error(err)
+		}
+	})
 	config, err := c.API.CoreV1().ConfigMaps("kube-system").Get(c.T.Context(), "nearlb-config", metav1.GetOptions{})
 	i.must(err)
 	i.pod.Config = config.Data
 	i.start()
 	i.await("serving", serving)
-	client, server := c.Client(0, "client"), c.Server("web", "one", 0)
+	client, server := c.Client(i.node.Number, "client"), c.Server("web", "one", i.node.Number)
 	web := c.Service("web", nil)
 	web.AwaitServers(client, server)
 
@@ -202,7 +207,7 @@ func withoutKubeProxy(c *rig.Cluster) {
 	i.pod.Config = nil
 	i.start()
 	i.await("serving by way of its own programs", func(s agent.Status) bool { return serving(s) && s.Source == "kubernetes" })
-	other := c.Server("web", "two", 0)
+	other := c.Server("web", "two", i.node.Number)
 	web.AwaitServers(client, server, other)
 	i.finish()
 }
@@ -219,9 +224,9 @@ func (i *installed) finish() {
 
 // besideKubeProxy: each serves its own Services, on ports of its own.
 func besideKubeProxy(c *rig.Cluster) {
-	i := install(c, "n2", "overlays/trial")
+	i := install(c, "overlays/trial")
 	proxy := i.kubeProxy()
-	client, server := c.Client(1, "client"), c.NewPod(rig.PodOptions{App: "web", Name: "one", Node: 1})
+	client, server := c.Client(i.node.Number, "client"), c.Server("web", "one", i.node.Number)
 	theirs := c.Service("web", nil)
 	theirs.AwaitServers(client, server)
 	i.start() // by the ClusterIP, which kube-proxy serves

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,23 +35,34 @@ type named struct {
 }
 
 func newNamed(t *testing.T) *named {
-	c := rig.New(t, rig.Options{Refusals: true})
+	c := rig.Shared(t)
 	n := &named{Cluster: c, t: t}
-	meta := metav1.ObjectMeta{Name: "nearlb-names"} // as manifests/components/dns adds it
-	_, err := c.API.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta,
-		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"}}}}, metav1.CreateOptions{})
-	must(t, err)
-	_, err = c.API.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: meta,
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "kube-system", Name: "nearlb"}}}, metav1.CreateOptions{})
-	must(t, err)
-	n.node = c.NewNode(rig.NodeOptions{NodeOptions: lab.NodeOptions{Name: "n1", Zone: "a"}, NoAgent: true})
+	n.mayListNamespaces()
+	n.node = c.NewNode(rig.NodeOptions{NodeOptions: lab.NodeOptions{Zone: "a"}, NoAgent: true})
 	n.dns = n.create("kube-dns", func(s *corev1.ServiceSpec) {
 		s.Ports = []corev1.ServicePort{{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53}}
 	})
-	n.client = c.Client(0, "client")
+	n.client = c.Client(n.node.Number, "client")
 	c.StartAgent(n.node, "--dns", "--dns-service="+c.Namespace+"/kube-dns")
 	return n
+}
+
+// mayListNamespaces gives agents the role that manifests/components/dns adds.
+func (n *named) mayListNamespaces() {
+	n.t.Helper()
+	ctx, meta, roles := n.t.Context(), metav1.ObjectMeta{Name: "nearlb-names"}, n.API.RbacV1()
+	_, err := roles.ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: meta,
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"}}}}, metav1.CreateOptions{})
+	must(n.t, err)
+	_, err = roles.ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: meta,
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "kube-system", Name: "nearlb"}}}, metav1.CreateOptions{})
+	must(n.t, err)
+	n.t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		must(n.t, errors.Join(roles.ClusterRoleBindings().Delete(ctx, meta.Name, metav1.DeleteOptions{}), roles.ClusterRoles().Delete(ctx, meta.Name, metav1.DeleteOptions{})))
+	})
+	must(n.t, n.Plane.AwaitRight(ctx, rig.Account, authorizationv1.ResourceAttributes{Verb: "list", Resource: "namespaces"}))
 }
 
 // create makes a Service that selects app=NAME, and returns its first address.
@@ -134,10 +147,11 @@ func (n *named) namesPods() {
 	}
 }
 
-// Without the API server questions of a pod are answered as before, in the kernel and by the responder, and what changes afterwards is
-// followed.
-func TestNamesComeFromTheAPIServerAndOutliveIt(t *testing.T) {
+// Without the API server traffic goes on, and questions of a pod are answered as before, in the kernel and by the responder; what changes after its
+// return is followed.
+func TestConnectionsAndNamesOutliveAnAPIServerThatRestartsAndIsFollowedOn(t *testing.T) {
 	n := newNamed(t)
+	traffic := newTraffic(n.Cluster)
 	web := n.create("web", func(*corev1.ServiceSpec) {})
 	n.namesPods()
 	resolver := n.resolver()
@@ -192,6 +206,7 @@ func TestNamesComeFromTheAPIServerAndOutliveIt(t *testing.T) {
 	must(t, n.Plane.APIServer.Kill())
 	n.Await("an outage", blind)
 	more("without an API server")
+	traffic.load.Round()
 	if s := status(); s.Names == nil || !s.Names.Answering || s.Names.Kernel == nil || !s.Names.Kernel.Answering {
 		t.Errorf("without an API server: %+v", s.Names)
 	}
@@ -200,7 +215,37 @@ func TestNamesComeFromTheAPIServerAndOutliveIt(t *testing.T) {
 	address := n.create("late", func(*corev1.ServiceSpec) {})
 	n.Await("a new name", func() bool { return n.says("late") == "NOERROR "+address.String() })
 	more("after the outage")
+	traffic.goesOn()
 	stop()
 	group.Wait()
 	t.Logf("%d answers", answered.Load())
+}
+
+// traffic is a Service that clients on two nodes use all the time.
+type traffic struct {
+	*rig.Cluster
+	client   rig.Host
+	one, two *rig.Pod
+	web      *rig.Service
+	load     *rig.Load
+}
+
+func newTraffic(c *rig.Cluster) *traffic {
+	used := &traffic{Cluster: c, client: c.Client(0, "client"), one: c.Server("used", "one", 0), two: c.Server("used", "two", 2)}
+	used.web = c.Service("used", nil)
+	used.web.AwaitServers(used.client, used.one, used.two)
+	used.load = c.StartLoad(used.web.OnClusterIP(), rig.Ways(), used.client, c.Node(1))
+	used.load.Round()
+	return used
+}
+
+// goesOn ends it: nothing was lost, a pod that terminates is left, and a Service that comes is served.
+func (u *traffic) goesOn() {
+	u.T.Helper()
+	u.load.Round()
+	u.one.Terminate() // and serves on: UDP clients of the node that wait for an answer are ended if it does not
+	u.web.AwaitServers(u.client, u.two)
+	u.load.Round()
+	u.load.End()
+	u.Service("next", func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "used"} }).AwaitServers(u.client, u.two)
 }

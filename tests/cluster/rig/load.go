@@ -3,6 +3,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -27,8 +28,8 @@ type worker struct {
 	err     atomic.Pointer[error]
 }
 
-// breath is between two connections of a worker, so that the load leaves time for those who are to follow changes, and ports of
-// connections that are over come free.
+// breath is between two connections of a worker unless the cluster's options say otherwise, so that the load leaves time for those who are to
+// follow changes, and ports of connections that are over come free.
 const breath = 50 * time.Millisecond
 
 // StartLoad has each client connect over each way again and again.
@@ -64,7 +65,7 @@ func (l *Load) start(ctx context.Context, client Host, at At, w Way) {
 				return
 			}
 			k.answers.Add(1)
-			time.Sleep(breath)
+			time.Sleep(cmp.Or(l.cluster.options.Breath, breath))
 		}
 	})
 }

@@ -4,9 +4,13 @@ package rig
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
@@ -18,10 +22,11 @@ import (
 // Node is a node of the lab, its Node object, and its agent.
 type Node struct {
 	*lab.Node
-	Agent *lab.Process // nil: it has none
+	Number int          // as Cluster.Node and PodOptions take it
+	Agent  *lab.Process // nil: it has none
 }
 
-// NodeOptions describe a node. Name is required.
+// NodeOptions describe a node. Without a name it is n and its number, which no other one has.
 type NodeOptions struct {
 	lab.NodeOptions
 	NoAgent bool
@@ -30,24 +35,34 @@ type NodeOptions struct {
 
 // threeNodes makes n1 and n2 in zone a, n3 in zone b.
 func (c *Cluster) threeNodes() error {
-	for i, zone := range []string{"a", "a", "b"} {
-		_, err := c.newNode(context.Background(), NodeOptions{NodeOptions: lab.NodeOptions{Name: fmt.Sprintf("n%d", i+1), Zone: zone}})
-		if err != nil {
+	for _, zone := range []string{"a", "a", "b"} {
+		if _, err := c.newNode(context.Background(), NodeOptions{NodeOptions: lab.NodeOptions{Zone: zone}}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// NewNode adds a node. Its agent runs; it may not serve yet.
+// NewNode adds a node, which is judged and taken away at the end of the test. Its agent runs; it may not serve yet.
 func (c *Cluster) NewNode(o NodeOptions) *Node {
 	c.T.Helper()
 	n, err := c.newNode(c.T.Context(), o)
 	c.must(err)
+	c.T.Cleanup(func() {
+		if err := c.removeNode(n); err != nil {
+			c.T.Error(err)
+		}
+	})
 	return n
 }
 
 func (c *Cluster) newNode(ctx context.Context, o NodeOptions) (*Node, error) {
+	c.mu.Lock()
+	c.numbers++
+	if o.Name == "" {
+		o.Name = fmt.Sprintf("n%d", c.numbers)
+	}
+	c.mu.Unlock()
 	inLab, err := c.AddNode(o.NodeOptions)
 	if err != nil {
 		return nil, err
@@ -66,8 +81,24 @@ func (c *Cluster) newNode(ctx context.Context, o NodeOptions) (*Node, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	n.Number = len(c.nodes)
 	c.nodes = append(c.nodes, n)
 	return n, nil
+}
+
+// removeNode takes a node and its object away, after it has seen that no packet was dropped that this test did not ask for.
+func (c *Cluster) removeNode(n *Node) error {
+	err := c.unasked(n, c.asked)
+	c.mu.Lock()
+	c.nodes = slices.DeleteFunc(c.nodes, func(o *Node) bool { return o == n })
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	gone := c.API.CoreV1().Nodes().Delete(ctx, n.Name, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(gone) {
+		gone = nil // with all that the test took away
+	}
+	return errors.Join(err, gone, c.RemoveNode(n.Node))
 }
 
 // nodeObject is the Node as its kubelet registers it.

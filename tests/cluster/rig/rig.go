@@ -19,7 +19,7 @@
 //	}
 //
 // Who breaks the control plane or the nodes makes a cluster of their own: New. c.Plane has the parts of the control plane, as
-// c.Plane.APIServer.Kill() and c.Plane.StartAPIServer(ctx); c.API is the administrator's client; c.NewNode adds nodes, with or
+// c.Plane.APIServer.Kill() and c.Plane.StartAPIServer(ctx); c.API is the administrator's client; c.NewNode adds nodes for a test, with or
 // without an agent. When a cluster ends it is an error if a request of an agent was refused, or was for v1 Endpoints, or if a
 // packet was dropped for a reason that no test named with MayDrop.
 package rig
@@ -60,7 +60,8 @@ const runAsCLI = "NEARLB_TEST_RUN_CLI"
 type Options struct {
 	Lab     lab.Options
 	Control control.Options
-	Agent   []string // further flags of the agents
+	Agent   []string      // further flags of the agents
+	Breath  time.Duration // between two connections of a client of a load, where it goes on for minutes; 0: little
 	// Refusals says that requests of the agents may be refused, because the test has that happen.
 	Refusals bool
 }
@@ -73,6 +74,7 @@ type Cluster struct {
 	API       kubernetes.Interface // the administrator's
 	Namespace string               // of the test's objects
 
+	asked map[string]bool // verdicts that the test asks for: see MayDrop
 	*shared
 }
 
@@ -83,7 +85,8 @@ type shared struct {
 
 	mu      sync.Mutex
 	nodes   []*Node
-	dropped map[string]bool
+	numbers int             // of nodes that there were
+	dropped map[string]bool // verdicts that any test asks for
 	outside map[string]*lab.Outside
 	vips    int
 	tests   int
@@ -188,7 +191,7 @@ func (s *sharing) end() error {
 func (c *Cluster) For(t *testing.T) *Cluster {
 	t.Helper()
 	of := *c
-	of.T = t
+	of.T, of.asked = t, map[string]bool{}
 	c.logs.ShowIfFailed(t)
 	c.mu.Lock()
 	c.tests++
@@ -202,18 +205,25 @@ func (c *Cluster) For(t *testing.T) *Cluster {
 func (c *Cluster) MayDrop(verdict string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dropped[verdict] = true
+	c.dropped[verdict], c.asked[verdict] = true, true
+}
+
+// unasked is an error for each verdict by which a node dropped packets that were not to be.
+func (c *Cluster) unasked(n *Node, asked map[string]bool) error {
+	var errs []error
+	for verdict, packets := range c.Verdicts(n) {
+		if strings.HasPrefix(verdict, "drop_") && !asked[verdict] {
+			errs = append(errs, fmt.Errorf("%s: %d packets %s", n.Name, packets, verdict))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // end judges what is seen at the end of a cluster, and takes it down.
 func (c *Cluster) end() error {
 	var errs []error
 	for _, n := range c.nodes {
-		for verdict, packets := range c.Verdicts(n) {
-			if strings.HasPrefix(verdict, "drop_") && !c.dropped[verdict] {
-				errs = append(errs, fmt.Errorf("%s: %d packets %s", n.Name, packets, verdict))
-			}
-		}
+		errs = append(errs, c.unasked(n, c.dropped))
 	}
 	if !c.options.Refusals {
 		errs = append(errs, c.Plane.CheckAudit(Account))

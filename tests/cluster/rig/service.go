@@ -44,8 +44,8 @@ func (c *Cluster) makeNamespace() {
 }
 
 // Service makes a Service that selects app=NAME, with addresses of both families, port 80 to TargetPort over TCP and UDP.
-// change, if there is any, makes it another one before it is created. All nodes know it when it is returned: to who asks before, it
-// is an address that nobody has.
+// change, if there is any, makes it another one before it is created. All nodes know it when it is returned, unless it is another proxy's: to who
+// asks before, it is an address that nobody has.
 func (c *Cluster) Service(name string, change func(*corev1.Service)) *Service {
 	c.T.Helper()
 	both := corev1.IPFamilyPolicyRequireDualStack

@@ -61,10 +61,14 @@ func (c *Cluster) Verdicts(n *Node) map[string]uint64 {
 	return out
 }
 
-// awaitKnown waits until the tables of every node have the Service's addresses.
+// awaitKnown waits until the tables of every node have the Service's addresses, unless it is another proxy's.
 func (s *Service) awaitKnown() {
 	s.cluster.T.Helper()
-	addresses := s.Get().Spec.ClusterIPs
+	o := s.Get()
+	if o.Labels["service.kubernetes.io/service-proxy-name"] != "" {
+		return
+	}
+	addresses := o.Spec.ClusterIPs
 	for _, n := range s.cluster.Nodes() {
 		if n.Agent == nil {
 			continue

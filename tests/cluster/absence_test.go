@@ -44,15 +44,15 @@ type outages struct {
 }
 
 func newOutages(t *testing.T) *outages {
-	o := &outages{Cluster: rig.New(t, rig.Options{Refusals: true}), t: t}
+	o := &outages{Cluster: rig.New(t, rig.Options{Refusals: true, Breath: 200 * time.Millisecond}), t: t}
 	o.startProxy()
 	certificate, err := o.Plane.Certify("system:kube-proxy")
 	must(t, err)
 	token, err := o.Plane.Login(t.Context(), "kube-system", "nearlb")
 	must(t, err)
 	o.login = []string{certificate, o.throughProxy(token)}
-	for i, name := range []string{"n1", "n2"} {
-		o.nodes = append(o.nodes, o.NewNode(rig.NodeOptions{NodeOptions: lab.NodeOptions{Name: name, Zone: "a"}, NoAgent: true}))
+	for i := range 2 {
+		o.nodes = append(o.nodes, o.NewNode(rig.NodeOptions{NodeOptions: lab.NodeOptions{Zone: "a"}, NoAgent: true}))
 		o.clients = append(o.clients, o.Client(i, "client"))
 	}
 	return o
@@ -236,7 +236,7 @@ func TestTheAPIServerMayFailAsItLikesWhileConnectionsGoOn(t *testing.T) {
 	o.isEmptied()
 	three.SetReady(false)
 	o.followed(one, two)
-	o.isEmptyFromTheStart()
+	o.load.End()
 }
 
 // isKilled: gone for a minute, and back with a history that nobody can go on from.
@@ -378,9 +378,11 @@ func (o *outages) rows(node int) int {
 	return rows
 }
 
-// isEmptied: it lists nothing for a while, and then what it had, in versions that are of the past.
+// isEmptied: it lists nothing for a while, and then what it had, in versions that are of the past. An agent that starts meanwhile leaves the
+// tables as they are, until the grace is over.
 func (o *outages) isEmptied() {
 	o.t.Helper()
+	third := o.thirdNode()
 	before := o.dumps()
 	backup := o.swapEtcd("")
 	o.Await("n1 holds what is missing", func() bool { h := o.status(0).Held; return h.Services > 0 && h.Nodes == 1 }) // of the Nodes it reads its own
@@ -388,6 +390,8 @@ func (o *outages) isEmptied() {
 	o.saysHeld(0, "1 Services, the endpoints of 0 others and 1 Nodes")
 	o.load.Round()
 	o.unchanged("with an empty API server", before)
+	o.isEmptyFromTheStart(before[0])
+	o.isEmptyForGood(third)
 	o.swapEtcd(backup)
 	must(o.t, o.Plane.StartControllers(o.t.Context()))
 	o.Await("the objects are back", func() bool { return !o.status(0).Held.Any() && !o.blind(1) })
@@ -427,21 +431,43 @@ func (o *outages) run(node int, command string) string {
 	return string(text)
 }
 
-// isEmptyFromTheStart: an agent that starts then leaves the tables as they are, until the grace is over.
-func (o *outages) isEmptyFromTheStart() {
+// isEmptyFromTheStart: the next agent of n1 holds what the tables have.
+func (o *outages) isEmptyFromTheStart(before string) {
 	o.t.Helper()
-	before := o.Dump(o.t, o.nodes[0])
-	o.swapEtcd("")
 	must(o.t, o.nodes[0].Agent.Kill())
 	o.startAgent(0)
 	o.Await("n1 holds what is missing", func() bool { return o.status(0).Held.Services > 0 })
 	o.saysHeld(0, "1 Services, the endpoints of 0 others and 0 Nodes")
 	o.load.Round()
 	o.unchangedOn(0, "with an API server that is empty from the start", before)
-	o.load.End()
-	must(o.t, o.nodes[0].Agent.Kill())
-	o.startAgent(0, "--mass-deletion-grace=2s")
-	o.Await("the Service is gone", func() bool { return !strings.Contains(o.Dump(o.t, o.nodes[0]), o.at(false).Addr().String()) })
+}
+
+// thirdNode is one without clients, whose agent has followed and was killed.
+func (o *outages) thirdNode() *rig.Node {
+	o.t.Helper()
+	n := o.NewNode(rig.NodeOptions{NodeOptions: lab.NodeOptions{Zone: "a"}})
+	o.Await(n.Name+" has the Service", func() bool { return o.has(n) })
+	must(o.t, n.Agent.Kill())
+	n.Agent = nil
+	return n
+}
+
+// has tells whether the tables of a node have the Service.
+func (o *outages) has(n *rig.Node) bool {
+	return strings.Contains(o.Dump(o.t, n), o.at(false).Addr().String())
+}
+
+// isEmptyForGood: the third node's next agent has little patience.
+func (o *outages) isEmptyForGood(third *rig.Node) {
+	o.t.Helper()
+	if !o.has(third) {
+		o.t.Error("the third node's tables have lost the Service without an agent")
+	}
+	certified, err := third.Node.StartAgent(lab.AgentOptions{Command: []string{"/proc/self/exe", "agent"}, Args: []string{"--mass-deletion-grace=2s"},
+		Env: []string{"NEARLB_TEST_RUN_CLI=1"}, Kubeconfig: o.login[0]})
+	must(o.t, err)
+	o.Await("the Service is gone", func() bool { return !o.has(third) })
+	must(o.t, certified.Kill())
 }
 
 // swapEtcd has the control plane start over other storage, and gives what it had. The controllers, whose caches are of another

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+
+	"github.com/nearlb/nearlb/tests/cluster/process"
 )
 
 // record says which process is the cluster: its number, and when it started, as others get its number later.
 func record() error {
-	started, err := startTime(os.Getpid())
+	started, err := process.Started(os.Getpid())
 	if err != nil {
 		return err
 	}
@@ -29,22 +30,8 @@ func running() int {
 	if _, err := fmt.Sscan(string(text), &pid, &started); err != nil {
 		return 0
 	}
-	if now, err := startTime(pid); err != nil || now != started {
+	if now, err := process.Started(pid); err != nil || now != started {
 		return 0
 	}
 	return pid
-}
-
-// startTime is when a process started, in the kernel's ticks since boot. One that waits to be reaped is gone: that is an error.
-func startTime(pid int) (string, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return "", err
-	}
-	after := text[strings.LastIndexByte(string(text), ')')+1:] // its name may have anything
-	fields := strings.Fields(string(after))
-	if len(fields) < 20 || fields[0] == "Z" {
-		return "", fmt.Errorf("process %d has ended", pid)
-	}
-	return fields[19], nil
 }

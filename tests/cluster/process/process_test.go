@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package process
 
 import (
 	"os"
@@ -15,14 +15,14 @@ func TestAProcessIsKnownByItsStart(t *testing.T) {
 	if err := sleep.Start(); err != nil {
 		t.Fatal(err)
 	}
-	own, err := startTime(os.Getpid())
+	own, err := Started(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := startTime(os.Getpid()); err != nil || again != own {
+	if again, err := Started(os.Getpid()); err != nil || again != own {
 		t.Errorf("it started at %s, %v, and at %s", again, err, own)
 	}
-	other, err := startTime(sleep.Process.Pid)
+	other, err := Started(sleep.Process.Pid)
 	if err != nil || other < own && len(other) <= len(own) {
 		t.Errorf("one that it started: at %s, %v; it itself at %s", other, err, own)
 	}
@@ -30,7 +30,7 @@ func TestAProcessIsKnownByItsStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = sleep.Wait()
-	if _, err := startTime(sleep.Process.Pid); err == nil {
+	if _, err := Started(sleep.Process.Pid); err == nil {
 		t.Error("one that ended is still there")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -30,7 +31,7 @@ func (r *Reader) BackendsOf(keep func(lb.PortName) bool) iter.Seq2[BackendRow, e
 }
 
 func collectBackends(v *view, keep func(uint32) bool) (all []BackendRow, failed []error) {
-	tallies, shares := v.backendTallies(), v.shares(keep)
+	tallies, shares := sync.OnceValue(v.backendTallies), v.shares(keep) // as of frontends
 	for id := uint32(1); id < v.backends.size; id++ {
 		b, ok := v.backend(id)
 		if !ok || !keep(b.Service) {
@@ -46,7 +47,8 @@ func collectBackends(v *view, keep func(uint32) bool) (all []BackendRow, failed 
 		if share, listed := shares[id]; listed {
 			row.Share = &share
 		}
-		row.Open, row.Refused, row.Unanswered = tallies[id].open, tallies[id].refused, tallies[id].unanswered
+		tally := tallies()[id]
+		row.Open, row.Refused, row.Unanswered = tally.open, tally.refused, tally.unanswered
 		v.noteOthers(&row)
 		all = append(all, row)
 	}

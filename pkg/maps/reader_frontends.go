@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -40,7 +41,7 @@ func collectFrontends(v *view, keep func(uint32) bool) (all []FrontendRow, faile
 	if err != nil {
 		failed = append(failed, err)
 	}
-	tallies := v.frontendTallies()
+	tallies := sync.OnceValue(v.frontendTallies) // all flows are read for it: not where no frontend is asked for
 	for key, number := range v.frontends.all() {
 		if isAddressKey(key) {
 			continue
@@ -55,7 +56,7 @@ func collectFrontends(v *view, keep func(uint32) bool) (all []FrontendRow, faile
 		}
 		if keep(record.Service) {
 			row := v.frontendRow(key, &record, ranges)
-			row.Open = tallies[key].open
+			row.Open = tallies()[key].open
 			all = append(all, row)
 		}
 	}

@@ -188,7 +188,8 @@ const (
 	recoverySaid = "objects can be read from the API server again"
 )
 
-// Whatever the API server does, no connection is lost, no table is touched meanwhile, and what changed is followed afterwards.
+// Whatever the API server does, no connection is lost, no table is touched meanwhile, and what changed is followed afterwards. It waits for
+// minutes: by its file's name it runs before the cluster of the others, which would cost something all the time.
 func TestTheAPIServerMayFailAsItLikesWhileConnectionsGoOn(t *testing.T) {
 	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "2") // so that a frozen server is noticed in seconds, not in 45
 	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "5")      // and one that the machine leaves no time for is not

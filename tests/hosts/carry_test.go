@@ -148,13 +148,11 @@ func checkDirectAnswers(t *testing.T, s *stage) {
 func (s *stage) bytesFrom(node int, of *service) (bytes uint64) {
 	s.t.Helper()
 	s.read(node, func(r *maps.Reader) error {
-		for row, err := range r.Backends() {
+		for row, err := range r.BackendsOf(of.owns) {
 			if err != nil {
 				return err
 			}
-			if strings.HasSuffix(row.Service, "/"+of.Name) {
-				bytes += row.BytesFrom
-			}
+			bytes += row.BytesFrom
 		}
 		return nil
 	})

@@ -22,7 +22,7 @@ func (s *stage) state(of *service, p *lab.Pod, six bool) (state, until string) {
 	s.t.Helper()
 	var rows []maps.BackendRow
 	s.read(0, func(r *maps.Reader) error {
-		for row, err := range r.Backends() {
+		for row, err := range r.BackendsOf(of.owns) {
 			if err != nil {
 				return err
 			}

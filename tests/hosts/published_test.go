@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -59,13 +60,11 @@ func (s *service) external() []netip.Addr {
 
 // strike takes away what the tables have.
 func (s *service) strike(missing map[string]bool, r *maps.Reader) error {
-	for row, err := range r.Frontends() {
+	for row, err := range r.FrontendsOf(s.owns) {
 		if err != nil {
 			return err
 		}
-		if row.Service == "default/"+s.Name {
-			delete(missing, frontendName(row.Address, row.FrontendPort, row.Protocol))
-		}
+		delete(missing, frontendName(row.Address, row.FrontendPort, row.Protocol))
 	}
 	for row, err := range r.Addresses() {
 		if err != nil {
@@ -77,6 +76,9 @@ func (s *service) strike(missing map[string]bool, r *maps.Reader) error {
 	}
 	return nil
 }
+
+// owns tells whether a service port is the Service's.
+func (s *service) owns(p lb.PortName) bool { return p.Service.String() == "default/"+s.Name }
 
 func frontendName(a netip.Addr, port uint16, protocol string) string {
 	return fmt.Sprintf("%s %s", netip.AddrPortFrom(a, port), protocol)

@@ -75,13 +75,11 @@ func (p *placed) check(s *service, want ...string) {
 // sides are what a node's tables have for the node's own clients, of each frontend of the Service.
 func (p *placed) sides(node int, s *service) (sides []string) {
 	p.read(node, func(r *maps.Reader) error {
-		for row, err := range r.Frontends() {
+		for row, err := range r.FrontendsOf(s.owns) {
 			if err != nil {
 				return err
 			}
-			if row.Service == "default/"+s.Name {
-				sides = append(sides, p.text(row.Internal))
-			}
+			sides = append(sides, p.text(row.Internal))
 		}
 		return nil
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lab"
+	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -126,16 +127,19 @@ func (s *Service) Rows() string {
 // frontends are the Service's in the tables of a node.
 func (s *Service) frontends(n *Node, each func(maps.FrontendRow)) error {
 	return s.cluster.Read(n, func(r *maps.Reader) error {
-		for row, err := range r.Frontends() {
+		for row, err := range r.FrontendsOf(s.owns) {
 			if err != nil {
 				return err
 			}
-			if row.Service == s.cluster.Namespace+"/"+s.Name {
-				each(row)
-			}
+			each(row)
 		}
 		return nil
 	})
+}
+
+// owns tells whether a service port is the Service's.
+func (s *Service) owns(p lb.PortName) bool {
+	return p.Service == lb.ServiceName{Namespace: s.cluster.Namespace, Name: s.Name}
 }
 
 // AwaitLeft waits until no node sends a packet of UDP to the pod any more, of whatever age its flow is: it is known everywhere
@@ -155,11 +159,11 @@ func (s *Service) AwaitLeft(p *Pod) {
 
 func (s *Service) serves(n *Node, p *Pod) (serves bool, err error) {
 	err = s.cluster.Read(n, func(r *maps.Reader) error {
-		for row, err := range r.Backends() {
+		for row, err := range r.BackendsOf(s.owns) {
 			if err != nil {
 				return err
 			}
-			ours := row.Service == s.cluster.Namespace+"/"+s.Name && (row.Address == p.V4 || row.Address == p.V6)
+			ours := row.Address == p.V4 || row.Address == p.V6
 			serves = serves || ours && (row.State == "active" || row.State == "draining")
 		}
 		return nil

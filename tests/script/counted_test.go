@@ -6,17 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 
 	"github.com/cilium/ebpf"
+	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
-// counted writes what programs would have counted of a backend, and ends the process: with 0, as this is a command of scripts.
-func counted(args []string) (err error) {
+// counted is the command of scripts.
+func counted(ts *testscript.TestScript, args []string) int {
+	ts.Check(count(args))
+	return 0
+}
+
+// count writes what programs would have counted of a backend.
+func count(args []string) (err error) {
 	if len(args) != 4 {
 		return errors.New("usage: counted PIN BACKEND CONNECTIONS BYTES")
 	}
@@ -30,6 +36,7 @@ func counted(args []string) (err error) {
 	if err != nil {
 		return err
 	}
+	defer tables.Close()
 	reader, err := maps.NewReader(tables)
 	if err != nil {
 		return err
@@ -47,10 +54,7 @@ func counted(args []string) (err error) {
 		}
 		each := make([]bpf.NearlbBackendCounter, processors)
 		each[0] = bpf.NearlbBackendCounter{Connections: numbers[0], BytesTo: numbers[1] / 2, BytesFrom: numbers[1] - numbers[1]/2}
-		if err := tables.BackendCounters.Put(row.ID, each); err != nil {
-			return err
-		}
-		os.Exit(0)
+		return tables.BackendCounters.Put(row.ID, each)
 	}
 	return fmt.Errorf("no backend %s", args[1])
 }

@@ -4,7 +4,7 @@
 //
 // A script is a txtar archive (rogpeppe/go-internal/testscript). Beside testscript's own commands it has:
 //
-//	nearlb ARGS           the command line
+//	nearlb ARGS           the command line: in this process where it only reads (reading), and a process of its own in a shell or after isolated or onnode
 //	tables -f FILE ...    publish what the node decides and print the tables' dump: flags of nearlb plan; with -pin PATH
 //	                      into pinned tables, as an agent does
 //	counted PIN BACKEND CONNECTIONS BYTES  the pinned tables' counters of a backend (address:port) say so, half of the bytes each way
@@ -44,42 +44,42 @@ import (
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
-// nearlb is the command line.
-func nearlb(args []string) int {
-	if len(args) > 0 && args[0] == "plan" {
-		return asked(args)
-	}
-	return cli.Main(args)
-}
-
 const disagree = 3 // an exit status that neither has
 
 // asked gives what nearlb says to a plan, and sees that the plugin for kubectl says the same.
-func asked(args []string) int {
-	in, err := io.ReadAll(os.Stdin)
+func asked(args []string, in io.Reader, out, errs io.Writer) int {
+	objects, err := io.ReadAll(in)
 	if err != nil {
-		fail("read objects", err)
+		fmt.Fprintln(errs, "read objects:", err)
+		return disagree
 	}
-	var out, errs, pluginsOut, pluginsErrs bytes.Buffer
-	status := command.Run(context.Background(), cli.Root(), args, bytes.NewReader(in), &out, &errs)
-	plugins := plan.Main(context.Background(), args[1:], bytes.NewReader(in), &pluginsOut, &pluginsErrs)
-	if status != plugins || out.String() != pluginsOut.String() || errs.String() != pluginsErrs.String() {
-		fmt.Fprintf(os.Stderr, "plan: nearlb ends with %d and says\n%s%skubectl nearlb ends with %d and says\n%s%s", status, &out, &errs, plugins, &pluginsOut, &pluginsErrs)
-		os.Exit(disagree)
+	var said, saidAside, pluginsOut, pluginsErrs bytes.Buffer
+	status := runCommand(context.Background(), args, bytes.NewReader(objects), &said, &saidAside)
+	plugins := plan.Main(context.Background(), args[1:], bytes.NewReader(objects), &pluginsOut, &pluginsErrs)
+	if status != plugins || said.String() != pluginsOut.String() || saidAside.String() != pluginsErrs.String() {
+		fmt.Fprintf(errs, "plan: nearlb ends with %d and says\n%s%skubectl nearlb ends with %d and says\n%s%s", status, &said, &saidAside, plugins, &pluginsOut, &pluginsErrs)
+		return disagree
 	}
-	os.Stdout.Write(out.Bytes())
-	os.Stderr.Write(errs.Bytes())
+	_, wrote := said.WriteTo(out)
+	_, wroteAside := saidAside.WriteTo(errs)
+	if wrote != nil || wroteAside != nil {
+		return disagree
+	}
 	return status
+}
+
+func runCommand(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+	return command.Run(ctx, cli.Root(), args, in, out, errs)
 }
 
 // kernelTables has the command tables publish into the kernel's as well.
 const kernelTables = "NEARLB_KERNEL_TABLES"
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
-		"nearlb":   func() { os.Exit(nearlb(os.Args[1:])) },
-		"tables":   func() { os.Exit(tables()) },
-		"counted":  func() { fail("counted", counted(os.Args[1:])) },
+	if filepath.Base(os.Args[0]) == program {
+		os.Exit(nearlb(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	testscript.Main(withProgram{m}, map[string]func(){
 		"isolated": func() { fail("isolated", isolated(os.Args[1:])) },
 		"onnode":   func() { fail("onnode", onNode(os.Args[1], os.Args[2:])) },
 	})
@@ -101,7 +101,11 @@ func TestScriptsOfTheKernel(t *testing.T) {
 // scripts are those of tests/testdata that want the kernel alone, or all others.
 func scripts(t *testing.T, kernel bool) []string {
 	t.Helper()
-	all, err := filepath.Glob("../testdata/*.txtar")
+	dir, err := filepath.Abs("../testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
 	if err != nil || len(all) == 0 {
 		t.Fatalf("list scripts: %d found, %v", len(all), err)
 	}
@@ -113,13 +117,21 @@ func scripts(t *testing.T, kernel bool) []string {
 
 func run(t *testing.T, files []string, prepare func(*testscript.Env)) {
 	t.Helper()
+	objects := fixtures(t) // before a command has another working directory
 	testscript.Run(t, testscript.Params{
 		Files:         files,
 		UpdateScripts: os.Getenv("NEARLB_UPDATE") != "",
-		Cmds:          map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "eventually": eventually},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "eventually": eventually,
+			program: commandOf(func(ts *testscript.TestScript, args []string) int {
+				return perform(ts, append([]string{program}, args...))
+			}),
+			"tables":  commandOf(tables),
+			"counted": commandOf(counted),
+		},
 		Setup: func(env *testscript.Env) error {
 			prepare(env)
-			env.Setenv("FIXTURES", fixtures(t))
+			env.Setenv("FIXTURES", objects)
 			return nil
 		},
 	})
@@ -140,14 +152,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	err = ts.Exec(args[1], args[2:]...)
-	got := 0
-	var ended *exec.ExitError
-	if errors.As(err, &ended) {
-		got = ended.ExitCode()
-	} else {
-		ts.Check(err)
-	}
+	got := perform(ts, args[1:])
 	if got != want {
 		ts.Fatalf("%s ended with %d, want %d", strings.Join(args[1:], " "), got, want)
 	}

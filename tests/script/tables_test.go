@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
+
+	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/decide"
@@ -20,17 +21,19 @@ import (
 
 // tables publishes what the node decides about the objects, in their order and then once more in the reverse order, and
 // prints the dump, which must be the same both times. It returns an exit status.
-func tables() int {
-	if err := printTables(os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "tables:", err)
-		return 1
-	}
-	return 0
+func tables(ts *testscript.TestScript, args []string) int {
+	return asProcess(ts, func() int {
+		if err := printTables(args, ts.Getenv(kernelTables) != "", ts.Stdout(), ts.Stderr()); err != nil {
+			fmt.Fprintln(ts.Stderr(), "tables:", err)
+			return 1
+		}
+		return 0
+	})
 }
 
-func printTables(args []string, out io.Writer) error {
+func printTables(args []string, inKernel bool, out, errs io.Writer) error {
 	var pinPath string
-	source, err := load(args, &pinPath)
+	source, err := load(args, &pinPath, errs)
 	if err != nil {
 		return err
 	}
@@ -41,7 +44,7 @@ func printTables(args []string, out io.Writer) error {
 	if err := published(fake, "", source, &fakes); err != nil {
 		return err
 	}
-	if os.Getenv(kernelTables) != "" {
+	if inKernel {
 		if err := published(kernels, "", source, &others); err != nil {
 			return err
 		}
@@ -85,10 +88,11 @@ func published(open opener, pinPath string, source watch.Source, out io.Writer) 
 	return nil
 }
 
-func load(args []string, pinPath *string) (watch.Source, error) {
+func load(args []string, pinPath *string, errs io.Writer) (watch.Source, error) {
 	var files, ips, cidrs, nodePorts list
 	var cfg watch.NodeConfig
 	flags := flag.NewFlagSet("tables", flag.ContinueOnError)
+	flags.SetOutput(errs)
 	flags.Var(&files, "f", "objects")
 	flags.StringVar(&cfg.Name, "node", "", "this node")
 	flags.StringVar(pinPath, "pin", "", "pin the kernel's tables here")
@@ -106,7 +110,7 @@ func load(args []string, pinPath *string) (watch.Source, error) {
 		cfg.ServiceCIDRs = append(cfg.ServiceCIDRs, netip.MustParsePrefix(text))
 	}
 	cfg.NodePortAddresses = nodePorts
-	return watch.Load(files, os.Stdin, cfg, func(text string) { fmt.Fprintln(os.Stderr, "warning:", text) })
+	return watch.Load(files, strings.NewReader(""), cfg, func(text string) { fmt.Fprintln(errs, "warning:", text) })
 }
 
 // list is a flag that may come several times.

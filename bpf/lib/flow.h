@@ -115,9 +115,9 @@ static __always_inline struct flow *flow_entry(__u32 at)
 	return &set->ways[at & (FLOW_WAYS - 1)];
 }
 
-#define FLOW_HOMES 2 /* the i-th is flow_home ^ i: lines side by side */
+#define FLOW_HOMES 4 /* the i-th is flow_home ^ i: lines side by side */
 
-/* The entry that a flow has where it is free, or else the other one of its pair; then its packets read no tags. */
+/* The entry that a flow has where it is free, or else one of the other three beside it; then its packets read no tags. */
 static __always_inline __u32 flow_home(__u64 hash)
 {
 	return (hash & flow_set_mask) * FLOW_WAYS + (hash >> 61);

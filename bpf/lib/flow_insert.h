@@ -5,8 +5,9 @@
 #include "flow.h"
 #include "rewrite.h"
 
-/* The table's room: which entry a new flow gets, free or another's. Its home if that is free; else the block with more free entries; else
- * the best that may be evicted; else, where both blocks are full of flows that nobody may evict, one of the client that has most there. */
+/* The table's room: which entry a new flow gets, free or another's. One of its homes if that is free and its block not nearly full; else one of
+ * the block with more free entries; else the best that may be evicted; else, where both blocks are full of flows that nobody may evict, one of the
+ * client that has most there. */
 
 enum insert {
 	INSERT_DONE = 0,
@@ -219,7 +220,7 @@ static __always_inline bool flow_leaves(const struct insertion *in, __u32 free)
 	       flow_count(in->hash, 0, tag) + flow_count(in->hash, 1, tag) >= FLOW_MANY;
 }
 
-/* Takes a free entry, its home if that is free, else one of the block that has most. INSERT_FULL: none has so many free ones as
+/* Takes a free entry, a home if that is free and its block not nearly full, else one of the block that has most. INSERT_FULL: none has so many free ones as
  * least, or others take what is. A function of its own for the sake of the stack. */
 __noinline int flow_choose(struct insertion *in, __u32 least)
 {
@@ -229,6 +230,8 @@ __noinline int flow_choose(struct insertion *in, __u32 least)
 	if (!in)
 		return INSERT_FULL;
 	free = flow_count(in->hash, 0, 0);
+	if (free >= FLOW_RESERVE && flow_take_home(in))
+		return INSERT_DONE;
 	for (__u32 i = 1; i < FLOW_BLOCKS_PAIR && i < in->blocks && free < FLOW_ROOMY; i++) {
 		other = flow_count(in->hash, i, 0);
 		if (other > free) {
@@ -240,8 +243,6 @@ __noinline int flow_choose(struct insertion *in, __u32 least)
 		return INSERT_FULL;
 	if (flow_leaves(in, free))
 		return INSERT_LEFT;
-	if (!block && flow_take_home(in))
-		return INSERT_DONE;
 	return flow_take_free(in, block) ? INSERT_DONE : INSERT_FULL;
 }
 

@@ -18,6 +18,7 @@ const (
 	blocksOwn  = 2                               // FLOW_BLOCKS_OWN
 	blocksPair = 4                               // FLOW_BLOCKS_PAIR
 	flowRoomy  = 32                              // FLOW_ROOMY
+	flowHomes  = 4                               // FLOW_HOMES
 
 	flowReserve = 12 // FLOW_RESERVE
 	flowMany    = 8  // FLOW_MANY
@@ -110,12 +111,15 @@ func (s *store) yieldTagged(hash uint64, blocks int, yield func(uint64, uint32) 
 	return true
 }
 
-// roomy are all places of a hash, the best for a new entry first: its home, and then those of the block that has most free ones.
+// roomy are all places of a hash, the best for a new entry first: its homes, where their block is not nearly full, and then those of the block
+// that has most free ones.
 func (s *store) roomy(hash uint64, blocks int) iter.Seq[uint32] {
 	_, turn := s.roomiest(hash, blocks)
 	return func(yield func(uint32) bool) {
-		if turn == 0 && !yield(s.flowHome(hash)) {
-			return
+		for i := uint32(0); i < flowHomes && s.tagsOf(hash, 0, 0) >= flowReserve; i++ {
+			if !yield(s.flowHome(hash) ^ i) {
+				return
+			}
 		}
 		for i := range blocks * flowSets {
 			set := s.flowSet(hash, (i+turn)%(blocks*flowSets))

@@ -205,10 +205,12 @@ static __always_inline bool flow_take_home(struct insertion *in)
 	return false;
 }
 
-#define FLOW_ROOMY   32 /* free entries of a block that make it good enough without a look at the others */
-#define FLOW_RESERVE 12 /* free entries of a block that are left to others by an address and port that has */
-#define FLOW_MANY    8  /* so many entries in its blocks */
-#define FLOW_SCARCE  4  /* free entries of a block below which those that have ended are looked for */
+#define FLOW_ROOMY  32 /* free entries of a block that make it good enough without a look at the others */
+#define FLOW_MANY   8  /* entries of one address and port in its blocks that are many */
+#define FLOW_SCARCE 4  /* free entries of a block below which those that have ended are looked for */
+
+/* With fewer free entries in a block no home is taken there, and who has FLOW_MANY leaves them to others. */
+#define FLOW_RESERVE 12
 
 /* Whether this address and port must leave the last free entries to others, as one port may speak to very many frontends. A second entry is
  * exempt: it has no other place. */
@@ -220,8 +222,8 @@ static __always_inline bool flow_leaves(const struct insertion *in, __u32 free)
 	       flow_count(in->hash, 0, tag) + flow_count(in->hash, 1, tag) >= FLOW_MANY;
 }
 
-/* Takes a free entry, a home if that is free and its block not nearly full, else one of the block that has most. INSERT_FULL: none has so many free ones as
- * least, or others take what is. A function of its own for the sake of the stack. */
+/* Takes a free entry: a home if that is free, its block not nearly full, and searches look there (by pair they do not), else one of the block that
+ * has most. INSERT_FULL: none has so many free ones as least, or others take what is. A function of its own for the sake of the stack. */
 __noinline int flow_choose(struct insertion *in, __u32 least)
 {
 	__u32 free, other;
@@ -230,7 +232,7 @@ __noinline int flow_choose(struct insertion *in, __u32 least)
 	if (!in)
 		return INSERT_FULL;
 	free = flow_count(in->hash, 0, 0);
-	if (free >= FLOW_RESERVE && flow_take_home(in))
+	if (in->blocks == FLOW_BLOCKS_OWN && free >= FLOW_RESERVE && flow_take_home(in))
 		return INSERT_DONE;
 	for (__u32 i = 1; i < FLOW_BLOCKS_PAIR && i < in->blocks && free < FLOW_ROOMY; i++) {
 		other = flow_count(in->hash, i, 0);

@@ -111,12 +111,16 @@ func (s *store) yieldTagged(hash uint64, blocks int, yield func(uint64, uint32) 
 	return true
 }
 
-// roomy are all places of a hash, the best for a new entry first: its homes, where their block is not nearly full, and then those of the block
-// that has most free ones.
+// roomy are all places of a hash, the best for a new entry first: its homes, where their block is not nearly full and searches look there, and then
+// those of the block that has most free ones.
 func (s *store) roomy(hash uint64, blocks int) iter.Seq[uint32] {
 	_, turn := s.roomiest(hash, blocks)
+	homes := uint32(0)
+	if blocks == blocksOwn && s.tagsOf(hash, 0, 0) >= flowReserve {
+		homes = flowHomes
+	}
 	return func(yield func(uint32) bool) {
-		for i := uint32(0); i < flowHomes && s.tagsOf(hash, 0, 0) >= flowReserve; i++ {
+		for i := range homes {
 			if !yield(s.flowHome(hash) ^ i) {
 				return
 			}

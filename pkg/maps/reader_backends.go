@@ -31,7 +31,7 @@ func (r *Reader) BackendsOf(keep func(lb.PortName) bool) iter.Seq2[BackendRow, e
 }
 
 func collectBackends(v *view, keep func(uint32) bool) (all []BackendRow, failed []error) {
-	tallies, shares := sync.OnceValue(v.backendTallies), v.shares(keep) // as of frontends
+	tallies, shares := sync.OnceValue(v.backendTallies), v.shares(keep) // all flows are read for them: not where no backend is asked for
 	for id := uint32(1); id < v.backends.size; id++ {
 		b, ok := v.backend(id)
 		if !ok || !keep(b.Service) {

@@ -325,7 +325,7 @@ func (c *cluster) await(what string, condition func() bool) {
 }
 
 // awaitServer polls until new connections of the client are answered by that server and none other, on every way. All
-// agents serve by then: the backend's node has its programs too. And they have all frontends, not only the one that is asked.
+// agents serve by then: the backend's node has its programs too, if it has an agent. And they have all frontends, not only the one that is asked.
 func (s *service) awaitServer(client host, want string) {
 	s.t.Helper()
 	for i := range s.agents {

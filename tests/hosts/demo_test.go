@@ -61,7 +61,7 @@ func TestAnInterruptedDemoSaysSo(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var out notes
-	out.await("all the time", stop) // the clients ask: nobody has to answer
+	out.await("all the time", stop) // before its first step: nobody has to answer
 	options := demoOptions(&out)
 	options.Agent.Command = []string{"sh", "-c", "exec sleep 3600"}
 	if err := demo.Run(ctx, options); err == nil || !strings.Contains(err.Error(), "interrupted") {

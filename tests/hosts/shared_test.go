@@ -19,7 +19,7 @@ import (
 
 // sharedClusters are those of the tests that leave nothing that the next one meets, by their options: starting agents, each of which loads its
 // programs, takes longer than most such tests. Addresses and routes of a test's own Services may stay. A test that waits for long has its own
-// cluster, beside others.
+// cluster, beside others, or one of these to itself.
 var sharedClusters = struct {
 	sync.Mutex
 	by map[string]*sharedCluster
@@ -68,7 +68,7 @@ func onStage(t *testing.T, o options) *stage {
 	return sharing(o).stage(t)
 }
 
-// stageFor is onStage or newStage, for a test beside others either way.
+// stageFor is onStage or newStage, for a test that runs beside others (t.Parallel) either way.
 func stageFor(t *testing.T, o options, shared bool) *stage {
 	t.Helper()
 	if shared {

@@ -36,6 +36,30 @@ func (r *rig) fillBlocks(w world) (plain []talk, spilled talk) {
 	return nil, talk{}
 }
 
+// Their packets look there before they read tags.
+func TestTheFirstConnectionsOfAPortAreAtItsHomes(t *testing.T) {
+	const homes = 4 // FLOW_HOMES
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		r.webs(w, homes)
+		for i := range homes {
+			_, err := r.quick(fromPod, w.packet(at(w.pod(1), 41000), w.web(i)))
+			check(r, err)
+		}
+		r.counted = r.counters()
+		found := map[int]int{} // flows by the number of their four entries
+		for i, set := range contents[bpf.NearlbFlowSet](r, r.objects.Flows) {
+			for way := range set.Ways {
+				if phaseOf(set.Ways[way]) == bpf.NearlbFlowPhaseFLOW_LIVE {
+					found[(i*len(set.Ways)+way)/homes]++
+				}
+			}
+		}
+		if len(found) != 1 {
+			t.Errorf("%d connections are in %d places", homes, len(found))
+		}
+	}, lb.TCP, lb.UDP)
+}
+
 func TestAConnectionBeyondItsPortsBlocksGoesOnBothWays(t *testing.T) {
 	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		plain, c := r.fillBlocks(w)

@@ -41,6 +41,7 @@ func count(args []string) (err error) {
 	if err != nil {
 		return err
 	}
+	defer reader.Close()
 	for row, err := range reader.Backends() {
 		if err != nil {
 			return err

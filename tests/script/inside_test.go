@@ -28,9 +28,14 @@ import (
 var reading = []string{"plan", "trace", "why", "explain", "dns", "services", "backends", "flows", "affinity", "zones", "verdicts", "drops", "changes",
 	"status", "version", "--version", "help", "__complete"}
 
+// others tells whether an argument has one of those read standard input, stay, or write.
+func others(arg string) bool {
+	return slices.Contains([]string{"-", "-f", "--follow", "serve", "readmit"}, arg)
+}
+
 // inside tells whether this process runs a command.
 func inside(args []string) bool {
-	return len(args) > 1 && args[0] == "nearlb" && slices.Contains(reading, args[1]) && !slices.Contains(args, "-") && !slices.Contains(args, "serve")
+	return len(args) > 1 && args[0] == "nearlb" && slices.Contains(reading, args[1]) && !slices.ContainsFunc(args, others)
 }
 
 // perform runs a command of a script and gives its exit status.

@@ -63,6 +63,7 @@ func published(open opener, pinPath string, source watch.Source, out io.Writer) 
 		return err
 	}
 	defer closeTarget()
+	defer target.Close() // first: it has the tables mapped
 	if err := target.Configure(maps.Config{ServiceCIDRs: source.ServiceCIDRs()}); err != nil {
 		return err
 	}

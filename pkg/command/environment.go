@@ -20,7 +20,7 @@ var ReadFlags = []string{"pin-path", "lock-dir", "output", "no-headers", "interv
 func FromEnvironment(flags *pflag.FlagSet, only ...string) error {
 	var bad error
 	flags.VisitAll(func(flag *pflag.Flag) {
-		name := variable(flag.Name)
+		name := Variable(flag.Name)
 		value := os.Getenv(name)
 		if flag.Changed || value == "" || flag.Name == "help" || bad != nil || len(only) > 0 && !slices.Contains(only, flag.Name) {
 			return
@@ -38,7 +38,7 @@ func FromEnvironment(flags *pflag.FlagSet, only ...string) error {
 	return bad
 }
 
-// variable is the environment variable of a flag: NEARLB_NODE_NAME of --node-name.
-func variable(flag string) string {
+// Variable is the environment variable of a flag: NEARLB_NODE_NAME of --node-name.
+func Variable(flag string) string {
 	return "NEARLB_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }

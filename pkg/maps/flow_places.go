@@ -114,9 +114,10 @@ func (s *store) yieldTagged(hash uint64, blocks int, yield func(uint64, uint32) 
 // roomy are all places of a hash, the best for a new entry first: its homes, where their block is not nearly full and searches look there, and then
 // those of the block that has most free ones.
 func (s *store) roomy(hash uint64, blocks int) iter.Seq[uint32] {
-	_, turn := s.roomiest(hash, blocks)
+	first := s.tagsOf(hash, 0, 0)
+	_, turn := s.roomiest(hash, blocks, first)
 	homes := uint32(0)
-	if blocks == blocksOwn && s.tagsOf(hash, 0, 0) >= flowReserve {
+	if blocks == blocksOwn && first >= flowReserve {
 		homes = flowHomes
 	}
 	return func(yield func(uint32) bool) {
@@ -136,9 +137,9 @@ func (s *store) roomy(hash uint64, blocks int) iter.Seq[uint32] {
 	}
 }
 
-// roomiest is the first step of the block of a hash that has most free entries, and how many. The first with very many will do.
-func (s *store) roomiest(hash uint64, blocks int) (free, step int) {
-	free = s.tagsOf(hash, 0, 0)
+// roomiest is the first step of the block of a hash that has most free entries, and how many. The first, which has that many, will do with very many.
+func (s *store) roomiest(hash uint64, blocks, first int) (free, step int) {
+	free = first
 	for next := flowSets; next < blocks*flowSets && free < flowRoomy; next += flowSets {
 		if n := s.tagsOf(hash, next, 0); n > free {
 			free, step = n, next
@@ -150,7 +151,7 @@ func (s *store) roomiest(hash uint64, blocks int) (free, step int) {
 // leaves is flow_leaves of a first entry: its address and port have many entries in their own blocks, where there are few free ones.
 func (s *store) leaves(hash uint64) bool {
 	tag := flowTag(hash)
-	free, _ := s.roomiest(hash, blocksOwn)
+	free, _ := s.roomiest(hash, blocksOwn, s.tagsOf(hash, 0, 0))
 	return free < flowReserve && s.tagsOf(hash, 0, tag)+s.tagsOf(hash, flowSets, tag) >= flowMany
 }
 

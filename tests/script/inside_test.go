@@ -3,7 +3,6 @@
 package script
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nearlb/nearlb/pkg/cli"
+	"github.com/nearlb/nearlb/pkg/command"
 )
 
 // reading are the commands that say something and end, and leave the process that they run in as it was: this process runs them for scripts, as
@@ -74,7 +74,7 @@ var variables = sync.OnceValue(func() (all []string) {
 	var walk func(*cobra.Command)
 	walk = func(c *cobra.Command) {
 		c.Flags().VisitAll(func(f *pflag.Flag) {
-			all = append(all, "NEARLB_"+strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")))
+			all = append(all, command.Variable(f.Name))
 		})
 		for _, below := range c.Commands() {
 			walk(below)
@@ -123,5 +123,5 @@ func nearlb(args []string, in io.Reader, out, errs io.Writer) int {
 	if len(args) > 0 && args[0] == "plan" {
 		return asked(args, in, out, errs)
 	}
-	return runCommand(context.Background(), args, in, out, errs)
+	return runCommand(args, in, out, errs)
 }

@@ -54,7 +54,7 @@ func asked(args []string, in io.Reader, out, errs io.Writer) int {
 		return disagree
 	}
 	var said, saidAside, pluginsOut, pluginsErrs bytes.Buffer
-	status := runCommand(context.Background(), args, bytes.NewReader(objects), &said, &saidAside)
+	status := runCommand(args, bytes.NewReader(objects), &said, &saidAside)
 	plugins := plan.Main(context.Background(), args[1:], bytes.NewReader(objects), &pluginsOut, &pluginsErrs)
 	if status != plugins || said.String() != pluginsOut.String() || saidAside.String() != pluginsErrs.String() {
 		fmt.Fprintf(errs, "plan: nearlb ends with %d and says\n%s%skubectl nearlb ends with %d and says\n%s%s", status, &said, &saidAside, plugins, &pluginsOut, &pluginsErrs)
@@ -68,8 +68,8 @@ func asked(args []string, in io.Reader, out, errs io.Writer) int {
 	return status
 }
 
-func runCommand(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
-	return command.Run(ctx, cli.Root(), args, in, out, errs)
+func runCommand(args []string, in io.Reader, out, errs io.Writer) int {
+	return command.Run(context.Background(), cli.Root(), args, in, out, errs)
 }
 
 // kernelTables has the command tables publish into the kernel's as well.

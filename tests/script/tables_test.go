@@ -63,7 +63,6 @@ func published(open opener, pinPath string, source watch.Source, out io.Writer) 
 		return err
 	}
 	defer closeTarget()
-	defer target.Close() // first: it has the tables mapped
 	if err := target.Configure(maps.Config{ServiceCIDRs: source.ServiceCIDRs()}); err != nil {
 		return err
 	}
@@ -125,7 +124,10 @@ type opener func(pinPath string) (*maps.Tables, func(), error)
 
 var sizes = bpf.Sizes{Slots: 1 << 20, FlowSets: 16, Affinity: 64, Backends: 4096, Services: 1024, Records: 1024, Frontends: 1024}
 
-func fake(string) (*maps.Tables, func(), error) { return maps.NewFake(sizes), func() {}, nil }
+func fake(string) (*maps.Tables, func(), error) {
+	target := maps.NewFake(sizes)
+	return target, func() { target.Close() }, nil
+}
 
 func kernels(pinPath string) (*maps.Tables, func(), error) {
 	if pinPath == "" { // nobody runs a packet: the programs would take the verifier a second each time
@@ -133,15 +135,23 @@ func kernels(pinPath string) (*maps.Tables, func(), error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		target, err := maps.Open(private)
-		return target, func() { private.Close() }, err
+		return opened(private, private)
 	}
 	objects, err := bpf.Load(bpf.Options{Sizes: sizes, PinPath: pinPath, Reuse: true})
 	if err != nil {
 		return nil, nil, err
 	}
-	target, err := maps.Open(&objects.NearlbMaps)
-	return target, func() { objects.Close() }, err
+	return opened(&objects.NearlbMaps, objects)
+}
+
+// opened maps tables. What closes them ends that first.
+func opened(tables *bpf.NearlbMaps, all io.Closer) (*maps.Tables, func(), error) {
+	target, err := maps.Open(tables)
+	if err != nil {
+		all.Close()
+		return nil, nil, err
+	}
+	return target, func() { target.Close(); all.Close() }, nil
 }
 
 func apply(target *maps.Tables, source watch.Source, names []lb.ServiceName) error {

@@ -18,10 +18,10 @@
 //		web.Update(func(s *corev1.Service) { s.Spec.TrafficDistribution = ptr.To("PreferSameZone") })
 //	}
 //
-// Who breaks the control plane other than by a restart of its API server, or the nodes of all, makes a cluster of their own: New. c.Plane has the parts of the control plane, as
-// c.Plane.APIServer.Kill() and c.Plane.StartAPIServer(ctx); c.API is the administrator's client; c.NewNode adds nodes for a test, with or
-// without an agent; it is judged by what that test names with MayDrop. When a cluster ends it is an error if a request of an agent was refused, or was for v1 Endpoints, or if a
-// packet was dropped for a reason that no test named with MayDrop.
+// Who breaks the control plane other than by a restart of its API server, or the nodes of all, makes a cluster of their own: New. c.Plane has the
+// parts of the control plane, as c.Plane.APIServer.Kill() and c.Plane.StartAPIServer(ctx); c.API is the administrator's client; c.NewNode adds nodes
+// for a test, with or without an agent; it is judged by what that test names with MayDrop. When a cluster ends it is an error if a request of an
+// agent was refused, or was for v1 Endpoints, or if a packet was dropped for a reason that no test named with MayDrop.
 package rig
 
 import (

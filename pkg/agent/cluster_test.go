@@ -14,11 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/nearlb/nearlb/pkg/metrics"
 	"github.com/nearlb/nearlb/pkg/watch"
-	"github.com/nearlb/nearlb/pkg/watch/clientset"
+	"github.com/nearlb/nearlb/tests/fakeclient"
 )
 
 var good4in6 = netip.MustParseAddr("::ffff:192.0.2.1")
@@ -53,11 +52,11 @@ func apiSlice(service, name string, addresses ...string) *discoveryv1.EndpointSl
 func TestObjectsOfAnAPIServerReachTheTables(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
-		client := fake.NewClientset(
+		client := fakeclient.NewClientset(
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},
 			apiService("web", "10.96.0.10"), apiSlice("web", "web-1", "10.244.1.1"))
 		log := slog.New(slog.DiscardHandler)
-		source := watch.Kubernetes(clientset.Of(client, nil), watch.NodeConfig{Name: "n1"}, log)
+		source := watch.Kubernetes(client.Client(nil), watch.NodeConfig{Name: "n1"}, log)
 		tables := newWitnessed()
 		l := newLoop(source, tables, metrics.New("test"), newDiary(), log,
 			loopOptions{auditEvery: testAudit, reclaimEvery: testReclaim, debounce: testDebounce, checks: asked{}})

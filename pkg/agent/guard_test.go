@@ -13,25 +13,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/nearlb/nearlb/pkg/metrics"
 	"github.com/nearlb/nearlb/pkg/watch"
-	"github.com/nearlb/nearlb/pkg/watch/clientset"
+	"github.com/nearlb/nearlb/tests/fakeclient"
 )
 
 // following is a loop on the objects of an API server.
 type following struct {
 	*bench
-	client *fake.Clientset
+	client *fakeclient.Clientset
 	origin watch.Source
 }
 
 // follow starts an agent's loop on these tables, as Run does.
 func follow(t *testing.T, tables *witnessed, objects ...runtime.Object) following {
 	log := slog.New(slog.DiscardHandler)
-	client := fake.NewClientset(objects...)
-	source := watch.Kubernetes(clientset.Of(client, nil), watch.NodeConfig{Name: "n1"}, log)
+	client := fakeclient.NewClientset(objects...)
+	source := watch.Kubernetes(client.Client(nil), watch.NodeConfig{Name: "n1"}, log)
 	guard := DefaultOptions().MassDeletion
 	guard.Published = tables.Serving
 	source.Guard(guard)

@@ -17,10 +17,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/tests/fakeclient"
 )
 
 // events lists the messages of the Events there are, and how often the server was asked to make one.
@@ -98,7 +98,7 @@ func TestAWrongAnnotationIsOneEventWheneverTheAgentSaysSo(t *testing.T) {
 
 func TestAnEventIsTriedAgainAndNotWithoutEnd(t *testing.T) {
 	var err error = errors.New("no answer")
-	refuse := func(c *fake.Clientset) {
+	refuse := func(c *fakeclient.Clientset) {
 		c.PrependReactor("create", "events", func(clienttesting.Action) (bool, runtime.Object, error) { return err != nil, nil, err })
 	}
 	withAPI(t, refuse, func(a *api) {

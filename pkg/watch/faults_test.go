@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/nearlb/nearlb/pkg/watch/clientset"
@@ -51,9 +50,9 @@ func newFaulty(t *testing.T, fault apifaults.Fault, change func(f *faulty)) *fau
 	if change != nil {
 		change(f)
 	}
-	client, err := kubernetes.NewForConfig(f.config)
+	client, err := clientset.For(f.config)
 	must(t, err)
-	f.source = Kubernetes(clientset.Of(client, nil), NodeConfig{Name: "n1", ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}, slog.New(f.recorder))
+	f.source = Kubernetes(whole{client}, NodeConfig{Name: "n1", ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}, slog.New(f.recorder))
 	f.source.Guard(halfFor(grace))
 	t.Cleanup(func() { server.CloseClientConnections(); f.wire.Reset(); server.Close() })
 	f.run(t, f.source)

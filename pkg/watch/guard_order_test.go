@@ -14,11 +14,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	"pgregory.net/rapid"
 
 	"github.com/nearlb/nearlb/pkg/lb"
-	"github.com/nearlb/nearlb/pkg/watch/clientset"
+	"github.com/nearlb/nearlb/tests/fakeclient"
 )
 
 // follower knows of a source what it was told of: its inputs are those that an agent would have published.
@@ -129,7 +128,7 @@ func (s *origin) list(k kind) {
 func TestAnyHistoryEndsInWhatTheServerHasOnceTheGuardsTimeIsOver(t *testing.T) {
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {
-			c := Kubernetes(clientset.Of(fake.NewClientset(), nil), NodeConfig{Name: "n1"}, slog.New(slog.DiscardHandler)).(*cluster)
+			c := Kubernetes(fakeclient.NewClientset().Client(nil), NodeConfig{Name: "n1"}, slog.New(slog.DiscardHandler)).(*cluster)
 			defer c.announcer.queue.ShutDown()
 			guard := published(map[string]bool{"web": true, "api": true, "old": true})
 			guard.Percent = []int{0, 50, 99}[seed%3]

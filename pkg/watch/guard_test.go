@@ -17,11 +17,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
-	"github.com/nearlb/nearlb/pkg/watch/clientset"
+	"github.com/nearlb/nearlb/tests/fakeclient"
 )
 
 const grace = 5 * time.Minute
@@ -37,7 +36,7 @@ type lapses struct {
 	watchers map[string]*apiwatch.RaceFreeFakeWatcher
 }
 
-func (l *lapses) install(c *fake.Clientset) {
+func (l *lapses) install(c *fakeclient.Clientset) {
 	l.watchers = map[string]*apiwatch.RaceFreeFakeWatcher{}
 	for _, resource := range []string{"services", "endpointslices", "nodes"} {
 		c.PrependWatchReactor(resource, func(clienttesting.Action) (bool, apiwatch.Interface, error) {
@@ -261,7 +260,7 @@ func TestTheOwnNodeThatWasDeletedIsNotHeldByALaterList(t *testing.T) {
 func TestTheTimeOfWhatIsHeldEndsOnlyWhileTheServerCanBeRead(t *testing.T) {
 	var l lapses
 	var down atomic.Bool
-	prepare := func(c *fake.Clientset) {
+	prepare := func(c *fakeclient.Clientset) {
 		l.install(c)
 		failing(c, "*", &down, errors.New("connection refused"))
 	}
@@ -366,7 +365,7 @@ func TestAFewServicesThatWereDeletedWhileNoAgentRanAreNotHeld(t *testing.T) {
 func TestTheEndOfARunEndsWhatIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder()
-		source := Kubernetes(clientset.Of(fake.NewClientset(), nil), NodeConfig{Name: "n1"}, slog.New(r))
+		source := Kubernetes(fakeclient.NewClientset().Client(nil), NodeConfig{Name: "n1"}, slog.New(r))
 		source.Guard(published(map[string]bool{"web": true}))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)

@@ -20,34 +20,33 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
-	"github.com/nearlb/nearlb/pkg/watch/clientset"
+	"github.com/nearlb/nearlb/tests/fakeclient"
 )
 
 // api is a source over a fake API server, inside a bubble of synctest.
 type api struct {
 	t      *testing.T
-	client *fake.Clientset
+	client *fakeclient.Clientset
 	source Source
 	*recorder
 }
 
-func withAPI(t *testing.T, prepare func(*fake.Clientset), test func(*api), objects ...runtime.Object) {
+func withAPI(t *testing.T, prepare func(*fakeclient.Clientset), test func(*api), objects ...runtime.Object) {
 	t.Helper()
 	withGuard(t, Guard{}, prepare, test, objects...)
 }
 
-func withGuard(t *testing.T, guard Guard, prepare func(*fake.Clientset), test func(*api), objects ...runtime.Object) {
+func withGuard(t *testing.T, guard Guard, prepare func(*fakeclient.Clientset), test func(*api), objects ...runtime.Object) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		a := &api{t: t, client: fake.NewClientset(objects...), recorder: newRecorder()}
+		a := &api{t: t, client: fakeclient.NewClientset(objects...), recorder: newRecorder()}
 		if prepare != nil {
 			prepare(a.client)
 		}
-		a.source = Kubernetes(clientset.Of(a.client, nil), NodeConfig{Name: "n1"}, slog.New(a.recorder))
+		a.source = Kubernetes(a.client.Client(nil), NodeConfig{Name: "n1"}, slog.New(a.recorder))
 		a.source.Guard(guard)
 		a.run(t, a.source)
 		synctest.Wait()
@@ -136,7 +135,7 @@ func (a *api) told(want string) {
 }
 
 // failing makes lists of a resource fail while the flag is set.
-func failing(c *fake.Clientset, resource string, flag *atomic.Bool, err error) {
+func failing(c *fakeclient.Clientset, resource string, flag *atomic.Bool, err error) {
 	c.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 		return flag.Load(), nil, err
 	})
@@ -145,7 +144,7 @@ func failing(c *fake.Clientset, resource string, flag *atomic.Bool, err error) {
 func TestNothingIsToldBeforeEverythingWasListed(t *testing.T) {
 	var late atomic.Bool
 	late.Store(true)
-	withAPI(t, func(c *fake.Clientset) { failing(c, "nodes", &late, errors.New("not yet")) }, func(a *api) {
+	withAPI(t, func(c *fakeclient.Clientset) { failing(c, "nodes", &late, errors.New("not yet")) }, func(a *api) {
 		a.setSlice(apiSlice("web-a", "web", "10.1.0.1", "10.1.0.2"))
 		same(t, "syncs", a.synced(), 0)
 		late.Store(false)

@@ -14,11 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
-	"github.com/nearlb/nearlb/pkg/watch/clientset"
+	"github.com/nearlb/nearlb/tests/fakeclient"
 )
 
 // withNames is withAPI for a source that reads what names are made of.
@@ -26,8 +25,8 @@ func withNames(t *testing.T, pods bool, test func(a *api, names NameSource, to *
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		to := newTold()
-		a := &api{t: t, client: fake.NewClientset(objects...), recorder: newRecorder()}
-		a.source = Kubernetes(clientset.Of(a.client, nil), NodeConfig{Name: "n1", Names: to, NamedPods: pods}, slog.New(a.recorder))
+		a := &api{t: t, client: fakeclient.NewClientset(objects...), recorder: newRecorder()}
+		a.source = Kubernetes(a.client.Client(nil), NodeConfig{Name: "n1", Names: to, NamedPods: pods}, slog.New(a.recorder))
 		a.run(t, a.source)
 		synctest.Wait()
 		test(a, a.source.(NameSource), to)
@@ -73,12 +72,12 @@ func TestNamesAreReadFromTheAPIServerWhereTheyAreWanted(t *testing.T) {
 // An agent that may not read what names alone are made of serves packets all the same, and answers no names.
 func TestPacketsDoNotWaitForNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &api{t: t, client: fake.NewClientset(apiService("web"), apiNode("n1", "a")), recorder: newRecorder()}
+		a := &api{t: t, client: fakeclient.NewClientset(apiService("web"), apiNode("n1", "a")), recorder: newRecorder()}
 		var allowed atomic.Bool
 		a.client.PrependReactor("list", "namespaces", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return !allowed.Load(), nil, apierrors.NewForbidden(corev1.Resource("namespaces"), "", nil)
 		})
-		a.source = Kubernetes(clientset.Of(a.client, nil), NodeConfig{Name: "n1", Names: newTold()}, slog.New(a.recorder))
+		a.source = Kubernetes(a.client.Client(nil), NodeConfig{Name: "n1", Names: newTold()}, slog.New(a.recorder))
 		a.run(t, a.source)
 		synctest.Wait()
 		names := a.source.(NameSource)

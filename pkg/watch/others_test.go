@@ -13,12 +13,11 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
-	"github.com/nearlb/nearlb/pkg/watch/clientset"
+	"github.com/nearlb/nearlb/tests/fakeclient"
 )
 
 // watchesOf counts the watches of Nodes that a client was asked for, by the selector of fields.
@@ -46,8 +45,8 @@ func TestOfOtherNodesOnlyThatIsReadWhichAFeatureInUseAsksFor(t *testing.T) {
 		must(t, metav1.AddMetaToScheme(scheme))
 		partial := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: n2.ObjectMeta}
 		light := metadatafake.NewSimpleMetadataClient(scheme, partial)
-		a := &api{t: t, client: fake.NewClientset(apiService("web"), apiSlice("web-a", "web", "10.1.0.1"), apiNode("n1", "a"), n2), recorder: newRecorder()}
-		c := Kubernetes(clientset.Of(a.client, light), NodeConfig{Name: "n1"}, slog.New(a.recorder)).(*cluster)
+		a := &api{t: t, client: fakeclient.NewClientset(apiService("web"), apiSlice("web-a", "web", "10.1.0.1"), apiNode("n1", "a"), n2), recorder: newRecorder()}
+		c := Kubernetes(a.client.Client(light), NodeConfig{Name: "n1"}, slog.New(a.recorder)).(*cluster)
 		a.source = c
 		a.run(t, c)
 		synctest.Wait()

@@ -18,12 +18,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/nearlb/nearlb/tests/fakeclient"
 )
 
 func TestAServerWithoutServiceCIDRsIsNotWaitedFor(t *testing.T) {
-	missing := func(c *fake.Clientset) {
+	missing := func(c *fakeclient.Clientset) {
 		c.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewNotFound(schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}, "")
 		})
@@ -40,7 +41,7 @@ func TestAServerWithoutServiceCIDRsIsNotWaitedFor(t *testing.T) {
 // A kind that the server does not have must not keep an outage of the whole server open: the next one would go unsaid.
 func TestAnOutageEndsOnAServerWithoutServiceCIDRs(t *testing.T) {
 	var down atomic.Bool
-	broken := func(c *fake.Clientset) {
+	broken := func(c *fakeclient.Clientset) {
 		c.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}, "", nil)
 		})
@@ -71,7 +72,7 @@ func TestAServiceCIDRIsANodeChange(t *testing.T) {
 // Servers before Kubernetes 1.33 have no ServiceCIDRs. They are asked once, and every ten minutes whether they were upgraded.
 func TestAServerWithoutServiceCIDRsIsAskedEveryTenMinutes(t *testing.T) {
 	var upgraded atomic.Bool
-	refuse := func(c *fake.Clientset) {
+	refuse := func(c *fakeclient.Clientset) {
 		c.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return !upgraded.Load(), nil, apierrors.NewNotFound(schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}, "")
 		})
@@ -106,7 +107,7 @@ func TestAServerWithoutServiceCIDRsIsAskedEveryTenMinutes(t *testing.T) {
 // Permission to read ServiceCIDRs that comes a moment after the agent is noticed soon; one that never comes costs a request every ten minutes.
 func TestPermissionForServiceCIDRsThatComesLaterIsNoticedSoon(t *testing.T) {
 	var allowed atomic.Bool
-	refuse := func(c *fake.Clientset) {
+	refuse := func(c *fakeclient.Clientset) {
 		c.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return !allowed.Load(), nil, apierrors.NewForbidden(schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}, "", nil)
 		})
@@ -158,7 +159,7 @@ func TestAServerThatHangsIsAnOutage(t *testing.T) {
 func TestAServerThatDoesNotAnswerIsSaidOnce(t *testing.T) {
 	var down atomic.Bool
 	down.Store(true)
-	withAPI(t, func(c *fake.Clientset) { failing(c, "*", &down, errors.New("connection refused")) }, func(a *api) {
+	withAPI(t, func(c *fakeclient.Clientset) { failing(c, "*", &down, errors.New("connection refused")) }, func(a *api) {
 		time.Sleep(time.Hour)
 		same(t, "said", len(a.lines), 1)
 		same(t, "outages said", a.logged("objects cannot be read from the API server"), 1)
@@ -174,7 +175,7 @@ func TestAServerThatDoesNotAnswerIsSaidOnce(t *testing.T) {
 // A watch that is lost deletes nothing; the list after it tells what went away meanwhile, and nothing of what did not change.
 func TestARelistTellsTheDifference(t *testing.T) {
 	var watcher atomic.Pointer[apiwatch.RaceFreeFakeWatcher]
-	own := func(c *fake.Clientset) {
+	own := func(c *fakeclient.Clientset) {
 		c.PrependWatchReactor("endpointslices", func(clienttesting.Action) (bool, apiwatch.Interface, error) {
 			watcher.Store(apiwatch.NewRaceFreeFake())
 			return true, watcher.Load(), nil
@@ -207,7 +208,7 @@ func TestARelistTellsTheDifference(t *testing.T) {
 func TestAServerThatIsBackIsFollowedWithinSecondsHoweverOftenItWent(t *testing.T) {
 	var l lapses
 	var down atomic.Bool
-	prepare := func(c *fake.Clientset) {
+	prepare := func(c *fakeclient.Clientset) {
 		l.install(c)
 		failing(c, "*", &down, errors.New("connection refused"))
 	}

@@ -16,10 +16,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/nearlb/nearlb/pkg/watch/clientset"
+	"github.com/nearlb/nearlb/pkg/watch/kube"
 )
 
 // The paths of what is read.
@@ -216,15 +217,22 @@ func (s *apiServer) expire() {
 	}
 }
 
+// whole reads objects whole alone.
+type whole struct{ kube.Client }
+
+func (whole) Metadata(schema.GroupVersionResource) kube.Lists[*metav1.PartialObjectMetadataList] {
+	return nil
+}
+
 // read runs a source over the server, over HTTP/1.1, and waits for its first lists.
 func (s *apiServer) read(t *testing.T, cfg NodeConfig) (server *httptest.Server, source Source, r *recorder) {
 	t.Helper()
 	server = httptest.NewServer(s)
 	t.Cleanup(server.Close)
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1})
+	client, err := clientset.For(&rest.Config{Host: server.URL, QPS: -1})
 	must(t, err)
 	r = newRecorder()
-	source = Kubernetes(clientset.Of(client, nil), cfg, slog.New(r))
+	source = Kubernetes(whole{client}, cfg, slog.New(r))
 	t.Cleanup(server.CloseClientConnections)
 	r.run(t, source)
 	r.until(t, "the first list", func() bool { return r.synced() > 0 })

@@ -23,7 +23,6 @@ import (
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -49,7 +48,11 @@ func (s streamed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // events encodes objects as a watch does that begins with a list; the last object is the bookmark.
 func eventStream(objects []kruntime.Object) []byte {
 	var out bytes.Buffer
-	inner, outer := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), protobuf.NewRawSerializer(scheme.Scheme, scheme.Scheme)
+	scheme := kruntime.NewScheme()
+	if err := clientset.AddTypes(scheme); err != nil {
+		panic(err)
+	}
+	inner, outer := protobuf.NewSerializer(scheme, scheme), protobuf.NewRawSerializer(scheme, scheme)
 	frames := protobuf.LengthDelimitedFramer.NewFrameWriter(&out)
 	for i, o := range objects {
 		kind := "ADDED"

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // magic begins every object in protobuf (apimachinery, serializer/protobuf).
@@ -99,7 +98,7 @@ func (e encoding) raw(k kind, o *entry) ([]byte, error) {
 }
 
 func decode(k kind, raw []byte) (marshaler, error) {
-	o, err := scheme.Scheme.New(k.GroupVersionKind)
+	o, err := Types.New(k.GroupVersionKind)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +115,7 @@ func (e encoding) bookmark(k kind, at uint64, initialEnd bool) ([]byte, error) {
 	if initialEnd {
 		meta.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
 	}
-	empty, err := scheme.Scheme.New(k.GroupVersionKind)
+	empty, err := Types.New(k.GroupVersionKind)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,13 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/pager"
 
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
+	"github.com/nearlb/nearlb/pkg/watch/kube"
 	"github.com/nearlb/nearlb/tests/fakeapi"
 )
 
@@ -37,11 +40,25 @@ func start(t *testing.T, o fakeapi.Options) (*fakeapi.Server, *fakeapi.Running) 
 	return api, running
 }
 
-func client(t *testing.T, r *fakeapi.Running, contentType string) kubernetes.Interface {
+func client(t *testing.T, r *fakeapi.Running, contentType string) kube.Client {
 	t.Helper()
 	config := r.Config()
 	config.ContentType, config.AcceptContentTypes = contentType, contentType
-	c, err := kubernetes.NewForConfig(config)
+	c, err := clientset.For(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// core asks for objects of the core group.
+func core(t *testing.T, r *fakeapi.Running) rest.Interface {
+	t.Helper()
+	config := r.Config()
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
+	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(fakeapi.Types).WithoutConversion()
+	c, err := rest.RESTClientFor(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +85,7 @@ func TestListsHaveWhatIsSelected(t *testing.T) {
 	api, running := start(t, fakeapi.Options{})
 	api.Put(service("b", "10.96.0.2", nil), service("a", "10.96.0.1", nil), service("c", "None", nil), service("d", "10.96.0.4", map[string]string{"proxy": "other"}))
 	for _, encoding := range encodings {
-		list, err := client(t, running, encoding).CoreV1().Services("").List(t.Context(), metav1.ListOptions{LabelSelector: "!proxy", FieldSelector: "spec.clusterIP!=None"})
+		list, err := client(t, running, encoding).Services("").List(t.Context(), metav1.ListOptions{LabelSelector: "!proxy", FieldSelector: "spec.clusterIP!=None"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +103,7 @@ func TestListsComeInPagesOfOneMoment(t *testing.T) {
 	for i := range 25 {
 		api.Put(service(fmt.Sprintf("s%02d", i), "10.96.0.1", nil))
 	}
-	services := client(t, running, runtime.ContentTypeProtobuf).CoreV1().Services("default")
+	services := client(t, running, runtime.ContentTypeProtobuf).Services("default")
 	read := 0
 	page := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		list, err := services.List(ctx, options)
@@ -139,7 +156,7 @@ func TestWatchesTellOfWhatComesToBeSelectedAndCeasesToBe(t *testing.T) {
 	for _, encoding := range encodings {
 		api, running := start(t, fakeapi.Options{})
 		from := fmt.Sprint(api.Version())
-		w, err := client(t, running, encoding).CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{LabelSelector: "!proxy", ResourceVersion: from})
+		w, err := client(t, running, encoding).Services("").Watch(t.Context(), metav1.ListOptions{LabelSelector: "!proxy", ResourceVersion: from})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +186,7 @@ func TestAVersionThatIsForgottenIsGone(t *testing.T) {
 	api.Put(service("a", "10.96.0.1", nil))
 	api.Compact()
 	for _, encoding := range encodings {
-		w, err := client(t, running, encoding).CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{ResourceVersion: from})
+		w, err := client(t, running, encoding).Services("").Watch(t.Context(), metav1.ListOptions{ResourceVersion: from})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,21 +203,26 @@ func TestInformersFollow(t *testing.T) {
 		t.Run(fmt.Sprintf("plain lists: %t", plain), func(t *testing.T) {
 			api, running := start(t, fakeapi.Options{NoStreams: plain})
 			api.Put(service("a", "10.96.0.1", nil), service("b", "10.96.0.2", nil))
-			factory := informers.NewSharedInformerFactory(client(t, running, runtime.ContentTypeProtobuf), 0)
-			services := factory.Core().V1().Services()
-			informer := services.Informer()
+			services := client(t, running, runtime.ContentTypeProtobuf).Services("")
+			informer := cache.NewSharedInformer(&cache.ListWatch{
+				ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+					return services.List(ctx, options)
+				},
+				WatchFuncWithContext: services.Watch,
+			}, &corev1.Service{}, 0)
 			ctx, cancel := context.WithCancel(t.Context())
-			defer factory.Shutdown()
+			var ended sync.WaitGroup
+			defer ended.Wait()
 			defer cancel()
-			factory.Start(ctx.Done())
+			ended.Go(func() { informer.RunWithContext(ctx) })
 			if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 				t.Fatal("never synced")
 			}
 			await := func(name, ip string) {
 				t.Helper()
 				for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-					s, err := services.Lister().Services("default").Get(name)
-					if err == nil && s.Spec.ClusterIP == ip || ip == "" && apierrors.IsNotFound(err) {
+					s, has, err := informer.GetStore().GetByKey("default/" + name)
+					if has && s.(*corev1.Service).Spec.ClusterIP == ip || ip == "" && !has && err == nil {
 						return
 					}
 					if time.Now().After(deadline) {
@@ -252,7 +274,7 @@ func TestClientsOfMetadataGetNothingElse(t *testing.T) {
 func TestBookmarksComeBetweenEvents(t *testing.T) {
 	api, running := start(t, fakeapi.Options{BookmarksEvery: 10 * time.Millisecond})
 	for _, encoding := range encodings {
-		w, err := client(t, running, encoding).CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{
+		w, err := client(t, running, encoding).Services("").Watch(t.Context(), metav1.ListOptions{
 			ResourceVersion: fmt.Sprint(api.Version()), AllowWatchBookmarks: true,
 		})
 		if err != nil {
@@ -270,13 +292,14 @@ func TestEventsAreTakenAndWhatIsNotServedIsNot(t *testing.T) {
 	api, running := start(t, fakeapi.Options{Without: []string{"servicecidrs"}})
 	c := client(t, running, runtime.ContentTypeProtobuf)
 	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "e"}, Reason: "Test"}
-	if made, err := c.CoreV1().Events("default").Create(t.Context(), event, metav1.CreateOptions{}); err != nil || made.Reason != "Test" || api.Events() != 1 {
+	var made corev1.Event
+	if err := core(t, running).Post().Namespace("default").Resource("events").Body(event).Do(t.Context()).Into(&made); err != nil || made.Reason != "Test" || api.Events() != 1 {
 		t.Errorf("create Event: %v, %v, %d were counted", made, err, api.Events())
 	}
-	if _, err := c.NetworkingV1().ServiceCIDRs().List(t.Context(), metav1.ListOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := c.ServiceCIDRs().List(t.Context(), metav1.ListOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("list ServiceCIDRs: %v, want 404", err)
 	}
-	if _, err := c.CoreV1().Services("default").Get(t.Context(), "none", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := c.Services("default").Get(t.Context(), "none", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("get a Service that does not exist: %v, want 404", err)
 	}
 }

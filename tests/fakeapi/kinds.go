@@ -11,8 +11,20 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/nearlb/nearlb/pkg/watch/clientset"
 )
+
+// Types are those of all objects that are served.
+var Types = newTypes()
+
+func newTypes() *runtime.Scheme {
+	all := runtime.NewScheme()
+	if err := clientset.AddTypes(all); err != nil {
+		panic(err)
+	}
+	return all
+}
 
 // kind is one that is served.
 type kind struct {
@@ -46,7 +58,7 @@ type marshaler interface {
 }
 
 func (s *Server) tableOf(o runtime.Object) *table {
-	gvks, _, err := scheme.Scheme.ObjectKinds(o)
+	gvks, _, err := Types.ObjectKinds(o)
 	if err == nil {
 		for _, t := range s.tables {
 			if t.GroupVersionKind == gvks[0] {

@@ -13,8 +13,8 @@ import (
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/tests/fakeapi"
 	"github.com/nearlb/nearlb/tests/rig"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // apiServer is what kube-proxy follows, where a cluster's nodes run that instead of agents.
@@ -53,7 +53,7 @@ func (s *apiServer) put(file string) error {
 		if err != nil {
 			return err
 		}
-		object, _, err := scheme.Codecs.UniversalDeserializer().Decode(document, nil, nil)
+		object, _, err := serializer.NewCodecFactory(fakeapi.Types).UniversalDeserializer().Decode(document, nil, nil)
 		if err != nil {
 			return err
 		}

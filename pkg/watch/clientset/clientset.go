@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clientset makes the clients that pkg/watch asks API servers by, of client-go's.
+// Package clientset makes the clients that pkg/watch asks API servers by, of client-go's generic ones: its clientset would bring the types of
+// all other groups into the program.
 package clientset
 
 import (
@@ -11,8 +12,10 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
@@ -21,65 +24,106 @@ import (
 
 // For makes a client of a configuration, without asking anybody yet.
 func For(config *rest.Config) (kube.Client, error) {
-	over, err := rest.HTTPClientFor(config) // one connection for both
+	c, err := clientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("make Kubernetes client: %w", err)
 	}
-	whole, err := kubernetes.NewForConfigAndClient(config, over)
-	if err != nil {
-		return nil, fmt.Errorf("make Kubernetes client: %w", err)
-	}
-	light, err := metadata.NewForConfigAndClient(config, over)
-	if err != nil {
-		return nil, fmt.Errorf("make Kubernetes client: %w", err)
-	}
-	return Of(whole, light), nil
+	return c, nil
 }
 
-// Of joins a client of objects with one of their metadata, which may be nil.
-func Of(whole kubernetes.Interface, light metadata.Interface) kube.Client {
-	return client{whole, light}
+// AddTypes tells a scheme of the groups whose objects such a client reads and writes.
+func AddTypes(to *runtime.Scheme) error {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme} {
+		if err := add(to); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
+// client asks by one REST client for each group.
 type client struct {
-	whole kubernetes.Interface
-	light metadata.Interface
+	core, discovery, networking rest.Interface
+	light                       metadata.Interface
+	parameters                  runtime.ParameterCodec
+}
+
+func clientFor(config *rest.Config) (c client, err error) {
+	types := runtime.NewScheme()
+	if err := AddTypes(types); err != nil {
+		return c, err
+	}
+	over, err := rest.HTTPClientFor(config) // one connection for all
+	if err != nil {
+		return c, err
+	}
+	group := func(version schema.GroupVersion, path string) rest.Interface {
+		own := *config
+		own.GroupVersion, own.APIPath = &version, path
+		own.NegotiatedSerializer = rest.CodecFactoryForGeneratedClient(types, serializer.NewCodecFactory(types)).WithoutConversion()
+		if own.UserAgent == "" {
+			own.UserAgent = rest.DefaultKubernetesUserAgent()
+		}
+		made, e := rest.RESTClientForConfigAndClient(&own, over)
+		if e != nil {
+			err = e
+		}
+		return made
+	}
+	c.parameters = runtime.NewParameterCodec(types)
+	c.core = group(corev1.SchemeGroupVersion, "/api")
+	c.discovery, c.networking = group(discoveryv1.SchemeGroupVersion, "/apis"), group(networkingv1.SchemeGroupVersion, "/apis")
+	if err != nil {
+		return c, err
+	}
+	c.light, err = metadata.NewForConfigAndClient(config, over)
+	return c, err
+}
+
+// objects are those of one kind.
+func objects[O, L any, PO interface {
+	*O
+	runtime.Object
+	metav1.Object
+}, PL interface {
+	*L
+	runtime.Object
+}](c client, group rest.Interface, resource, namespace string) *gentype.ClientWithList[PO, PL] {
+	return gentype.NewClientWithList(resource, group, c.parameters, namespace,
+		func() PO { return new(O) }, func() PL { return new(L) }, gentype.PrefersProtobuf[PO]())
 }
 
 func (c client) Services(namespace string) kube.Objects[*corev1.Service, *corev1.ServiceList] {
-	return c.whole.CoreV1().Services(namespace)
+	return objects[corev1.Service, corev1.ServiceList](c, c.core, "services", namespace)
 }
 
 func (c client) EndpointSlices(namespace string) kube.Lists[*discoveryv1.EndpointSliceList] {
-	return c.whole.DiscoveryV1().EndpointSlices(namespace)
+	return objects[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList](c, c.discovery, "endpointslices", namespace)
 }
 
-func (c client) Nodes() kube.Objects[*corev1.Node, *corev1.NodeList] { return c.whole.CoreV1().Nodes() }
+func (c client) Nodes() kube.Objects[*corev1.Node, *corev1.NodeList] {
+	return objects[corev1.Node, corev1.NodeList](c, c.core, "nodes", metav1.NamespaceNone)
+}
 
 func (c client) ServiceCIDRs() kube.Lists[*networkingv1.ServiceCIDRList] {
-	return c.whole.NetworkingV1().ServiceCIDRs()
+	return objects[networkingv1.ServiceCIDR, networkingv1.ServiceCIDRList](c, c.networking, "servicecidrs", metav1.NamespaceNone)
 }
 
-func (c client) Namespaces() kube.Lists[*corev1.NamespaceList] { return c.whole.CoreV1().Namespaces() }
+func (c client) Namespaces() kube.Lists[*corev1.NamespaceList] {
+	return objects[corev1.Namespace, corev1.NamespaceList](c, c.core, "namespaces", metav1.NamespaceNone)
+}
 
 func (c client) Pods(namespace string) kube.Lists[*corev1.PodList] {
-	return c.whole.CoreV1().Pods(namespace)
+	return objects[corev1.Pod, corev1.PodList](c, c.core, "pods", namespace)
 }
 
 func (c client) Metadata(resource schema.GroupVersionResource) kube.Lists[*metav1.PartialObjectMetadataList] {
-	if c.light == nil {
-		return nil
-	}
 	return c.light.Resource(resource)
 }
 
 func (c client) CreateEvent(ctx context.Context, e *corev1.Event) error {
-	_, err := c.whole.CoreV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
+	_, err := objects[corev1.Event, corev1.EventList](c, c.core, "events", e.Namespace).Create(ctx, e, metav1.CreateOptions{})
 	return err
 }
 
-// IsWatchListSemanticsUnSupported asks the client of objects: client-go's fake one says so of itself.
-func (c client) IsWatchListSemanticsUnSupported() bool {
-	fake, says := c.whole.(interface{ IsWatchListSemanticsUnSupported() bool })
-	return says && fake.IsWatchListSemanticsUnSupported()
-}
+func (client) IsWatchListSemanticsUnSupported() bool { return false }

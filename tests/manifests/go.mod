@@ -5,7 +5,7 @@ go 1.26.0
 require (
 	github.com/google/go-cmp v0.7.0
 	github.com/moby/profiles/seccomp v0.2.3
-	github.com/nearlb/nearlb v0.0.0-00010101000000-000000000000
+	github.com/nearlb/nearlb v0.0.0
 	github.com/spf13/pflag v1.0.10
 	helm.sh/helm/v4 v4.2.4
 	k8s.io/api v0.36.6

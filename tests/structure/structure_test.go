@@ -105,7 +105,7 @@ func TestImportsFollowTheDesignedDirection(t *testing.T) {
 	}
 }
 
-// The plugin is for every system that kubectl is for: nothing that it imports is of Linux alone. The gate compiles it for two others than Linux.
+// The plugin is for every system that kubectl is for: nothing that it imports is of Linux alone. The gate checks its types (tests/types) for two others than Linux.
 func TestThePluginIsForEverySystem(t *testing.T) {
 	for _, system := range []string{"linux", "darwin", "windows"} {
 		for _, arch := range []string{"amd64", "arm64"} {

@@ -119,6 +119,11 @@ func (c *course) ready(b *bench) error {
 			return err
 		}
 	}
+	return c.rewind()
+}
+
+// rewind has flow 0 come next.
+func (c *course) rewind() error {
 	if c.fresh {
 		return c.runner.over(0, unlimited)
 	}
@@ -141,6 +146,9 @@ func (c *course) verify(b *bench) error {
 		return c.worked()
 	}
 	for try := 1; ; try++ {
+		if err := c.rewind(); err != nil {
+			return err
+		}
 		got, counted, err := c.onceCounted(b)
 		switch {
 		case err != nil:

@@ -52,11 +52,12 @@ __noinline int create_second_round(struct flow_cursor *cursor, const struct inse
 __noinline int create_has_second(const struct insertion *in, __u32 port)
 {
 	struct flow_cursor cursor = {};
+	__u64 hash;
 
 	if (!in)
 		return false;
-	flow_search_begin(&cursor, flow_hash(&in->flow.client, port, in->flow.protocol, filter_seed()),
-			  FLOW_BLOCKS_OWN);
+	hash = flow_hash(&in->flow.client, port, in->flow.protocol, filter_seed());
+	flow_search_begin(&cursor, hash, flow_blocks_of(hash, FLOW_BLOCKS_OWN));
 	for (int i = 0; i < FLOW_ROUNDS; i++) {
 		int at = create_second_round(&cursor, in, port);
 

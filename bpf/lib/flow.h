@@ -207,11 +207,31 @@ struct flow_cursor {
  * empties between the two looks at their tags. */
 #define FLOW_TURNS (2 * FLOW_BLOCKS_PAIR)
 
-/* Some entry may be the one of a client's address and port that have the hash: a few lines of tags say for most that there is none. */
-static __always_inline bool flow_may_be(__u64 hash)
+#define FLOW_OVERFLOW_BITS (8 * sizeof(struct flow_overflow))
+
+static __always_inline struct flow_overflow *flow_overflow_of(__u32 block)
 {
-#pragma unroll
-	for (int i = 0; i < FLOW_BLOCKS_OWN; i++) {
+	__u32 index = block / FLOW_OVERFLOW_BITS;
+
+	return bpf_map_lookup_elem(&flow_overflows, &index);
+}
+
+/* In how many of a hash's blocks its entries may be: where the client's address and port alone say that, the second has none before the first
+ * has overflowed. A function of its own for the sake of the stack. */
+__noinline int flow_blocks_of(__u64 hash, __u32 blocks)
+{
+	__u32 block = flow_block(hash, 0);
+	const struct flow_overflow *of = flow_overflow_of(block);
+	__u64 overflows = of ? *(volatile const __u64 *)&of->blocks[block / 64 & 7] >> (block & 63) & 1 : 1;
+
+	return blocks == FLOW_BLOCKS_OWN ? 1 + overflows : blocks;
+}
+
+/* Not 0: some entry in so many blocks of a hash may be found by it. Their tags, one line each, mostly say that none is. A function of its own so
+ * that the verifier goes through it once. */
+__noinline int flow_may_be(__u64 hash, __u32 blocks)
+{
+	for (__u32 i = 0; i < FLOW_BLOCKS_PAIR && i < blocks; i++) {
 		__u32 block = flow_block(hash, i);
 		const struct flow_block *tags = bpf_map_lookup_elem(&flow_tags, &block);
 
@@ -525,9 +545,14 @@ __noinline int flow_search_round(struct flow_query *query)
  * that the verifier goes through it once. */
 __noinline int flow_search(struct flow_query *query)
 {
+	__u32 blocks;
+
 	if (!query)
 		return -1;
-	flow_search_begin(&query->cursor, query->hash, query->blocks);
+	blocks = flow_blocks_of(query->hash, query->blocks);
+	if (!flow_may_be(query->hash, blocks))
+		return -1;
+	flow_search_begin(&query->cursor, query->hash, blocks);
 	for (int i = 0; i < FLOW_ROUNDS; i++) {
 		int at = flow_search_round(query);
 
@@ -725,7 +750,7 @@ __noinline int flow_twin_find(const struct flow *of, __u64 hash, __u32 blocks)
 {
 	struct flow_cursor cursor = {};
 
-	flow_search_begin(&cursor, hash, blocks);
+	flow_search_begin(&cursor, hash, flow_blocks_of(hash, blocks));
 	for (int i = 0; i < FLOW_ROUNDS; i++) {
 		int at = flow_twin_round(&cursor, of);
 

@@ -175,9 +175,9 @@ static __always_inline bool flow_take_free(struct insertion *in, __u32 block)
 {
 	struct flow_cursor cursor = {};
 
-	flow_search_begin(&cursor, in->hash, block + 1);
-	cursor.tag = 0;
+	cursor.hash = in->hash;
 	cursor.step = block * FLOW_SETS;
+	cursor.end = cursor.step + FLOW_SETS;
 	for (int i = 0; i < FLOW_WAYS; i++) {
 		int at = flow_next(&cursor);
 		struct flow *flow = at < 0 ? NULL : flow_entry(at);
@@ -205,7 +205,7 @@ static __always_inline bool flow_take_home(struct insertion *in)
 	return false;
 }
 
-#define FLOW_ROOMY  32 /* free entries of a block that make it good enough without a look at the others */
+#define FLOW_ROOMY  24 /* free entries of a block that make it good enough without a look at the others */
 #define FLOW_MANY   8  /* entries of one address and port in its blocks that are many */
 #define FLOW_SCARCE 4  /* free entries of a block below which those that have ended are looked for */
 
@@ -494,6 +494,20 @@ static __always_inline void flow_begin(__u32 at)
 		begun->ways[at & (FLOW_WAYS - 1)] = bpf_jiffies64() >> FLOW_BEGUN_SHIFT;
 }
 
+/* Has everybody look in the second block of a hash if this entry of it is there. Comes before the entry is shown, as flow_spill does. */
+static __always_inline void flow_overflow(__u64 hash, __u32 at)
+{
+	__u32 block = flow_block(hash, 0);
+	__u64 bit = 1ULL << (block & 63);
+	struct flow_overflow *of;
+
+	if (at / (FLOW_SETS * FLOW_WAYS) == block)
+		return;
+	of = flow_overflow_of(block);
+	if (of && !(*(volatile __u64 *)&of->blocks[block / 64 & 7] & bit))
+		__sync_fetch_and_or(&of->blocks[block / 64 & 7], bit);
+}
+
 /* Of one client to one frontend. */
 static __always_inline bool flow_same_ends(const struct flow *flow, const struct flow *other)
 {
@@ -581,12 +595,25 @@ __noinline int flow_clash_round(struct flow_cursor *cursor, const struct inserti
 	return FLOW_NEXT_ROUND;
 }
 
+/* How many entries of so many blocks have the tag of a hash. A function of its own for the sake of the stack. */
+__noinline int flow_count_tagged(__u64 hash, __u32 blocks)
+{
+	__u32 count = 0;
+
+	for (__u32 i = 0; i < FLOW_BLOCKS_PAIR && i < blocks; i++)
+		count += flow_count(hash, i, flow_tag(hash));
+	return count;
+}
+
 /* Entries that may clash are found by this hash, so they have its tag. A function of its own for the sake of the stack. */
 __noinline int flow_find_clash(const struct insertion *in, __u64 hash, __u32 blocks)
 {
 	struct flow_cursor cursor = {};
 
 	if (!in)
+		return INSERT_DONE;
+	blocks = flow_blocks_of(hash, blocks);
+	if (flow_count_tagged(hash, blocks) <= (hash == in->hash)) /* by that hash its own entry is found, too */
 		return INSERT_DONE;
 	flow_search_begin(&cursor, hash, blocks);
 	for (int i = 0; i < FLOW_ROUNDS; i++) {
@@ -636,6 +663,8 @@ __noinline int flow_write(const struct insertion *in)
 	flow_fill(flow, &in->flow, flow_now());
 	flow_begin(in->made);
 	flow_write_tag(in->made, flow_tag(in->hash));
+	if (in->blocks == FLOW_BLOCKS_OWN)
+		flow_overflow(in->hash, in->made);
 	flow_show(flow, in->made_word);
 	result = flow_find_clash(in, in->hash, in->blocks);
 	if (result == INSERT_DONE && !(in->flow.flags & FLOW_ALIAS) && flow_any_spilled())

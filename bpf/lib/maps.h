@@ -100,6 +100,15 @@ struct {
 	__uint(max_entries, 4096);
 } flow_tags SEC(".maps");
 
+/* An element for each 512 blocks. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct flow_overflow);
+	__uint(max_entries, 8);
+} flow_overflows SEC(".maps");
+
 /* Not 0: some first entry is, or was, in the blocks of its pair of ends (flow_pair_hash). Until then nobody looks there. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

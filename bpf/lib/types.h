@@ -428,6 +428,13 @@ struct flow_spill {
 };
 _Static_assert(sizeof(struct flow_spill) == 64, "one cache line");
 
+/* A bit for each of 512 blocks: the block has overflowed. An entry is, or was, in the second block of a hash whose first one it is; until then
+ * nobody looks there. */
+struct flow_overflow {
+	__u64 blocks[8];
+};
+_Static_assert(sizeof(struct flow_overflow) == 64, "one cache line");
+
 #define FLOW_BEGUN_SHIFT 6
 
 /* Of each entry of a set when it was made: jiffies >> FLOW_BEGUN_SHIFT, low 32 bits; 0: not known. */

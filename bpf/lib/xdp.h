@@ -347,7 +347,8 @@ static __always_inline bool xdp_has_flow(struct flow_query *query, const struct 
 	__u32 number;
 
 	query->hash = flow_ends_hash(ends, settings->seed);
-	return flow_may_be(query->hash) && fast_search(query, ends, QUERY_FORWARD, &number);
+	return flow_may_be(query->hash, flow_blocks_of(query->hash, FLOW_BLOCKS_OWN)) &&
+	       fast_search(query, ends, QUERY_FORWARD, &number);
 }
 
 /* packet: parsed, its family a constant here. */

@@ -10,7 +10,8 @@ import (
 
 // ForgetFlows empties the flow table, which nobody may use meanwhile.
 func (m *NearlbMaps) ForgetFlows() error {
-	for name, table := range map[string]*ebpf.Map{NearlbMapFlows: m.Flows, NearlbMapFlowTags: m.FlowTags, NearlbMapFlowSpills: m.FlowSpills} {
+	for name, table := range map[string]*ebpf.Map{NearlbMapFlows: m.Flows, NearlbMapFlowTags: m.FlowTags, NearlbMapFlowOverflows: m.FlowOverflows,
+		NearlbMapFlowSpills: m.FlowSpills} {
 		memory, err := table.Memory()
 		if err == nil {
 			_, err = memory.WriteAt(make([]byte, memory.Size()), 0)

@@ -289,6 +289,11 @@ const (
 	NearlbFlowLoadSEEN_COUNTED NearlbFlowLoad = 2147483648
 )
 
+type NearlbFlowOverflow struct {
+	_      structs.HostLayout
+	Blocks [8]uint64
+}
+
 type NearlbFlowPhase uint32
 
 const (
@@ -913,6 +918,7 @@ const (
 	NearlbMapEvents                = "events"
 	NearlbMapFlowBegun             = "flow_begun"
 	NearlbMapFlowBytes             = "flow_bytes"
+	NearlbMapFlowOverflows         = "flow_overflows"
 	NearlbMapFlowSpills            = "flow_spills"
 	NearlbMapFlowTags              = "flow_tags"
 	NearlbMapFlows                 = "flows"
@@ -1160,6 +1166,7 @@ type NearlbMapSpecs struct {
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	FlowBegun       *ebpf.MapSpec `ebpf:"flow_begun"`
 	FlowBytes       *ebpf.MapSpec `ebpf:"flow_bytes"`
+	FlowOverflows   *ebpf.MapSpec `ebpf:"flow_overflows"`
 	FlowSpills      *ebpf.MapSpec `ebpf:"flow_spills"`
 	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
@@ -1299,6 +1306,7 @@ type NearlbMaps struct {
 	Events          *ebpf.Map `ebpf:"events"`
 	FlowBegun       *ebpf.Map `ebpf:"flow_begun"`
 	FlowBytes       *ebpf.Map `ebpf:"flow_bytes"`
+	FlowOverflows   *ebpf.Map `ebpf:"flow_overflows"`
 	FlowSpills      *ebpf.Map `ebpf:"flow_spills"`
 	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	Flows           *ebpf.Map `ebpf:"flows"`
@@ -1352,6 +1360,7 @@ func (m *NearlbMaps) Close() error {
 		m.Events,
 		m.FlowBegun,
 		m.FlowBytes,
+		m.FlowOverflows,
 		m.FlowSpills,
 		m.FlowTags,
 		m.Flows,

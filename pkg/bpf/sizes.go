@@ -156,11 +156,16 @@ func (s Sizes) apply(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// sizeTags gives flow_tags an element for each block of sets, and flow_begun one for each set.
+// BlocksPerOverflow is how many blocks of flows an element of flow_overflows has a bit for.
+const BlocksPerOverflow = 64 * uint32(len(NearlbFlowOverflow{}.Blocks))
+
+// sizeTags gives flow_tags an element for each block of sets, flow_overflows a bit for each, and flow_begun an element for each set.
 func sizeTags(spec *ebpf.CollectionSpec) {
 	const sets = uint32(len(NearlbFlowBlock{}.Sets))
 	spec.Maps[NearlbMapFlowBegun].MaxEntries = spec.Maps[NearlbMapFlows].MaxEntries
-	spec.Maps[NearlbMapFlowTags].MaxEntries = (spec.Maps[NearlbMapFlows].MaxEntries + sets - 1) / sets
+	blocks := (spec.Maps[NearlbMapFlows].MaxEntries + sets - 1) / sets
+	spec.Maps[NearlbMapFlowTags].MaxEntries = blocks
+	spec.Maps[NearlbMapFlowOverflows].MaxEntries = (blocks + BlocksPerOverflow - 1) / BlocksPerOverflow
 }
 
 // Sizes reads the capacities that these tables have in the kernel.

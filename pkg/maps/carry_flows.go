@@ -242,6 +242,9 @@ func (c *Carrier) claim(keys flowKeys, hash uint64, place, word uint32, f *bpf.N
 	}
 	atomic.StoreUint32(c.store.beginning(place), begun)
 	c.store.setTag(place, flowTag(hash))
+	if hash == keys.own {
+		c.store.overflow(hash, place)
+	}
 	atomic.StoreUint32(state, claimed|flowClaimed)
 	a.written()
 	if c.twice(keys, place, f) {

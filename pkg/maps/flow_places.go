@@ -17,7 +17,7 @@ const (
 	flowSets   = len(bpf.NearlbFlowBlock{}.Sets) // of a block
 	blocksOwn  = 2                               // FLOW_BLOCKS_OWN
 	blocksPair = 4                               // FLOW_BLOCKS_PAIR
-	flowRoomy  = 32                              // FLOW_ROOMY
+	flowRoomy  = 24                              // FLOW_ROOMY
 	flowHomes  = 4                               // FLOW_HOMES
 
 	flowReserve = 12 // FLOW_RESERVE
@@ -65,6 +65,26 @@ func (s *store) flowSet(hash uint64, step int) uint32 {
 	return block&(mask/uint32(flowSets))*uint32(flowSets) + (uint32(hash)+uint32(step))&mask&uint32(flowSets-1)
 }
 
+// overflow has the programs look in the second block of a hash if its entry is there. It comes before the entry is shown, as in the programs.
+func (s *store) overflow(hash uint64, place uint32) {
+	bits, bit, first := s.overflowOf(hash)
+	if place/uint32(flowWays)/uint32(flowSets) != first && atomic.LoadUint32(bits)&bit == 0 {
+		atomic.OrUint32(bits, bit)
+	}
+}
+
+// overflows is flow_blocks_of: whether the second block of a hash may have entries that are found by it.
+func (s *store) overflows(hash uint64) bool {
+	bits, bit, _ := s.overflowOf(hash)
+	return atomic.LoadUint32(bits)&bit != 0
+}
+
+// overflowOf is the bit of a hash's first block, in the table flow_overflows.
+func (s *store) overflowOf(hash uint64) (bits *uint32, bit, first uint32) {
+	first = s.flowSet(hash, 0) / uint32(flowSets)
+	return s.over.word(first/bpf.BlocksPerOverflow, int(first%bpf.BlocksPerOverflow/32)), 1 << (first % 32), first
+}
+
 const wordsOfTags = 2 // of a set
 
 // isEmptySet says that a set has no entry with a key: whoever takes one writes its tag before it shows the key.
@@ -92,7 +112,11 @@ func (s *store) tagOf(place uint32) uint8 {
 // tagged are the places where an entry may be, with the hash by which it is found there.
 func (s *store) tagged(keys flowKeys) iter.Seq2[uint64, uint32] {
 	return func(yield func(uint64, uint32) bool) {
-		if s.yieldTagged(keys.own, blocksOwn, yield) && keys.pair != 0 && s.spilled() {
+		own := blocksOwn
+		if !s.overflows(keys.own) {
+			own = 1
+		}
+		if s.yieldTagged(keys.own, own, yield) && keys.pair != 0 && s.spilled() {
 			s.yieldTagged(keys.pair, blocksPair, yield)
 		}
 	}

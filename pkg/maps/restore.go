@@ -25,7 +25,7 @@ type strays struct {
 
 // open builds the mirror of what is in the tables.
 func open(s *store) (*Tables, error) {
-	for name, a := range map[string]*array{"records": s.records, "slots": s.slots, "backends": s.backends, "backend_health": s.health, "flows": s.flows, "flow_tags": s.tags, "flow_spills": s.spills, "flow_begun": s.begun, "syn_times": s.syn,
+	for name, a := range map[string]*array{"records": s.records, "slots": s.slots, "backends": s.backends, "backend_health": s.health, "flows": s.flows, "flow_tags": s.tags, "flow_overflows": s.over, "flow_spills": s.spills, "flow_begun": s.begun, "syn_times": s.syn,
 		"known_addresses": s.filter, "config": s.settings} {
 		if err := a.check(name); err != nil {
 			return nil, err

@@ -25,6 +25,7 @@ type store struct {
 	health   *array // of backends: backend_health
 	flows    *array
 	tags     *array // of flows: flow_tags
+	over     *array // of flows: flow_overflows
 	spills   *array // of flows: flow_spills
 	begun    *array // of flows: flow_begun
 	syn      *array // of backends: syn_times

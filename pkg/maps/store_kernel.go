@@ -26,6 +26,7 @@ func kernelStore(m *bpf.NearlbMaps, readOnly bool) (*store, error) {
 		health:          mapArray[healthRow](mapped, m.BackendHealth),
 		flows:           mapArray[bpf.NearlbFlowSet](mapped, m.Flows),
 		tags:            mapArray[bpf.NearlbFlowBlock](mapped, m.FlowTags),
+		over:            mapArray[bpf.NearlbFlowOverflow](mapped, m.FlowOverflows),
 		spills:          mapArray[bpf.NearlbFlowSpill](mapped, m.FlowSpills),
 		begun:           mapArray[bpf.NearlbFlowBegun](mapped, m.FlowBegun),
 		syn:             mapArray[bpf.NearlbSynTimes](mapped, m.SynTimes),

@@ -292,6 +292,11 @@ const (
 	NearlbFlowLoadSEEN_COUNTED NearlbFlowLoad = 2147483648
 )
 
+type NearlbFlowOverflow struct {
+	_      structs.HostLayout
+	Blocks [8]uint64
+}
+
 type NearlbFlowPhase uint32
 
 const (
@@ -921,6 +926,7 @@ const (
 	NearlbMapEvents                = "events"
 	NearlbMapFlowBegun             = "flow_begun"
 	NearlbMapFlowBytes             = "flow_bytes"
+	NearlbMapFlowOverflows         = "flow_overflows"
 	NearlbMapFlowSpills            = "flow_spills"
 	NearlbMapFlowTags              = "flow_tags"
 	NearlbMapFlows                 = "flows"
@@ -1168,6 +1174,7 @@ type NearlbMapSpecs struct {
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	FlowBegun       *ebpf.MapSpec `ebpf:"flow_begun"`
 	FlowBytes       *ebpf.MapSpec `ebpf:"flow_bytes"`
+	FlowOverflows   *ebpf.MapSpec `ebpf:"flow_overflows"`
 	FlowSpills      *ebpf.MapSpec `ebpf:"flow_spills"`
 	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
@@ -1307,6 +1314,7 @@ type NearlbMaps struct {
 	Events          *ebpf.Map `ebpf:"events"`
 	FlowBegun       *ebpf.Map `ebpf:"flow_begun"`
 	FlowBytes       *ebpf.Map `ebpf:"flow_bytes"`
+	FlowOverflows   *ebpf.Map `ebpf:"flow_overflows"`
 	FlowSpills      *ebpf.Map `ebpf:"flow_spills"`
 	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	Flows           *ebpf.Map `ebpf:"flows"`
@@ -1360,6 +1368,7 @@ func (m *NearlbMaps) Close() error {
 		m.Events,
 		m.FlowBegun,
 		m.FlowBytes,
+		m.FlowOverflows,
 		m.FlowSpills,
 		m.FlowTags,
 		m.Flows,

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clientset makes the clients that pkg/watch asks API servers by, of client-go's generic ones: its clientset would bring the types of
-// all other groups into the program.
+// Package clientset makes the clients that pkg/watch asks API servers by, of client-go's REST clients: its clientset would bring the types of
+// all other groups into the program, and its generic clients what is for tests.
 package clientset
 
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -15,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/gentype"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
@@ -80,41 +81,77 @@ func clientFor(config *rest.Config) (c client, err error) {
 	return c, err
 }
 
-// objects are those of one kind.
-func objects[O, L any, PO interface {
+// objects are those of one kind, in a namespace or in all; what has no namespace is in "".
+type objects[O, L runtime.Object] struct {
+	group               rest.Interface
+	parameters          runtime.ParameterCodec
+	resource, namespace string
+	object              func() O // an empty one
+	list                func() L
+}
+
+func of[O, L any, PO interface {
 	*O
 	runtime.Object
-	metav1.Object
 }, PL interface {
 	*L
 	runtime.Object
-}](c client, group rest.Interface, resource, namespace string) *gentype.ClientWithList[PO, PL] {
-	return gentype.NewClientWithList(resource, group, c.parameters, namespace,
-		func() PO { return new(O) }, func() PL { return new(L) }, gentype.PrefersProtobuf[PO]())
+}](c client, group rest.Interface, resource, namespace string) objects[PO, PL] {
+	return objects[PO, PL]{group, c.parameters, resource, namespace, func() PO { return new(O) }, func() PL { return new(L) }}
+}
+
+func (o objects[O, L]) request(options runtime.Object) *rest.Request {
+	return o.group.Get().UseProtobufAsDefaultIfPreferred(true).NamespaceIfScoped(o.namespace, o.namespace != "").
+		Resource(o.resource).VersionedParams(options, o.parameters)
+}
+
+func (o objects[O, L]) Get(ctx context.Context, name string, options metav1.GetOptions) (O, error) {
+	object := o.object()
+	err := o.request(&options).Name(name).Do(ctx).Into(object)
+	return object, err
+}
+
+func (o objects[O, L]) List(ctx context.Context, options metav1.ListOptions) (L, error) {
+	list := o.list()
+	err := o.request(&options).Timeout(timeout(options)).Do(ctx).Into(list)
+	return list, err
+}
+
+func (o objects[O, L]) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	options.Watch = true
+	return o.request(&options).Timeout(timeout(options)).Watch(ctx)
+}
+
+// timeout is what a server is asked to end an answer after.
+func timeout(options metav1.ListOptions) time.Duration {
+	if options.TimeoutSeconds == nil {
+		return 0
+	}
+	return time.Duration(*options.TimeoutSeconds) * time.Second
 }
 
 func (c client) Services(namespace string) kube.Objects[*corev1.Service, *corev1.ServiceList] {
-	return objects[corev1.Service, corev1.ServiceList](c, c.core, "services", namespace)
+	return of[corev1.Service, corev1.ServiceList](c, c.core, "services", namespace)
 }
 
 func (c client) EndpointSlices(namespace string) kube.Lists[*discoveryv1.EndpointSliceList] {
-	return objects[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList](c, c.discovery, "endpointslices", namespace)
+	return of[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList](c, c.discovery, "endpointslices", namespace)
 }
 
 func (c client) Nodes() kube.Objects[*corev1.Node, *corev1.NodeList] {
-	return objects[corev1.Node, corev1.NodeList](c, c.core, "nodes", metav1.NamespaceNone)
+	return of[corev1.Node, corev1.NodeList](c, c.core, "nodes", metav1.NamespaceNone)
 }
 
 func (c client) ServiceCIDRs() kube.Lists[*networkingv1.ServiceCIDRList] {
-	return objects[networkingv1.ServiceCIDR, networkingv1.ServiceCIDRList](c, c.networking, "servicecidrs", metav1.NamespaceNone)
+	return of[networkingv1.ServiceCIDR, networkingv1.ServiceCIDRList](c, c.networking, "servicecidrs", metav1.NamespaceNone)
 }
 
 func (c client) Namespaces() kube.Lists[*corev1.NamespaceList] {
-	return objects[corev1.Namespace, corev1.NamespaceList](c, c.core, "namespaces", metav1.NamespaceNone)
+	return of[corev1.Namespace, corev1.NamespaceList](c, c.core, "namespaces", metav1.NamespaceNone)
 }
 
 func (c client) Pods(namespace string) kube.Lists[*corev1.PodList] {
-	return objects[corev1.Pod, corev1.PodList](c, c.core, "pods", namespace)
+	return of[corev1.Pod, corev1.PodList](c, c.core, "pods", namespace)
 }
 
 func (c client) Metadata(resource schema.GroupVersionResource) kube.Lists[*metav1.PartialObjectMetadataList] {
@@ -122,8 +159,7 @@ func (c client) Metadata(resource schema.GroupVersionResource) kube.Lists[*metav
 }
 
 func (c client) CreateEvent(ctx context.Context, e *corev1.Event) error {
-	_, err := objects[corev1.Event, corev1.EventList](c, c.core, "events", e.Namespace).Create(ctx, e, metav1.CreateOptions{})
-	return err
+	return c.core.Post().UseProtobufAsDefaultIfPreferred(true).Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
 }
 
 func (client) IsWatchListSemanticsUnSupported() bool { return false }

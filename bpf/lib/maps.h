@@ -208,6 +208,13 @@ struct {
 	__uint(max_entries, XDP_DEVICES);
 } xdp_devices SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct xdp_refusals);
+	__uint(max_entries, 1);
+} xdp_refusals SEC(".maps");
+
 /* Larger where the program at XDP is loaded. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

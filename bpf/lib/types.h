@@ -739,6 +739,12 @@ struct xdp_neighbour {
 	__u32 when; /* jiffies (low 32 bits) when one last went by TC */
 };
 
+/* By the upper byte of a hash of a datagram's destination, not 0: the last one there that opened a flow was dropped. It says where a flow is looked
+ * for first, not what becomes of a packet. */
+struct xdp_refusals {
+	__u8 last[256];
+};
+
 /* Room for what the other programs at XDP know of a packet (struct xdp_carriage, struct xdp_creation), for the sake of the stack. */
 struct xdp_work {
 	__u64 words[48];

@@ -340,7 +340,33 @@ static __always_inline enum verdict xdp_refuses(const struct xdp_frame *frame, c
 	return verdict;
 }
 
-/* Of a SYN that is to be dropped, as few have one: the tags are asked first. */
+/* Of the slot of a datagram's destination. */
+static __always_inline __u8 *xdp_refusal_of(const struct packet *packet)
+{
+	__u64 hash = packet->destination.longs[0] ^ packet->destination.longs[1] ^ packet->destination_port;
+	__u32 zero = 0;
+	struct xdp_refusals *refusals = bpf_map_lookup_elem(&xdp_refusals, &zero);
+
+	return refusals ? &refusals->last[hash * HASH_A >> 56] : NULL;
+}
+
+/* Notes whether a datagram was dropped that opens a flow; written when that changes. */
+static __always_inline void xdp_note_refusal(const struct packet *packet, bool refused)
+{
+	__u8 *last = packet->protocol == IPPROTO_UDP ? xdp_refusal_of(packet) : NULL;
+
+	if (last && *(volatile __u8 *)last != refused)
+		*(volatile __u8 *)last = refused;
+}
+
+static __always_inline bool xdp_was_refused(const struct packet *packet)
+{
+	const __u8 *last = packet->protocol == IPPROTO_UDP ? xdp_refusal_of(packet) : NULL;
+
+	return last && *(volatile const __u8 *)last;
+}
+
+/* Of a packet that is to be dropped, as few have one: the tags are asked first. */
 static __always_inline bool xdp_has_flow(struct flow_query *query, const struct flow_ends *ends,
 					 const struct settings *settings)
 {
@@ -386,10 +412,18 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 			return XDP_PASS;
 		return xdp_drop(frame, packet, service, verdict);
 	}
+	if (xdp_was_refused(packet)) {
+		verdict = xdp_opens_flow(packet, settings) ? xdp_judge(packet, &service) : VERDICT_CONTINUE;
+		if (!verdict_is_drop(verdict))
+			xdp_note_refusal(packet, false);
+		else if (!xdp_has_flow(&query, &ends, settings))
+			return xdp_drop(frame, packet, service, verdict);
+	}
 	flow = fast_find_number(&query, &ends, settings, QUERY_FORWARD, &step.at);
 	step.word = query.word;
 	if (!flow) {
 		verdict = xdp_refuses(frame, packet, settings, &service);
+		xdp_note_refusal(packet, verdict_is_drop(verdict));
 		return verdict_is_drop(verdict) ? xdp_drop(frame, packet, service, verdict) : XDP_PASS;
 	}
 	if (tunnel_there && flow->flags & FLOW_CARRY) {

@@ -864,6 +864,11 @@ type NearlbXdpNeighbour struct {
 	When uint32
 }
 
+type NearlbXdpRefusals struct {
+	_    structs.HostLayout
+	Last [256]uint8
+}
+
 type NearlbXdpTakes uint32
 
 const (
@@ -950,6 +955,7 @@ const (
 	NearlbMapXdpDevices            = "xdp_devices"
 	NearlbMapXdpNeighbours         = "xdp_neighbours"
 	NearlbMapXdpPrograms           = "xdp_programs"
+	NearlbMapXdpRefusals           = "xdp_refusals"
 	NearlbMapXdpWays               = "xdp_ways"
 	NearlbMapXdpWorks              = "xdp_works"
 	NearlbProgFromNet              = "from_net"
@@ -1198,6 +1204,7 @@ type NearlbMapSpecs struct {
 	XdpDevices      *ebpf.MapSpec `ebpf:"xdp_devices"`
 	XdpNeighbours   *ebpf.MapSpec `ebpf:"xdp_neighbours"`
 	XdpPrograms     *ebpf.MapSpec `ebpf:"xdp_programs"`
+	XdpRefusals     *ebpf.MapSpec `ebpf:"xdp_refusals"`
 	XdpWays         *ebpf.MapSpec `ebpf:"xdp_ways"`
 	XdpWorks        *ebpf.MapSpec `ebpf:"xdp_works"`
 }
@@ -1338,6 +1345,7 @@ type NearlbMaps struct {
 	XdpDevices      *ebpf.Map `ebpf:"xdp_devices"`
 	XdpNeighbours   *ebpf.Map `ebpf:"xdp_neighbours"`
 	XdpPrograms     *ebpf.Map `ebpf:"xdp_programs"`
+	XdpRefusals     *ebpf.Map `ebpf:"xdp_refusals"`
 	XdpWays         *ebpf.Map `ebpf:"xdp_ways"`
 	XdpWorks        *ebpf.Map `ebpf:"xdp_works"`
 }
@@ -1392,6 +1400,7 @@ func (m *NearlbMaps) Close() error {
 		m.XdpDevices,
 		m.XdpNeighbours,
 		m.XdpPrograms,
+		m.XdpRefusals,
 		m.XdpWays,
 		m.XdpWorks,
 	)

@@ -375,26 +375,33 @@ func TestXDPDropsWhatNobodyAnswers(t *testing.T) {
 	}
 }
 
-// A SYN of a connection that began before its Service refused such is TC's; one whose hash the entries of others share is dropped all the same.
-func TestXDPLeavesASYNOfAConnectionThatIsThereWhereOthersAreDropped(t *testing.T) {
+// A SYN or datagram of a flow that began before its Service refused such is TC's; one whose hash the entries of others share is dropped all the
+// same. Of datagrams the flow is looked for in another way once one was dropped: until the Service takes them again.
+func TestXDPLeavesWhatHasAFlowWhereOthersAreDropped(t *testing.T) {
 	forEachSite(t, bpf.Options{}, func(s site, w world) {
 		s.publish(far(w, 2))
 		c := s.connect(w, 1)
 		s.publish(w.decide(service{name: "web", kind: lb.KindLoadBalancer, address: c.in.dst, action: lb.Drop, reason: lb.ReasonNoLocalEndpoints}))
-		s.passesXDP("a SYN of a live connection", c.in.bytes())
+		s.passesXDP("a packet of a flow", c.in.bytes())
 		s.tagFree()
 		check(s, errors.Join(drain(s.objects.Events), zero(s.objects.EventBudgets)))
 		for port := uint16(42000); port < 42040; port++ { // a quarter has a tag that is there
 			s.dropsAtXDP(w.packet(at(w.outside(2), port), c.in.dst), "drop_no_local_endpoints")
 			check(s, errors.Join(drain(s.objects.Events), zero(s.objects.EventBudgets)))
 		}
-		s.passesXDP("a SYN of a live connection among tags of others", c.in.bytes())
+		s.passesXDP("a packet of a flow among tags of others", c.in.bytes())
 		check(s, errors.Join(zero(s.objects.FlowTags), zero(s.objects.Flows)))
-	}, lb.TCP)
+		s.publish(far(w, 2))
+		s.counted = s.counters()
+		if got, err := s.runXDP(w.packet(at(w.outside(2), 42000), c.in.dst).bytes()); err != nil || got.action == xdpDrop {
+			s.Errorf("the Service has a backend again: %v, action %d, verdict %q", err, got.action, got.verdict)
+		}
+		check(s, errors.Join(zero(s.objects.FlowTags), zero(s.objects.Flows)))
+	}, lb.TCP, lb.UDP)
 }
 
 // The same wherever their entries are: in the second block of each hash as well as in the first.
-func TestXDPLeavesTheSYNsOfAllConnectionsOfAFullTableWhereOthersAreDropped(t *testing.T) {
+func TestXDPLeavesWhatHasAFlowInAFullTableWhereOthersAreDropped(t *testing.T) {
 	forEachSite(t, withSets(64), func(s site, w world) {
 		s.publish(far(w, 2, 3, 4, 5, 6, 7, 8, 9))
 		to := at(w.outside(10), 80)
@@ -403,10 +410,12 @@ func TestXDPLeavesTheSYNsOfAllConnectionsOfAFullTableWhereOthersAreDropped(t *te
 			all = append(all, s.remote(w.packet(at(w.outside(1), 41000+port), to), "translate_balance"))
 		}
 		s.publish(w.decide(service{name: "web", kind: lb.KindLoadBalancer, address: to, action: lb.Drop, reason: lb.ReasonNoLocalEndpoints}))
+		check(s, errors.Join(drain(s.objects.Events), zero(s.objects.EventBudgets)))
+		s.dropsAtXDP(w.packet(at(w.outside(2), 42000), to), "drop_no_local_endpoints")
 		for _, c := range all {
-			s.passesXDP("a SYN of a live connection", c.in.bytes())
+			s.passesXDP("a packet of a flow", c.in.bytes())
 		}
-	}, lb.TCP)
+	}, lb.TCP, lb.UDP)
 }
 
 // tagFree gives each entry that is free a tag, as while others write it: those of a block have different ones.

@@ -872,6 +872,11 @@ type NearlbXdpNeighbour struct {
 	When uint32
 }
 
+type NearlbXdpRefusals struct {
+	_    structs.HostLayout
+	Last [256]uint8
+}
+
 type NearlbXdpTakes uint32
 
 const (
@@ -958,6 +963,7 @@ const (
 	NearlbMapXdpDevices            = "xdp_devices"
 	NearlbMapXdpNeighbours         = "xdp_neighbours"
 	NearlbMapXdpPrograms           = "xdp_programs"
+	NearlbMapXdpRefusals           = "xdp_refusals"
 	NearlbMapXdpWays               = "xdp_ways"
 	NearlbMapXdpWorks              = "xdp_works"
 	NearlbProgFromNet              = "from_net"
@@ -1206,6 +1212,7 @@ type NearlbMapSpecs struct {
 	XdpDevices      *ebpf.MapSpec `ebpf:"xdp_devices"`
 	XdpNeighbours   *ebpf.MapSpec `ebpf:"xdp_neighbours"`
 	XdpPrograms     *ebpf.MapSpec `ebpf:"xdp_programs"`
+	XdpRefusals     *ebpf.MapSpec `ebpf:"xdp_refusals"`
 	XdpWays         *ebpf.MapSpec `ebpf:"xdp_ways"`
 	XdpWorks        *ebpf.MapSpec `ebpf:"xdp_works"`
 }
@@ -1346,6 +1353,7 @@ type NearlbMaps struct {
 	XdpDevices      *ebpf.Map `ebpf:"xdp_devices"`
 	XdpNeighbours   *ebpf.Map `ebpf:"xdp_neighbours"`
 	XdpPrograms     *ebpf.Map `ebpf:"xdp_programs"`
+	XdpRefusals     *ebpf.Map `ebpf:"xdp_refusals"`
 	XdpWays         *ebpf.Map `ebpf:"xdp_ways"`
 	XdpWorks        *ebpf.Map `ebpf:"xdp_works"`
 }
@@ -1400,6 +1408,7 @@ func (m *NearlbMaps) Close() error {
 		m.XdpDevices,
 		m.XdpNeighbours,
 		m.XdpPrograms,
+		m.XdpRefusals,
 		m.XdpWays,
 		m.XdpWorks,
 	)

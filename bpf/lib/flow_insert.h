@@ -192,13 +192,23 @@ static __always_inline bool flow_take_free(struct insertion *in, __u32 block)
 	return false;
 }
 
+/* The tags say which of the homes are free: a read of another one's entry would be a miss of the cache. */
 static __always_inline bool flow_take_home(struct insertion *in)
 {
+	__u32 block = flow_block(in->hash, 0);
+	const struct flow_block *tags = bpf_map_lookup_elem(&flow_tags, &block);
+
+	if (!tags)
+		return false;
 	for (__u32 i = 0; i < FLOW_HOMES; i++) {
 		__u32 at = flow_home(in->hash) ^ i;
-		struct flow *flow = flow_entry(at);
-		__u32 word = flow ? flow_word(flow) : FLOW_WRITING;
+		struct flow *flow;
+		__u32 word;
 
+		if (((const volatile __u8 *)tags)[at & (FLOW_SETS * FLOW_WAYS - 1)])
+			continue;
+		flow = flow_entry(at);
+		word = flow ? flow_word(flow) : FLOW_WRITING;
 		if ((word & FLOW_PHASE_MASK) == FLOW_FREE && flow_take(in, at, word))
 			return true;
 	}

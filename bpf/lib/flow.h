@@ -221,10 +221,12 @@ static __always_inline struct flow_overflow *flow_overflow_of(__u32 block)
 __noinline int flow_blocks_of(__u64 hash, __u32 blocks)
 {
 	__u32 block = flow_block(hash, 0);
-	const struct flow_overflow *of = flow_overflow_of(block);
-	__u64 overflows = of ? *(volatile const __u64 *)&of->blocks[block / 64 & 7] >> (block & 63) & 1 : 1;
+	const struct flow_overflow *of;
 
-	return blocks == FLOW_BLOCKS_OWN ? 1 + overflows : blocks;
+	if (blocks != FLOW_BLOCKS_OWN)
+		return blocks;
+	of = flow_overflow_of(block);
+	return of ? 1 + (*(volatile const __u64 *)&of->blocks[block / 64 & 7] >> (block & 63) & 1) : blocks;
 }
 
 /* Not 0: some entry in so many blocks of a hash may be found by it. Their tags, one line each, mostly say that none is. A function of its own so

@@ -192,72 +192,6 @@ static __always_inline bool flow_take_free(struct insertion *in, __u32 block)
 	return false;
 }
 
-/* The tags say which of the homes are free: a read of another one's entry would be a miss of the cache. */
-static __always_inline bool flow_take_home(struct insertion *in)
-{
-	__u32 block = flow_block(in->hash, 0);
-	const struct flow_block *tags = bpf_map_lookup_elem(&flow_tags, &block);
-
-	if (!tags)
-		return false;
-	for (__u32 i = 0; i < FLOW_HOMES; i++) {
-		__u32 at = flow_home(in->hash) ^ i;
-		struct flow *flow;
-		__u32 word;
-
-		if (((const volatile __u8 *)tags)[at & (FLOW_SETS * FLOW_WAYS - 1)])
-			continue;
-		flow = flow_entry(at);
-		word = flow ? flow_word(flow) : FLOW_WRITING;
-		if ((word & FLOW_PHASE_MASK) == FLOW_FREE && flow_take(in, at, word))
-			return true;
-	}
-	return false;
-}
-
-#define FLOW_ROOMY  24 /* free entries of a block that make it good enough without a look at the others */
-#define FLOW_MANY   8  /* entries of one address and port in its blocks that are many */
-#define FLOW_SCARCE 4  /* free entries of a block below which those that have ended are looked for */
-
-/* With fewer free entries in a block no home is taken there, and who has FLOW_MANY leaves them to others. */
-#define FLOW_RESERVE 12
-
-/* Whether this address and port must leave the last free entries to others, as one port may speak to very many frontends. A second entry is
- * exempt: it has no other place. */
-static __always_inline bool flow_leaves(const struct insertion *in, __u32 free)
-{
-	__u64 tag = flow_tag(in->hash);
-
-	return free < FLOW_RESERVE && !in->last && in->blocks == FLOW_BLOCKS_OWN && !(in->flow.flags & FLOW_ALIAS) &&
-	       flow_count(in->hash, 0, tag) + flow_count(in->hash, 1, tag) >= FLOW_MANY;
-}
-
-/* Takes a free entry: a home if that is free, its block not nearly full, and searches look there (by pair they do not), else one of the block that
- * has most. INSERT_FULL: none has so many free ones as least, or others take what is. A function of its own for the sake of the stack. */
-__noinline int flow_choose(struct insertion *in, __u32 least)
-{
-	__u32 free, other;
-	__u32 block = 0;
-
-	if (!in)
-		return INSERT_FULL;
-	free = flow_count(in->hash, 0, 0);
-	if (in->blocks == FLOW_BLOCKS_OWN && free >= FLOW_RESERVE && flow_take_home(in))
-		return INSERT_DONE;
-	for (__u32 i = 1; i < FLOW_BLOCKS_PAIR && i < in->blocks && free < FLOW_ROOMY; i++) {
-		other = flow_count(in->hash, i, 0);
-		if (other > free) {
-			free = other;
-			block = i;
-		}
-	}
-	if (free < least)
-		return INSERT_FULL;
-	if (flow_leaves(in, free))
-		return INSERT_LEFT;
-	return flow_take_free(in, block) ? INSERT_DONE : INSERT_FULL;
-}
-
 /* The best of the entries to evict. */
 struct flow_victim {
 	__u64 eviction; /* flow_eviction, 0: there is none */
@@ -287,6 +221,83 @@ __noinline int flow_judge(struct flow_victim *victim, __u32 at, __u32 sweep)
 		victim->word = word;
 	}
 	return 0;
+}
+
+/* The tags say which of the homes are free: a read of another one's entry would be a miss of the cache. */
+static __always_inline bool flow_take_home(struct insertion *in)
+{
+	__u32 block = flow_block(in->hash, 0);
+	const struct flow_block *tags = bpf_map_lookup_elem(&flow_tags, &block);
+
+	if (!tags)
+		return false;
+	for (__u32 i = 0; i < FLOW_HOMES; i++) {
+		__u32 at = flow_home(in->hash) ^ i;
+		struct flow *flow;
+		__u32 word;
+
+		if (((const volatile __u8 *)tags)[at & (FLOW_SETS * FLOW_WAYS - 1)])
+			continue;
+		flow = flow_entry(at);
+		word = flow ? flow_word(flow) : FLOW_WRITING;
+		if ((word & FLOW_PHASE_MASK) == FLOW_FREE && flow_take(in, at, word))
+			return true;
+	}
+	return false;
+}
+
+/* Takes a home whose flow has expired. So the table does not fill with what has ended, nor do blocks overflow by that. */
+static __always_inline bool flow_take_expired_home(struct insertion *in)
+{
+	struct flow_victim victim = {};
+
+	for (__u32 i = 0; i < FLOW_HOMES; i++)
+		flow_judge(&victim, flow_home(in->hash) ^ i, false);
+	return victim.eviction >> 32 == EVICT_EXPIRED && flow_take(in, victim.at, victim.word);
+}
+
+#define FLOW_ROOMY  24 /* free entries of a block that make it good enough without a look at the others */
+#define FLOW_MANY   8  /* entries of one address and port in its blocks that are many */
+#define FLOW_SCARCE 4  /* free entries of a block below which those that have ended are looked for */
+
+/* With fewer free entries in a block no home is taken there, and who has FLOW_MANY leaves them to others. */
+#define FLOW_RESERVE 12
+
+/* Whether this address and port must leave the last free entries to others, as one port may speak to very many frontends. A second entry is
+ * exempt: it has no other place. */
+static __always_inline bool flow_leaves(const struct insertion *in, __u32 free)
+{
+	__u64 tag = flow_tag(in->hash);
+
+	return free < FLOW_RESERVE && !in->last && in->blocks == FLOW_BLOCKS_OWN && !(in->flow.flags & FLOW_ALIAS) &&
+	       flow_count(in->hash, 0, tag) + flow_count(in->hash, 1, tag) >= FLOW_MANY;
+}
+
+/* Takes a free entry: a home, if searches look there (by pair they do not), and it is free, its block not nearly full, or has expired; else one of
+ * the block that has most. INSERT_FULL: none has so many free ones as least, or others take what is. A function of its own for the sake of the stack. */
+__noinline int flow_choose(struct insertion *in, __u32 least)
+{
+	__u32 free, other;
+	__u32 block = 0;
+
+	if (!in)
+		return INSERT_FULL;
+	free = flow_count(in->hash, 0, 0);
+	if (in->blocks == FLOW_BLOCKS_OWN &&
+	    ((free >= FLOW_RESERVE && flow_take_home(in)) || flow_take_expired_home(in)))
+		return INSERT_DONE;
+	for (__u32 i = 1; i < FLOW_BLOCKS_PAIR && i < in->blocks && free < FLOW_ROOMY; i++) {
+		other = flow_count(in->hash, i, 0);
+		if (other > free) {
+			free = other;
+			block = i;
+		}
+	}
+	if (free < least)
+		return INSERT_FULL;
+	if (flow_leaves(in, free))
+		return INSERT_LEFT;
+	return flow_take_free(in, block) ? INSERT_DONE : INSERT_FULL;
 }
 
 /* Looks at the first set of one of a hash's blocks, and where sweep is not 0 at the others of it, for an entry that is better than

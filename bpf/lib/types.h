@@ -429,7 +429,7 @@ struct flow_spill {
 _Static_assert(sizeof(struct flow_spill) == 64, "one cache line");
 
 /* A bit for each of 512 blocks: the block has overflowed. An entry is, or was, in the second block of a hash whose first one it is; until then
- * nobody looks there. */
+ * nobody looks for one there. */
 struct flow_overflow {
 	__u64 blocks[8];
 };
@@ -679,7 +679,7 @@ struct settings {
 /* Raised when an agent that does not know of the change would misread the tables. The next agent carries them over by the names of
  * fields (pkg/bpf conversion): so a field whose meaning changes gets another name, and zero means "nothing of the kind". */
 enum schema {
-	SCHEMA_VERSION = 5,
+	SCHEMA_VERSION = 6,
 };
 
 /* A device that routes lead to; key: ifindex. Of a network device: what SNAT uses there where the route names no source. */

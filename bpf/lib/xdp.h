@@ -328,6 +328,36 @@ static __always_inline bool xdp_opens_flow(const struct packet *packet, const st
 	return opens_connection(packet) && !settings->yield && !settings->draining && !flow_any_spilled();
 }
 
+/* Of a datagram's destination. */
+static __always_inline __u8 *xdp_refusal_of(const struct packet *packet, const struct settings *settings)
+{
+	struct xdp_refusals *refusals;
+	__u32 zero = 0;
+	__u64 hash;
+
+	if (packet->protocol != IPPROTO_UDP)
+		return NULL;
+	hash = flow_hash(&packet->destination, packet->destination_port, IPPROTO_UDP, settings->seed);
+	refusals = bpf_map_lookup_elem(&xdp_refusals, &zero);
+	return refusals ? &refusals->last[hash >> 56] : NULL;
+}
+
+/* Notes whether a datagram without a flow was dropped; written when that changes. */
+static __always_inline void xdp_note_refusal(const struct packet *packet, const struct settings *settings, bool refused)
+{
+	__u8 *last = xdp_refusal_of(packet, settings);
+
+	if (last && *(volatile __u8 *)last != refused)
+		*(volatile __u8 *)last = refused;
+}
+
+static __always_inline bool xdp_was_refused(const struct packet *packet, const struct settings *settings)
+{
+	const __u8 *last = xdp_refusal_of(packet, settings);
+
+	return last && *(volatile const __u8 *)last;
+}
+
 /* Why a packet that opens a connection is dropped, if it has no flow, with the id of the service port; no drop: it is TC's. One that is to be
  * balanced goes to xdp_create, and does not come back. */
 static __always_inline enum verdict xdp_refuses(const struct xdp_frame *frame, const struct packet *packet,
@@ -335,46 +365,18 @@ static __always_inline enum verdict xdp_refuses(const struct xdp_frame *frame, c
 {
 	enum verdict verdict = xdp_opens_flow(packet, settings) ? xdp_judge(packet, service) : VERDICT_CONTINUE;
 
+	xdp_note_refusal(packet, settings, verdict_is_drop(verdict));
 	if (verdict == VERDICT_TRANSLATE_BALANCE)
 		bpf_tail_call(frame->ctx, &xdp_programs, XDP_PROGRAM_CREATE);
 	return verdict;
 }
 
-/* Of the slot of a datagram's destination. */
-static __always_inline __u8 *xdp_refusal_of(const struct packet *packet)
+/* The flow of a packet that most probably has none: the tags are asked first. */
+static __always_inline struct flow *xdp_find_rare(struct flow_query *query, const struct flow_ends *ends,
+						  const struct settings *settings, __u32 *number)
 {
-	__u64 hash = packet->destination.longs[0] ^ packet->destination.longs[1] ^ packet->destination_port;
-	__u32 zero = 0;
-	struct xdp_refusals *refusals = bpf_map_lookup_elem(&xdp_refusals, &zero);
-
-	return refusals ? &refusals->last[hash * HASH_A >> 56] : NULL;
-}
-
-/* Notes whether a datagram was dropped that opens a flow; written when that changes. */
-static __always_inline void xdp_note_refusal(const struct packet *packet, bool refused)
-{
-	__u8 *last = packet->protocol == IPPROTO_UDP ? xdp_refusal_of(packet) : NULL;
-
-	if (last && *(volatile __u8 *)last != refused)
-		*(volatile __u8 *)last = refused;
-}
-
-static __always_inline bool xdp_was_refused(const struct packet *packet)
-{
-	const __u8 *last = packet->protocol == IPPROTO_UDP ? xdp_refusal_of(packet) : NULL;
-
-	return last && *(volatile const __u8 *)last;
-}
-
-/* Of a packet that is to be dropped, as few have one: the tags are asked first. */
-static __always_inline bool xdp_has_flow(struct flow_query *query, const struct flow_ends *ends,
-					 const struct settings *settings)
-{
-	__u32 number;
-
 	query->hash = flow_ends_hash(ends, settings->seed);
-	return flow_may_be(query->hash, flow_blocks_of(query->hash, FLOW_BLOCKS_OWN)) &&
-	       fast_search(query, ends, QUERY_FORWARD, &number);
+	return fast_search(query, ends, QUERY_FORWARD, number);
 }
 
 /* packet: parsed, its family a constant here. */
@@ -408,22 +410,15 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 	flow_ends_forward(&ends, packet);
 	if (packet->tcp_flags & TCP_SYN) {
 		verdict = xdp_refuses(frame, packet, settings, &service);
-		if (!verdict_is_drop(verdict) || xdp_has_flow(&query, &ends, settings))
+		if (!verdict_is_drop(verdict) || xdp_find_rare(&query, &ends, settings, &step.at))
 			return XDP_PASS;
 		return xdp_drop(frame, packet, service, verdict);
 	}
-	if (xdp_was_refused(packet)) {
-		verdict = xdp_opens_flow(packet, settings) ? xdp_judge(packet, &service) : VERDICT_CONTINUE;
-		if (!verdict_is_drop(verdict))
-			xdp_note_refusal(packet, false);
-		else if (!xdp_has_flow(&query, &ends, settings))
-			return xdp_drop(frame, packet, service, verdict);
-	}
-	flow = fast_find_number(&query, &ends, settings, QUERY_FORWARD, &step.at);
+	flow = xdp_was_refused(packet, settings) ? xdp_find_rare(&query, &ends, settings, &step.at)
+						 : fast_find_number(&query, &ends, settings, QUERY_FORWARD, &step.at);
 	step.word = query.word;
 	if (!flow) {
 		verdict = xdp_refuses(frame, packet, settings, &service);
-		xdp_note_refusal(packet, verdict_is_drop(verdict));
 		return verdict_is_drop(verdict) ? xdp_drop(frame, packet, service, verdict) : XDP_PASS;
 	}
 	if (tunnel_there && flow->flags & FLOW_CARRY) {

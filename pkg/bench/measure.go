@@ -146,14 +146,14 @@ func (c *course) verify(b *bench) error {
 		return c.worked()
 	}
 	for try := 1; ; try++ {
-		if err := c.rewind(); err != nil {
-			return err
-		}
 		got, counted, err := c.onceCounted(b)
 		switch {
 		case err != nil:
 			return err
 		case c.xdp != nil && c.xdp.leftToTC(c.runner.frame, got, counted) && try < verifyTries:
+			if err := c.rewind(); err != nil {
+				return err
+			}
 		case c.xdp != nil:
 			return c.xdp.check(c.runner.frame, got, counted)
 		case counted != 1:

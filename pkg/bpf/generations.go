@@ -17,9 +17,9 @@ import (
 // Under a pin path each layout has a directory: a generation. Its name says what it is worth, so that whoever starts next,
 // of either layout, knows how far the one before came:
 //
-//	v5                 in force: what serves and is published to
-//	new_v5             being made by a start that has attached nothing yet; worth nothing without that process
-//	old_1700000000_v4  was in force; programs of it may be attached still, and its connections are carried over
+//	v6                 in force: what serves and is published to
+//	new_v6             being made by a start that has attached nothing yet; worth nothing without that process
+//	old_1700000000_v5  was in force; programs of it may be attached still, and its connections are carried over
 var generationName = regexp.MustCompile(`^(?:(new)_|(old)_([0-9]+)_)?v([0-9]+)$`)
 
 type generation struct {

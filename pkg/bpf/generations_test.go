@@ -57,18 +57,18 @@ func TestTablesOfAnotherLayoutServeUntilTheyAreTakenOver(t *testing.T) {
 	sizes := small()
 	sizes.Backends = 128
 	load(t, bpf.Options{Sizes: sizes, PinPath: path}).Close()
-	pretend(t, path, "v5", "v7")
-	if _, err := bpf.OpenMaps(path, true); !errors.Is(err, bpf.ErrIncompatible) || !strings.Contains(err.Error(), "of layout v7, this nearlb has v5") {
+	pretend(t, path, "v6", "v8")
+	if _, err := bpf.OpenMaps(path, true); !errors.Is(err, bpf.ErrIncompatible) || !strings.Contains(err.Error(), "of layout v8, this nearlb has v6") {
 		t.Errorf("a read command says %v", err)
 	}
 
 	killed := load(t, bpf.Options{Sizes: small(), PinPath: path})
-	wantGenerations(t, path, "new_v5", "v7")
+	wantGenerations(t, path, "new_v6", "v8")
 	killed.Close()
 	objects := load(t, bpf.Options{Sizes: small(), PinPath: path})
-	wantGenerations(t, path, "new_v5", "v7")
-	if !objects.Fresh() || len(objects.Former()) != 1 || objects.Former()[0].Layout() != "v7" {
-		t.Errorf("fresh %v beside %v, want new tables beside those of v7", objects.Fresh(), objects.Former())
+	wantGenerations(t, path, "new_v6", "v8")
+	if !objects.Fresh() || len(objects.Former()) != 1 || objects.Former()[0].Layout() != "v8" {
+		t.Errorf("fresh %v beside %v, want new tables beside those of v8", objects.Fresh(), objects.Former())
 	}
 	if objects.Sizes().Backends != 128 {
 		t.Errorf("room for %d backends, want that of the other layout", objects.Sizes().Backends)
@@ -76,7 +76,7 @@ func TestTablesOfAnotherLayoutServeUntilTheyAreTakenOver(t *testing.T) {
 	if err := objects.TakeOver(); err != nil {
 		t.Fatal(err)
 	}
-	wantGenerations(t, path, "old_v7", "v5")
+	wantGenerations(t, path, "old_v8", "v6")
 	objects.Close()
 	again := load(t, bpf.Options{Sizes: small(), PinPath: path})
 	if again.Fresh() || len(again.Former()) != 1 {
@@ -85,21 +85,21 @@ func TestTablesOfAnotherLayoutServeUntilTheyAreTakenOver(t *testing.T) {
 	if err := again.RemoveFormer(); err != nil {
 		t.Fatal(err)
 	}
-	wantGenerations(t, path, "v5")
+	wantGenerations(t, path, "v6")
 }
 
 func TestAStartThatWasKilledBetweenTwoRenamesIsUndone(t *testing.T) {
 	path := privileged.Bpffs(t)
 	load(t, bpf.Options{Sizes: small(), PinPath: path}).Close()
-	pretend(t, path, "v5", "v7")
+	pretend(t, path, "v6", "v8")
 	load(t, bpf.Options{Sizes: small(), PinPath: path}).Close()
-	pretend(t, path, "v7", "old_1_v7")
-	wantGenerations(t, path, "new_v5", "old_v7")
+	pretend(t, path, "v8", "old_1_v8")
+	wantGenerations(t, path, "new_v6", "old_v8")
 	objects := load(t, bpf.Options{Sizes: small(), PinPath: path})
 	if !objects.Fresh() || len(objects.Former()) != 1 {
 		t.Errorf("fresh %v beside %d others, want new tables beside one", objects.Fresh(), len(objects.Former()))
 	}
-	wantGenerations(t, path, "new_v5", "v7")
+	wantGenerations(t, path, "new_v6", "v8")
 }
 
 func TestTablesThatDoNotFitTheirNameAreReplacedAndNotRefused(t *testing.T) {
@@ -110,7 +110,7 @@ func TestTablesThatDoNotFitTheirNameAreReplacedAndNotRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer odd.Close()
-	pin := filepath.Join(path, "v5", "maps", "names")
+	pin := filepath.Join(path, "v6", "maps", "names")
 	if err := errors.Join(os.Remove(pin), odd.Pin(pin)); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestTablesThatDoNotFitTheirNameAreReplacedAndNotRefused(t *testing.T) {
 	if err := objects.TakeOver(); err != nil {
 		t.Fatal(err)
 	}
-	wantGenerations(t, path, "old_v5", "v5")
+	wantGenerations(t, path, "old_v6", "v6")
 }
 
 // leaving is a load beside tables that are being left, with the directory of these.
@@ -129,7 +129,7 @@ func leaving(t *testing.T) (path string, objects *bpf.Objects, left string) {
 	t.Helper()
 	path = privileged.Bpffs(t)
 	load(t, bpf.Options{Sizes: small(), PinPath: path}).Close()
-	pretend(t, path, "v5", "v7")
+	pretend(t, path, "v6", "v8")
 	objects = load(t, bpf.Options{Sizes: small(), PinPath: path})
 	if err := objects.TakeOver(); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestAStartAfterAKillWhileFormerTablesGoCarriesNoConnectionAgain(t *testing.
 	if err := again.RemoveFormer(); err != nil {
 		t.Error(err)
 	}
-	wantGenerations(t, path, "v5")
+	wantGenerations(t, path, "v6")
 }
 
 // Programs that are left run no more once they are detached, though their files are there: what they wrote is carried over then.
@@ -197,7 +197,7 @@ func TestFormerProgramsAreDetachedBeforeTheyAreRemoved(t *testing.T) {
 func TestCleanupTakesEveryGenerationAway(t *testing.T) {
 	path := privileged.Bpffs(t)
 	load(t, bpf.Options{Sizes: small(), PinPath: path}).Close()
-	pretend(t, path, "v5", "v1")
+	pretend(t, path, "v6", "v1")
 	load(t, bpf.Options{Sizes: small(), PinPath: path}).Close()
 	pretend(t, path, "v1", "old_5_v1")
 	if err := os.MkdirAll(filepath.Join(path, "v9", "maps"), 0o700); err != nil {
@@ -224,7 +224,7 @@ func TestProgramsThatNobodyAttachedGo(t *testing.T) {
 	if err := objects.RemoveUnattachedPrograms(map[ebpf.ProgramID]bool{id: true}); err != nil {
 		t.Fatal(err)
 	}
-	dirs, err := os.ReadDir(filepath.Join(path, "v5", "programs"))
+	dirs, err := os.ReadDir(filepath.Join(path, "v6", "programs"))
 	if err != nil || len(dirs) != 2 {
 		t.Errorf("pinned programs are %v (%v), want those that are attached and this load's", dirs, err)
 	}

@@ -85,7 +85,7 @@ func TestEachLoadPinsItsOwnProgramsUntilTheOldOnesAreRemoved(t *testing.T) {
 	load(t, bpf.Options{Sizes: small(), PinPath: path})
 	second := load(t, bpf.Options{Sizes: small(), PinPath: path})
 	count := func() int {
-		dirs, err := os.ReadDir(filepath.Join(path, "v5", "programs"))
+		dirs, err := os.ReadDir(filepath.Join(path, "v6", "programs"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestProgramsForDevicesWithoutAnEthernetHeaderShareTheTables(t *testing.T) {
 	if err := objects.RemoveOldPrograms(); err != nil {
 		t.Fatal(err)
 	}
-	dirs, err := os.ReadDir(filepath.Join(path, "v5", "programs"))
+	dirs, err := os.ReadDir(filepath.Join(path, "v6", "programs"))
 	if err != nil || len(dirs) != 2 || dirs[1].Name() != dirs[0].Name()+"_layer3" {
 		t.Errorf("pinned programs are %v (%v), want this load's two", dirs, err)
 	}

@@ -590,7 +590,7 @@ const (
 type NearlbSchema uint32
 
 const (
-	NearlbSchemaSCHEMA_VERSION NearlbSchema = 5
+	NearlbSchemaSCHEMA_VERSION NearlbSchema = 6
 )
 
 type NearlbServiceCounter struct {

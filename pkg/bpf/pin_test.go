@@ -21,7 +21,7 @@ import (
 // not given up either. Load counts descriptors beforehand, but others may open some meanwhile.
 func TestAStartWithoutDescriptorsLeavesTheTablesInForce(t *testing.T) {
 	path := pinned(t)
-	for _, layout := range []string{layoutVersion, "v7"} {
+	for _, layout := range []string{layoutVersion, "v8"} {
 		if err := os.Rename(filepath.Join(path, layoutVersion), filepath.Join(path, layout)); err != nil && layout != layoutVersion {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestAStartWithoutDescriptorsLeavesTheTablesInForce(t *testing.T) {
 // The same of memory, whatever it is that the kernel has none for: a table, what it says of it, or its types.
 func TestAStartWithoutMemoryLeavesTheTablesInForce(t *testing.T) {
 	path := pinned(t)
-	for _, layout := range []string{layoutVersion, "v7"} {
+	for _, layout := range []string{layoutVersion, "v8"} {
 		if err := os.Rename(filepath.Join(path, layoutVersion), filepath.Join(path, layout)); err != nil && layout != layoutVersion {
 			t.Fatal(err)
 		}

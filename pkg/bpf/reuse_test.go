@@ -51,7 +51,7 @@ func programIDs(t *testing.T, o *bpf.Objects) (programs map[string]ebpf.ProgramI
 
 func loadsIn(t *testing.T, path string) []string {
 	t.Helper()
-	dirs, err := filepath.Glob(filepath.Join(path, "v5", "programs", "*"))
+	dirs, err := filepath.Glob(filepath.Join(path, "v6", "programs", "*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestProgramsAreLoadedAgainWhereSomethingDiffers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	pins := func(table string) string { return filepath.Join(path, "v5", "maps", table) }
+	pins := func(table string) string { return filepath.Join(path, "v6", "maps", table) }
 	last := again(t, path, nil)
 	dir := func() string { all := loadsIn(t, path); return all[len(all)-1] }
 	noSockets := func(o *bpf.Options) { o.NoSocketHooks = true }
@@ -126,7 +126,7 @@ func TestProgramsAreLoadedAgainWhereSomethingDiffers(t *testing.T) {
 		{"a tail call is missing", func() { must(last.Programs.Delete(uint32(slices.Min(slices.Collect(maps.Keys(callsOf(t, last))))))) }, noSockets},
 		{"a program's pin is missing", func() { must(os.Remove(filepath.Join(dir(), "from_pod"))) }, noSockets},
 		{"a table was made anew", func() { must(os.Remove(pins("events"))); again(t, path, noSockets); last.RemoveOldPrograms() }, noSockets},
-		{"the tables' description is missing", func() { must(os.Remove(filepath.Join(path, "v5", "layout"))) }, noSockets},
+		{"the tables' description is missing", func() { must(os.Remove(filepath.Join(path, "v6", "layout"))) }, noSockets},
 		{"pins of a load that was killed", func() { must(os.Rename(dir(), filepath.Join(filepath.Dir(dir()), "new_"+filepath.Base(dir())))) }, noSockets},
 	} {
 		before, _ := programIDs(t, last)

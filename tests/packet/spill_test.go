@@ -3,6 +3,8 @@
 package packet
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -36,28 +38,36 @@ func (r *rig) fillBlocks(w world) (plain []talk, spilled talk) {
 	return nil, talk{}
 }
 
-// Their packets look there before they read tags.
+// Their packets look there before they read tags. Once they have expired the next ones take their places, and no others.
 func TestTheFirstConnectionsOfAPortAreAtItsHomes(t *testing.T) {
 	const homes = 4 // FLOW_HOMES
 	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
-		r.webs(w, homes)
-		for i := range homes {
-			_, err := r.quick(fromPod, w.packet(at(w.pod(1), 41000), w.web(i)))
-			check(r, err)
-		}
-		r.counted = r.counters()
-		found := map[int]int{} // flows by the number of their four entries
-		for i, set := range contents[bpf.NearlbFlowSet](r, r.objects.Flows) {
-			for way := range set.Ways {
-				if phaseOf(set.Ways[way]) == bpf.NearlbFlowPhaseFLOW_LIVE {
-					found[(i*len(set.Ways)+way)/homes]++
-				}
-			}
-		}
-		if len(found) != 1 {
-			t.Errorf("%d connections are in %d places", homes, len(found))
+		r.webs(w, 2*homes)
+		first := r.homesOf(w, 0, homes)
+		r.ageAll(24 * time.Hour)
+		again := r.homesOf(w, homes, homes)
+		if r.counted = r.counters(); len(first) != 1 || !maps.Equal(first, again) || slices.Collect(maps.Values(first))[0] != homes {
+			t.Errorf("%d connections are in %v, and as many later ones in %v: entries by the number of their four", homes, first, again)
 		}
 	}, lb.TCP, lb.UDP)
+}
+
+// homesOf opens connections of one port to some frontends, and counts all entries by fours.
+func (r *rig) homesOf(w world, first, count int) map[int]int {
+	r.Helper()
+	for i := range count {
+		_, err := r.quick(fromPod, w.packet(at(w.pod(1), 41000), w.web(first+i)))
+		check(r, err)
+	}
+	found := map[int]int{}
+	for i, set := range contents[bpf.NearlbFlowSet](r, r.objects.Flows) {
+		for way := range set.Ways {
+			if phaseOf(set.Ways[way]) == bpf.NearlbFlowPhaseFLOW_LIVE {
+				found[(i*len(set.Ways)+way)/count]++
+			}
+		}
+	}
+	return found
 }
 
 func TestAConnectionBeyondItsPortsBlocksGoesOnBothWays(t *testing.T) {

@@ -25,7 +25,7 @@ type opening struct {
 
 // memories are the tables that XDP writes as it opens a connection, and that are mapped into memory.
 func (r *rig) memories() []*ebpf.Map {
-	return []*ebpf.Map{r.objects.Flows, r.objects.FlowTags, r.objects.FlowSpills, r.objects.BackendHealth}
+	return []*ebpf.Map{r.objects.Flows, r.objects.FlowTags, r.objects.FlowOverflows, r.objects.FlowSpills, r.objects.BackendHealth}
 }
 
 // opens tells whether a frame may open a connection: a SYN, or a datagram but those of the tunnel.

@@ -390,14 +390,26 @@ func TestXDPLeavesWhatHasAFlowWhereOthersAreDropped(t *testing.T) {
 			check(s, errors.Join(drain(s.objects.Events), zero(s.objects.EventBudgets)))
 		}
 		s.passesXDP("a packet of a flow among tags of others", c.in.bytes())
+		s.hints(w.protocol == lb.UDP)
 		check(s, errors.Join(zero(s.objects.FlowTags), zero(s.objects.Flows)))
 		s.publish(far(w, 2))
 		s.counted = s.counters()
 		if got, err := s.runXDP(w.packet(at(w.outside(2), 42000), c.in.dst).bytes()); err != nil || got.action == xdpDrop {
 			s.Errorf("the Service has a backend again: %v, action %d, verdict %q", err, got.action, got.verdict)
 		}
+		s.hints(false)
 		check(s, errors.Join(zero(s.objects.FlowTags), zero(s.objects.Flows)))
 	}, lb.TCP, lb.UDP)
+}
+
+// hints tells whether some destination's last datagram was dropped.
+func (s site) hints(want bool) {
+	s.Helper()
+	var refusals bpf.NearlbXdpRefusals
+	check(s, s.objects.XdpRefusals.Lookup(uint32(0), &refusals))
+	if got := refusals != (bpf.NearlbXdpRefusals{}); got != want {
+		s.Errorf("the flow of the next datagram is looked for by tags first: %v, want %v", got, want)
+	}
 }
 
 // The same wherever their entries are: in the second block of each hash as well as in the first.
@@ -408,6 +420,9 @@ func TestXDPLeavesWhatHasAFlowInAFullTableWhereOthersAreDropped(t *testing.T) {
 		var all []talk
 		for port := range uint16(160) { // twice as many entries, in a table of 512
 			all = append(all, s.remote(w.packet(at(w.outside(1), 41000+port), to), "translate_balance"))
+		}
+		if over := contents[bpf.NearlbFlowOverflow](s.rig, s.objects.FlowOverflows); over[0] == (bpf.NearlbFlowOverflow{}) {
+			s.Error("all entries are in their first blocks")
 		}
 		s.publish(w.decide(service{name: "web", kind: lb.KindLoadBalancer, address: to, action: lb.Drop, reason: lb.ReasonNoLocalEndpoints}))
 		check(s, errors.Join(drain(s.objects.Events), zero(s.objects.EventBudgets)))

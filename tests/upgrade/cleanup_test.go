@@ -78,7 +78,7 @@ func (r *rig) killMidway(from, to layout) (pinned ids) {
 		pinned, left = r.ids("*"), r.ids("old_*")
 	}
 	r.must(r.Mounted(func() error { // and one that was killed while it made its tables
-		return os.MkdirAll(filepath.Join(r.here.PinPath(), "new_v7", "programs", "new_1"), 0o700)
+		return os.MkdirAll(filepath.Join(r.here.PinPath(), "new_v8", "programs", "new_1"), 0o700)
 	}))
 	return pinned
 }

@@ -47,8 +47,8 @@ type layout struct {
 }
 
 var (
-	ours         = layout{"v5", func() (string, error) { return "/proc/self/exe", nil }, daemonset.Program}
-	other        = layout{"v6", otherProgram, otherProgram}
+	ours         = layout{"v6", func() (string, error) { return "/proc/self/exe", nil }, daemonset.Program}
+	other        = layout{"v7", otherProgram, otherProgram}
 	otherProgram = sync.OnceValues(buildOther)
 )
 
@@ -61,7 +61,7 @@ func buildOther() (string, error) {
 	replace := map[string]string{}
 	for _, suffix := range []string{"go", "o"} {
 		name := "nearlb_bpfel." + suffix
-		replace[filepath.Join(root, "pkg", "bpf", name)] = filepath.Join(root, "tests", "upgrade", "testdata", "layout6", name)
+		replace[filepath.Join(root, "pkg", "bpf", name)] = filepath.Join(root, "tests", "upgrade", "testdata", "layout7", name)
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {

@@ -115,14 +115,18 @@ func (s *sticky) allAtFirst(when string) {
 	}
 }
 
-func (s *sticky) someElsewhere(when string) {
+// someElsewhere wants somebody to be elsewhere. Where chance has sent everybody back, all that n1 remembers becomes that much older once more.
+func (s *sticky) someElsewhere(when string, older time.Duration) {
 	s.t.Helper()
-	for _, server := range s.places() {
-		if server != s.servers[0].Name {
-			return
+	s.await(when+", somebody is elsewhere", func() bool {
+		for _, server := range s.places() {
+			if server != s.servers[0].Name {
+				return true
+			}
 		}
-	}
-	s.t.Errorf("%s: everybody is still at %s", when, s.servers[0].Name)
+		s.age(older)
+		return false
+	})
 }
 
 // age has all that n1 remembers be that much older.
@@ -253,7 +257,7 @@ func TestAffinityEndsWhenNobodyCameForItsTime(t *testing.T) {
 	s.age(600 * time.Second)
 	s.Affinity = 300
 	s.change(s.servers)
-	s.someElsewhere("ten minutes later, with five minutes' time")
+	s.someElsewhere("ten minutes later, with five minutes' time", 600*time.Second)
 }
 
 func TestAffinityIsSwitchedOnAndOffWhileItServes(t *testing.T) {

@@ -12,9 +12,9 @@ import (
 )
 
 // One of three servers keeps its connections while the others' close: by least-connections, few more go there. Maglev, which looks at no
-// load, gives it a third. Both are of pods and of clients off the node; the bound is 4 standard deviations from a third.
+// load, gives it a third. Both are of pods and of clients off the node; the bound is 6 standard deviations from a third.
 func TestAServerThatKeepsItsConnectionsGetsFewerNewOnes(t *testing.T) {
-	const connections, few = 150, 25
+	const connections, few = 150, 15
 	s := onStage(t, options{})
 	servers := ready(s.near, s.server(0, "web"), s.far)
 	s.awaitPrograms(s.pod)
@@ -91,7 +91,7 @@ func TestNodesChooseByTheConnectionsThatOthersHave(t *testing.T) {
 	for node, client := range []*lab.Pod{s.pod, second} {
 		for _, six := range []bool{false, true} {
 			what := fmt.Sprintf("node %d, six %v", node, six)
-			s.await(what+" chooses the other server", func() bool {
+			s.await(what+" shows what others have, and chooses the other server", func() bool {
 				most, conns := 0, []*lab.Conn{}
 				for range opened {
 					conn := of.dial(client, way{"tcp", six})
@@ -106,11 +106,8 @@ func TestNodesChooseByTheConnectionsThatOthersHave(t *testing.T) {
 				for _, conn := range conns {
 					conn.Close()
 				}
-				return most <= few
+				return most <= few && knows(node, six) // few may be chance, and not told yet
 			})
-			if !knows(node, six) {
-				t.Errorf("%s does not show what others have", what)
-			}
 		}
 	}
 	if err := s.agents[0].Kill(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/pkg/metrics"
@@ -346,15 +347,18 @@ func TestWhoAnswersThisNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := netip.MustParseAddrPort(listener.Addr().String())
-	if got := heardFrom(t.Context(), at); got != replyAnswered {
-		t.Error("a server that listens:", got)
+	answers := func(what string) {
+		t.Helper()
+		var got reply
+		if lab.Await(patience, func() bool { got = heardFrom(t.Context(), at); return got == replyAnswered }) != nil { // the machine may stand still for longer than it waits
+			t.Error(what, got)
+		}
 	}
+	answers("a server that listens:")
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := heardFrom(t.Context(), at); got != replyAnswered {
-		t.Error("a closed port:", got)
-	}
+	answers("a closed port:")
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	if got := heardFrom(over, at); got == replyAnswered {

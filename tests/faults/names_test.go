@@ -188,29 +188,39 @@ func asksWhateverBecomesOfTheAgent(t *testing.T, flags ...string) (*cluster, *la
 	return c, n
 }
 
-// traces has nearlb trace say who answers a pod's question of either family. In the kernel it has these addresses.
+// traces has nearlb trace say who answers a pod's question of either family. In the kernel it has these addresses. It waits for that: a heart that
+// the machine leaves no time to beat for a second is taken for dead.
 func (c *cluster) traces(n *lab.Node, pod *lab.Pod, at func(six bool) netip.AddrPort, name, way string, addresses ...string) {
 	c.t.Helper()
 	for _, is6 := range []bool{false, true} {
-		p, err := n.Start("trace", []string{"/proc/self/exe", "trace", "--pin-path", n.PinPath(), "--from", "pod", "--src", pod.Address(is6).String(),
-			"--dst", at(is6).String(), "--proto", "udp", "--question", name, "-o", "json"}, runAsCLI+"=1")
-		c.must(err)
-		<-p.Ended()
-		said, err := os.ReadFile(p.Log)
-		c.must(err)
-		c.must(os.Remove(p.Log))
-		var got trace.Answer
-		if err := json.Unmarshal(said, &got); err != nil || got.Question == nil {
-			c.t.Fatalf("trace: %d, %v:\n%s", p.ExitCode(), err, said)
-		}
-		q := got.Question
-		if q.Way != way || (q.Because == "") != (way == trace.WayKernel) {
-			c.t.Errorf("trace by %v: %+v, want %s", at(is6), q, way)
-		}
-		if way == trace.WayKernel && (q.Rcode != "NOERROR" || !slices.Equal(q.Answers, addresses)) {
-			c.t.Errorf("trace by %v: %+v, want %v", at(is6), q, addresses)
+		var q trace.Asked
+		if lab.Await(patience, func() bool {
+			q = c.traceQuestion(n, pod.Address(is6), at(is6), name)
+			if way == trace.WayKernel {
+				return q.Way == way && q.Because == "" && q.Rcode == "NOERROR" && slices.Equal(q.Answers, addresses)
+			}
+			return q.Way == way && q.Because != ""
+		}) != nil {
+			c.t.Errorf("trace by %v: %+v, want %s %v", at(is6), q, way, addresses)
 		}
 	}
+}
+
+// traceQuestion is what nearlb trace says of a pod's question.
+func (c *cluster) traceQuestion(n *lab.Node, pod netip.Addr, at netip.AddrPort, name string) trace.Asked {
+	c.t.Helper()
+	p, err := n.Start("trace", []string{"/proc/self/exe", "trace", "--pin-path", n.PinPath(), "--from", "pod", "--src", pod.String(),
+		"--dst", at.String(), "--proto", "udp", "--question", name, "-o", "json"}, runAsCLI+"=1")
+	c.must(err)
+	<-p.Ended()
+	said, err := os.ReadFile(p.Log)
+	c.must(err)
+	c.must(os.Remove(p.Log))
+	var got trace.Answer
+	if err := json.Unmarshal(said, &got); err != nil || got.Question == nil {
+		c.t.Fatalf("trace: %d, %v:\n%s", p.ExitCode(), err, said)
+	}
+	return *got.Question
 }
 
 // A name is in force when the tables are: of a Service that comes and goes packets and names know at the same time.

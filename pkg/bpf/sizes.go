@@ -161,11 +161,16 @@ const BlocksPerOverflow = 64 * uint32(len(NearlbFlowOverflow{}.Blocks))
 
 // sizeTags gives flow_tags an element for each block of sets, flow_overflows a bit for each, and flow_begun an element for each set.
 func sizeTags(spec *ebpf.CollectionSpec) {
-	const sets = uint32(len(NearlbFlowBlock{}.Sets))
-	spec.Maps[NearlbMapFlowBegun].MaxEntries = spec.Maps[NearlbMapFlows].MaxEntries
-	blocks := (spec.Maps[NearlbMapFlows].MaxEntries + sets - 1) / sets
-	spec.Maps[NearlbMapFlowTags].MaxEntries = blocks
-	spec.Maps[NearlbMapFlowOverflows].MaxEntries = (blocks + BlocksPerOverflow - 1) / BlocksPerOverflow
+	sets := spec.Maps[NearlbMapFlows].MaxEntries
+	spec.Maps[NearlbMapFlowBegun].MaxEntries = sets
+	spec.Maps[NearlbMapFlowTags].MaxEntries, spec.Maps[NearlbMapFlowOverflows].MaxEntries = FlowBlocks(sets)
+}
+
+// FlowBlocks are how many blocks so many sets of flows make, and how many elements of flow_overflows have bits for these.
+func FlowBlocks(sets uint32) (blocks, overflows uint32) {
+	const perBlock = uint32(len(NearlbFlowBlock{}.Sets))
+	blocks = (sets + perBlock - 1) / perBlock
+	return blocks, (blocks + BlocksPerOverflow - 1) / BlocksPerOverflow
 }
 
 // Sizes reads the capacities that these tables have in the kernel.

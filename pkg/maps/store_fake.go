@@ -26,7 +26,7 @@ const deviceLimit = 1024
 // memoryStore is a store in plain memory, with the kernel's limits.
 func memoryStore(sizes bpf.Sizes) *store {
 	sizes = sizes.WithDefaults()
-	blocks := (sizes.FlowSets + uint32(flowSets) - 1) / uint32(flowSets)
+	blocks, overflows := bpf.FlowBlocks(sizes.FlowSets)
 	s := &store{
 		records:         newMemory[recordValue](sizes.Records),
 		slots:           packed(newMemory[bpf.NearlbSlotLine](sizes.Slots / bpf.SlotsPerLine)),
@@ -34,7 +34,7 @@ func memoryStore(sizes bpf.Sizes) *store {
 		health:          newMemory[healthRow](sizes.Backends),
 		flows:           newMemory[bpf.NearlbFlowSet](sizes.FlowSets),
 		tags:            newMemory[bpf.NearlbFlowBlock](blocks),
-		over:            newMemory[bpf.NearlbFlowOverflow]((blocks + bpf.BlocksPerOverflow - 1) / bpf.BlocksPerOverflow),
+		over:            newMemory[bpf.NearlbFlowOverflow](overflows),
 		spills:          newMemory[bpf.NearlbFlowSpill](1),
 		begun:           newMemory[bpf.NearlbFlowBegun](sizes.FlowSets),
 		syn:             newMemory[bpf.NearlbSynTimes](sizes.Backends),

@@ -48,10 +48,7 @@ func (s streamed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // events encodes objects as a watch does that begins with a list; the last object is the bookmark.
 func eventStream(objects []kruntime.Object) []byte {
 	var out bytes.Buffer
-	scheme := kruntime.NewScheme()
-	if err := clientset.AddTypes(scheme); err != nil {
-		panic(err)
-	}
+	scheme := clientset.Types()
 	inner, outer := protobuf.NewSerializer(scheme, scheme), protobuf.NewRawSerializer(scheme, scheme)
 	frames := protobuf.LengthDelimitedFramer.NewFrameWriter(&out)
 	for i, o := range objects {

@@ -16,15 +16,7 @@ import (
 )
 
 // Types are those of all objects that are served.
-var Types = newTypes()
-
-func newTypes() *runtime.Scheme {
-	all := runtime.NewScheme()
-	if err := clientset.AddTypes(all); err != nil {
-		panic(err)
-	}
-	return all
-}
+var Types = clientset.Types()
 
 // kind is one that is served.
 type kind struct {

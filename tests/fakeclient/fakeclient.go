@@ -31,10 +31,7 @@ type Clientset struct {
 
 // NewClientset makes one that has these objects.
 func NewClientset(objects ...runtime.Object) *Clientset {
-	types := runtime.NewScheme()
-	if err := clientset.AddTypes(types); err != nil {
-		panic(err)
-	}
+	types := clientset.Types()
 	c := &Clientset{tracker: testing.NewObjectTracker(types, serializer.NewCodecFactory(types).UniversalDecoder())}
 	for _, o := range objects {
 		if err := c.tracker.Add(o); err != nil {

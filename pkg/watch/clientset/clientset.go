@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -32,14 +33,11 @@ func For(config *rest.Config) (kube.Client, error) {
 	return c, nil
 }
 
-// AddTypes tells a scheme of the groups whose objects such a client reads and writes.
-func AddTypes(to *runtime.Scheme) error {
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme} {
-		if err := add(to); err != nil {
-			return err
-		}
-	}
-	return nil
+// Types are those of the groups whose objects such a client reads and writes.
+func Types() *runtime.Scheme {
+	types, groups := runtime.NewScheme(), runtime.NewSchemeBuilder(corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme)
+	utilruntime.Must(groups.AddToScheme(types))
+	return types
 }
 
 // client asks by one REST client for each group.
@@ -50,10 +48,8 @@ type client struct {
 }
 
 func clientFor(config *rest.Config) (c client, err error) {
-	types := runtime.NewScheme()
-	if err := AddTypes(types); err != nil {
-		return c, err
-	}
+	types := Types()
+	codecs := rest.CodecFactoryForGeneratedClient(types, serializer.NewCodecFactory(types)).WithoutConversion()
 	over, err := rest.HTTPClientFor(config) // one connection for all
 	if err != nil {
 		return c, err
@@ -61,7 +57,7 @@ func clientFor(config *rest.Config) (c client, err error) {
 	group := func(version schema.GroupVersion, path string) rest.Interface {
 		own := *config
 		own.GroupVersion, own.APIPath = &version, path
-		own.NegotiatedSerializer = rest.CodecFactoryForGeneratedClient(types, serializer.NewCodecFactory(types)).WithoutConversion()
+		own.NegotiatedSerializer = codecs
 		if own.UserAgent == "" {
 			own.UserAgent = rest.DefaultKubernetesUserAgent()
 		}

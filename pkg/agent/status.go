@@ -112,6 +112,12 @@ func StatusPath(lockDir, pinPath string) string {
 	return filepath.Join(lockDir, bpf.LockName(lockDir, pinPath)+".status.json")
 }
 
+// StatusFiles are the status file of a pin path and what an agent that was killed while it wrote it left beside it.
+func StatusFiles(lockDir, pinPath string) []string {
+	path := StatusPath(lockDir, pinPath)
+	return []string{path, unfinished(path)}
+}
+
 // ReadStatus reads what the agent of a pin path last wrote, and whether it still runs. Without any it is ErrNoStatus.
 func ReadStatus(lockDir, pinPath string) (Status, error) {
 	var s statusFile
@@ -178,9 +184,11 @@ func (s Status) text() ([]byte, error) {
 
 // replaceFile replaces a file in one step.
 func replaceFile(path string, text []byte) error {
-	unfinished := path + ".new"
-	if err := os.WriteFile(unfinished, text, 0o644); err != nil {
+	if err := os.WriteFile(unfinished(path), text, 0o644); err != nil {
 		return err
 	}
-	return os.Rename(unfinished, path)
+	return os.Rename(unfinished(path), path)
 }
+
+// unfinished is the file that takes another's place when it is whole.
+func unfinished(path string) string { return path + ".new" }

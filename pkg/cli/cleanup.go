@@ -81,7 +81,7 @@ func cleanup(pinPath, lockDir string) (removed []string, err error) {
 	if err != nil {
 		return removed, err
 	}
-	for _, file := range []string{agent.StatusPath(lockDir, pinPath), agent.Socket(lockDir, pinPath)} {
+	for _, file := range append(agent.StatusFiles(lockDir, pinPath), agent.Socket(lockDir, pinPath)) {
 		switch err := os.Remove(file); {
 		case err == nil:
 			removed = append(removed, file)

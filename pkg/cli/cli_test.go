@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -182,6 +183,24 @@ func TestCleanupRefusesWhileAnAgentHasTheLock(t *testing.T) {
 	}
 	if _, err := os.Stat(pins); err != nil {
 		t.Error("the pins are gone")
+	}
+}
+
+func TestCleanupRemovesTheStatusThatAKilledAgentWasWriting(t *testing.T) {
+	dir := t.TempDir()
+	pins := filepath.Join(dir, "pins")
+	var want []string
+	for _, file := range agent.StatusFiles(dir, pins) {
+		if err := os.WriteFile(file, []byte("{"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, file)
+	}
+	if removed, err := cleanup(pins, dir); err != nil || !slices.Equal(removed, want) {
+		t.Errorf("removed %v, %v; want %v", removed, err, want)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("the directory has %v, %v; want nothing", left, err)
 	}
 }
 

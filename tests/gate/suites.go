@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -36,12 +38,19 @@ const nothing = "{{with .Error}}{{.}}{{end}}"
 
 // compile is a command that compiles packages with all that they need, and links nothing.
 func compile(arguments ...string) []string {
-	return append([]string{"go", "list", "-export", "-deps", "-f", nothing}, arguments...)
+	return append([]string{"go", "list", "-export", "-deps", "-p=" + compilers, "-f", nothing}, arguments...)
 }
+
+// Each of as many compilers as there are processors has one: threads that wait for each other and a collector that is in no hurry to use
+// memory are a fifth of their time.
+var (
+	compilers = strconv.Itoa(runtime.NumCPU())
+	alone     = []string{"GOMAXPROCS=1", "GOGC=200"}
+)
 
 // modules is a command that compiles the tests of the modules beside nearlb's own.
 var modules = []string{"sh", "-ec", "for module in oracle dnsoracle manifests monitoring cluster; do cd tests/$module; " +
-	"go list -export -deps -test -f '" + nothing + "' ./...; cd ../..; done"}
+	"go list -export -deps -p=" + compilers + " -test -f '" + nothing + "' ./...; cd ../..; done"}
 
 // test is a run of packages' tests one after the other: suites run side by side already. vet has seen them as part of lint.
 func test(arguments ...string) []string {
@@ -73,12 +82,12 @@ const (
 // suites is the gate. It would end with cluster, which waits for most of its time and begins after the compilation of Kubernetes: both come
 // first, so that others compute while it waits. After them come those that take long by the clock, and at the end the short ones that compute.
 var suites = []suite{
-	{name: "compile-libraries", about: "what nearlb and its tests import", fresh: 180, command: compile(imported)},
-	{name: "compile", about: "nearlb, its tests and tools", after: []string{"compile-libraries"}, fresh: 70, command: compile("-test", "./...", "tool")},
-	{name: "compile-modules", about: "with Kubernetes, etcd, Helm, Prometheus and CoreDNS", after: []string{"compile"}, fresh: 440, command: modules},
+	{name: "compile-libraries", about: "what nearlb and its tests import", env: alone, fresh: 126, command: compile(imported)},
+	{name: "compile", about: "nearlb, its tests and tools", after: []string{"compile-libraries"}, env: alone, fresh: 55, command: compile("-test", "./...", "tool")},
+	{name: "compile-modules", about: "with Kubernetes, etcd, Helm, Prometheus and CoreDNS", after: []string{"compile"}, env: alone, fresh: 370, command: modules},
 	{name: "cluster", about: "agents on a real control plane", after: []string{"compile-modules"}, dir: "tests/cluster", env: []string{privileged}, warm: 139,
 		command: test("./...")},
-	{name: "compile-race", about: "with the race detector", after: []string{"compile"}, env: []string{cgo}, fresh: 265,
+	{name: "compile-race", about: "with the race detector", after: []string{"compile"}, env: append(slices.Clone(alone), cgo), fresh: 100,
 		command: compile(append([]string{"-race", "-test", torn[0], torn[1], agent}, concurrent...)...)},
 	{name: "race-agent", about: "the agent's goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 55,
 		command: test("-race", agent, "-skip="+processes)},
@@ -99,7 +108,7 @@ var suites = []suite{
 		command: test("./tests/packet", "./tests/sockets", "./tests/differential")},
 	{name: "kube", about: "installed on a whole cluster with kubelets, updated and removed, under traffic", after: []string{"compile-modules"}, dir: "tests/cluster",
 		env: []string{privileged, "NEARLB_KUBE=1"}, warm: 19, command: test("-v", "./kube")},
-	{name: "compile-arm64", about: "the program for arm64", after: []string{"compile"}, env: []string{"GOARCH=arm64"}, fresh: 165,
+	{name: "compile-arm64", about: "the program for arm64", after: []string{"compile"}, env: append(slices.Clone(alone), "GOARCH=arm64"), fresh: 65,
 		command: compile("./cmd/nearlb")},
 	{name: "types", about: "kubectl nearlb for Windows and macOS, as far as types tell", after: []string{"compile"}, warm: 9,
 		command: []string{"go", "run", "./tests/types", "-for", "windows/amd64,darwin/arm64", "./cmd/kubectl-nearlb"}},

@@ -145,6 +145,14 @@ struct {
 	__uint(max_entries, SYN_SLOTS);
 } syn_sent SEC(".maps");
 
+/* How many SYNs this processor has timed of late. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct syn_budget);
+	__uint(max_entries, 1);
+} syn_budgets SEC(".maps");
+
 /* As many as backends. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

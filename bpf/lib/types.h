@@ -465,6 +465,14 @@ struct syn_sent {
 } __attribute__((aligned(8)));
 _Static_assert(sizeof(struct syn_sent) == 8, "one word");
 
+#define SYNS_TIMED 256 /* by one processor in a sixteenth of a second */
+
+/* Of one processor. */
+struct syn_budget {
+	__u32 since; /* jiffies (low 32 bits) */
+	__u32 timed;
+};
+
 /* How many connections of a backend had their SYN answered, by the time that took: in less than SYN_LEAST, then four buckets for each
  * doubling; the last one, from 0.8 s on, has those whose SYN had to be sent again. They wrap. */
 struct syn_times {

@@ -708,6 +708,12 @@ type NearlbSuspect struct {
 	Pad        uint16
 }
 
+type NearlbSynBudget struct {
+	_     structs.HostLayout
+	Since uint32
+	Timed uint32
+}
+
 type NearlbSynSent struct {
 	_    structs.HostLayout
 	Flow uint32
@@ -943,6 +949,7 @@ const (
 	NearlbMapSocks                 = "socks"
 	NearlbMapSourceRanges          = "source_ranges"
 	NearlbMapSuspects              = "suspects"
+	NearlbMapSynBudgets            = "syn_budgets"
 	NearlbMapSynSent               = "syn_sent"
 	NearlbMapSynTimes              = "syn_times"
 	NearlbMapTrace                 = "trace"
@@ -1192,6 +1199,7 @@ type NearlbMapSpecs struct {
 	Socks           *ebpf.MapSpec `ebpf:"socks"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	Suspects        *ebpf.MapSpec `ebpf:"suspects"`
+	SynBudgets      *ebpf.MapSpec `ebpf:"syn_budgets"`
 	SynSent         *ebpf.MapSpec `ebpf:"syn_sent"`
 	SynTimes        *ebpf.MapSpec `ebpf:"syn_times"`
 	Trace           *ebpf.MapSpec `ebpf:"trace"`
@@ -1333,6 +1341,7 @@ type NearlbMaps struct {
 	Socks           *ebpf.Map `ebpf:"socks"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	Suspects        *ebpf.Map `ebpf:"suspects"`
+	SynBudgets      *ebpf.Map `ebpf:"syn_budgets"`
 	SynSent         *ebpf.Map `ebpf:"syn_sent"`
 	SynTimes        *ebpf.Map `ebpf:"syn_times"`
 	Trace           *ebpf.Map `ebpf:"trace"`
@@ -1388,6 +1397,7 @@ func (m *NearlbMaps) Close() error {
 		m.Socks,
 		m.SourceRanges,
 		m.Suspects,
+		m.SynBudgets,
 		m.SynSent,
 		m.SynTimes,
 		m.Trace,

@@ -3,6 +3,7 @@
 package packet
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -35,6 +36,18 @@ func (r *rig) sentBefore(d time.Duration) {
 			check(r, r.objects.SynSent.Put(i, &sent))
 		}
 	}
+}
+
+// spendSYNs has every processor have timed as many SYNs as it may, so many jiffies ago.
+func (r *rig) spendSYNs(ago uint32) {
+	r.Helper()
+	var budgets []bpf.NearlbSynBudget
+	check(r, r.objects.SynBudgets.Lookup(uint32(0), &budgets))
+	for i := range budgets {
+		budgets[i].Since -= ago
+		budgets[i].Timed = math.MaxUint32
+	}
+	check(r, r.objects.SynBudgets.Put(uint32(0), budgets))
 }
 
 // A server's first SYN-ACK ends the wait that the client's SYN began, at every door, whether or not the flow has a second entry. What comes
@@ -81,6 +94,34 @@ func TestAnAnswerWhoseSYNWasForgottenIsNotCounted(t *testing.T) {
 		c.connects(r)
 		if _, now := r.synTimes(); now != before {
 			t.Errorf("%d answers were counted whose SYN another flow's took the place of", now-before)
+		}
+		r.evict()
+	}, lb.TCP)
+}
+
+// A processor that has timed its share of SYNs leaves the others out until the next sixteenth of a second.
+func TestOfManySYNsAtOnceAPartIsTimed(t *testing.T) {
+	forEachDoor(t, bpf.Options{Sizes: bpf.Sizes{Backends: 64}}, func(t *testing.T, r *rig, w world) {
+		r.publish(webTiers(w, w.tier(8080, 2, 3)))
+		port := uint16(41000)
+		timed := func() bool {
+			_, before := r.synTimes()
+			r.open(w, port).connects(r)
+			port++
+			_, after := r.synTimes()
+			return after != before
+		}
+		for tries := 1; ; tries++ {
+			timed() // a sixteenth begins, or goes on
+			if r.spendSYNs(0); !timed() {
+				break
+			}
+			if tries == 100 {
+				t.Fatalf("%d times a SYN was timed that was one too many", tries)
+			}
+		}
+		if r.spendSYNs(math.MaxInt32); !timed() {
+			t.Error("a SYN is not timed when the sixteenth of a second of others is over")
 		}
 		r.evict()
 	}, lb.TCP)

@@ -156,6 +156,12 @@ static __always_inline __u64 flow_tags_equal(__u64 tags, __u64 tag)
 	return ~(((x & 0x7f7f7f7f7f7f7f7fULL) + 0x7f7f7f7f7f7f7f7fULL) | x | 0x7f7f7f7f7f7f7f7fULL);
 }
 
+/* Where a block has the tag of an entry. */
+static __always_inline volatile __u8 *flow_tag_of(struct flow_block *tags, __u32 at)
+{
+	return (volatile __u8 *)tags + (at & (FLOW_SETS * FLOW_WAYS - 1));
+}
+
 /* Not 0: some way of a set has the tag; the top bit of the lowest one's byte is set then, and of no byte below. */
 static __always_inline __u64 flow_tags_found(__u64 tags, __u64 tag)
 {
@@ -209,11 +215,18 @@ struct flow_cursor {
 
 #define FLOW_OVERFLOW_BITS (8 * sizeof(struct flow_overflow))
 
-static __always_inline struct flow_overflow *flow_overflow_of(__u32 block)
+/* The word that has a block's bit, which is flow_overflow_bit; NULL: the kernel has no such element. */
+static __always_inline volatile __u64 *flow_overflow_word(__u32 block)
 {
 	__u32 index = block / FLOW_OVERFLOW_BITS;
+	struct flow_overflow *of = bpf_map_lookup_elem(&flow_overflows, &index);
 
-	return bpf_map_lookup_elem(&flow_overflows, &index);
+	return of ? &of->blocks[block % FLOW_OVERFLOW_BITS / 64] : NULL;
+}
+
+static __always_inline __u64 flow_overflow_bit(__u32 block)
+{
+	return 1ULL << (block & 63);
 }
 
 /* In how many of a hash's blocks its entries may be: where the client's address and port alone say that, the second has none before the first
@@ -221,36 +234,40 @@ static __always_inline struct flow_overflow *flow_overflow_of(__u32 block)
 __noinline int flow_blocks_of(__u64 hash, __u32 blocks)
 {
 	__u32 block = flow_block(hash, 0);
-	const struct flow_overflow *of;
+	const volatile __u64 *overflows;
 
 	if (blocks != FLOW_BLOCKS_OWN)
 		return blocks;
-	of = flow_overflow_of(block);
-	return of ? 1 + (*(volatile const __u64 *)&of->blocks[block / 64 & 7] >> (block & 63) & 1) : blocks;
+	overflows = flow_overflow_word(block);
+	return !overflows || *overflows & flow_overflow_bit(block) ? FLOW_BLOCKS_OWN : 1;
 }
 
-/* Not 0: some entry in so many blocks of a hash may be found by it. Their tags, one line each, mostly say that none is. A function of its own so
- * that the verifier goes through it once. */
-__noinline int flow_may_be(__u64 hash, __u32 blocks)
-{
-	for (__u32 i = 0; i < FLOW_BLOCKS_PAIR && i < blocks; i++) {
-		__u32 block = flow_block(hash, i);
-		const struct flow_block *tags = bpf_map_lookup_elem(&flow_tags, &block);
-
-		if (!tags || flow_block_has(tags, flow_tag(hash)))
-			return true;
-	}
-	return false;
-}
-
+/* blocks: where a hash has as many, FLOW_BLOCKS_OWN or FLOW_BLOCKS_PAIR. */
 static __always_inline void flow_search_begin(struct flow_cursor *cursor, __u64 hash, __u32 blocks)
 {
+	blocks = flow_blocks_of(hash, blocks);
 	cursor->hash = hash;
 	cursor->tag = flow_tag(hash);
 	cursor->match = 0;
 	cursor->set = 0;
 	cursor->step = 0;
 	cursor->end = blocks * FLOW_SETS;
+}
+
+/* Not 0: a search that has just begun may find some entry. The tags of its blocks, one line each, mostly say that there is none. A function of its
+ * own so that the verifier goes through it once. */
+__noinline int flow_may_be(const struct flow_cursor *cursor)
+{
+	if (!cursor)
+		return true;
+	for (__u32 i = 0; i < FLOW_BLOCKS_PAIR && i * FLOW_SETS < cursor->end; i++) {
+		__u32 block = flow_block(cursor->hash, i);
+		const struct flow_block *tags = bpf_map_lookup_elem(&flow_tags, &block);
+
+		if (!tags || flow_block_has(tags, cursor->tag))
+			return true;
+	}
+	return false;
 }
 
 /* The same for the block of a search and in its order, without those that it has looked at. */
@@ -547,14 +564,11 @@ __noinline int flow_search_round(struct flow_query *query)
  * that the verifier goes through it once. */
 __noinline int flow_search(struct flow_query *query)
 {
-	__u32 blocks;
-
 	if (!query)
 		return -1;
-	blocks = flow_blocks_of(query->hash, query->blocks);
-	if (!flow_may_be(query->hash, blocks))
+	flow_search_begin(&query->cursor, query->hash, query->blocks);
+	if (!flow_may_be(&query->cursor))
 		return -1;
-	flow_search_begin(&query->cursor, query->hash, blocks);
 	for (int i = 0; i < FLOW_ROUNDS; i++) {
 		int at = flow_search_round(query);
 
@@ -752,7 +766,7 @@ __noinline int flow_twin_find(const struct flow *of, __u64 hash, __u32 blocks)
 {
 	struct flow_cursor cursor = {};
 
-	flow_search_begin(&cursor, hash, flow_blocks_of(hash, blocks));
+	flow_search_begin(&cursor, hash, blocks);
 	for (int i = 0; i < FLOW_ROUNDS; i++) {
 		int at = flow_twin_round(&cursor, of);
 

@@ -87,7 +87,7 @@ static __always_inline void flow_write_tag(__u32 at, __u8 tag)
 	struct flow_block *tags = bpf_map_lookup_elem(&flow_tags, &block);
 
 	if (tags)
-		((volatile __u8 *)tags)[at & (FLOW_SETS * FLOW_WAYS - 1)] = tag;
+		*flow_tag_of(tags, at) = tag;
 }
 
 /* Frees an entry that has this word, live or claimed. The tag goes while nobody else may write it. False: it is another flow's by now. */
@@ -227,7 +227,7 @@ __noinline int flow_judge(struct flow_victim *victim, __u32 at, __u32 sweep)
 static __always_inline bool flow_take_home(struct insertion *in)
 {
 	__u32 block = flow_block(in->hash, 0);
-	const struct flow_block *tags = bpf_map_lookup_elem(&flow_tags, &block);
+	struct flow_block *tags = bpf_map_lookup_elem(&flow_tags, &block);
 
 	if (!tags)
 		return false;
@@ -236,7 +236,7 @@ static __always_inline bool flow_take_home(struct insertion *in)
 		struct flow *flow;
 		__u32 word;
 
-		if (((const volatile __u8 *)tags)[at & (FLOW_SETS * FLOW_WAYS - 1)])
+		if (*flow_tag_of(tags, at))
 			continue;
 		flow = flow_entry(at);
 		word = flow ? flow_word(flow) : FLOW_WRITING;
@@ -519,14 +519,13 @@ static __always_inline void flow_begin(__u32 at)
 static __always_inline void flow_overflow(__u64 hash, __u32 at)
 {
 	__u32 block = flow_block(hash, 0);
-	__u64 bit = 1ULL << (block & 63);
-	struct flow_overflow *of;
+	volatile __u64 *overflows;
 
 	if (at / (FLOW_SETS * FLOW_WAYS) == block)
 		return;
-	of = flow_overflow_of(block);
-	if (of && !(*(volatile __u64 *)&of->blocks[block / 64 & 7] & bit))
-		__sync_fetch_and_or(&of->blocks[block / 64 & 7], bit);
+	overflows = flow_overflow_word(block);
+	if (overflows && !(*overflows & flow_overflow_bit(block)))
+		__sync_fetch_and_or(overflows, flow_overflow_bit(block));
 }
 
 /* Of one client to one frontend. */

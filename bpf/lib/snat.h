@@ -206,16 +206,14 @@ __noinline int snat_port_worth(const struct insertion *in, __u32 port)
 {
 	const struct settings *settings = settings_get();
 	struct flow_cursor cursor = {};
-	__u32 blocks;
 	__u64 hash;
 
 	if (!in || !settings)
 		return SNAT_PORT_TAKEN << SNAT_PORT_SHIFT;
 	hash = flow_hash(snat_address(settings, &in->flow), port, in->flow.protocol, settings->seed);
-	blocks = flow_blocks_of(hash, FLOW_BLOCKS_OWN);
-	if (!flow_may_be(hash, blocks))
+	flow_search_begin(&cursor, hash, FLOW_BLOCKS_OWN);
+	if (!flow_may_be(&cursor))
 		return SNAT_PORT_FREE << SNAT_PORT_SHIFT;
-	flow_search_begin(&cursor, hash, blocks);
 	for (int i = 0; i < FLOW_ROUNDS; i++) {
 		int worth = snat_worth_round(&cursor, in, port);
 

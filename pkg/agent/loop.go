@@ -36,6 +36,7 @@ type publisher interface {
 	Waiting() bool
 	Searching() bool
 	Recount() (more bool)
+	Sweep() (more bool)
 	Settle()
 	Note(on bool)
 	AuditSteps(repair bool) iter.Seq2[[]maps.Drift, error]
@@ -114,6 +115,7 @@ const (
 	audit
 	reclaim
 	recount
+	sweep
 	warm // one Service, whose endpoints that have become ready are due to more
 )
 
@@ -201,6 +203,7 @@ func (l *loop) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { l.every(ctx, l.auditEvery, audit); return nil })
 	group.Go(func() error { l.every(ctx, recountEvery, recount); return nil })
+	group.Go(func() error { l.every(ctx, sweepEvery, sweep); return nil })
 	group.Go(func() error { <-ctx.Done(); l.queue.ShutDown(); return nil })
 	group.Go(func() error { l.work(ctx); return nil })
 	return group.Wait()
@@ -257,6 +260,10 @@ func (l *loop) do(t task) error {
 		if l.tables.Recount() {
 			l.queue.AddAfter(t, searchPause)
 		}
+	case sweep:
+		if l.tables.Sweep() {
+			l.queue.AddAfter(t, searchPause)
+		}
 	case warm:
 		l.ServiceChanged(t.service)
 	}
@@ -269,6 +276,9 @@ const searchPause = 20 * time.Millisecond
 
 // recountEvery is how often connections that have expired are counted out where a Service balances by them.
 const recountEvery = 10 * time.Second
+
+// sweepEvery is how often entries of connections that are over are looked for.
+const sweepEvery = 30 * time.Second
 
 // reclaimLater schedules a reclaim of what a change left behind.
 func (l *loop) reclaimLater() { l.reclaimAfter(l.reclaimEvery) }

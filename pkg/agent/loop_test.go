@@ -464,6 +464,18 @@ func TestWhatNobodyUsesIsReclaimedAfterAChangeAndThenNothingIsDone(t *testing.T)
 	})
 }
 
+// A walk is over before the next one begins.
+func TestTheFlowTableIsSweptAgainAndAgain(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.source.set(1, 1)
+		b.Synced()
+		b.after(3*sweepEvery + time.Second)
+		if pieces := b.tables.swept.Load(); pieces != 9 {
+			t.Errorf("%d pieces of three walks were swept, want 9", pieces)
+		}
+	})
+}
+
 // C12
 func TestProgrammingLatencyIsMeasuredFromTheOldestChange(t *testing.T) {
 	inBubble(t, func(b *bench) {

@@ -148,6 +148,13 @@ type witnessed struct {
 	applied map[lb.ServiceName]lb.Decision
 
 	settling func() // called by Settle; may be nil
+	swept    atomic.Int32
+}
+
+// Sweep is Tables' in three pieces.
+func (w *witnessed) Sweep() (more bool) {
+	w.Tables.Sweep()
+	return w.swept.Add(1)%3 != 0
 }
 
 func (w *witnessed) Settle() {

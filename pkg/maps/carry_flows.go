@@ -249,10 +249,7 @@ func (c *Carrier) claim(keys flowKeys, hash uint64, place, word uint32, f *bpf.N
 	a.written()
 	if c.twice(keys, place, f) {
 		// The programs take a claimed entry that they find abandoned: it is freed, or published, only if it is ours yet.
-		if atomic.CompareAndSwapUint32(state, claimed|flowClaimed, claimed|flowWriting) {
-			c.store.setTag(place, 0)
-			atomic.StoreUint32(state, claimed|uint32(bpf.NearlbFlowPhaseFLOW_FREE))
-		}
+		c.store.freeFlow(place, claimed|flowClaimed)
 		return false
 	}
 	if !atomic.CompareAndSwapUint32(state, claimed|flowClaimed, claimed|flowLive) {

@@ -35,7 +35,7 @@ func (f *flowMeter) look(s *store, m *Meter) {
 		}
 		for way := range flowWays {
 			place := flowPlace(set, way)
-			if flow, ok := readMetered(s.flows, place); ok {
+			if flow, ok := readJudged(s.flows, place); ok && flow.Flags&(flowAlias|flowDirect) == 0 {
 				f.count(m, place, &flow, &expiry)
 			}
 		}
@@ -43,16 +43,16 @@ func (f *flowMeter) look(s *store, m *Meter) {
 	f.counts, f.past = true, expiry.now
 }
 
-// meteredWords are those of an entry that are read of all connections.
-var meteredWords = [...]int{
+// judgedWords are those of an entry that are read of all connections.
+var judgedWords = [...]int{
 	int(unsafe.Offsetof(bpf.NearlbFlow{}.Touched) / 4), int(unsafe.Offsetof(bpf.NearlbFlow{}.Seen) / 4), int(unsafe.Offsetof(bpf.NearlbFlow{}.Backend) / 4),
 	int(unsafe.Offsetof(bpf.NearlbFlow{}.Protocol) / 4), int(unsafe.Offsetof(bpf.NearlbFlow{}.Service) / 4),
 }
 
 const wordOfClient = int(unsafe.Offsetof(bpf.NearlbFlow{}.Client) / 4)
 
-// readMetered reads those words of an entry that is live and has a backend; none of one that is changing hands.
-func readMetered(a *array, place uint32) (flow bpf.NearlbFlow, ok bool) {
+// readJudged reads those words of an entry that is live; none of one that is changing hands.
+func readJudged(a *array, place uint32) (flow bpf.NearlbFlow, ok bool) {
 	entry := a.words[int(place)*flowWords:][:flowWords]
 	word := atomic.LoadUint32(&entry[wordOfFlow])
 	if word&flowPhase != flowLive {
@@ -60,10 +60,10 @@ func readMetered(a *array, place uint32) (flow bpf.NearlbFlow, ok bool) {
 	}
 	words := wordsOf(&flow)
 	words[wordOfFlow] = word
-	for _, i := range meteredWords {
+	for _, i := range judgedWords {
 		words[i] = atomic.LoadUint32(&entry[i])
 	}
-	return flow, flow.Flags&(flowAlias|flowDirect) == 0 && atomic.LoadUint32(&entry[wordOfFlow]) == word
+	return flow, atomic.LoadUint32(&entry[wordOfFlow]) == word
 }
 
 func (f *flowMeter) count(m *Meter, place uint32, flow *bpf.NearlbFlow, expiry *expiry) {

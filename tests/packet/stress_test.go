@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sync/errgroup"
 
@@ -76,6 +77,63 @@ func TestProcessorsThatFillABlockFromOnePortNeverTranslateWrongly(t *testing.T) 
 			r.wellKept()
 		})
 	}
+}
+
+// The same while entries grow old and the agent frees them: whoever loses the entry that he looks at looks again.
+func TestProcessorsAndTheAgentsSweepNeverTranslateWrongly(t *testing.T) {
+	for _, w := range worlds(lb.TCP, lb.UDP) {
+		t.Run(w.String(), func(t *testing.T) {
+			r := newRig(t, busy(2))
+			samples := r.flowsTo(w, func(service int) []int { return []int{2 + service} }) // one that is not answered has nowhere else to go
+			swept := r.sweepUntil(func() { r.crowded(samples) })
+			if t.Logf("%d entries were freed", swept); swept == 0 {
+				t.Error("no entry was freed: the test does not test what it should")
+			}
+			r.wellKept()
+			r.checkTable()
+		})
+	}
+}
+
+// sweepUntil makes one entry after the other old and has the agent free it, until what it is given ends. It tells how many were freed.
+func (r *rig) sweepUntil(ends func()) (freed int) {
+	r.Helper()
+	flows, err := r.objects.Flows.Memory()
+	check(r, err)
+	tags, err := r.objects.FlowTags.Memory()
+	check(r, err)
+	over, swept := make(chan struct{}), make(chan error, 1)
+	go func() {
+		const touchedAt = int64(unsafe.Offsetof(bpf.NearlbFlow{}.Touched))
+		entries := int64(flows.Size()) / int64(unsafe.Sizeof(bpf.NearlbFlow{}))
+		tag, old := make([]byte, 1), make([]byte, 4)
+		for place := int64(0); ; place = (place + 1) % entries {
+			select {
+			case <-over:
+				swept <- nil
+				return
+			default:
+			}
+			binary.NativeEndian.PutUint32(old, bpf.Jiffies()-600*bpf.JiffiesPerSecond())
+			if _, err := flows.WriteAt(old, place*int64(unsafe.Sizeof(bpf.NearlbFlow{}))+touchedAt); err != nil {
+				swept <- err
+				return
+			}
+			for r.tables.Sweep() {
+			}
+			if _, err := tags.ReadAt(tag, place); err != nil {
+				swept <- err
+				return
+			}
+			if tag[0] == 0 {
+				freed++
+			}
+		}
+	}()
+	ends()
+	close(over)
+	check(r, <-swept)
+	return freed
 }
 
 // crowded runs samples on both processors.
@@ -163,8 +221,14 @@ func (s sampled) value() StressSample {
 // later ones.
 func (r *rig) manyFlows(w world) []sampled {
 	r.Helper()
+	return r.flowsTo(w, func(int) []int { return []int{2, 3, 4, 5, 6} })
+}
+
+// flowsTo are the same where each service has backends of its own, by their numbers.
+func (r *rig) flowsTo(w world, backends func(service int) []int) []sampled {
+	r.Helper()
 	for n := range 4 {
-		r.publish(w.decide(service{name: fmt.Sprint("s", n), address: at(w.vip(10+n), 80), tiers: tiersOf(w.tier(8080, 2, 3, 4, 5, 6))}))
+		r.publish(w.decide(service{name: fmt.Sprint("s", n), address: at(w.vip(10+n), 80), tiers: tiersOf(w.tier(8080, backends(n)...))}))
 	}
 	var all []sampled
 	for i := range 64 {

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maps
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
+)
+
+// An entry is free a minute after it has expired, by what its connection was; that of an established one which is silent, after five days.
+func TestASweepFreesWhatIsLongOver(t *testing.T) {
+	const (
+		tcp, udp    = uint8(lb.TCP), uint8(lb.UDP)
+		reply       = uint32(bpf.NearlbFlowSeenSEEN_REPLY)
+		established = reply | uint32(bpf.NearlbFlowSeenSEEN_ESTABLISHED)
+		reset       = established | uint32(bpf.NearlbFlowSeenSEEN_RESET)
+		clientFIN   = established | uint32(bpf.NearlbFlowSeenSEEN_CLIENT_FIN)
+		fins        = clientFIN | uint32(bpf.NearlbFlowSeenSEEN_SERVER_FIN)
+		waits       = fins | uint32(bpf.NearlbFlowSeenSEEN_SERVER_WAITS)
+		direct      = uint8(bpf.NearlbFlowFlagsFLOW_CARRY | bpf.NearlbFlowFlagsFLOW_DSR)
+		silent      = 5*24*time.Hour - time.Minute
+	)
+	rows := []struct {
+		name     string
+		protocol uint8
+		flags    uint8
+		seen     uint32
+		over     time.Duration // after which it has expired
+	}{
+		{"TCP without an answer", tcp, 0, 0, time.Minute},
+		{"TCP refused", tcp, 0, reply | uint32(bpf.NearlbFlowSeenSEEN_RESET), 10 * time.Second},
+		{"TCP reset", tcp, 0, reset, 10 * time.Second},
+		{"TCP closed by both", tcp, 0, fins, 10 * time.Second},
+		{"TCP closed by one", tcp, 0, clientFIN, silent},
+		{"TCP closed by the client of a server that answers past this node", tcp, direct, clientFIN, 3 * time.Minute},
+		{"TCP whose port the server remembers", tcp, flowSNAT | flowAlias, waits, 62 * time.Second},
+		{"silent TCP", tcp, 0, established, silent},
+		{"a question over UDP", udp, 0, reply, 30 * time.Second},
+		{"a stream over UDP", udp, 0, established, 3 * time.Minute},
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			store := memoryStore(tinySizes())
+			b := newBench(t, store)
+			const kept, gone = 1, 2
+			old := func(place uint32, d time.Duration) {
+				touched := store.clock.jiffies() - uint32(d/time.Second)*store.clock.perSecond()
+				putFlow(store, place, bpf.NearlbFlow{Word: flowLive, Touched: touched, Protocol: row.protocol, Flags: row.flags, Seen: row.seen})
+			}
+			old(kept, row.over+50*time.Second) // ten seconds are for a machine that stands still
+			old(gone, row.over+61*time.Second)
+			for b.Sweep() {
+			}
+			if word := *flowWord(store.flows, kept, wordOfFlow); word != flowLive || store.tagOf(kept) == 0 {
+				t.Errorf("an entry that is to stay has word %d, tag %d", word, store.tagOf(kept))
+			}
+			word, tag := *flowWord(store.flows, gone, wordOfFlow), store.tagOf(gone)
+			if word&flowPhase != 0 || word == 0 || tag != 0 {
+				t.Errorf("an entry that is to be freed has word %d, tag %d; want a free one that was claimed once more, and no tag", word, tag)
+			}
+		})
+	}
+}
+
+// A connection that is freed counts no more for its backend; entries that somebody writes stay his.
+func TestASweepCountsOutAndLeavesWhatIsWritten(t *testing.T) {
+	store := memoryStore(tinySizes())
+	b := newBench(t, store)
+	b.piece.sets = 1 // several calls
+	b.apply(t, made(1, active(1, 2)...))
+	id := b.suspectOf(t, 1).ID
+	b.openFlow(3, id, uint32(bpf.NearlbFlowSeenSEEN_RESET)|seenCounted)
+	store.addOpen(id, 1)
+	*flowWord(store.flows, 3, wordTouched) -= 100 * store.clock.perSecond()
+	for place, phase := range map[uint32]uint32{4: flowWriting, 5: flowClaimed} {
+		putFlow(store, place, bpf.NearlbFlow{Word: phase, Touched: store.clock.jiffies() - 100*store.clock.perSecond(), Protocol: uint8(lb.UDP)})
+	}
+	calls := 1
+	for ; b.Sweep(); calls++ {
+	}
+	if open := store.open(id); open != 0 || store.tagOf(3) != 0 {
+		t.Errorf("%d connections count, tag %d; want none", open, store.tagOf(3))
+	}
+	for place, phase := range map[uint32]uint32{4: flowWriting, 5: flowClaimed} {
+		if word := *flowWord(store.flows, place, wordOfFlow); word != phase {
+			t.Errorf("an entry that is written has word %d, want %d", word, phase)
+		}
+	}
+	next := uint32(flowLive + flowClaim) // another flow has the entry since it was judged
+	putFlow(store, 6, bpf.NearlbFlow{Word: next, Touched: store.clock.jiffies(), Protocol: uint8(lb.UDP)})
+	if freed := store.freeFlow(6, flowLive); freed || *flowWord(store.flows, 6, wordOfFlow) != next || store.tagOf(6) == 0 {
+		t.Errorf("freed %v: an entry that another flow has taken has word %d, tag %d", freed, *flowWord(store.flows, 6, wordOfFlow), store.tagOf(6))
+	}
+	if calls != int(store.flows.size) {
+		t.Errorf("a walk of %d sets took %d calls", store.flows.size, calls)
+	}
+	b.openFlow(3, id, uint32(bpf.NearlbFlowSeenSEEN_RESET))
+	*flowWord(store.flows, 3, wordTouched) -= 100 * store.clock.perSecond()
+	for b.Sweep() {
+	}
+	if store.tagOf(3) != 0 {
+		t.Error("a second walk frees nothing")
+	}
+}

@@ -14,8 +14,8 @@ TAGS     ?=
 SEED     ?= 1
 export RAPID_SEED = $(SEED)
 
-# All is compiled as the program is, so that what a fresh machine compiles for one target serves the next; agents in tests drop capabilities, too. What
-# debuggers read is linked into nothing (-s -w), so compilers, a tenth of whose time that is, do not write it.
+# All is compiled as the program is, so that what a fresh machine compiles for one target serves the next; agents in tests drop capabilities, too.
+# Compilers do not write what debuggers read: nothing links it (-s -w), and it takes a tenth of their time.
 export CGO_ENABLED = 0
 BUILDFLAGS := -trimpath -gcflags=all=-dwarf=false
 export GOFLAGS := $(filter-out $(BUILDFLAGS),$(GOFLAGS)) $(BUILDFLAGS)

@@ -615,13 +615,15 @@ __noinline int flow_clash_round(struct flow_cursor *cursor, const struct inserti
 	return FLOW_NEXT_ROUND;
 }
 
-/* How many entries of so many blocks have the tag of a hash. A function of its own for the sake of the stack. */
-__noinline int flow_count_tagged(__u64 hash, __u32 blocks)
+/* How many entries a search that has just begun may find. A function of its own for the sake of the stack. */
+__noinline int flow_count_tagged(const struct flow_cursor *cursor)
 {
 	__u32 count = 0;
 
-	for (__u32 i = 0; i < FLOW_BLOCKS_PAIR && i < blocks; i++)
-		count += flow_count(hash, i, flow_tag(hash));
+	if (!cursor)
+		return 0;
+	for (__u32 i = 0; i < FLOW_BLOCKS_PAIR && i * FLOW_SETS < cursor->end; i++)
+		count += flow_count(cursor->hash, i, cursor->tag);
 	return count;
 }
 
@@ -632,10 +634,9 @@ __noinline int flow_find_clash(const struct insertion *in, __u64 hash, __u32 blo
 
 	if (!in)
 		return INSERT_DONE;
-	blocks = flow_blocks_of(hash, blocks);
-	if (flow_count_tagged(hash, blocks) <= (hash == in->hash)) /* by that hash its own entry is found, too */
-		return INSERT_DONE;
 	flow_search_begin(&cursor, hash, blocks);
+	if (flow_count_tagged(&cursor) <= (hash == in->hash)) /* by that hash its own entry is found, too */
+		return INSERT_DONE;
 	for (int i = 0; i < FLOW_ROUNDS; i++) {
 		int clash = flow_clash_round(&cursor, in);
 

@@ -215,7 +215,7 @@ __noinline int health_awaits(const struct flow *flow)
 
 /* How long a server takes to answer a SYN, by backend. A flow's entry has no room for a time: that of its SYN is in a small table beside,
  * in which another flow's may take its place. A sample that is lost so is missing, and nothing else. So is one that is not taken: to read the
- * clock takes longer than the rest, and where connections begin by the thousand a part of them has the same quantiles. */
+ * clock takes longer than the rest, and where connections begin by the thousand a part of them tells enough. */
 
 static __always_inline bool syn_timed(void)
 {

@@ -464,7 +464,7 @@ func TestWhatNobodyUsesIsReclaimedAfterAChangeAndThenNothingIsDone(t *testing.T)
 	})
 }
 
-// A walk is over before the next one begins.
+// The pieces of a walk follow each other, and the next walk comes after half a minute.
 func TestTheFlowTableIsSweptAgainAndAgain(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.source.set(1, 1)

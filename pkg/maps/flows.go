@@ -146,8 +146,13 @@ func mayBeClosed(f *bpf.NearlbFlow) bool {
 }
 
 func closed(seen uint32) bool {
+	return seen&uint32(bpf.NearlbFlowSeenSEEN_RESET) != 0 || closedByBoth(seen)
+}
+
+// closedByBoth is seen_fins of bpf/lib/flow.h.
+func closedByBoth(seen uint32) bool {
 	const both = uint32(bpf.NearlbFlowSeenSEEN_CLIENT_FIN | bpf.NearlbFlowSeenSEEN_SERVER_FIN)
-	return seen&uint32(bpf.NearlbFlowSeenSEEN_RESET) != 0 || seen&both == both
+	return seen&both == both
 }
 
 // holdsPort is flow_holds_port of bpf/lib/flow.h: the connection has ended, and its server remembers the port of SNAT.

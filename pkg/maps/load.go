@@ -30,9 +30,12 @@ func (s *store) addOpen(id uint32, connections int32) {
 	s.health.written()
 }
 
-// countOut counts the connection out that an entry had which is being written.
+// countOut counts the connection out that an entry had which is being written: load_leave of bpf/lib/load.h.
 func (s *store) countOut(place uint32) {
-	if f := copyFlow(s.flows, place); f.Seen&seenCounted != 0 && s.hasBackend(&f) {
+	if atomic.AndUint32(flowWord(s.flows, place, wordSeen), ^seenCounted)&seenCounted == 0 {
+		return
+	}
+	if f := copyFlow(s.flows, place); s.hasBackend(&f) {
 		s.addOpen(f.Backend, -1)
 	}
 }

@@ -38,7 +38,7 @@ func (o *FailedOnce) turn(s *store) (others bool) {
 }
 
 // Failed walks the flow table and tells each failed connection once. The programs know nothing of it: what the flow saw is
-// enough, and a closed flow is kept for longer than the time between two looks of the agent. Flows that were pushed out
+// enough, and one that failed is kept for ten minutes longer than it would serve (keptAfter): looks are more often. Flows that were pushed out
 // before, in a flood, are missed, as are connections of the node's own sockets, whose packets no program sees, and those that were
 // not told yet when other tables took the place of theirs.
 func (r *Reader) Failed(once *FailedOnce) iter.Seq[FailedRow] {

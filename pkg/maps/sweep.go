@@ -19,7 +19,7 @@ func (t *Tables) Sweep() (more bool) {
 		return false
 	}
 	s, expiry := t.store, newExpiry(t.store.clock)
-	for end := min(s.flows.size, t.swept+t.piece.sets); t.swept < end; t.swept++ {
+	for end := min(s.flows.size, t.swept+max(1, t.piece.sets/freesPerLook)); t.swept < end; t.swept++ {
 		if !s.isEmptySet(t.swept) {
 			s.sweepSet(t.swept, expiry)
 		}
@@ -30,6 +30,9 @@ func (t *Tables) Sweep() (more bool) {
 	t.swept = 0
 	return false
 }
+
+// freesPerLook is how many looks at an entry take as long as to free one: all of a piece may be free at its end.
+const freesPerLook = 4
 
 func (s *store) sweepSet(set uint32, e expiry) {
 	for way := range flowWays {
@@ -43,20 +46,19 @@ func (s *store) sweepSet(set uint32, e expiry) {
 	}
 }
 
-// How many seconds an entry is kept that has expired. By a minute all who tell what became of connections have seen it (Failed, Meter). That
-// of an established connection tells the port that the server knows, should the client go on: it is kept until it was silent for as long
-// as connection tracking waits (nf_conntrack_tcp_timeout_established, five days). Its 32 bits of jiffies have not come round by then.
+// How many seconds an entry is kept that has expired. What has failed, was reset, or is just silent is rare, and told from the table to who asks
+// what became of it (Failed, Meter), on each scrape: there are some within ten minutes. An entry that saw a reset keeps its connection's server, too,
+// if the reset was forged (create_tried).
 const (
-	keptAfter  = 60
-	keptSilent = 4 * 86400
+	keptAfter = 600
+	keptEnded = 60 // both sides closed it, or it is UDP: so most end
 )
 
 // longOver: no packet is translated by the entry any more, and nobody misses it.
 func (e expiry) longOver(f *bpf.NearlbFlow) bool {
-	const established = uint32(bpf.NearlbFlowSeenSEEN_ESTABLISHED)
 	kept := uint32(keptAfter)
-	if f.Protocol != uint8(lb.UDP) && f.Seen&established != 0 && !closed(f.Seen) && !mayBeClosed(f) {
-		kept = keptSilent
+	if f.Protocol == uint8(lb.UDP) || closedByBoth(f.Seen) || mayBeClosed(f) {
+		kept = keptEnded
 	}
 	return e.idle(f) > uint64(e.limit(f)+kept)*uint64(e.perSecond)
 }

@@ -41,10 +41,10 @@ func compile(arguments ...string) []string {
 	return append([]string{"go", "list", "-export", "-deps", "-p=" + compilers, "-f", nothing}, arguments...)
 }
 
-// Each of as many compilers as there are processors has one: threads that wait for each other and a collector that is in no hurry to use
-// memory are a fifth of their time.
+// As many compilers run at once as there are processors, and each has one thread and a collector that may use memory: threads that wait for each
+// other, and a collector that starts early, take a fifth of a compiler's time.
 var (
-	compilers = strconv.Itoa(runtime.NumCPU())
+	compilers = strconv.Itoa(runtime.GOMAXPROCS(0))
 	alone     = []string{"GOMAXPROCS=1", "GOGC=200"}
 )
 

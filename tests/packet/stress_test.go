@@ -12,6 +12,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -95,7 +96,7 @@ func TestProcessorsAndTheAgentsSweepNeverTranslateWrongly(t *testing.T) {
 	}
 }
 
-// sweepUntil makes one entry after the other old and has the agent free it, until what it is given ends. It tells how many were freed.
+// sweepUntil makes one live entry after the other old and has the agent free it, until what it is given ends. It tells how many lost their tag so.
 func (r *rig) sweepUntil(ends func()) (freed int) {
 	r.Helper()
 	flows, err := r.objects.Flows.Memory()
@@ -103,37 +104,49 @@ func (r *rig) sweepUntil(ends func()) (freed int) {
 	tags, err := r.objects.FlowTags.Memory()
 	check(r, err)
 	over, swept := make(chan struct{}), make(chan error, 1)
+	entries := int64(flows.Size()) / int64(unsafe.Sizeof(bpf.NearlbFlow{}))
 	go func() {
-		const touchedAt = int64(unsafe.Offsetof(bpf.NearlbFlow{}.Touched))
-		entries := int64(flows.Size()) / int64(unsafe.Sizeof(bpf.NearlbFlow{}))
-		tag, old := make([]byte, 1), make([]byte, 4)
-		for place := int64(0); ; place = (place + 1) % entries {
+		var err error
+		for place := int64(0); err == nil; place = (place + 1) % entries {
 			select {
 			case <-over:
 				swept <- nil
 				return
 			default:
 			}
-			binary.NativeEndian.PutUint32(old, bpf.Jiffies()-600*bpf.JiffiesPerSecond())
-			if _, err := flows.WriteAt(old, place*int64(unsafe.Sizeof(bpf.NearlbFlow{}))+touchedAt); err != nil {
-				swept <- err
-				return
-			}
-			for r.tables.Sweep() {
-			}
-			if _, err := tags.ReadAt(tag, place); err != nil {
-				swept <- err
-				return
-			}
-			if tag[0] == 0 {
+			var gone bool
+			if gone, err = r.sweepOne(flows, tags, place); gone {
 				freed++
 			}
 		}
+		swept <- err
+	}()
+	defer func() {
+		close(over)
+		check(r, <-swept)
 	}()
 	ends()
-	close(over)
-	check(r, <-swept)
-	return freed
+	return // what the other goroutine has counted when it has ended
+}
+
+// sweepOne is whether an entry that was live has no tag after it was made old and the table was swept.
+func (r *rig) sweepOne(flows, tags *ebpf.Memory, place int64) (gone bool, err error) {
+	word, old, tag := make([]byte, 4), make([]byte, 4), make([]byte, 1)
+	at := place * int64(unsafe.Sizeof(bpf.NearlbFlow{}))
+	if _, err := flows.ReadAt(word, at+int64(unsafe.Offsetof(bpf.NearlbFlow{}.Word))); err != nil {
+		return false, err
+	}
+	live := binary.NativeEndian.Uint32(word)&uint32(bpf.NearlbFlowPhaseFLOW_PHASE_MASK) == uint32(bpf.NearlbFlowPhaseFLOW_LIVE)
+	if live {
+		binary.NativeEndian.PutUint32(old, bpf.Jiffies()-1000*bpf.JiffiesPerSecond())
+		if _, err := flows.WriteAt(old, at+int64(unsafe.Offsetof(bpf.NearlbFlow{}.Touched))); err != nil {
+			return false, err
+		}
+	}
+	for r.tables.Sweep() {
+	}
+	_, err = tags.ReadAt(tag, place)
+	return live && tag[0] == 0, err
 }
 
 // crowded runs samples on both processors.

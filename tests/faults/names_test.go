@@ -251,7 +251,7 @@ func followsTheTables(t *testing.T, flags ...string) (*cluster, *lab.Node) {
 		c.publish(fmt.Sprintf("web-%d.yaml", number), web(number, backend))
 		name := fmt.Sprintf("web-%d.default.svc.cluster.local.", number)
 		c.await(name, func() bool {
-			m, err := lookUp(pod, w, at, name, patience)
+			m, err := lookUp(pod, w, at, name, resolverTime)
 			return err == nil && len(m.Answer) == 1 && m.Answer[0].Header().Ttl == nodesTTL
 		})
 		if got, err := answer(pod, way{"tcp", false}, web(number).address(false)); err != nil || got != backend.Name {
@@ -259,7 +259,7 @@ func followsTheTables(t *testing.T, flags ...string) (*cluster, *lab.Node) {
 		}
 		c.must(c.Manifests.Remove(fmt.Sprintf("web-%d.yaml", number)))
 		c.await(name+" goes", func() bool {
-			m, err := lookUp(pod, w, at, name, patience)
+			m, err := lookUp(pod, w, at, name, resolverTime)
 			return err == nil && m.Rcode == wire.RcodeNameError
 		})
 	}

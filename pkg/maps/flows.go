@@ -42,12 +42,24 @@ func yieldFlow(a *array, place uint32, yield func(uint32, bpf.NearlbFlow) bool) 
 // line each instead of eight.
 func liveFlows(s *store) iter.Seq2[uint32, bpf.NearlbFlow] {
 	return func(yield func(uint32, bpf.NearlbFlow) bool) {
-		for set := range s.flows.size {
-			if s.isEmptySet(set) {
+		for place := range s.walk(new(uint32), s.flows.size) {
+			if !yieldFlow(s.flows, place, yield) {
+				return
+			}
+		}
+	}
+}
+
+// walk gives the places of the next sets of the flow table, so many at most, but of sets that have no entry, and leaves set at where to go on: the
+// table's size at its end.
+func (s *store) walk(set *uint32, sets uint32) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for end := min(s.flows.size, *set+sets); *set < end; *set++ {
+			if s.isEmptySet(*set) {
 				continue
 			}
 			for way := range flowWays {
-				if place := flowPlace(set, way); !yieldFlow(s.flows, place, yield) {
+				if !yield(flowPlace(*set, way)) {
 					return
 				}
 			}
@@ -78,6 +90,27 @@ func copyFlow(a *array, place uint32) (f bpf.NearlbFlow) {
 		words[i] = atomic.LoadUint32(flowWord(a, place, i))
 	}
 	return f
+}
+
+// judgedWords are those of an entry that are read of all connections.
+var judgedWords = [...]int{
+	int(unsafe.Offsetof(bpf.NearlbFlow{}.Touched) / 4), int(unsafe.Offsetof(bpf.NearlbFlow{}.Seen) / 4), int(unsafe.Offsetof(bpf.NearlbFlow{}.Backend) / 4),
+	int(unsafe.Offsetof(bpf.NearlbFlow{}.Protocol) / 4), int(unsafe.Offsetof(bpf.NearlbFlow{}.Service) / 4),
+}
+
+// readJudged reads those words of an entry that is live; none of one that is changing hands.
+func readJudged(a *array, place uint32) (flow bpf.NearlbFlow, ok bool) {
+	entry := a.words[int(place)*flowWords:][:flowWords]
+	word := atomic.LoadUint32(&entry[wordOfFlow])
+	if word&flowPhase != flowLive {
+		return flow, false
+	}
+	words := wordsOf(&flow)
+	words[wordOfFlow] = word
+	for _, i := range judgedWords {
+		words[i] = atomic.LoadUint32(&entry[i])
+	}
+	return flow, atomic.LoadUint32(&entry[wordOfFlow]) == word
 }
 
 // expiry judges entries' age as the programs do.

@@ -41,15 +41,10 @@ func (t *Tables) leaveHost() (more bool) {
 
 // some looks at the next sets of the table, and tells whether there are more.
 func (h *hostSearch) some(s *store, e expiry, sets uint32) (found, more bool) {
-	for end := min(s.flows.size, h.set+sets); h.set < end; h.set++ {
-		if s.isEmptySet(h.set) {
-			continue
-		}
-		for way := range flowWays {
-			f, ok := readFlow(s.flows, flowPlace(h.set, way))
-			if ok && f.Word&flowPhase == flowLive && ofHost(&f) && !e.expired(&f) {
-				return true, false
-			}
+	for place := range s.walk(&h.set, sets) {
+		f, ok := readFlow(s.flows, place)
+		if ok && f.Word&flowPhase == flowLive && ofHost(&f) && !e.expired(&f) {
+			return true, false
 		}
 	}
 	return false, h.set < s.flows.size

@@ -124,14 +124,9 @@ func (t *Tables) portsByLoad() iter.Seq[*port] {
 // recountSome looks at the next sets of the flow table. It returns true at the end of the table.
 func (t *Tables) recountSome(r *recount) bool {
 	s, expiry := t.store, newExpiry(t.store.clock)
-	for end := min(s.flows.size, r.set+t.piece.sets); r.set < end; r.set++ {
-		if s.isEmptySet(r.set) {
-			continue
-		}
-		for way := range flowWays {
-			if place := flowPlace(r.set, way); r.ports[atomic.LoadUint32(flowWord(s.flows, place, wordOfPort))] {
-				r.entry(s, place, expiry)
-			}
+	for place := range s.walk(&r.set, t.piece.sets) {
+		if r.ports[atomic.LoadUint32(flowWord(s.flows, place, wordOfPort))] {
+			r.entry(s, place, expiry)
 		}
 	}
 	return r.set == s.flows.size

@@ -43,28 +43,7 @@ func (f *flowMeter) look(s *store, m *Meter) {
 	f.counts, f.past = true, expiry.now
 }
 
-// judgedWords are those of an entry that are read of all connections.
-var judgedWords = [...]int{
-	int(unsafe.Offsetof(bpf.NearlbFlow{}.Touched) / 4), int(unsafe.Offsetof(bpf.NearlbFlow{}.Seen) / 4), int(unsafe.Offsetof(bpf.NearlbFlow{}.Backend) / 4),
-	int(unsafe.Offsetof(bpf.NearlbFlow{}.Protocol) / 4), int(unsafe.Offsetof(bpf.NearlbFlow{}.Service) / 4),
-}
-
 const wordOfClient = int(unsafe.Offsetof(bpf.NearlbFlow{}.Client) / 4)
-
-// readJudged reads those words of an entry that is live; none of one that is changing hands.
-func readJudged(a *array, place uint32) (flow bpf.NearlbFlow, ok bool) {
-	entry := a.words[int(place)*flowWords:][:flowWords]
-	word := atomic.LoadUint32(&entry[wordOfFlow])
-	if word&flowPhase != flowLive {
-		return flow, false
-	}
-	words := wordsOf(&flow)
-	words[wordOfFlow] = word
-	for _, i := range judgedWords {
-		words[i] = atomic.LoadUint32(&entry[i])
-	}
-	return flow, atomic.LoadUint32(&entry[wordOfFlow]) == word
-}
 
 func (f *flowMeter) count(m *Meter, place uint32, flow *bpf.NearlbFlow, expiry *expiry) {
 	fresh, refused, unanswered := f.since(place, flow, expiry)

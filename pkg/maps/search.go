@@ -87,12 +87,10 @@ func (t *Tables) due(now time.Time) *search {
 // that is being written now names nothing that was removed: its writer took the backend from a record in force.
 func (t *Tables) searchFlows(s *search) bool {
 	expiry := newExpiry(t.store.clock)
-	for end := min(t.store.flows.size, s.set+t.piece.sets); s.set < end; s.set++ {
-		for way := range flowWays {
-			f, ok := readFlow(t.store.flows, flowPlace(s.set, way))
-			if ok && !expiry.surely(&f) {
-				s.note(t.store, &f)
-			}
+	for place := range t.store.walk(&s.set, t.piece.sets) {
+		f, ok := readFlow(t.store.flows, place)
+		if ok && !expiry.surely(&f) {
+			s.note(t.store, &f)
 		}
 	}
 	return s.set == t.store.flows.size

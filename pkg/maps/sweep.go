@@ -11,7 +11,7 @@ import (
 
 // Sweep frees the entries of connections that were over long ago, a piece of the flow table in each call. It returns true as long as the walk
 // goes on. The programs overwrite what has expired, but its tag stays until they do: a table that nobody sweeps looks full once it has turned
-// over, and a new flow reads five lines of it in place of two.
+// over, and each new flow reads its four homes to find one that has expired.
 func (t *Tables) Sweep() (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -19,9 +19,12 @@ func (t *Tables) Sweep() (more bool) {
 		return false
 	}
 	s, expiry := t.store, newExpiry(t.store.clock)
-	for end := min(s.flows.size, t.swept+max(1, t.piece.sets/freesPerLook)); t.swept < end; t.swept++ {
-		if !s.isEmptySet(t.swept) {
-			s.sweepSet(t.swept, expiry)
+	for place := range s.walk(&t.swept, max(1, t.piece.sets/looksPerFree)) {
+		if s.tagOf(place) == 0 {
+			continue
+		}
+		if f, ok := readJudged(s.flows, place); ok && expiry.longOver(&f) {
+			s.freeFlow(place, f.Word)
 		}
 	}
 	if t.swept < s.flows.size {
@@ -31,20 +34,8 @@ func (t *Tables) Sweep() (more bool) {
 	return false
 }
 
-// freesPerLook is how many looks at an entry take as long as to free one: all of a piece may be free at its end.
-const freesPerLook = 4
-
-func (s *store) sweepSet(set uint32, e expiry) {
-	for way := range flowWays {
-		place := flowPlace(set, way)
-		if s.tagOf(place) == 0 {
-			continue
-		}
-		if f, ok := readJudged(s.flows, place); ok && e.longOver(&f) {
-			s.freeFlow(place, f.Word)
-		}
-	}
-}
+// looksPerFree is how many looks at an entry take as long as to free one: all of a piece may be free at its end.
+const looksPerFree = 4
 
 // How many seconds an entry is kept that has expired. What has failed, was reset, or is just silent is rare, and told from the table to who asks
 // what became of it (Failed, Meter), on each scrape: there are some within ten minutes. An entry that saw a reset keeps its connection's server, too,

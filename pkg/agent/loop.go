@@ -28,7 +28,7 @@ type publisher interface {
 	Configure(maps.Config) error
 	Apply(lb.Decision) (maps.Stats, error)
 	Remove(lb.ServiceName) (maps.Stats, error)
-	Hold(lb.ServiceName) maps.Stats
+	Hold(lb.Decision) maps.Stats
 	Published() []lb.ServiceName
 	Problems() []lb.Problem
 	Reclaim(now time.Time) int

@@ -264,23 +264,29 @@ func TestAServiceWhoseFrontendChangedHandsIsDecidedAgain(t *testing.T) {
 	})
 }
 
-// What is held by its name alone gives its frontends to a Service that exists, too.
+// What is held by its name alone gives its frontends to a Service that exists; one that is listed, and held as its endpoints are not,
+// exists.
 func TestAServiceHeldByNameGivesItsAddressAway(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		old := decide.Decide(input(1, 1), lb.Node{})
-		if _, err := b.tables.Tables.Apply(old); err != nil {
-			t.Fatal(err)
-		}
-		b.source.held = map[lb.ServiceName]bool{old.Service: true}
-		living := input(2, 1)
-		living.Service.ClusterIPs = input(1, 1).Service.ClusterIPs
-		b.source.put(living)
-		b.Synced()
-		b.settle()
-		if p := b.tables.Problems(); len(p) != 1 || p[0].Object != old.Service.Object() {
-			t.Errorf("problems %v, want the held Service's", p)
-		}
-	})
+	for listed, loser := range map[bool]lb.ServiceName{false: serviceName(1), true: serviceName(2)} {
+		inBubble(t, func(b *bench) {
+			old := decide.Decide(input(1, 1), lb.Node{})
+			if _, err := b.tables.Tables.Apply(old); err != nil {
+				t.Fatal(err)
+			}
+			b.source.held = map[lb.ServiceName]bool{old.Service: true}
+			if listed {
+				b.source.put(input(1, 0))
+			}
+			living := input(2, 1)
+			living.Service.ClusterIPs = input(1, 1).Service.ClusterIPs
+			b.source.put(living)
+			b.Synced()
+			b.settle()
+			if p := b.tables.Problems(); len(p) != 1 || p[0].Object != loser.Object() {
+				t.Errorf("listed %v: problems %v, want those of %v", listed, p, loser)
+			}
+		})
+	}
 }
 
 func TestAFailingServiceIsTriedAgainAndTheOthersGoOn(t *testing.T) {

@@ -48,7 +48,9 @@ func (l *loop) publish(name lb.ServiceName) error {
 		return err
 	}
 	l.metrics.Published(time.Since(began), outcome.stats)
-	l.programmed(name)
+	if !outcome.held {
+		l.programmed(name)
+	}
 	l.worked++
 	if result.caughtUp {
 		l.metrics.Synced(time.Now())
@@ -90,7 +92,7 @@ func (l *loop) say(name lb.ServiceName, r result, err error) {
 // the source holds it.
 func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	if l.source.Holds(name) {
-		return outcome{service: name, held: true, stats: l.tables.Hold(name)}, nil
+		return outcome{service: name, held: true, stats: l.tables.Hold(l.asks(name))}, nil
 	}
 	names := l.namesOf(name)
 	in, exists := l.source.Input(name)
@@ -121,6 +123,16 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	names.learn(&decision)
 	l.check(in, node, err == nil)
 	return outcome{service: name, exists: true, decision: decision, stats: stats, input: in, node: node}, err
+}
+
+// asks is what a Service whose objects are not all known asks for, where it is listed.
+func (l *loop) asks(name lb.ServiceName) lb.Decision {
+	in, exists := l.source.Input(name)
+	if !exists {
+		return lb.Decision{Service: name}
+	}
+	l.pending(name, in.Triggered)
+	return decide.Serve(in, l.node())
 }
 
 // check tells what the Service's health check node port answers now. Only a load balancer's Service with traffic policy Local has

@@ -18,7 +18,7 @@ type claim struct {
 	service *service
 	port    unique.Handle[lb.PortKey]
 	kind    uint8 // as in the records
-	held    bool  // the Service exists no more, as far as is known: any other is preferred
+	held    bool  // the Service exists no more, as far as is known, or asks for the key no more: any other is preferred
 }
 
 // value is the claim as pkg/precedence compares it, which says who has a key.
@@ -34,6 +34,7 @@ type wish struct {
 	port     lb.PortKey
 	kind     lb.Kind
 	frontend *lb.Frontend // nil: the address only
+	held     bool         // as of claim
 }
 
 func (w *wish) compare(o *wish) int {
@@ -52,9 +53,9 @@ func wishes(d *lb.Decision) []wish {
 	all := make([]wish, 0, 2*len(d.Frontends))
 	for i := range d.Frontends {
 		f := &d.Frontends[i]
-		all = append(all, wish{keyOf(f.Key), f.Port.Key(), f.Kind, f})
+		all = append(all, wish{keyOf(f.Key), f.Port.Key(), f.Kind, f, d.Held})
 		if precedence.TakesAddress(f) {
-			all = append(all, wish{addressKey(f.Key.Address.Addr()), f.Port.Key(), f.Kind, nil})
+			all = append(all, wish{addressKey(f.Key.Address.Addr()), f.Port.Key(), f.Kind, nil, d.Held})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b wish) int { return a.compare(&b) })
@@ -86,7 +87,7 @@ func newClaims() *claims {
 func (c *claims) owner(key frontendKey) *service { return c.owners[key].service }
 
 // set replaces the claims of a Service. It returns the Services that get a frontend by that, which are to be published again.
-func (c *claims) set(s *service, wanted []wish, held bool) (heirs []*service) {
+func (c *claims) set(s *service, wanted []wish) (heirs []*service) {
 	for _, key := range s.keys {
 		if !among(wanted, key) {
 			heirs = appendHeir(heirs, s, c.drop(key, s))
@@ -97,7 +98,7 @@ func (c *claims) set(s *service, wanted []wish, held bool) (heirs []*service) {
 		s.keys = make([]frontendKey, 0, len(wanted))
 	}
 	for _, w := range wanted {
-		heirs = appendHeir(heirs, s, c.put(w.key, claim{s, unique.Make(w.port), kindOf(w.kind), held}))
+		heirs = appendHeir(heirs, s, c.put(w.key, claim{s, unique.Make(w.port), kindOf(w.kind), w.held}))
 		s.keys = append(s.keys, w.key)
 	}
 	if len(wanted) == 0 {
@@ -119,7 +120,7 @@ func (c *claims) all(s *service) []wish {
 	all := make([]wish, 0, len(s.keys))
 	for _, key := range s.keys {
 		if own, found := c.of(key, s); found {
-			all = append(all, wish{key: key, port: own.port.Value(), kind: kindName(own.kind)})
+			all = append(all, wish{key: key, port: own.port.Value(), kind: kindName(own.kind), held: own.held})
 		}
 	}
 	slices.SortFunc(all, func(a, b wish) int { return compareKeys(a.key, b.key) })

@@ -42,7 +42,7 @@ func TestAHeldServiceGivesItsAddressToALivingOne(t *testing.T) {
 				}
 				if known == "restored" {
 					b = newBench(t, s)
-					hold = func() { b.applyAgain(b.Hold(old.Service)) }
+					hold = func() { b.applyAgain(b.Hold(lb.Decision{Service: old.Service})) }
 				}
 				if first == "held" {
 					hold()
@@ -64,6 +64,43 @@ func TestAHeldServiceGivesItsAddressToALivingOne(t *testing.T) {
 	}
 }
 
+// A Service that is listed and held for lack of endpoints exists: it has what it asks for before one that comes second, whoever is
+// first. Of what it had and asks for no more another may have need.
+func TestAServiceHeldWithoutEndpointsKeepsItsAddress(t *testing.T) {
+	const address, other = "10.96.0.77:80", "10.96.0.78:80"
+	key := keyOf(lb.FrontendKey{Address: netip.MustParseAddrPort(address), Protocol: lb.TCP})
+	for listed, keeps := range map[string]bool{address: true, other: false} {
+		for _, first := range []string{"held", "living"} {
+			t.Run(listed+", "+first+" first", func(t *testing.T) {
+				s := memoryStore(tinySizes())
+				b := newBench(t, s)
+				old, living := at(1, address), at(2, address)
+				b.apply(t, old)
+				b = newBench(t, s)
+				hold := func() {
+					now := made(1)
+					now.Frontends[0].Key.Address = netip.MustParseAddrPort(listed)
+					b.applyAgain(b.Hold(now))
+				}
+				if first == "held" {
+					hold()
+				}
+				b.apply(t, living)
+				if first == "living" {
+					hold()
+				}
+				has := living
+				if keeps {
+					has = old
+				}
+				if got, want := look(s, key), answers(map[lb.ServiceName]lb.Decision{has.Service: has})[key]; got != want {
+					t.Errorf("%s answers %q, want %q", address, got, want)
+				}
+			})
+		}
+	}
+}
+
 // A held Service alone keeps what it has.
 func TestAHeldServiceKeepsWhatNobodyElseAsksFor(t *testing.T) {
 	b := newTables(t, tinySizes())
@@ -74,7 +111,7 @@ func TestAHeldServiceKeepsWhatNobodyElseAsksFor(t *testing.T) {
 	if stats := b.apply(t, d); stats.Total() > 0 {
 		t.Errorf("wrote %+v", stats)
 	}
-	if stats := b.Hold(d.Service); stats.Total() > 0 || text(t, b.Tables) != before {
+	if stats := b.Hold(d); stats.Total() > 0 || text(t, b.Tables) != before {
 		t.Errorf("wrote %+v", stats)
 	}
 }

@@ -41,14 +41,18 @@ func (t *Tables) Remove(name lb.ServiceName) (Stats, error) {
 	return stats, err
 }
 
-// Hold says that a Service is held (lb.Input.Held): it stays as it is, but loses those of its frontends that a Service which exists
-// asks for. The next Apply ends that.
-func (t *Tables) Hold(name lb.ServiceName) Stats {
+// Hold says that a Service is held: it stays as it is until the next Apply. Its frontends that the decision, what it is listed as,
+// does not ask for, it loses to Services that do. A Service that is not listed asks for none.
+func (t *Tables) Hold(listed lb.Decision) Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all Stats
-	if s := t.services[name]; s != nil {
-		for _, heir := range t.claims.set(s, t.claims.all(s), true) {
+	if s := t.services[listed.Service]; s != nil {
+		has, asked := t.claims.all(s), wishes(&listed)
+		for i := range has {
+			has[i].held = !among(asked, has[i].key)
+		}
+		for _, heir := range t.claims.set(s, has) {
 			all.add(t.inherit(heir))
 		}
 	}
@@ -83,14 +87,17 @@ func (t *Tables) apply(d *lb.Decision) (Stats, error) {
 	wanted := wishes(d)
 	before := slices.DeleteFunc(t.claims.all(s), func(w wish) bool { return !among(wanted, w.key) }) // what one that does not fit goes on having
 	var all Stats
-	for _, heir := range t.claims.set(s, wanted, d.Held) {
+	for _, heir := range t.claims.set(s, wanted) {
 		all.add(t.inherit(heir))
 	}
 	stats, err := t.publish(s, d, wanted)
 	all.add(stats)
 	all.Problems = t.claims.problems(s)
 	if err != nil { // what it took over before that goes back
-		for _, heir := range t.claims.set(s, before, d.Held) {
+		for i := range before {
+			before[i].held = d.Held
+		}
+		for _, heir := range t.claims.set(s, before) {
 			if t.lacks(heir) {
 				all.add(t.inherit(heir))
 			}

@@ -15,7 +15,7 @@ import (
 
 // Claim is a Service's right to a frontend's address, port and protocol, or to an address alone.
 type Claim struct {
-	Held    bool // the Service exists no more, as far as is known: any other is preferred
+	Held    bool // the Service exists no more, as far as is known, or asks for this no more: any other is preferred
 	Kind    lb.Kind
 	Service lb.ServiceName
 	Port    lb.PortKey

@@ -102,8 +102,9 @@ type Manager struct {
 	tried   chan struct{} // see Tried
 
 	dueMu   sync.Mutex
-	due     change // what the news said since the last look
-	removed change // devices whose filters somebody took away: due in a moment
+	due     change                  // what the news said since the last look
+	removed change                  // devices whose filters somebody took away: due in a moment
+	given   map[ebpf.ProgramID]bool // programs that filters of ours were given
 
 	mu       sync.Mutex     // held by Sync
 	view     view           // as of the last look
@@ -149,6 +150,7 @@ func New(o Options) (*Manager, error) {
 		tried:    make(chan struct{}),
 		doors:    map[int]door{},
 		attached: map[key]*attachment{},
+		given:    map[ebpf.ProgramID]bool{},
 		failing:  map[key]string{},
 	}, nil
 }

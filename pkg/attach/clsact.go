@@ -24,6 +24,7 @@ func (m *Manager) ensureFilter(h *netlink.Handle, d device, hook hook, want ebpf
 	if err != nil {
 		return err
 	}
+	m.give(want)
 	if old != nil && ebpf.ProgramID(old.Id) == want && old.Name == hook.filterName() {
 		return nil
 	}
@@ -37,6 +38,13 @@ func (m *Manager) ensureFilter(h *netlink.Handle, d device, hook hook, want ebpf
 	}
 	m.log.Info("attached program", "device", d.name, "program", hook.program, "method", Clsact)
 	return nil
+}
+
+// give notes which program a filter of ours gets, before it does: the kernel's news of that is none.
+func (m *Manager) give(program ebpf.ProgramID) {
+	m.dueMu.Lock()
+	defer m.dueMu.Unlock()
+	m.given[program] = true
 }
 
 // filter is what we want of the kernel.

@@ -4,11 +4,14 @@ package attach
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -43,17 +46,63 @@ func (n *news) close() {
 	}
 }
 
-// read calls changed for what may matter, and removed for a device that filters were taken away from, until ctx ends.
-func (n *news) read(ctx context.Context, changed func(change), removed func(ifindex int)) error {
+// read calls changed for what may matter, and filters for filters that were taken away from a device or written in the place of ours, until ctx
+// ends.
+func (n *news) read(ctx context.Context, changed func(change), filters func(filterNews)) error {
 	return receive(ctx, n.socket, changed, func(message syscall.NetlinkMessage) {
-		if kind := message.Header.Type; kind == unix.RTM_DELQDISC || kind == unix.RTM_DELTFILTER {
+		switch kind := message.Header.Type; kind {
+		case unix.RTM_DELQDISC, unix.RTM_DELTFILTER:
 			if ofClsact(message.Data) {
-				removed(int(nl.DeserializeTcMsg(message.Data).Ifindex))
+				filters(filterNews{ifindex: int(nl.DeserializeTcMsg(message.Data).Ifindex)})
 			}
-		} else if c, matters := changeOf(kind, message.Data); matters {
-			changed(c)
+		case unix.RTM_NEWTFILTER:
+			if f, ours := writtenFilter(message.Data); ours {
+				filters(f)
+			}
+		default:
+			if c, matters := changeOf(kind, message.Data); matters {
+				changed(c)
+			}
 		}
 	})
+}
+
+// filterNews says that filters of a device are gone, or that somebody, perhaps we, wrote one in the place of ours.
+type filterNews struct {
+	ifindex int
+	runs    ebpf.ProgramID // 0: it is gone, or the kernel does not say
+}
+
+// writtenFilter is what struct tcmsg and what follows it say of a filter; false if it is in no place of ours.
+func writtenFilter(data []byte) (f filterNews, ours bool) {
+	if !ofClsact(data) {
+		return f, false
+	}
+	m := nl.DeserializeTcMsg(data)
+	if m.Handle != filterHandle || !slices.ContainsFunc(places(), func(h hook) bool {
+		return m.Parent == h.parent && uint16(m.Info>>16) == h.priority
+	}) {
+		return f, false
+	}
+	f.ifindex = int(m.Ifindex)
+	attributes, _ := nl.ParseRouteAttr(data[nl.SizeofTcMsg:])
+	for _, a := range attributes {
+		if a.Attr.Type == nl.TCA_OPTIONS {
+			f.runs = programOf(a.Value)
+		}
+	}
+	return f, true
+}
+
+// programOf is the program that a filter's options name; 0: none.
+func programOf(options []byte) ebpf.ProgramID {
+	attributes, _ := nl.ParseRouteAttr(options)
+	for _, a := range attributes {
+		if a.Attr.Type == nl.TCA_BPF_ID && len(a.Value) >= 4 {
+			return ebpf.ProgramID(binary.NativeEndian.Uint32(a.Value))
+		}
+	}
+	return 0
 }
 
 // readDrivers calls changed for each device whose driver can do something else at XDP than before, until ctx ends.
@@ -92,8 +141,7 @@ func receive(ctx context.Context, socket *nl.NetlinkSocket, changed func(change)
 }
 
 // changeOf is what is to be read again after a message. It leaves out routes other than default ones, as a routing daemon may change
-// thousands of them, link-local addresses, which every device of a pod gets, and what comes at TC, our own
-// filters among it.
+// thousands of them, link-local addresses, which every device of a pod gets, and what comes at TC.
 func changeOf(kind uint16, data []byte) (c change, matters bool) {
 	switch kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -108,7 +156,7 @@ func changeOf(kind uint16, data []byte) (c change, matters bool) {
 		return change{addresses: true, routes: true}, !isLinkLocal(data)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return change{routes: true}, len(data) >= unix.SizeofRtMsg && nl.DeserializeRtMsg(data).Dst_len == 0
-	case unix.RTM_NEWQDISC, unix.RTM_NEWTFILTER, unix.RTM_NEWCHAIN, unix.RTM_DELCHAIN,
+	case unix.RTM_NEWQDISC, unix.RTM_NEWCHAIN, unix.RTM_DELCHAIN,
 		unix.RTM_NEWTCLASS, unix.RTM_DELTCLASS, unix.RTM_NEWACTION, unix.RTM_DELACTION:
 		return c, false
 	}

@@ -15,12 +15,12 @@ const (
 	settle       = 10 * time.Millisecond  // between two Syncs: a new pod's device makes several events at once
 	retryFirst   = 200 * time.Millisecond // after a failed Sync, doubled up to
 	retryLongest = 30 * time.Second
-	recheck      = 5 * time.Minute        // between two looks at everything: they find what somebody else detached and the kernel tells nobody of
-	putBack      = 300 * time.Millisecond // after somebody took filters away: who makes a qdisc anew is done by then, and two who fight are slow
+	recheck      = 5 * time.Minute        // between two looks at everything: they find what neither the kernel's news nor a glance tells of
+	putBack      = 300 * time.Millisecond // after somebody took filters away, or overwrote them: who makes a qdisc anew is done by then, and two who fight are slow
 )
 
 // Run keeps Sync's promise until ctx ends, which is no error: it listens to the kernel's news of devices, addresses, default
-// routes and filters that go, looks at what they are about, and tries again with back-off what failed. What is attached stays.
+// routes and filters that go or are overwritten, glances at the links, looks at what these are about, and tries again with back-off what failed. What is attached stays.
 func (m *Manager) Run(ctx context.Context) error {
 	runtime.LockOSThread() // the namespace is the thread's
 	defer runtime.UnlockOSThread()
@@ -34,7 +34,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		}
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return news.read(ctx, m.note, m.filtersRemoved) })
+	group.Go(func() error { return news.read(ctx, m.note, m.filterChanged) })
 	group.Go(func() error { return news.readDrivers(ctx, m.note) })
 	group.Go(func() error { <-ctx.Done(); news.close(); return nil })
 	m.follow(ctx)
@@ -58,10 +58,14 @@ func (m *Manager) noted() change {
 	return c
 }
 
-// filtersRemoved has a device's filters looked at in a moment, with those of others from which some are taken away until then.
-func (m *Manager) filtersRemoved(ifindex int) {
+// filterChanged has a device's filters looked at in a moment, with those of others of which some change until then, unless the news is of what
+// the Manager itself wrote.
+func (m *Manager) filterChanged(f filterNews) {
 	m.dueMu.Lock()
 	defer m.dueMu.Unlock()
+	if m.given[f.runs] {
+		return
+	}
 	if m.removed.devices == nil {
 		time.AfterFunc(putBack, func() {
 			m.dueMu.Lock()
@@ -71,7 +75,7 @@ func (m *Manager) filtersRemoved(ifindex int) {
 			m.note(removed)
 		})
 	}
-	m.removed.device(ifindex)
+	m.removed.device(f.ifindex)
 }
 
 // follow looks at everything at once, after a failure, and again every recheck; after every piece of news at what changed.
@@ -91,21 +95,22 @@ func (m *Manager) follow(ctx context.Context) {
 		} else {
 			retry = retryFirst
 		}
-		if !wait(ctx, settle, nil) || !wait(ctx, next, m.changed) {
+		if _, ok := wait(ctx, settle, nil); !ok || !idle(ctx, next, m.changed, m.links(), m.glance) {
 			return
 		}
 	}
 }
 
-// wait returns after d, or when something comes in; false when ctx ended.
-func wait(ctx context.Context, d time.Duration, in <-chan struct{}) bool {
+// wait returns after d, or when something comes in, which is what woken says; not ok when ctx ended.
+func wait(ctx context.Context, d time.Duration, in <-chan struct{}) (woken, ok bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
+		return false, false
 	case <-timer.C:
+		return false, true
 	case <-in:
+		return true, true
 	}
-	return true
 }

@@ -131,28 +131,12 @@ func TestFiltersThatSomebodyTookAwayComeBackByTheKernelsNews(t *testing.T) {
 		index := n.link("pod1").Attrs().Index
 		back := func(what string) {
 			n.Helper()
-			limit := time.After(recheck / 5)
-			for { // the rows stay as they are: ask the kernel
-				missing := 0
-				for _, hook := range places() {
+			n.back(pod, synced, what, func() bool {
+				return !slices.ContainsFunc(places(), func(hook hook) bool {
 					filter, err := findFilter(h, index, hook)
-					if err != nil || filter == nil {
-						missing++
-					}
-				}
-				if missing == 0 {
-					break
-				}
-				select {
-				case <-synced:
-				case <-limit:
-					n.Fatalf("%s: %d filters did not come back", what, missing)
-				}
-			}
-			before := n.counted()
-			if sent := n.sendFrom(pod, 5); sent == 0 || n.settled(before+sent) != before+sent {
-				n.Errorf("%s: the programs do not see packets", what)
-			}
+					return err != nil || filter == nil
+				})
+			})
 		}
 		n.must(h.QdiscDel(clsact(index)))
 		back("the qdisc was removed")
@@ -203,7 +187,7 @@ func TestLostNewsIsNews(t *testing.T) {
 		told := make(chan struct{}, 1000)
 		ended := make(chan error, 1)
 		n.address("lo", "10.1.2.1/32")
-		go func() { ended <- news.read(ctx, func(change) { told <- struct{}{} }, func(int) {}) }()
+		go func() { ended <- news.read(ctx, func(change) { told <- struct{}{} }, func(filterNews) {}) }()
 		<-told
 		cancel()
 		news.close()

@@ -93,7 +93,7 @@ func (s *SocketHooks) Run(ctx context.Context) error {
 		} else {
 			retry = retryFirst
 		}
-		if !wait(ctx, next, nil) {
+		if !idle(ctx, next, nil, len(socketHooks()), s.broken) {
 			break
 		}
 	}

@@ -126,6 +126,7 @@ func (s *SocketHooks) ensure(h socketHook, where place) (DeviceRow, error) {
 		err = s.pinAgain(h)
 	}
 	if err == nil {
+		s.links[h.name].runs = want
 		row.Method, row.ID, row.Tag, row.Link = CgroupLink, uint32(want), program.Tag, uint32(s.links[h.name].id)
 	}
 	return row, err

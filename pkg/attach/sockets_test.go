@@ -3,6 +3,7 @@
 package attach
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"os"
@@ -165,15 +166,21 @@ func TestALinkOfSocketsThatLostItsFileIsPinnedAgain(t *testing.T) {
 
 func TestALinkOfSocketsThatSomebodyDetachedIsMadeAgain(t *testing.T) {
 	inGroup(t, func(g *group) {
-		s := g.sockets(nil)
-		g.must(s.Sync())
+		synced := make(chan struct{}, 100)
+		s := g.sockets(func(o *SocketOptions) { o.Synced = func() { synced <- struct{}{} } })
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error)
+		go func() { ended <- s.Run(ctx) }()
+		<-synced
 		l, err := link.LoadPinnedLink(filepath.Join(g.linkDir, "cgroup_connect4"), nil)
 		g.must(err)
 		g.must(errors.Join(l.Detach(), l.Close()))
 		if got := len(g.rows()); got != 7 {
 			t.Errorf("%d programs are listed, want 7", got)
 		}
-		g.must(s.Sync())
+		<-synced
+		cancel()
+		g.must(<-ended)
 		if diff := cmp.Diff(all(g.dir), hooks(g.rows())); diff != "" {
 			t.Error(diff)
 		}

@@ -18,7 +18,8 @@ import (
 type attachment struct {
 	link link.Link
 	id   link.ID
-	pin  string // "": not pinned
+	pin  string         // "": not pinned
+	runs ebpf.ProgramID // what it was given last; 0: not known
 }
 
 func (a *attachment) close() error { return a.link.Close() }
@@ -50,7 +51,7 @@ func (m *Manager) ensureTCX(d device, hook hook, want ebpf.ProgramID, row *Devic
 		return err
 	}
 	if a != nil && !attachedAt(neighbours, a.id) {
-		m.log.Info("drop link of a device that is gone", "device", d.name, "program", hook.program)
+		m.log.Info("drop link that its device has no more", "device", d.name, "program", hook.program)
 		if err := m.dropLink(k); err != nil {
 			return err
 		}
@@ -64,6 +65,7 @@ func (m *Manager) ensureTCX(d device, hook hook, want ebpf.ProgramID, row *Devic
 	if err != nil {
 		return err
 	}
+	a.runs = want
 	row.Link, row.Others = uint32(a.id), before(neighbours, a.id, hook)
 	return nil
 }

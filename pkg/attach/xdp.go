@@ -97,7 +97,7 @@ func (m *Manager) syncXDP(h *netlink.Handle, doors []door) []DeviceRow {
 		row := DeviceRow{Device: d.name, Ifindex: d.ifindex, Kind: kindNetwork, Program: bpf.ProgramXDP, Hook: atXDP, Others: []uint32{}}
 		told := bpf.XDPDevice{Ifindex: uint32(d.ifindex)}
 		if err := m.ensureXDP(h, d.device, &row, &told); err == nil {
-			told.Opens = m.options.XDP.Mode.Opens() && !m.fails(d)
+			told.Opens = m.options.XDP.Mode.Opens() && !m.fails(d.ifindex)
 		} else {
 			row.Note = fmt.Sprintf("left to TC: %v", err)
 			if m.leftToTC[d.ifindex] != row.Note {
@@ -131,9 +131,9 @@ func (m *Manager) readSenders(devices []bpf.XDPDevice) {
 }
 
 // fails tells whether a program at TC is not on a device as it should be.
-func (m *Manager) fails(d door) bool {
+func (m *Manager) fails(ifindex int) bool {
 	for k := range m.failing {
-		if k.ifindex == d.ifindex {
+		if k.ifindex == ifindex {
 			return true
 		}
 	}
@@ -229,6 +229,7 @@ func (m *Manager) ensureXDP(h *netlink.Handle, d device, row *DeviceRow, told *b
 	}
 	told.Takes, told.Redirects = true, m.options.XDP.Mode.InDriver() && isVeth(l)
 	id, _ := info.ID()
+	a.runs = id
 	row.Method, row.ID, row.Tag, row.Link = methodAtXDP(m.options.XDP.Mode.attached()), uint32(id), info.Tag, uint32(a.id)
 	return nil
 }

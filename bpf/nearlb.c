@@ -13,6 +13,7 @@
 #include "lib/fast.h"
 #include "lib/host.h"
 #include "lib/icmp.h"
+#include "lib/onward.h"
 #include "lib/opened.h"
 #include "lib/retry.h"
 #include "lib/shortcut.h"
@@ -104,6 +105,27 @@ int from_net(struct __sk_buff *skb)
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OPENED);
 	else
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_FAST);
+	return finish(skb, HOOK_FROM_NET, VERDICT_DROP_NO_PROGRAM);
+}
+
+SEC("tc")
+int onward(struct __sk_buff *skb)
+{
+	struct route route = { .packet.hook = HOOK_FROM_NET };
+	bool back = handed(skb)->onward.back;
+	__u32 length = skb->len;
+	struct step step = onward_take(skb, &route);
+
+	if (step.next == NEXT_ROUTE)
+		return finish_routed(skb, HOOK_FROM_NET, step.verdict, length, &route);
+	if (step.next == NEXT_TUNNEL) {
+		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_OUT);
+	} else if (back) {
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_REPLY);
+	} else {
+		tail_begin(skb);
+		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_SLOW);
+	}
 	return finish(skb, HOOK_FROM_NET, VERDICT_DROP_NO_PROGRAM);
 }
 

@@ -10,6 +10,7 @@
 #include "packet.h"
 #include "rewrite.h"
 #include "settings.h"
+#include "work.h"
 
 /* A flow whose packets keep their source port and leave by the usual way. */
 static __always_inline bool flow_is_plain(const struct flow *flow)
@@ -76,14 +77,30 @@ static __always_inline enum verdict fast_forward_flow(struct __sk_buff *skb, con
 	return VERDICT_TRANSLATE_ESTABLISHED;
 }
 
+/* Hands a packet of a connection through SNAT or the tunnel, with the entry that it has, to the program for those that only go on. Returns
+ * where there is none, and for devices without a link header. */
+static __always_inline void fast_onward(struct __sk_buff *skb, const struct packet *packet, __u32 number, __u32 word,
+					bool back)
+{
+	if (packet->hook != HOOK_FROM_NET || !link_header || !route_lookup)
+		return;
+	handed(skb)->onward.at = number;
+	handed(skb)->onward.word = word;
+	handed(skb)->onward.back = back;
+	bpf_tail_call(skb, &programs, PROGRAM_ONWARD);
+}
+
 static __always_inline enum verdict fast_forward_match(struct __sk_buff *skb, const struct packet *packet,
-						       const struct headers *headers, struct flow *flow, __u32 word)
+						       const struct headers *headers, struct flow *flow, __u32 number,
+						       __u32 word)
 {
 	if (flow_is_plain(flow))
 		return fast_forward_flow(skb, packet, headers, flow, word);
 	if (flow->flags == FLOW_DIRECT && flow->twin_port == flow->key_port &&
 	    flow_use(flow, word, seen_from_client(packet, flow->seen)))
 		return VERDICT_PASS_DIRECT;
+	if (flow->flags & (FLOW_SNAT | FLOW_CARRY))
+		fast_onward(skb, packet, number, word, false);
 	return VERDICT_CONTINUE;
 }
 
@@ -144,16 +161,6 @@ static __always_inline struct flow *fast_find(struct flow_query *query, const st
 	return fast_find_number(query, ends, settings, kind, &number);
 }
 
-/* From the network: a flow of SNAT has the port that the packet goes to. */
-static __always_inline bool fast_snat_reply(struct flow_query *query, const struct settings *settings,
-					    const struct packet *packet)
-{
-	struct flow_ends ends;
-
-	flow_ends_reply(&ends, packet);
-	return fast_find(query, &ends, settings, QUERY_SNAT_REPLY);
-}
-
 /* From a pod packets to the node are looked at only if they may be answers to such connections. */
 static __always_inline bool fast_may_be_reply(const struct settings *settings, const struct packet *packet)
 {
@@ -161,16 +168,19 @@ static __always_inline bool fast_may_be_reply(const struct settings *settings, c
 }
 
 /* Of what may be a reply to SNAT: it is one, or the program for these has to look at it for the sake of the host's own connections. */
-static __always_inline bool fast_is_reply(struct flow_query *query, const struct settings *settings,
-					  const struct packet *packet)
+static __always_inline bool fast_is_reply(struct __sk_buff *skb, struct flow_query *query,
+					  const struct settings *settings, const struct packet *packet)
 {
 	struct flow_ends ends;
+	__u32 number;
 
-	if (fast_snat_reply(query, settings, packet))
+	flow_ends_reply(&ends, packet);
+	if (fast_find_number(query, &ends, settings, QUERY_SNAT_REPLY, &number)) {
+		fast_onward(skb, packet, number, query->word, true);
 		return true;
+	}
 	if (!host_there(settings) || packet->protocol != IPPROTO_TCP)
 		return false;
-	flow_ends_reply(&ends, packet);
 	return answers_syn(packet) || fast_find(query, &ends, settings, QUERY_LEFT);
 }
 
@@ -182,13 +192,13 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 	struct flow_query query = {};
 	struct flow_ends ends;
 	struct flow *flow;
-	__u32 known;
+	__u32 known, number;
 	bool opens, reply;
 
 	if (!settings || settings_slow(settings) || trace_on)
 		return VERDICT_CONTINUE;
 	reply = fast_may_be_reply(settings, packet);
-	if (reply && fast_is_reply(&query, settings, packet))
+	if (reply && fast_is_reply(skb, &query, settings, packet))
 		return VERDICT_TRANSLATE_REPLY;
 	known = known_destination(&packet->destination, packet->destination_port, settings->seed);
 	if (!known)
@@ -197,10 +207,10 @@ static __always_inline enum verdict fast_forward(struct __sk_buff *skb, const st
 	if (opens && (known & KNOWN_FRONTEND || direct_may_clash(settings, packet)))
 		return VERDICT_CONTINUE;
 	flow_ends_forward(&ends, packet);
-	flow = fast_find(&query, &ends, settings, QUERY_FORWARD);
+	flow = fast_find_number(&query, &ends, settings, QUERY_FORWARD, &number);
 	if (!flow)
 		return fast_without_flow(settings, packet, known);
-	return opens ? VERDICT_CONTINUE : fast_forward_match(skb, packet, headers, flow, query.word);
+	return opens ? VERDICT_CONTINUE : fast_forward_match(skb, packet, headers, flow, number, query.word);
 }
 
 static __always_inline enum verdict fast_reply_flow(struct __sk_buff *skb, const struct packet *packet,

@@ -761,6 +761,17 @@ __noinline int flow_twin_round(struct flow_cursor *cursor, const struct flow *of
 	return FLOW_NEXT_ROUND;
 }
 
+/* Number of the other entry where it would best be, as most are; below 0: it is not there. A function of its own so that the verifier goes
+ * through it once. */
+__noinline int flow_twin_home(const struct flow *of, __u64 hash)
+{
+	for (__u32 i = 0; i < FLOW_HOMES; i++) {
+		if (flow_is_twin(of, flow_home(hash) ^ i))
+			return flow_home(hash) ^ i;
+	}
+	return -1;
+}
+
 /* Number of the other entry, below 0: there is none. A function of its own for the sake of the stack. */
 __noinline int flow_twin_find(const struct flow *of, __u64 hash, __u32 blocks)
 {
@@ -780,11 +791,15 @@ __noinline int flow_twin_find(const struct flow *of, __u64 hash, __u32 blocks)
 static __always_inline int flow_twin_at(const struct settings *settings, const struct flow *of)
 {
 	const struct address *address = of->flags & FLOW_ALIAS ? &of->client : flow_alias_address(settings, of);
+	__u64 hash;
 	int at;
 
 	if (!flow_has_twin(of))
 		return -1;
-	at = flow_twin_find(of, flow_hash(address, of->twin_port, of->protocol, settings->seed), FLOW_BLOCKS_OWN);
+	hash = flow_hash(address, of->twin_port, of->protocol, settings->seed);
+	at = flow_twin_home(of, hash);
+	if (at < 0)
+		at = flow_twin_find(of, hash, FLOW_BLOCKS_OWN);
 	if (at < 0 && of->flags & FLOW_ALIAS && flow_any_spilled())
 		at = flow_twin_find(of,
 				    flow_pair_hash(&of->client, of->twin_port, &of->frontend, of->frontend_port,

@@ -33,6 +33,7 @@ int xdp_tunnel_in(struct xdp_md *ctx);
 int xdp_create(struct xdp_md *ctx);
 int host_out(struct __sk_buff *skb);
 int from_pod_reply(struct __sk_buff *skb);
+int onward(struct __sk_buff *skb);
 
 /* frontend -> number of the record in force */
 struct {
@@ -467,6 +468,7 @@ struct {
 		[PROGRAM_TUNNEL_OPENED] = (void *)&tunnel_opened,
 		[PROGRAM_HOST_OUT] = (void *)&host_out,
 		[PROGRAM_FROM_POD_REPLY] = (void *)&from_pod_reply,
+		[PROGRAM_ONWARD] = (void *)&onward,
 	},
 };
 

@@ -898,6 +898,7 @@ enum program {
 	PROGRAM_TUNNEL_OPENED,  /* goes on with such a packet */
 	PROGRAM_HOST_OUT,       /* a packet of a socket of the host whose SYN came again */
 	PROGRAM_FROM_POD_REPLY, /* the answer to it */
+	PROGRAM_ONWARD,         /* a packet of a known connection through SNAT or the tunnel, which only goes on */
 	PROGRAM_FORMER_REPLY, /* and for answers, as long as programs of those tables that leave the node may make one */
 	PROGRAM_FORMER_POD_REPLY,
 	PROGRAM_MAX,

@@ -92,6 +92,13 @@ struct handed_tunnel {
 };
 _Static_assert(sizeof(struct handed_tunnel) <= sizeof(((struct __sk_buff *)0)->cb), "fits skb->cb");
 
+/* To the program onward: the entry that the packet was found to have. */
+struct handed_onward {
+	__u32 at; /* its number */
+	__u32 word;
+	__u32 back; /* not 0: the packet is a reply to SNAT */
+};
+
 /* To the program resend. */
 struct handed_resend {
 	__u32 flow; /* kept_flow of the SYN */
@@ -108,6 +115,7 @@ struct handed {
 		struct handed_shortcut shortcut;
 		struct handed_tunnel tunnel;
 		struct handed_resend resend;
+		struct handed_onward onward;
 	};
 } __attribute__((preserve_static_offset));
 

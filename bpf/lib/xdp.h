@@ -6,6 +6,7 @@
 #pragma once
 
 #include "fast.h"
+#include "onward.h"
 #include "opened.h"
 #include "rewrite.h"
 #include "route.h"
@@ -70,13 +71,11 @@ static __always_inline bool xdp_way_confirms(const struct xdp_way *way, __u32 no
 
 /* A packet that goes on, and what is known of it. No pointers: it is handed to functions that the verifier knows apart. */
 struct xdp_step {
-	struct rewrite to;
-	__u32 at;   /* number of the flow's entry, and XDP_WAY_BACK: as in struct xdp_way */
-	__u32 word; /* of the entry */
-	__u32 backend;
+	struct onward on;
+	__u32 at;    /* number of the flow's entry, and XDP_WAY_BACK: as in struct xdp_way */
+	__u32 word;  /* of the entry */
 	__u32 epoch; /* of the device that the packet came by */
-	__u32 add;   /* what the packet adds to what the flow has seen: nothing that it has not */
-	__u32 node;  /* not 0: it goes to that node, in the tunnel, and `to` says nothing */
+	__u32 node;  /* not 0: it goes to that node, in the tunnel, and on.to says nothing */
 };
 
 /* Where it leaves for, for the routing tables. False: there is no way. */
@@ -85,9 +84,7 @@ static __always_inline bool xdp_describe(struct bpf_fib_lookup *fib, __u32 ifind
 {
 	if (step->node)
 		return tunnel_describe_to(fib, ifindex, step->node, packet->family);
-	fib_describe(fib, ifindex, packet, &step->to.source, &step->to.destination, 0);
-	fib->sport = step->to.source_port;
-	fib->dport = step->to.destination_port;
+	onward_describe(fib, ifindex, packet, &step->on.to, 0);
 	return true;
 }
 
@@ -176,20 +173,12 @@ static __always_inline const struct xdp_way *xdp_way_find(struct xdp_md *ctx, co
 	return xdp_way_ask(ctx, packet, step) ? way : NULL;
 }
 
-/* The flow has seen what the packet shows. */
-static __always_inline bool xdp_is_known(const struct flow *flow, __u32 add)
-{
-	__u32 seen = *(volatile const __u32 *)&flow->seen;
-
-	return seen_after(seen, add) == seen;
-}
-
 /* The second entry, if the packet teaches it nothing either. */
 static __always_inline struct flow *xdp_twin(const struct xdp_way *way, __u32 add)
 {
 	struct flow *twin = flow_entry(way->twin);
 
-	return twin && flow_word(twin) == way->twin_word && xdp_is_known(twin, add) ? twin : NULL;
+	return twin && flow_word(twin) == way->twin_word && flow_knows(twin, add) ? twin : NULL;
 }
 
 static __always_inline void xdp_rewrite(const struct packet *packet, const struct headers *headers,
@@ -227,53 +216,19 @@ static __always_inline int xdp_translate(const struct xdp_frame *frame, const st
 	way = xdp_way_find(frame->ctx, packet, step, now);
 	if (!way || packet->l4 - ETH_HLEN + packet->l4_length > way->mtu)
 		return XDP_PASS;
-	twin = xdp_twin(way, step->add);
+	twin = xdp_twin(way, step->on.add);
 	flow_barrier();
 	if (!twin || flow_word(flow) != step->word)
 		return XDP_PASS;
 	flow_touch(flow, now);
 	flow_touch(twin, now);
-	xdp_rewrite(packet, headers, &step->to);
+	xdp_rewrite(packet, headers, &step->on.to);
 	if (verdict == VERDICT_TRANSLATE_REPLY)
-		count_from_backend(step->backend, frame->length);
+		count_from_backend(step->on.backend, frame->length);
 	else
-		count_to_backend(step->backend, frame->length);
+		count_to_backend(step->on.backend, frame->length);
 	count_verdict(HOOK_XDP, verdict, frame->length);
 	return xdp_send(frame, frame->eth, way);
-}
-
-/* Of the slow path's: forward_judge and forward_target for a packet that opens nothing. */
-static __always_inline int xdp_forward(const struct xdp_frame *frame, const struct packet *packet,
-				       const struct headers *headers, const struct settings *settings,
-				       struct flow *flow, struct xdp_step *step)
-{
-	const struct backend *backend = flow_backend_stays(flow);
-
-	step->add = seen_from_client(packet, flow->seen);
-	if (flow->flags != FLOW_SNAT || flow_expired(flow, flow_now()) || !xdp_is_known(flow, step->add) || !backend ||
-	    (packet->protocol == IPPROTO_UDP && !backend_serves_always(backend)))
-		return XDP_PASS;
-	step->to.source = *snat_address(settings, flow);
-	step->to.source_port = flow->twin_port;
-	step->to.destination = backend->address;
-	step->to.destination_port = backend->port;
-	step->backend = flow->backend;
-	return xdp_translate(frame, packet, headers, flow, step, VERDICT_TRANSLATE_ESTABLISHED);
-}
-
-/* snat_reply, the same. */
-static __always_inline int xdp_reply(const struct xdp_frame *frame, const struct packet *packet,
-				     const struct headers *headers, struct flow *flow, struct xdp_step *step)
-{
-	step->add = seen_from_server(packet, flow->seen);
-	if (packet->tcp_flags & TCP_SYN || flow->flags & FLOW_ASKS || !xdp_is_known(flow, step->add))
-		return XDP_PASS;
-	step->to.source = flow->frontend;
-	step->to.source_port = flow->frontend_port;
-	step->to.destination = flow->client;
-	step->to.destination_port = flow->twin_port;
-	step->backend = flow->backend;
-	return xdp_translate(frame, packet, headers, flow, step, VERDICT_TRANSLATE_REPLY);
 }
 
 /* What becomes of a packet that opens a connection, with the id of the service port: why it is dropped, VERDICT_TRANSLATE_BALANCE, or
@@ -398,7 +353,9 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 		flow_ends_reply(&ends, packet);
 		flow = fast_find_number(&query, &ends, settings, QUERY_SNAT_REPLY, &step.at);
 		step.word = query.word;
-		return flow ? xdp_reply(frame, packet, headers, flow, &step) : XDP_PASS;
+		return flow && onward_reply(&step.on, packet, flow)
+			       ? xdp_translate(frame, packet, headers, flow, &step, VERDICT_TRANSLATE_REPLY)
+			       : XDP_PASS;
 	}
 	known = known_destination(&packet->destination, packet->destination_port, settings->seed);
 	if (!known && opened_may_be(packet)) {
@@ -425,7 +382,9 @@ static __always_inline int xdp_decide(const struct xdp_frame *frame, const struc
 		bpf_tail_call(frame->ctx, &xdp_programs, XDP_PROGRAM_TUNNEL_OUT);
 		return XDP_PASS; /* to some verifiers nothing is known of the frame any more */
 	}
-	return xdp_forward(frame, packet, headers, settings, flow, &step);
+	return onward_forward(&step.on, settings, packet, flow)
+		       ? xdp_translate(frame, packet, headers, flow, &step, VERDICT_TRANSLATE_ESTABLISHED)
+		       : XDP_PASS;
 }
 
 static __always_inline int xdp_from_net(struct xdp_md *ctx)

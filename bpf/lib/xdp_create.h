@@ -82,11 +82,11 @@ static __always_inline bool xdp_create_route(struct xdp_md *ctx, struct xdp_crea
 {
 	struct xdp_step *step = &creation->carriage.step;
 
-	step->backend = in->flow.backend;
-	step->to.source = *snat_address(settings, &in->flow);
-	step->to.source_port = in->flow.twin_port;
-	step->to.destination = in->to.destination;
-	step->to.destination_port = in->to.destination_port;
+	step->on.backend = in->flow.backend;
+	step->on.to.source = *snat_address(settings, &in->flow);
+	step->on.to.source_port = in->flow.twin_port;
+	step->on.to.destination = in->to.destination;
+	step->on.to.destination_port = in->to.destination_port;
 	return xdp_way_route(ctx, packet, step, &creation->way);
 }
 
@@ -216,8 +216,8 @@ __noinline int xdp_create_translate(struct xdp_md *ctx, const struct xdp_creatio
 
 	if (!creation || !xdp_begin(ctx, &frame) || !xdp_parse(&frame, frame.eth->h_proto, &packet, &headers))
 		return XDP_ABORTED;
-	xdp_rewrite(&packet, &headers, &creation->carriage.step.to);
-	count_to_backend(creation->carriage.step.backend, frame.length);
+	xdp_rewrite(&packet, &headers, &creation->carriage.step.on.to);
+	count_to_backend(creation->carriage.step.on.backend, frame.length);
 	count_verdict(HOOK_XDP, creation->handed.slow.verdict, frame.length);
 	return xdp_send(&frame, frame.eth, &creation->way);
 }

@@ -48,15 +48,6 @@ static __always_inline bool xdp_begin(struct xdp_md *ctx, struct xdp_frame *fram
 	return frame->device && frame->eth;
 }
 
-/* The flow takes the tunnel, by one entry, and the packet teaches it nothing. NULL: that is TC's to find out. */
-static __always_inline const struct backend *xdp_carried(const struct flow *flow, __u32 add)
-{
-	if (!(flow->flags & FLOW_CARRY) || flow->flags & ~(FLOW_CARRY | FLOW_DSR) || flow_has_twin(flow) ||
-	    flow_expired(flow, flow_now()) || !xdp_is_known(flow, add))
-		return NULL;
-	return flow_backend_stays(flow);
-}
-
 static __always_inline bool xdp_fits(const struct packet *packet, __u32 size, const struct xdp_way *way)
 {
 	return packet->l4 - ETH_HLEN + packet->l4_length + size <= way->mtu;
@@ -75,7 +66,7 @@ static __always_inline bool xdp_wrap_describe(struct xdp_carriage *carriage, con
 	if (!node || !tunnel || !tunnel->port)
 		return false;
 	carriage->step.node = number;
-	carriage->step.backend = flow->backend;
+	carriage->step.on.backend = flow->backend;
 	wrap->kind = wrap_kind(tail_kind(flow, packet), node);
 	wrap->family = tunnel_family(tunnel, node, packet->family);
 	wrap->cookie = tunnel->cookie;
@@ -101,8 +92,8 @@ static __always_inline const struct tunnel_node *xdp_wrap_flow(struct xdp_carria
 	if (!flow)
 		return NULL;
 	step->word = carriage->query.word;
-	step->add = seen_from_client(packet, flow->seen);
-	backend = packet->tcp_flags & TCP_SYN ? NULL : xdp_carried(flow, step->add);
+	step->on.add = seen_from_client(packet, flow->seen);
+	backend = packet->tcp_flags & TCP_SYN ? NULL : onward_carried(flow, step->on.add);
 	node = backend ? tunnel_node_get(backend->node) : NULL;
 	if (!node || (packet->protocol == IPPROTO_UDP && !(backend_serves_always(backend) && node->carries)))
 		return NULL;
@@ -128,7 +119,7 @@ static __always_inline int xdp_wrap_send(const struct xdp_frame *frame, const st
 					 enum verdict verdict)
 {
 	const struct wrap *wrap = &carriage->wrap;
-	__u32 backend = carriage->step.backend;
+	__u32 backend = carriage->step.on.backend;
 	struct ethhdr *eth;
 	struct span span;
 
@@ -201,13 +192,13 @@ static __always_inline struct flow *xdp_answered(struct xdp_carriage *carriage, 
 		return NULL;
 	step->at |= XDP_WAY_BACK;
 	step->word = carriage->query.word;
-	step->add = seen_from_server(packet, flow->seen);
-	step->backend = flow->backend;
-	step->to.source = packet->source;
-	step->to.source_port = packet->source_port;
-	step->to.destination = packet->destination;
-	step->to.destination_port = packet->destination_port;
-	backend = xdp_carried(flow, step->add);
+	step->on.add = seen_from_server(packet, flow->seen);
+	step->on.backend = flow->backend;
+	step->on.to.source = packet->source;
+	step->on.to.source_port = packet->source_port;
+	step->on.to.destination = packet->destination;
+	step->on.to.destination_port = packet->destination_port;
+	backend = onward_carried(flow, step->on.add);
 	return backend && backend->node == node ? flow : NULL;
 }
 
@@ -243,7 +234,7 @@ static __always_inline int xdp_answer(const struct xdp_frame *frame, __be16 prot
 	flow_touch(flow, now);
 	hops_take(&headers);
 	frame->eth->h_proto = protocol;
-	count_from_backend(carriage->step.backend, frame->length);
+	count_from_backend(carriage->step.on.backend, frame->length);
 	count_verdict(HOOK_XDP, VERDICT_TRANSLATE_REPLY, length);
 	return xdp_send(frame, frame->eth, way);
 }

@@ -29,7 +29,7 @@ func TestEveryPathIsMeasuredAndIsWhatItSays(t *testing.T) {
 	}
 	for hook, ways := range map[string][]string{
 		"from_pod": {"established", "new", "miss"}, "to_pod": {"established", "miss"},
-		"from_net": {"established", "new", "new_by_snat", "miss"}, "to_net": {"established", "miss"},
+		"from_net": {"established", "new", "established_by_snat", "new_by_snat", "miss"}, "to_net": {"established", "miss"},
 		"xdp": {"established", "carried", "new", "refused", "miss"}, "kernel_hash": {"established"}, "kernel_lru": {"new"},
 	} {
 		of := worlds()

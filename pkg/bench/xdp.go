@@ -30,15 +30,19 @@ const wayCarried = "carried"
 // xdpWays are the paths at XDP.
 var xdpWays = []string{"established", wayCarried, "new", "refused", "miss"}
 
-// bySNAT is the path at TC of what "new" is at XDP.
-func (w world) bySNAT() string { return "from_net/" + w.name + "/new_by_snat" }
+// snatWays are those of them that are measured at TC, too.
+var snatWays = []string{"established", "new"}
+
+// bySNAT is the path at TC of what a way of snatWays is at XDP.
+func (w world) bySNAT(way string) string { return "from_net/" + w.name + "/" + way + "_by_snat" }
 
 // tunnelPort is the UDP port of the tunnel.
 const tunnelPort = 6091
 
 func (p part) wantsXDP() bool {
 	return slices.ContainsFunc(worlds(), func(w world) bool {
-		return p.wants(w.bySNAT()) || slices.ContainsFunc(xdpWays, func(way string) bool { return p.wants("xdp/" + w.name + "/" + way) })
+		return slices.ContainsFunc(snatWays, func(way string) bool { return p.wants(w.bySNAT(way)) }) ||
+			slices.ContainsFunc(xdpWays, func(way string) bool { return p.wants("xdp/" + w.name + "/" + way) })
 	})
 }
 
@@ -284,7 +288,11 @@ func (b *bench) atXDP(w world, p part) ([]*course, error) {
 	add("new", 0, bpf.NearlbVerdictVERDICT_TRANSLATE_BALANCE, w.first(w.remote()), xdpCourse{counted: true, leaves: true})
 	add("refused", 0, bpf.NearlbVerdictVERDICT_DROP_NO_LOCAL_ENDPOINTS, w.first(w.refused()), xdpCourse{counted: true})
 	add("miss", 0, bpf.NearlbVerdictVERDICT_PASS_NOT_SERVICE, w.frame(w.stranger()), xdpCourse{})
-	t.add(course{name: w.bySNAT(), hook: bpf.NearlbHookHOOK_FROM_NET, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_BALANCE, fresh: true,
+	for _, n := range p.Flows {
+		t.add(course{name: w.bySNAT("established"), flows: n, hook: bpf.NearlbHookHOOK_FROM_NET, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_ESTABLISHED, maker: maker,
+			xdp: &xdpCourse{world: w, counted: true, leaves: true, tc: true}}, b.objects.FromNet, w.frame(w.remote()), true)
+	}
+	t.add(course{name: w.bySNAT("new"), hook: bpf.NearlbHookHOOK_FROM_NET, verdict: bpf.NearlbVerdictVERDICT_TRANSLATE_BALANCE, fresh: true,
 		xdp: &xdpCourse{world: w, counted: true, leaves: true, tc: true}}, b.objects.FromNet, w.first(w.remote()), true)
 	return t.all, t.err
 }

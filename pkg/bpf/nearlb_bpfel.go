@@ -514,9 +514,10 @@ const (
 	NearlbProgramPROGRAM_TUNNEL_OPENED    NearlbProgram = 24
 	NearlbProgramPROGRAM_HOST_OUT         NearlbProgram = 25
 	NearlbProgramPROGRAM_FROM_POD_REPLY   NearlbProgram = 26
-	NearlbProgramPROGRAM_FORMER_REPLY     NearlbProgram = 27
-	NearlbProgramPROGRAM_FORMER_POD_REPLY NearlbProgram = 28
-	NearlbProgramPROGRAM_MAX              NearlbProgram = 29
+	NearlbProgramPROGRAM_ONWARD           NearlbProgram = 27
+	NearlbProgramPROGRAM_FORMER_REPLY     NearlbProgram = 28
+	NearlbProgramPROGRAM_FORMER_POD_REPLY NearlbProgram = 29
+	NearlbProgramPROGRAM_MAX              NearlbProgram = 30
 )
 
 type NearlbReason uint32
@@ -978,6 +979,7 @@ const (
 	NearlbProgFromPodReply         = "from_pod_reply"
 	NearlbProgFromPodSlow          = "from_pod_slow"
 	NearlbProgHostOut              = "host_out"
+	NearlbProgOnward               = "onward"
 	NearlbProgReject               = "reject"
 	NearlbProgResend               = "resend"
 	NearlbProgRoute                = "route"
@@ -1127,6 +1129,7 @@ type NearlbProgramSpecs struct {
 	FromPodReply     *ebpf.ProgramSpec `ebpf:"from_pod_reply"`
 	FromPodSlow      *ebpf.ProgramSpec `ebpf:"from_pod_slow"`
 	HostOut          *ebpf.ProgramSpec `ebpf:"host_out"`
+	Onward           *ebpf.ProgramSpec `ebpf:"onward"`
 	Reject           *ebpf.ProgramSpec `ebpf:"reject"`
 	Resend           *ebpf.ProgramSpec `ebpf:"resend"`
 	Route            *ebpf.ProgramSpec `ebpf:"route"`
@@ -1501,6 +1504,7 @@ type NearlbPrograms struct {
 	FromPodReply     *ebpf.Program `ebpf:"from_pod_reply"`
 	FromPodSlow      *ebpf.Program `ebpf:"from_pod_slow"`
 	HostOut          *ebpf.Program `ebpf:"host_out"`
+	Onward           *ebpf.Program `ebpf:"onward"`
 	Reject           *ebpf.Program `ebpf:"reject"`
 	Resend           *ebpf.Program `ebpf:"resend"`
 	Route            *ebpf.Program `ebpf:"route"`
@@ -1548,6 +1552,7 @@ func (p *NearlbPrograms) Close() error {
 		p.FromPodReply,
 		p.FromPodSlow,
 		p.HostOut,
+		p.Onward,
 		p.Reject,
 		p.Resend,
 		p.Route,

@@ -118,12 +118,15 @@ static __always_inline const struct address *tunnel_to(const struct tunnel_node 
 	return family == 4 ? &node->address4 : &node->address6;
 }
 
-/* Of the connection, the same in both directions, so that routers which spread the load by ports keep it together. */
+/* Of the connection, the same in both directions, so that routers which spread the load by ports keep it together. Of a fragment the addresses
+ * alone: later ones have no ports, nor always the protocol, and who overtakes the first is lost. */
 static __always_inline __be16 tunnel_source_port(const struct packet *packet)
 {
 	__u64 x = packet->source.longs[0] ^ packet->destination.longs[0];
 
-	x = (x ^ packet->source_port ^ packet->destination_port ^ packet->protocol) * HASH_A;
+	if (packet->fragment == FRAGMENT_NONE)
+		x ^= packet->source_port ^ packet->destination_port ^ packet->protocol;
+	x *= HASH_A;
 	x ^= packet->source.longs[1] ^ packet->destination.longs[1];
 	x *= HASH_B;
 	return bpf_htons(0x8000 | x >> 49);

@@ -5,6 +5,7 @@ package packet
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"testing"
 
@@ -260,4 +261,42 @@ func TestUnusualHeadersPassTheTunnel(t *testing.T) {
 			}
 		}
 	}, lb.TCP, lb.UDP)
+}
+
+// Later fragments have no ports: what a receiver spreads the load by is the same for all fragments of a datagram, or later ones overtake the
+// first and are lost. Behind destination options they do not even name the protocol.
+func TestAllFragmentsOfADatagramGoThroughTheTunnelFromOnePort(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		c := s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		s.goesOnThrough(w, c)
+		in, answer := long(c.in.with("A", "")), long(c.out.reply("A", ""))
+		there, back := pieces(in, 7), pieces(answer, 7)
+		s.fromOnePort(s.site, fromPod, there[:])
+		s.fromOnePort(s.other, toPod, back[:])
+		if !w.v6 {
+			return
+		}
+		in.inner, answer.inner = []extension{padding(8)}, []extension{padding(8)}
+		there, back = pieces(in, 8), pieces(answer, 8)
+		s.fromOnePort(s.site, fromPod, there[:])
+		s.fromOnePort(s.other, toPod, back[:])
+	}, lb.TCP, lb.UDP)
+}
+
+// fromOnePort wants frames in the tunnel from the same port, of either node.
+func (s nodePair) fromOnePort(of site, hook string, all []packet) {
+	s.Helper()
+	ports := map[uint16]bool{}
+	for _, p := range all {
+		got, err := of.run(hook, p.bytes())
+		check(s, err)
+		if got.action != actRedirect {
+			s.Errorf("%s: %s, action %d", hook, got.verdict, got.action)
+		}
+		ports[binary.BigEndian.Uint16(got.frame[14+map[byte]int{4: 20, 6: 40}[got.frame[14]>>4]:])] = true
+	}
+	if len(ports) != 1 {
+		s.Errorf("%s: %d fragments left from ports %v, want one port", hook, len(all), ports)
+	}
 }

@@ -40,12 +40,13 @@ type loadRequest struct {
 	Tunnel   uint16
 	XDP      bool
 	XDPOpens bool // in drivers, where it takes packets out of the tunnel
+	XDPFrags bool // in drivers, which may have frames of several pieces
 	Names    bool // the programs answer names
 }
 
 func (q loadRequest) options() bpf.Options {
 	o := Options{SocketLB: q.SocketLB, Shortcut: q.Shortcut, CarryPort: q.Tunnel, Names: NameOptions{On: q.Names, FastPath: q.Names}}
-	return bpf.Options{Sizes: q.Sizes, Lean: true, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSocketHooks: q.SocketLB == attach.NoSockets, XDP: q.XDP, XDPOpens: q.XDPOpens}
+	return bpf.Options{Sizes: q.Sizes, Lean: true, Exchange: q.Grow, Reuse: !q.Reload, PinPath: q.PinPath, Knobs: o.knobs(), NoSocketHooks: q.SocketLB == attach.NoSockets, XDP: q.XDP, XDPOpens: q.XDPOpens, XDPFrags: q.XDPFrags}
 }
 
 // Constants of the programs that follow from flags (bpf/lib/config.h).
@@ -82,7 +83,7 @@ type loadAnswer struct {
 // request is what a plan asks for.
 func (o Options) request(p plan) loadRequest {
 	return loadRequest{Tables: p.fresh, Sizes: p.sizes, Grow: p.grow, Reload: o.Reload, PinPath: o.PinPath, SocketLB: o.SocketLB, Shortcut: o.Shortcut, Tunnel: o.tunnelPort(), XDP: o.XDP.On(), XDPOpens: o.XDP.Opens() && o.tunnelPort() != 0,
-		Names: o.Names.On && o.Names.FastPath}
+		XDPFrags: o.XDP.InDriver(), Names: o.Names.On && o.Names.FastPath}
 }
 
 // answer does what is asked.

@@ -121,7 +121,7 @@ func (can driver) unfit(mode XDPMode, l netlink.Link) error {
 	case mode == XDPAuto && !can.said:
 		return errors.New("the kernel does not say what its driver can do at XDP, as Linux 6.3 does: --xdp=native would try")
 	case mode == XDPAuto && pair:
-		return errors.New("it is a veth, which would lose segmentation offload: --xdp=native would not mind")
+		return errors.New("it is a veth, most of whose packets have a partial checksum and are TC's: --xdp=native would not mind")
 	case l.Type() == "bond":
 		return errors.New("it is a bond: at XDP packets come by its members")
 	case can.said && !can.takes:

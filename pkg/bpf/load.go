@@ -27,6 +27,7 @@ type Options struct {
 
 	XDP           bool     // load the program of network devices at XDP, too
 	XDPOpens      bool     // it may take packets out of the tunnel, for from_net
+	XDPFrags      bool     // it may get frames of several pieces, as drivers have with a large MTU (BPF_F_XDP_HAS_FRAGS)
 	XDPWays       uint32   // how many ways each processor remembers for it, a power of two; 0: by their number
 	NoSocketHooks bool     // leave out the programs of the node's own clients
 	NoReplies     bool     // leave out the programs that nothing but replies to clients meets (nearlb trace sends first packets)

@@ -145,13 +145,13 @@ func leads(calls *ebpf.Map, want []ebpf.MapKV, programs map[string]*ebpf.Program
 }
 
 // digestOf is of all that decides what programs are like once they are loaded, on a machine that is not booted anew meanwhile: the object,
-// which of its programs, the values of its knobs, the tables, and the library that loads them.
+// which of its programs with which flags, the values of its knobs, the tables, and the library that loads them.
 func digestOf(spec *ebpf.CollectionSpec, tables map[string]*ebpf.Map) (string, error) {
 	sum := sha256.New()
 	digest(sum, loaderVersion())
 	digest(sum, _NearlbBytes)
 	for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
-		digest(sum, []byte(name))
+		digest(sum, binary.BigEndian.AppendUint32([]byte(name), spec.Programs[name].Flags))
 	}
 	for _, name := range slices.Sorted(maps.Keys(spec.Variables)) {
 		digest(sum, append([]byte(name+"="), spec.Variables[name].Value...))

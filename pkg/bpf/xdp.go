@@ -8,6 +8,7 @@ import (
 	"net"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // ProgramXDP is the program of network devices at XDP; it is loaded for Options.XDP alone.
@@ -47,6 +48,9 @@ func chooseXDP(spec *ebpf.CollectionSpec, o Options) error {
 		leaveOut(spec, programsXDP)
 		return nil
 	}
+	if o.XDPFrags {
+		takeFrags(spec)
+	}
 	ways := o.XDPWays
 	if ways == 0 {
 		var err error
@@ -56,6 +60,16 @@ func chooseXDP(spec *ebpf.CollectionSpec, o Options) error {
 	}
 	spec.Maps[NearlbMapXdpWays].MaxEntries = ways
 	return errors.Join(setKnob(spec, knobXDPWayMask, ways-1), setKnob(spec, knobXDPOpens, number(o.XDPOpens)))
+}
+
+// takeFrags has drivers give frames of several pieces to the programs at XDP: without that they refuse these at a large MTU. Such a frame passes, as
+// not all of it is where programs look. A program before the stack is not to have them: Linux 6.18 gives it copies that do not reach their receivers.
+func takeFrags(spec *ebpf.CollectionSpec) {
+	for _, name := range programsXDP {
+		if p := spec.Programs[name]; p != nil {
+			p.Flags |= unix.BPF_F_XDP_HAS_FRAGS
+		}
+	}
 }
 
 // XDPDevice is a network device as the program at XDP is told of it.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,14 +50,20 @@ type cable struct {
 // onCable builds the pair in a network namespace of its own, for n2 of a nodePair.
 func onCable(t *testing.T, test func(cable)) {
 	t.Helper()
+	onCableOf(t, 1500, test)
+}
+
+// onCableOf builds one with this MTU.
+func onCableOf(t *testing.T, mtu int, test func(cable)) {
+	t.Helper()
 	inNewNamespace(t, func() {
 		for _, which := range []string{"all", "default"} {
 			check(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+which+"/disable_ipv6", []byte("1"), 0))
 		}
-		c := cable{rig: newRig(t, only(bpf.Options{Knobs: map[string]any{"tunnel_there": uint8(1)}, XDPOpens: true}, bpf.NearlbProgFromNet, bpf.NearlbProgFromNetFast,
+		c := cable{rig: newRig(t, only(bpf.Options{Knobs: map[string]any{"tunnel_there": uint8(1)}, XDPOpens: true, XDPFrags: true}, bpf.NearlbProgFromNet, bpf.NearlbProgFromNetFast,
 			bpf.NearlbProgFromNetXdp, bpf.NearlbProgXdpTunnelIn, bpf.NearlbProgTunnelIn, bpf.NearlbProgTunnelOpened, bpf.NearlbProgTunnelForward))}
 		attributes := netlink.NewLinkAttrs()
-		attributes.Name = "near"
+		attributes.Name, attributes.MTU = "near", mtu
 		check(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "far"}))
 		c.device = upDevice(t, "near")
 		far := upDevice(t, "far")
@@ -117,7 +124,7 @@ func (c cable) becomes(what string, frame []byte, verdict string) {
 // sees wants a packet socket of the device to see a frame: what XDP passed on.
 func (c cable) sees(socket int, want []byte) {
 	c.Helper()
-	b := make([]byte, 1<<12)
+	b := make([]byte, 1<<14)
 	for {
 		n, from, err := unix.Recvfrom(socket, b, 0)
 		if err == unix.EINTR {
@@ -163,6 +170,25 @@ func TestPacketsTakenOutInTheDriverReachTheProgramAtTC(t *testing.T) {
 				cable.becomes("where XDP takes none out", d.frame(), "drop_tunnel_stray")
 				cable.sees(seen, d.frame())
 				cable.serves(true)
+			})
+		}
+	})
+}
+
+// Drivers refuse a program that knows no frames of several pieces where the MTU is larger than a page. It serves the packets that fit into one; those
+// that do not are TC's, as they came.
+func TestWithALargeMTUTheDriverHasTheProgramForWhatFitsIntoAPage(t *testing.T) {
+	onCableOf(t, 9000, func(cable cable) {
+		for _, w := range worlds(lb.TCP) {
+			w.cookie = newCookie
+			d, inner := w.strays()
+			seen := packetSocket(t, cable.device.Attrs().Index)
+			cable.putAtXDP(cable.objects.FromNetXdp, func() {
+				cable.becomes("what fits", d.frame(), "drop_tunnel_stray")
+				cable.sees(seen, inner)
+				d.inner = w.packet(at(w.outside(1), 41000), at(w.outside(99), 80)).with("A", strings.Repeat("x", 8000)).bytes()[14:]
+				cable.becomes("what does not", d.frame(), "drop_tunnel_stray")
+				cable.sees(seen, d.frame())
 			})
 		}
 	})

@@ -459,11 +459,10 @@ int tunnel_out(struct __sk_buff *skb)
 	enum verdict result = tunnel_there ? wrap_packet(skb, &wrap) : VERDICT_DROP_NO_PROGRAM;
 
 	if (result == VERDICT_CONTINUE)
-		return finish_routed(skb, hook, verdict, length, &wrap.route);
+		return wrap.turns ? finish_turned(skb, hook, verdict, length, true)
+				  : finish_routed(skb, hook, verdict, length, &wrap.route);
 	if (!verdict_is_translate(verdict)) /* an answer, whose packet is counted as answered */
 		return finish_turned(skb, hook, verdict, length, false);
-	if (!verdict_is_drop(result) && verdict == VERDICT_TRANSLATE_RETURNED)
-		result = VERDICT_DROP_TUNNEL_STRAY; /* it came with the backend's name, and does not fit without */
 	if (!verdict_is_drop(result) && verdict != VERDICT_TRANSLATE_ICMP && !icmp_error_allowed())
 		result = VERDICT_DROP_ICMP_LIMIT;
 	if (!verdict_is_drop(result) && verdict != VERDICT_TRANSLATE_ICMP) {

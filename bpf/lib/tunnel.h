@@ -183,21 +183,39 @@ static __always_inline bool tunnel_describe_to(struct bpf_fib_lookup *fib, __u32
 
 #define TUNNEL_LENGTH_ANY 0xffff /* longer than any MTU: the answer to such a packet names it */
 
-/* How large a packet of the family may be that goes to the node, 0: not known. ctx: of the program, ifindex: of the device that the packet came
- * by. */
-static __always_inline int tunnel_room_of(void *ctx, __u32 ifindex, __u32 number, __u32 family)
+/* What the routing tables say of a datagram of so many bytes to the node, which has an address of the family. */
+static __always_inline long tunnel_ask(void *ctx, struct bpf_fib_lookup *fib, __u32 ifindex, __u32 number, __u8 family,
+				       __u32 length)
 {
 	const struct tunnel_end *tunnel = tunnel_get();
 	const struct tunnel_node *node = tunnel_node_get(number);
-	__u8 outer = tunnel_outer(number, family);
-	struct bpf_fib_lookup fib = { .ifindex = ifindex };
-	__u32 headers;
 
-	if (!tunnel || !node || !outer)
+	if (!tunnel || !node)
+		return BPF_FIB_LKUP_RET_NOT_FWDED;
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->ifindex = ifindex;
+	tunnel_describe_way(fib, tunnel, node, family, length);
+	return bpf_fib_lookup(ctx, fib, sizeof(*fib), 0);
+}
+
+/* How large a packet of the family may be that goes to the node, 0: there is no way, or one whose route has headers of its own, which the kernel
+ * puts in front of no packet of a program. That it says of packets alone that fit, and the MTU then where it knows the neighbour. ctx: of the
+ * program, ifindex: of the device that the packet came by. */
+static __always_inline int tunnel_room_of(void *ctx, __u32 ifindex, __u32 number, __u32 family)
+{
+	const struct tunnel_end *tunnel = tunnel_get();
+	__u8 outer = tunnel_outer(number, family);
+	struct bpf_fib_lookup fib;
+	__u32 headers;
+	long answer;
+
+	if (!tunnel || !outer)
 		return 0;
-	tunnel_describe_way(&fib, tunnel, node, outer, TUNNEL_LENGTH_ANY);
 	headers = tunnel_headers_size(outer, tunnel->cookie);
-	if (bpf_fib_lookup(ctx, &fib, sizeof(fib), 0) != BPF_FIB_LKUP_RET_FRAG_NEEDED || fib.mtu_result < headers)
+	answer = tunnel_ask(ctx, &fib, ifindex, number, outer, 1);
+	if (answer == BPF_FIB_LKUP_RET_NO_NEIGH)
+		answer = tunnel_ask(ctx, &fib, ifindex, number, outer, TUNNEL_LENGTH_ANY);
+	if ((answer != BPF_FIB_LKUP_RET_SUCCESS && answer != BPF_FIB_LKUP_RET_FRAG_NEEDED) || fib.mtu_result < headers)
 		return 0;
 	return fib.mtu_result - headers;
 }
@@ -422,7 +440,8 @@ struct wrap {
 	__u8 family;        /* of the outer headers */
 	__u8 kind;          /* enum tunnel_kind */
 	__u8 class;         /* DSCP and ECN of the inner packet, copied (RFC 6040 4.1, normal mode) */
-	__u8 pad[3];
+	bool turns;         /* it goes back by the device that it came by, to who sent it there */
+	__u8 pad[2];
 };
 
 struct wrap4 {
@@ -594,7 +613,15 @@ __noinline int wrap_store_xdp(struct xdp_md *ctx, const struct wrap *wrap, __u32
 	return wrap_write((struct frame){ ctx, true }, wrap, backend, node);
 }
 
-/* Asks the routing tables. VERDICT_CONTINUE: wrap->route tells. A function of its own so that the verifier goes through it once. */
+/* A packet that nobody takes here goes back as it came, as the answer to a hello does, where a route has headers of its own: the other node is to
+ * hear of that. So does one that is too long for the route with them: it came with more in front. */
+static __always_inline bool wrap_turns(const struct wrap *wrap, long answer)
+{
+	return wrap->kind == TUNNEL_UNKNOWN &&
+	       (answer == BPF_FIB_LKUP_RET_UNSUPP_LWT || answer == BPF_FIB_LKUP_RET_FRAG_NEEDED);
+}
+
+/* Asks the routing tables. VERDICT_CONTINUE: wrap->route tells, or the packet turns. A function of its own so that the verifier goes through it once. */
 __noinline int wrap_ask(struct __sk_buff *skb, struct wrap *wrap, __u32 number, __u32 length)
 {
 	const struct tunnel_end *tunnel = tunnel_get();
@@ -606,6 +633,9 @@ __noinline int wrap_ask(struct __sk_buff *skb, struct wrap *wrap, __u32 number, 
 		return VERDICT_DROP_NO_ROUTE;
 	tunnel_describe_way(&fib, tunnel, node, wrap->family, length);
 	answer = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	wrap->turns = wrap_turns(wrap, answer);
+	if (wrap->turns)
+		return VERDICT_CONTINUE;
 	if (answer == BPF_FIB_LKUP_RET_FRAG_NEEDED) {
 		wrap->route.mtu = fib.mtu_result;
 		return VERDICT_REJECT_TOO_BIG;
@@ -678,7 +708,7 @@ static __always_inline __u8 wrap_kind(__u8 kind, const struct tunnel_node *node)
 	return kind == TUNNEL_DIRECT && !(node && node->direct) ? TUNNEL_FORWARD : kind;
 }
 
-/* VERDICT_CONTINUE: it leaves as wrap->route says. */
+/* VERDICT_CONTINUE: it leaves as wrap->route says, or turns. */
 static __always_inline enum verdict wrap_packet(struct __sk_buff *skb, struct wrap *wrap)
 {
 	struct packet *packet = &wrap->route.packet;
@@ -707,7 +737,7 @@ static __always_inline enum verdict wrap_packet(struct __sk_buff *skb, struct wr
 	if (!wrap_open(skb, wrap, !verdict_is_translate(handed(skb)->tunnel.verdict)) ||
 	    !wrap_store(skb, wrap, handed(skb)->tunnel.backend, node))
 		return VERDICT_DROP_REWRITE;
-	return VERDICT_CONTINUE;
+	return wrap->turns && !(packet_pull(skb, ETH_HLEN) && swap_macs(skb)) ? VERDICT_DROP_REWRITE : VERDICT_CONTINUE;
 }
 
 /* Who is told that a packet cannot go on: the client, about what it sent; or the server, about its answer before that was translated. */

@@ -207,9 +207,9 @@ static __always_inline bool hello_word(struct __sk_buff *skb, const struct packe
 
 /* Turns a hello into its answer: addresses and ports change places, which no sum sees, and the kind is another. A function of its own for the
  * sake of the stack. */
-__noinline int hello_answer(struct __sk_buff *skb, const struct packet *packet)
+__noinline int hello_answer(struct __sk_buff *skb, const struct packet *packet, __u32 answer)
 {
-	__be16 asked = bpf_htons(TUNNEL_HELLO << 8), answered = bpf_htons(TUNNEL_ANSWER << 8 | TUNNEL_ANSWERS_DIRECT);
+	__be16 asked = bpf_htons(TUNNEL_HELLO << 8), answered = bpf_htons(TUNNEL_ANSWER << 8 | answer);
 	__be16 ports[2];
 
 	if (!packet)
@@ -224,6 +224,15 @@ __noinline int hello_answer(struct __sk_buff *skb, const struct packet *packet)
 		return false;
 	return (packet->family == 4 ? echo_ip4(skb, packet) : echo_ip6(skb, packet)) && packet_pull(skb, ETH_HLEN) &&
 	       swap_macs(skb);
+}
+
+/* What this node says of itself to one that sends a hello. */
+static __always_inline __u32 hello_answers(struct __sk_buff *skb, const struct packet *packet)
+{
+	const struct tunnel_packet *in = tunnel_packet_get();
+
+	return in && tunnel_room(skb, in->node, packet->family) ? TUNNEL_ANSWERS_DIRECT
+								: TUNNEL_ANSWERS_DIRECT | TUNNEL_ANSWERS_NO_WAY;
 }
 
 /* VERDICT_CONTINUE: it is no hello. A node that serves answers, and one that is handed over to kube-proxy does not; nor does one whose packets
@@ -249,7 +258,7 @@ __noinline int hello_take(struct __sk_buff *skb, const struct packet *packet)
 	if (options && !(hello_word(skb, packet, 0, hello.cookie.value[0], cookie) &&
 			 hello_word(skb, packet, 1, hello.cookie.value[1], cookie >> 32)))
 		return VERDICT_DROP_REWRITE;
-	return hello_answer(skb, packet) ? VERDICT_REJECT_HELLO : VERDICT_DROP_REWRITE;
+	return hello_answer(skb, packet, hello_answers(skb, packet)) ? VERDICT_REJECT_HELLO : VERDICT_DROP_REWRITE;
 }
 
 /* VERDICT_CONTINUE: the packet, without what was in front, is described by arrival->packet. */
@@ -406,13 +415,25 @@ static __always_inline __u8 tunnel_flags_of(const struct packet *packet, const s
 	return record && record->flags & RECORD_DSR ? tunnel_flags(packet, in) : FLOW_CARRIED;
 }
 
-/* This node does not know the Service or the backend, as its agent is behind or dead, or has no way for the packet to the backend: the other node
- * reaches that by SNAT none the less. Only of what opens a connection, as the other node named the backend then, and has told the client nothing yet. */
+/* This node does not know the Service or the backend, as its agent is behind or dead, or has no way for the packet to the backend or for answers
+ * back: the other node reaches that by SNAT none the less. Only of what opens a connection, as the other node named the backend then, and has told the client nothing yet. */
 static __always_inline struct step tunnel_unknown(const struct packet *packet, const struct tunnel_packet *in)
 {
 	if (!opens_connection(packet) || packet->fragment != FRAGMENT_NONE || !in->port)
 		return step_finish(VERDICT_DROP_TUNNEL_STRAY);
 	return (struct step){ NEXT_TUNNEL, VERDICT_TRANSLATE_RETURNED };
+}
+
+/* Of a packet that opens a connection: answers have a way back to the node that it came from. The server is told what fits that, of the client's
+ * segments: its answers carry no option, or do not take the tunnel at all. */
+static __always_inline bool tunnel_leads_back(struct __sk_buff *skb, const struct packet *packet,
+					      const struct tunnel_packet *in)
+{
+	__u32 room = tunnel_room(skb, in->node, packet->family);
+
+	if (in->kind == TUNNEL_FORWARD)
+		tunnel_clamp(skb, packet, room);
+	return room;
 }
 
 /* Describes a flow to the backend that the other node has chosen. NEXT_FINISH: it is refused. NEXT_TUNNEL: it goes back. */
@@ -432,6 +453,8 @@ static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct
 		return tunnel_unknown(packet, from);
 	near = tunnel_is_near(skb, packet);
 	if (near && tunnel_is_host(skb, packet, &choice.address)) /* it cannot be routed, nor pass the filter */
+		return tunnel_unknown(packet, from);
+	if (opens_connection(packet) && !tunnel_leads_back(skb, packet, from))
 		return tunnel_unknown(packet, from);
 	create_describe(in, packet);
 	in->flow.backend = choice.backend;
@@ -541,6 +564,8 @@ static __always_inline struct step tunnel_established(struct __sk_buff *skb, str
 
 	if (live)
 		tunnel_follow(work->settings, live, &work->packet, in);
+	if (work->packet.tcp_flags & TCP_SYN)
+		tunnel_leads_back(skb, &work->packet, in);
 	verdict = forward_established(skb, work->settings, &work->packet, &work->found, &work->in.flow, &work->in.to);
 	return verdict == VERDICT_CONTINUE ? step_again(VERDICT_DROP_FLOW_RACE) : tunnel_translated(work, verdict);
 }
@@ -569,14 +594,6 @@ static __always_inline struct step tunnel_ports(struct __sk_buff *skb, struct wo
 	return tunnel_translated(work, forward_rewrite(skb, packet, &made->flow, &made->to, step.verdict));
 }
 
-/* What the server is told of the client's segments: its answers carry no option, or do not take the tunnel at all. */
-static __always_inline void tunnel_clamp_syn(struct __sk_buff *skb, const struct packet *packet,
-					     const struct tunnel_packet *in)
-{
-	if (in->kind == TUNNEL_FORWARD && packet->protocol == IPPROTO_TCP && packet->tcp_flags & TCP_SYN)
-		tunnel_clamp(skb, packet, tunnel_room(skb, in->node, packet->family));
-}
-
 static __always_inline struct step tunnel_deliver(struct __sk_buff *skb, struct work *work,
 						  const struct tunnel_packet *in)
 {
@@ -592,7 +609,6 @@ static __always_inline struct step tunnel_deliver(struct __sk_buff *skb, struct 
 		return step_finish(VERDICT_DROP_FRAGMENT);
 	if (packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP)
 		return step_finish(VERDICT_DROP_TUNNEL_MALFORMED);
-	tunnel_clamp_syn(skb, packet, in);
 	return tunnel_ports(skb, work, in);
 }
 

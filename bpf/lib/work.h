@@ -78,7 +78,9 @@ enum tunnel_kind {
 	TUNNEL_KNOWN = 128, /* in skb->cb: the other node has the connection, and needs no option */
 };
 
-#define TUNNEL_ANSWERS_DIRECT 1 /* beside TUNNEL_ANSWER: the node takes TUNNEL_DIRECT */
+/* Beside TUNNEL_ANSWER. */
+#define TUNNEL_ANSWERS_DIRECT 1 /* the node takes TUNNEL_DIRECT */
+#define TUNNEL_ANSWERS_NO_WAY 2 /* it is there, and has no way back for what it would take */
 
 /* To the program tunnel_out. */
 struct handed_tunnel {

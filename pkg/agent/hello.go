@@ -19,7 +19,8 @@ const (
 	helloCritical = 0x40 // beside them where there is an option
 	helloKind     = 3
 	helloAnswer   = 4
-	helloDirect   = 1 // beside it
+	helloDirect   = 1 // beside it, as the next one
+	helloNoWay    = 2 // it is there, and has no way back for packets of this node
 
 	cookieWords = 3  // of four bytes
 	helloMost   = 64 // bytes that are read of an answer: more than one has

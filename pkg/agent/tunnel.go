@@ -19,7 +19,8 @@ import (
 )
 
 // Which nodes take packets out of the tunnel is asked in the tunnel itself: the other node's programs answer, as long as they are there, serve
-// and know this node. New connections go by SNAT to a node that does not answer; TCP connections that are there stay in the tunnel.
+// and know this node. New connections go by SNAT to a node that does not answer, or says that nothing would come back; TCP connections that are
+// there stay in the tunnel.
 // A round of hellos is sent in parts, so that answers are read meanwhile, and lasts longer where there are very many nodes.
 const (
 	helloEvery  = 2 * time.Second
@@ -57,6 +58,7 @@ type tunnelPeers struct {
 type lastAnswer struct {
 	at     time.Time
 	direct bool // it takes packets whose answers go to the client
+	noWay  bool // it has no way back for what it would take
 }
 
 // ability is what a node does that answers.
@@ -115,7 +117,7 @@ func (p *tunnelPeers) remember(t tables.Tunnel) {
 		}
 		p.able[name] = ability{true, node.Direct}
 		for _, a := range ends(node.Addresses) {
-			p.answered[netip.AddrPortFrom(a, p.port)] = lastAnswer{time.Now(), node.Direct}
+			p.answered[netip.AddrPortFrom(a, p.port)] = lastAnswer{at: time.Now(), direct: node.Direct}
 		}
 	}
 }
@@ -125,7 +127,7 @@ func (p *tunnelPeers) begin(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for at, last := range p.answered {
-		p.answered[at] = lastAnswer{now, last.direct}
+		p.answered[at] = lastAnswer{now, last.direct, last.noWay}
 	}
 }
 
@@ -196,10 +198,10 @@ func (p *tunnelPeers) hear(socket *net.UDPConn, news func()) {
 		}
 		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 		p.mu.Lock()
-		last, now := p.answered[from], lastAnswer{time.Now(), buffer[7]&helloDirect != 0}
+		last, now := p.answered[from], lastAnswer{time.Now(), buffer[7]&helloDirect != 0, buffer[7]&helloNoWay != 0}
 		p.answered[from] = now
 		p.mu.Unlock()
-		if last.at.IsZero() || last.direct != now.direct {
+		if last.at.IsZero() || last.direct != now.direct || last.noWay != now.noWay {
 			news()
 		}
 	}
@@ -221,7 +223,9 @@ func (p *tunnelPeers) judge(own []netip.Addr, nodes map[string][]netip.Addr, sel
 			to := netip.AddrPortFrom(to, p.port)
 			if last, ever := p.answered[to]; ever && now.Sub(last.at) <= lostAfter(len(nodes)) {
 				lately[to] = last
-				answered++
+				if !last.noWay {
+					answered++
+				}
 				if last.direct {
 					direct++
 				}

@@ -66,6 +66,13 @@ func TestANodeCarriesWhileItAnswers(t *testing.T) {
 	if !p.judge(own, nodes, "n1", time.Now()) || p.takes("n2") != (ability{carries: true}) {
 		t.Errorf("an older node, which answers clients through this one, is told as %+v", p.takes("n2"))
 	}
+	for _, features = range []byte{helloDirect | helloNoWay, helloDirect} {
+		ask()
+		<-news
+		if carries := features&helloNoWay == 0; !p.judge(own, nodes, "n1", time.Now()) || p.takes("n2") != (ability{carries, carries}) {
+			t.Errorf("a node that answers %d is told as %+v", features, p.takes("n2"))
+		}
+	}
 	if both := append(own, netip.MustParseAddr("fd00::1")); !p.judge(both, nodes, "n1", time.Now()) || p.takes("n2").carries {
 		t.Error("carries though it did not answer on both families")
 	}

@@ -5,11 +5,14 @@ package packet
 import (
 	"bytes"
 	"encoding/binary"
+	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -34,7 +37,7 @@ func (s nodePair) told(w world, in packet) packet {
 
 // unknown is the datagram in which n2 sends a packet back that n1 sent for a client.
 func (s nodePair) unknown(w world, in packet) datagram {
-	back := w.back(routed(s.told(w, in)))
+	back := w.back(routed(in))
 	back.kind = kindUnknown
 	return back
 }
@@ -55,7 +58,7 @@ func (s nodePair) goesBySNAT(w world, in packet, back []byte, server netip.AddrP
 	if src.Addr() != w.own() || dst != server {
 		s.Errorf("left from %s to %s, want from %s to %s", src, dst, w.own(), server)
 	}
-	want := aged(routed(s.told(w, in).from(src).to(server)))
+	want := aged(routed(in.from(src).to(server)))
 	if got.verdict != verdict || got.action != actRedirect || !bytes.Equal(got.frame, want) {
 		s.Errorf("verdict %s, want %s; action %d, frame out (-want +got)\n%s", got.verdict, verdict, got.action, cmp.Diff(show(want), show(got.frame)))
 	}
@@ -239,7 +242,7 @@ func TestWhatIsForNobodyKnownGoesBackToTheNodeThatItCameFrom(t *testing.T) {
 		} {
 			d := w.forward(row.in.bytes(), row.option)
 			d.from = at(w.node1(), 0x9000)
-			back := w.back(w.clamped(row.in, false).bytes())
+			back := w.back(row.in.bytes())
 			back.kind = kindUnknown
 			if s.other.enters(fromPod, d.frame(), back, "translate_returned"); w.protocol == lb.TCP {
 				d.inner = row.in.with("A", "").bytes()[14:]
@@ -278,4 +281,70 @@ func (s nodePair) exchangeLocal() {
 	for key, id := range ids {
 		check(s, s.other.objects.LocalBackends.Put(&key, sum-id))
 	}
+}
+
+// headed gives the way to an address headers of its own, which the kernel puts in front of what it routes itself, until the returned function is
+// called.
+func (s nodePair) headed(w world, to netip.Addr) (end func()) {
+	s.Helper()
+	route := &netlink.Route{LinkIndex: s.nodes.Attrs().Index, Dst: netlink.NewIPNet(to.AsSlice()), Scope: netlink.SCOPE_LINK,
+		Encap: &netlink.SEG6Encap{Mode: nl.SEG6_IPTUN_MODE_ENCAP, Segments: []net.IP{world{v6: true}.stranger().AsSlice()}}}
+	check(s, netlink.RouteAdd(route))
+	s.forgetWays()
+	return func() {
+		check(s, netlink.RouteDel(route))
+		s.forgetWays()
+	}
+}
+
+// No program sends a packet by such a route: clients go by SNAT to a backend whose node is behind one, with their first packet, and so do they where
+// the way back is one, which that node says in its answers to hellos.
+func TestANodeBehindARouteWithHeadersOfItsOwnIsNotReachedThroughTheTunnel(t *testing.T) {
+	forEachWayThere(t, func(s nodePair, w world) {
+		server, in := at(w.pod(2), 8080), w.packet(at(w.outside(1), 41000), at(w.outside(10), 80))
+		s.serve(w, nil, 2)
+		for _, known := range []bool{true, false} {
+			if !known { // the kernel tells the MTU otherwise then
+				s.forgetNeighbour(s.nodes, w.node2())
+			}
+			end := s.headed(w, w.node2())
+			s.evict()
+			got, err := s.run(fromPod, in.bytes())
+			check(s, err)
+			if src, dst := endpoints(s, got.frame); src.Addr() != w.own() || dst != server || got.verdict != "translate_balance" || got.action != actRedirect {
+				s.Errorf("the way there, neighbour known %v: %s, action %d, left from %s to %s", known, got.verdict, got.action, src, dst)
+			}
+			end()
+			s.evict()
+			s.enters(fromPod, in.bytes(), s.first(w, in, server), "translate_balance")
+		}
+		addNeighbour(s, s.nodes, w.node2())
+
+		hello := world{v6: w.v6, protocol: lb.UDP}.packet(at(w.node1(), 40000), at(w.node2(), tunnelPort))
+		hello.payload = []byte{0, 0x80, 0, 0, 0, 0, 3, 0, 1, 2, 3, 4, 5, 6, 7, 8}
+		answer := hello.back().from(hello.dst).to(hello.src)
+		answers := func(features byte) {
+			answer.payload = slices.Clone(hello.payload)
+			answer.payload[6], answer.payload[7] = 4, features
+			s.other.goes(fromPod, hello.bytes(), answer.bytes(), "reject_hello", actRedirect)
+		}
+		largest := in.with(in.flags, string(make([]byte, 1500-len(w.forward(routed(in.with(in.flags, "")), server).frame())+14)))
+		for _, in := range []packet{in, largest} {
+			s.evict()
+			there := s.enters(fromPod, in.bytes(), s.first(w, in, server), "translate_balance")
+			answers(1)
+			end := s.headed(w, w.node1())
+			answers(1 | 2)
+			back := s.other.enters(fromPod, there, s.unknown(w, in), "translate_returned")
+			if !bytes.Equal(back[:12], slices.Concat(there[6:12], there[:6])) {
+				s.Errorf("goes back to %x", back[:12])
+			}
+			end()
+			c := s.goesBySNAT(w, in, slices.Concat(there[:12], back[12:]), server, "translate_uncarried")
+			s.goesOn(c, "translate_established")
+			if all := s.other.liveFlows(); len(all) != 0 {
+				s.Errorf("flows %+v on the other node, want none", all)
+			}
+		}
+	}, lb.TCP, lb.UDP)
 }

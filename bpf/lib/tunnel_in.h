@@ -570,6 +570,29 @@ static __always_inline struct step tunnel_established(struct __sk_buff *skb, str
 	return verdict == VERDICT_CONTINUE ? step_again(VERDICT_DROP_FLOW_RACE) : tunnel_translated(work, verdict);
 }
 
+/* Not 0: the node has answered a hello, so its programs keep its pods from the tunnel. Pods of a node without any may pass for that node. A
+ * function of its own for the sake of the stack. */
+__noinline int tunnel_is_heard(__u32 number)
+{
+	const struct tunnel_node *node = tunnel_node_get(number);
+
+	return node && !node->unheard;
+}
+
+/* The flow came from the node before. */
+static __always_inline bool tunnel_brought(const struct flow *flow, __u16 node)
+{
+	return flow->flags & FLOW_CARRIED && flow_carried_by(flow) == node;
+}
+
+/* What opens a connection goes back, and on by SNAT if that node has a tunnel. */
+static __always_inline struct step tunnel_unheard(const struct packet *packet, const struct tunnel_packet *in)
+{
+	struct step step = tunnel_unknown(packet, in);
+
+	return step.next == NEXT_FINISH ? step_finish(VERDICT_DROP_TUNNEL_UNHEARD) : step;
+}
+
 static __always_inline struct step tunnel_ports(struct __sk_buff *skb, struct work *work,
 						const struct tunnel_packet *in)
 {
@@ -577,11 +600,15 @@ static __always_inline struct step tunnel_ports(struct __sk_buff *skb, struct wo
 	struct packet *packet = &work->packet;
 	struct flow *flow;
 	struct step step;
+	bool known;
 
 	if (!forward_find(skb, &work->found, packet, &work->query))
 		return step_finish(VERDICT_DROP_TUNNEL_STRAY);
 	flow = found_flow(&work->found);
-	if (work->found.usable && flow && tunnel_agrees(flow, packet, in))
+	known = work->found.usable && flow && tunnel_agrees(flow, packet, in);
+	if (!(known && tunnel_brought(flow, in->node)) && !tunnel_is_heard(in->node))
+		return tunnel_unheard(packet, in);
+	if (known)
 		return tunnel_established(skb, work, in);
 	if (packet->fragment == FRAGMENT_LATER)
 		return step_finish(VERDICT_DROP_FRAGMENT);
@@ -714,5 +741,7 @@ static __always_inline struct step tunnel_error(struct __sk_buff *skb, struct ic
 	}
 	if (!icmp_find_forward(skb, icmp, settings) || icmp->match.flow.flags & ~(FLOW_CARRIED | FLOW_DSR | FLOW_ALIAS))
 		return step_finish(VERDICT_DROP_TUNNEL_STRAY);
+	if (!tunnel_brought(&icmp->match.flow, in->node) && !tunnel_is_heard(in->node))
+		return step_finish(VERDICT_DROP_TUNNEL_UNHEARD);
 	return icmp_translate(skb, icmp, HOOK_FROM_NET);
 }

@@ -73,6 +73,7 @@ enum verdict {
 	VERDICT_DROP_TUNNEL_MALFORMED, /* in the tunnel, and not as a node writes it */
 	VERDICT_DROP_TUNNEL_STRAY, /* in the tunnel, of no connection that is known here, and for no backend of this node */
 	VERDICT_DROP_TUNNEL_COOKIE, /* in the tunnel, without what the nodes share (--tunnel-key-file) */
+	VERDICT_DROP_TUNNEL_UNHEARD, /* in the tunnel, of no connection of that node's, which was not heard there itself */
 
 	VERDICT_MAX,
 };
@@ -778,7 +779,8 @@ struct tunnel_node {
 	struct address address6;
 	__u8 carries; /* not 0: it takes packets of new connections */
 	__u8 direct;  /* not 0: it can answer their clients itself */
-	__u8 pad[6];
+	__u8 unheard; /* not 0: it has answered no hello, so that it may have no tunnel */
+	__u8 pad[5];
 };
 _Static_assert(sizeof(struct tunnel_node) == 40, "layout is shared");
 

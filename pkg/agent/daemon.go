@@ -92,6 +92,7 @@ func newDaemon(o Options) (*daemon, error) {
 	config := o.nodeConfig()
 	d.drops, d.changes, d.peers = newDrops(d), newChanges(d), newTunnelPeers(o.tunnelPort(), o.TunnelKeyFile)
 	d.heartbeats = newHeartbeats(o, d.peers.shown, d.peers.hearsayKeys)
+	d.heartbeats.spoke = d.peers.spoke
 	if _, err = d.peers.readKeys(); err != nil {
 		return nil, err
 	}

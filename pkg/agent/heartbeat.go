@@ -33,6 +33,7 @@ type heartbeats struct {
 
 	cookies func() tables.Cookies
 	keys    func() []hearsayKey
+	spoke   func(netip.Addr) bool // told of each answer; may be nil
 }
 
 func newHeartbeats(o Options, cookies func() tables.Cookies, keys func() []hearsayKey) *heartbeats {
@@ -170,7 +171,9 @@ func (h *heartbeats) hear(socket *net.UDPConn) {
 			return
 		}
 		if mark, is := answerOf(buffer[:n], h.cookies()); err == nil && is && from.Port() == h.port {
-			h.heard(from.Addr().Unmap(), mark)
+			if at := from.Addr().Unmap(); h.heard(at, mark) && h.spoke != nil {
+				h.spoke(at)
+			}
 		}
 	}
 }

@@ -46,6 +46,9 @@ type tunnelPeers struct {
 	sockets  helloSockets
 	answered map[netip.AddrPort]lastAnswer
 	able     map[string]ability
+	met      map[string]*neighbour
+	whose    map[netip.Addr]string // name of the node that has an address
+	fresh    bool                  // somebody was heard, or is not heard any more, since it was judged last
 	cookies  tables.Cookies
 	hearsay  []hearsayKey
 	refused  error // why the file of keys was, when it was last looked at
@@ -68,7 +71,8 @@ func newTunnelPeers(port uint16, keyFile string) *tunnelPeers {
 	var mark [8]byte
 	rand.Read(mark[:])
 	return &tunnelPeers{port: port, keyFile: keyFile, mark: binary.BigEndian.Uint64(mark[:]), sockets: helloSockets{},
-		answered: map[netip.AddrPort]lastAnswer{}, able: map[string]ability{}}
+		answered: map[netip.AddrPort]lastAnswer{}, able: map[string]ability{},
+		met: map[string]*neighbour{}, whose: map[netip.Addr]string{}}
 }
 
 // TunnelStatus says which nodes packets of clients off the node can be carried to.
@@ -112,7 +116,13 @@ func (p *tunnelPeers) remember(t tables.Tunnel) {
 	}
 	p.remembers = true
 	for name, node := range t.Nodes {
-		if !node.Carries || t.Port != p.port {
+		if t.Port != p.port {
+			break
+		}
+		if there := ends(node.Addresses); !node.Unheard && len(there) > 0 {
+			p.met[name] = &neighbour{at: there[0], last: time.Now()}
+		}
+		if !node.Carries {
 			continue
 		}
 		p.able[name] = ability{true, node.Direct}
@@ -201,13 +211,14 @@ func (p *tunnelPeers) hear(socket *net.UDPConn, news func()) {
 		last, now := p.answered[from], lastAnswer{time.Now(), buffer[7]&helloDirect != 0, buffer[7]&helloNoWay != 0}
 		p.answered[from] = now
 		p.mu.Unlock()
-		if last.at.IsZero() || last.direct != now.direct || last.noWay != now.noWay {
+		first := from.Port() == p.port && p.spoke(from.Addr())
+		if first || last.at.IsZero() || last.direct != now.direct || last.noWay != now.noWay {
 			news()
 		}
 	}
 }
 
-// judge says of each node whether it answers, and whether that changed of any: one that has addresses of both families where this node
+// judge says of each node whether it answers, and whether that changed of any, or whether it is heard: one that has addresses of both families where this node
 // has, too, answers on both.
 func (p *tunnelPeers) judge(own []netip.Addr, nodes map[string][]netip.Addr, self string, now time.Time) (changed bool) {
 	p.mu.Lock()
@@ -235,8 +246,8 @@ func (p *tunnelPeers) judge(own []netip.Addr, nodes map[string][]netip.Addr, sel
 			able[name] = ability{true, direct == asked}
 		}
 	}
-	changed = !maps.Equal(able, p.able)
-	p.able, p.answered = able, lately
+	changed = p.fresh || !maps.Equal(able, p.able)
+	p.able, p.answered, p.fresh = able, lately, false
 	return changed
 }
 
@@ -325,7 +336,8 @@ func (r *running) tunnelAsked() bool {
 	return r.daemon.options.OffNode.Tunneled() || !r.loop.done() || r.loop.ways.anyTunneled()
 }
 
-// followTunnel asks the other nodes while there is something to go there, until ctx ends, and has the programs told of what changed. It judges nobody
+// followTunnel asks the other nodes, all of them in each round while there is something to go there, until ctx ends, and has the programs told of
+// what changed. It judges nobody
 // before the nodes are listed: what an earlier agent wrote of them holds meanwhile.
 func (r *running) followTunnel(ctx context.Context) error {
 	if r.loop.tunnelPort == 0 {
@@ -354,15 +366,17 @@ func (r *running) followTunnel(ctx context.Context) error {
 	for ctx.Err() == nil {
 		r.followKeys()
 		asked := r.tunnelAsked()
-		own, nodes := r.node().Addresses, r.daemon.source.Nodes()
+		own, all := r.node().Addresses, r.daemon.source.Nodes()
+		peers.meet(all, time.Now())
+		nodes, due := all, all
 		if !asked {
-			nodes = nil
+			nodes, due = nil, peers.due(all, r.daemon.options.NodeName, time.Now())
 		}
-		questions, err := peers.questions(own, nodes, r.daemon.options.NodeName, func(s *net.UDPConn) { go peers.hear(s, tell) })
+		questions, err := peers.questions(own, due, r.daemon.options.NodeName, func(s *net.UDPConn) { go peers.hear(s, tell) })
 		if err != nil {
 			r.daemon.log.Debug("ask other nodes for their tunnels", "error", err)
 		}
-		tick.Reset(roundOf(len(nodes)) / helloParts)
+		tick.Reset(roundOf(len(all)) / helloParts)
 		for part := 0; part < helloParts && r.tunnelAsked() == asked; part++ {
 			peers.ask(questions[part*len(questions)/helloParts : (part+1)*len(questions)/helloParts])
 			r.awaitAnswers(ctx, tick.C, news, func() bool { return peers.judge(own, nodes, r.daemon.options.NodeName, time.Now()) })
@@ -395,7 +409,8 @@ func (l *loop) tunnel() tables.Tunnel {
 	t := tables.Tunnel{Port: l.tunnelPort, Nodes: map[string]tables.TunnelNode{}, Cookies: l.peers.shown()}
 	for name, addresses := range l.source.Nodes() {
 		can := l.peers.takes(name)
-		t.Nodes[name] = tables.TunnelNode{Addresses: addresses, Carries: can.carries, Direct: can.direct}
+		t.Nodes[name] = tables.TunnelNode{Addresses: addresses, Carries: can.carries, Direct: can.direct,
+			Unheard: !l.peers.heard(name, addresses)}
 	}
 	return t
 }

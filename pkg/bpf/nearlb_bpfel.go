@@ -775,7 +775,8 @@ type NearlbTunnelNode struct {
 	Address6 NearlbAddress
 	Carries  uint8
 	Direct   uint8
-	Pad      [6]uint8
+	Unheard  uint8
+	Pad      [5]uint8
 }
 
 type NearlbTunnelPacket struct {
@@ -847,7 +848,8 @@ const (
 	NearlbVerdictVERDICT_DROP_TUNNEL_MALFORMED    NearlbVerdict = 53
 	NearlbVerdictVERDICT_DROP_TUNNEL_STRAY        NearlbVerdict = 54
 	NearlbVerdictVERDICT_DROP_TUNNEL_COOKIE       NearlbVerdict = 55
-	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 56
+	NearlbVerdictVERDICT_DROP_TUNNEL_UNHEARD      NearlbVerdict = 56
+	NearlbVerdictVERDICT_MAX                      NearlbVerdict = 57
 )
 
 type NearlbVerdictCounter struct {

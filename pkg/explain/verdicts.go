@@ -24,7 +24,7 @@ var verdicts = []Word{
 	{"translate-rehome", Verdict, "the connection's backend is not usable any more: another was picked", "nearlb changes says when and why the backend went"},
 	{"translate-retry", Verdict, "a SYN that came again, or a datagram of nearlb.io/udp-retry: the backend before did not answer, or refused it; this is the next one", "many of them: a backend is dead or overloaded; nearlb backends, and its pod's logs"},
 	{"translate-refused", Verdict, "a backend refused a connection: its client is not told, its SYN goes to the next backend (nearlb.io/retry-refused)", "many of them: a backend is listed whose port is closed; nearlb backends"},
-	{"translate-returned", Verdict, "came in the tunnel between nodes for a Service or an endpoint that this node does not know: sent back to the node that it came from, which sends it by SNAT", "a few while something changes are normal; if it goes on, this node's agent is behind or dead: nearlb status"},
+	{"translate-returned", Verdict, "came in the tunnel between nodes for a Service or an endpoint that this node does not know, or from a node that has answered no hello of this one: sent back to the node that it came from, which sends it by SNAT", "a few while something changes are normal; if it goes on, this node's agent is behind or dead: nearlb status"},
 	{"translate-uncarried", Verdict, "new: the backend's node does not know the backend, and sent the packet back; it went to the same backend by SNAT, which sees this node's address", "a few while something changes are normal; if it goes on, the agent of the backend's node is behind or dead: nearlb status there"},
 	{"translate-hairpin", Verdict, "client and backend are one pod: the packet turns round at its device", ""},
 	{"translate-fragment", Verdict, "a later fragment: it follows its first one", ""},
@@ -61,5 +61,6 @@ var verdicts = []Word{
 	{"drop-tunnel-malformed", Verdict, "dropped: came in the tunnel between nodes, and is not as a node writes it", "compare the versions of nearlb on both nodes"},
 	{"drop-tunnel-stray", Verdict, "dropped: came in the tunnel between nodes, of no connection that is known here and for no backend of this node", "a few are of connections whose Pod has just gone; if they go on, compare nearlb dump backends on both nodes"},
 	{"drop-tunnel-cookie", Verdict, "dropped: came in the tunnel between nodes from a node's address, without the cookie that the nodes share", "nearlb status on both nodes: do both have the same --tunnel-key-file? If they do, somebody else sends as that node"},
+	{"drop-tunnel-unheard", Verdict, "dropped: came in the tunnel between nodes from a node that has answered no hello of this one, and of no connection that came from there before: nothing keeps pods of a node without the tunnel from sending as that node", "nearlb status on both nodes: a node that has the tunnel is heard within a minute, and its new connections go by SNAT until then"},
 	{"drop-icmp-limit", Verdict, "dropped: an ICMP error would answer it, and this processor made 1,000 of them in the last second", "nearlb drops names the client that causes them"},
 }

@@ -34,6 +34,7 @@ type TunnelNode struct {
 	Addresses []netip.Addr // it sends from any, and gets what is sent to the first of each family
 	Carries   bool         // new connections go to it through the tunnel
 	Direct    bool         // it answers their clients itself where a Service asks for that
+	Unheard   bool         // it has answered no hello: it may have no tunnel, and brings no new connections
 }
 
 // Required says whether a packet without a cookie is dropped.
@@ -103,6 +104,9 @@ func (t *Tables) tunnelOf(c *Config) tunnelTables {
 		if node.Direct {
 			row.Direct = 1
 		}
+		if node.Unheard {
+			row.Unheard = 1
+		}
 		all.nodes[n.id] = row
 		for _, a := range node.Addresses {
 			all.addresses[address16(a)] = n.id
@@ -124,7 +128,7 @@ func (t *Tables) tunnelNow() Tunnel {
 		first := valid([]netip.Addr{optionalAddr(row.Address4), optionalAddr(row.Address6)})
 		rest := slices.DeleteFunc(others[number], func(a netip.Addr) bool { return slices.Contains(first, a) })
 		if name != "" {
-			now.Nodes[name] = TunnelNode{Addresses: append(first, rest...), Carries: row.Carries != 0, Direct: row.Direct != 0}
+			now.Nodes[name] = TunnelNode{Addresses: append(first, rest...), Carries: row.Carries != 0, Direct: row.Direct != 0, Unheard: row.Unheard != 0}
 		}
 	}
 	return now

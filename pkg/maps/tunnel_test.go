@@ -14,7 +14,7 @@ import (
 func tunnelConfig(nodes ...string) Config {
 	c := Config{Node4: netip.MustParseAddr("192.0.2.1"), Tunnel: Tunnel{Port: 6091, Nodes: map[string]TunnelNode{}}}
 	for i, name := range nodes {
-		c.Tunnel.Nodes[name] = TunnelNode{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})}, Carries: true}
+		c.Tunnel.Nodes[name] = TunnelNode{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})}, Carries: true, Unheard: i > 0}
 	}
 	return c
 }
@@ -38,6 +38,7 @@ func TestNodesOfTheTunnelKeepTheirNumbers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := restarted.Config(); err != nil || again.Tunnel.Port != 6091 || len(again.Tunnel.Nodes) != 2 || !again.Tunnel.Nodes["n2"].Carries ||
+		again.Tunnel.Nodes["n1"].Unheard || !again.Tunnel.Nodes["n2"].Unheard ||
 		again.Tunnel.Nodes["n2"].Addresses[0] != netip.MustParseAddr("192.0.2.2") {
 		t.Errorf("the tables say %+v, %v", again.Tunnel, err)
 	}

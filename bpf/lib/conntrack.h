@@ -55,6 +55,8 @@ enum conntrack_status {
 /* Linux 5.18; of the module nf_conntrack where that is one: not there unless it was loaded before the programs. TCP and UDP only. */
 extern struct nf_conn *bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 tuple_size,
 					 struct bpf_ct_opts *opts, __u32 opts_size) __ksym __weak;
+extern struct nf_conn *bpf_xdp_ct_lookup(struct xdp_md *xdp, struct bpf_sock_tuple *tuple, __u32 tuple_size,
+					 struct bpf_ct_opts *opts, __u32 opts_size) __ksym __weak;
 extern void bpf_ct_release(struct nf_conn *connection) __ksym __weak;
 
 /* Both ends of a packet. */
@@ -82,7 +84,15 @@ static __always_inline bool conntrack_there(void)
 	return conntrack_lookup;
 }
 
-static __always_inline struct nf_conn *conntrack_find4(struct __sk_buff *skb, const struct ends *ends,
+/* ctx: of the program at XDP if xdp says so, a constant; else struct __sk_buff. The same of the functions below. */
+static __always_inline struct nf_conn *conntrack_ask(void *ctx, bool xdp, struct bpf_sock_tuple *tuple, __u32 size,
+						     struct bpf_ct_opts *opts)
+{
+	return xdp ? bpf_xdp_ct_lookup(ctx, tuple, size, opts, sizeof(*opts))
+		   : bpf_skb_ct_lookup(ctx, tuple, size, opts, sizeof(*opts));
+}
+
+static __always_inline struct nf_conn *conntrack_find4(void *ctx, bool xdp, const struct ends *ends,
 						       struct bpf_ct_opts *opts)
 {
 	struct bpf_sock_tuple tuple = {};
@@ -91,10 +101,10 @@ static __always_inline struct nf_conn *conntrack_find4(struct __sk_buff *skb, co
 	tuple.ipv4.daddr = address_to4(&ends->destination);
 	tuple.ipv4.sport = ends->source_port;
 	tuple.ipv4.dport = ends->destination_port;
-	return bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv4), opts, sizeof(*opts));
+	return conntrack_ask(ctx, xdp, &tuple, sizeof(tuple.ipv4), opts);
 }
 
-static __always_inline struct nf_conn *conntrack_find6(struct __sk_buff *skb, const struct ends *ends,
+static __always_inline struct nf_conn *conntrack_find6(void *ctx, bool xdp, const struct ends *ends,
 						       struct bpf_ct_opts *opts)
 {
 	struct bpf_sock_tuple tuple = {};
@@ -103,18 +113,19 @@ static __always_inline struct nf_conn *conntrack_find6(struct __sk_buff *skb, co
 	__builtin_memcpy(tuple.ipv6.daddr, &ends->destination, sizeof(tuple.ipv6.daddr));
 	tuple.ipv6.sport = ends->source_port;
 	tuple.ipv6.dport = ends->destination_port;
-	return bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv6), opts, sizeof(*opts));
+	return conntrack_ask(ctx, xdp, &tuple, sizeof(tuple.ipv6), opts);
 }
 
 /* Of the network namespace of the packet's device, in the default zone. To be released; NULL: not known. */
-static __always_inline struct nf_conn *conntrack_find(struct __sk_buff *skb, const struct ends *ends,
+static __always_inline struct nf_conn *conntrack_find(void *ctx, bool xdp, const struct ends *ends,
 						      struct bpf_ct_opts *opts)
 {
 	if (!conntrack_there())
 		return NULL;
 	opts->netns_id = BPF_F_CURRENT_NETNS;
 	opts->l4proto = ends->protocol;
-	return address_family(&ends->source) == 4 ? conntrack_find4(skb, ends, opts) : conntrack_find6(skb, ends, opts);
+	return address_family(&ends->source) == 4 ? conntrack_find4(ctx, xdp, ends, opts)
+						  : conntrack_find6(ctx, xdp, ends, opts);
 }
 
 /* Who answers a connection. */
@@ -158,7 +169,7 @@ __noinline int conntrack_translates(struct __sk_buff *skb, const struct packet *
 	if (!packet)
 		return false;
 	ends_of(&ends, packet);
-	connection = conntrack_find(skb, &ends, &opts);
+	connection = conntrack_find(skb, false, &ends, &opts);
 	if (!connection)
 		return false;
 	holds = opts.dir == CONNTRACK_ORIGINAL && conntrack_holds(connection, packet);
@@ -166,19 +177,33 @@ __noinline int conntrack_translates(struct __sk_buff *skb, const struct packet *
 	return holds;
 }
 
-/* Not 0: the packet is one of a connection that the kernel knows, of either direction. A function of its own for the sake of the stack. */
-__noinline int conntrack_knows(struct __sk_buff *skb, const struct ends *ends)
+/* What the kernel knows of a packet's connection. */
+enum conntrack_known {
+	CONNTRACK_UNKNOWN = 0,
+	CONNTRACK_OPENED,   /* the packet is of who opened it, */
+	CONNTRACK_ANSWERED, /* of the other side */
+};
+
+static __always_inline enum conntrack_known conntrack_side(void *ctx, bool xdp, const struct ends *ends)
 {
 	struct bpf_ct_opts opts = {};
-	struct nf_conn *connection;
+	struct nf_conn *connection = ends ? conntrack_find(ctx, xdp, ends, &opts) : NULL;
 
-	if (!ends)
-		return false;
-	connection = conntrack_find(skb, ends, &opts);
 	if (!connection)
-		return false;
+		return CONNTRACK_UNKNOWN;
 	bpf_ct_release(connection);
-	return true;
+	return opts.dir == CONNTRACK_ORIGINAL ? CONNTRACK_OPENED : CONNTRACK_ANSWERED;
+}
+
+/* enum conntrack_known. Functions of their own for the sake of the stack. */
+__noinline int conntrack_knows(struct __sk_buff *skb, const struct ends *ends)
+{
+	return conntrack_side(skb, false, ends);
+}
+
+__noinline int conntrack_knows_xdp(struct xdp_md *ctx, const struct ends *ends)
+{
+	return conntrack_side(ctx, true, ends);
 }
 
 /* Packets to a frontend that have no flow are left to kube-proxy if their connection is kube-proxy's; while the node drains, new

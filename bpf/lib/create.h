@@ -3,6 +3,7 @@
  * server sees another source than the client's. */
 #pragma once
 
+#include "answered.h"
 #include "conntrack.h"
 #include "flow_insert.h"
 #include "policy.h"
@@ -475,6 +476,15 @@ static __always_inline struct step create_balance(struct entry_point point, stru
 	return point.handed->slow.tries ? step_finish(verdict) : step_again(verdict);
 }
 
+/* The packet answers this node's own (answered.h): it is asked once, and of no packet of a flow. At XDP that was asked before (xdp_judge). */
+static __always_inline bool create_is_answer(struct entry_point point, const struct work *work,
+					     const struct record *record)
+{
+	return !point.xdp && !work->found.lost && !work->found.port && !point.handed->slow.backend &&
+	       !point.handed->slow.tries && answered_may_be(record, &work->packet) &&
+	       answered(point.ctx, &work->packet);
+}
+
 static __always_inline struct step create_by_record(struct entry_point point, struct work *work,
 						    const struct record *record, enum side_index side_index)
 {
@@ -482,6 +492,8 @@ static __always_inline struct step create_by_record(struct entry_point point, st
 	enum verdict verdict;
 
 	trace_frontend(record, side_index);
+	if (create_is_answer(point, work, record))
+		return step_finish(VERDICT_PASS_UNKNOWN_REPLY);
 	verdict = point.xdp || work->found.port || point.handed->slow.backend ? VERDICT_CONTINUE
 									      : leave(point.ctx, &work->packet);
 	if (verdict != VERDICT_CONTINUE)

@@ -240,8 +240,8 @@ static __always_inline enum verdict fast_reply_match(struct __sk_buff *skb, cons
 	return VERDICT_CONTINUE;
 }
 
-/* Of what leaves and answers nobody: a SYN that a socket of this host sends again, or what is of a connection whose SYN was. Of first SYNs
- * that asks whether the socket has sent anything twice, of all else nothing before the first such connection. */
+/* Of what leaves and answers nobody: a SYN that a socket of this host sends again, or what is of a connection whose SYN was; or one from a
+ * frontend's port. Of first SYNs that asks whether the socket has sent anything twice, of all else nothing before the first such connection. */
 static __always_inline enum verdict fast_of_host(struct __sk_buff *skb, const struct settings *settings,
 						 const struct packet *packet)
 {
@@ -250,7 +250,7 @@ static __always_inline enum verdict fast_of_host(struct __sk_buff *skb, const st
 
 	if (packet->protocol != IPPROTO_TCP)
 		return VERDICT_PASS_NOT_SERVICE;
-	if (is_plain_syn(packet) && sends_again(skb))
+	if (is_plain_syn(packet) && (sends_again(skb) || opens_unasked(settings, packet)))
 		return VERDICT_CONTINUE;
 	if (!host_there(settings) || !is_snat_source(settings, &packet->source))
 		return VERDICT_PASS_NOT_SERVICE;

@@ -449,6 +449,12 @@ static __always_inline bool flow_of_host(const struct flow *flow)
 	return flow->flags & FLOW_SNAT && flow->side == SIDE_INTERNAL;
 }
 
+/* FLOW_DIRECT of a connection that this node's own opened, from a port that is a frontend's (host_opens): the flow's client is who answers. */
+static __always_inline bool flow_of_opened(const struct flow *flow)
+{
+	return flow->flags == FLOW_DIRECT && flow->side == SIDE_EXTERNAL;
+}
+
 static __always_inline bool flow_matches_left(const struct flow *flow, const struct flow_ends *ends)
 {
 	return flow_matches_forward(flow, ends) && flow_of_host(flow);

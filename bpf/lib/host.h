@@ -308,6 +308,48 @@ static __always_inline struct step host_later(struct __sk_buff *skb, struct work
 	return host_steer(skb, work, VERDICT_TRANSLATE_RECOVER);
 }
 
+/* Remembers a connection from a port that is a frontend's (opens_unasked). */
+
+/* The packet as its answers will be. */
+static __always_inline void host_turn(struct packet *packet)
+{
+	struct address source = packet->source;
+	__be16 port = packet->source_port;
+
+	packet->source = packet->destination;
+	packet->source_port = packet->destination_port;
+	packet->destination = source;
+	packet->destination_port = port;
+}
+
+/* Without room it is not remembered, nor in the place of a client's connection. */
+static __always_inline struct step host_opens(struct __sk_buff *skb, struct work *work)
+{
+	struct step step = step_finish(VERDICT_PASS_NOT_SERVICE);
+	struct insertion *in = &work->in;
+	const struct record *record;
+	const struct flow *flow;
+
+	host_turn(&work->packet);
+	record = frontend_of(&work->packet);
+	if (!record || !answered_at(record) || !forward_find(skb, &work->found, &work->packet, &work->query))
+		return step;
+	flow = found_flow(&work->found);
+	if (flow && !flow_of_opened(flow) && !flow_is_dead(flow, flow_now()))
+		return step;
+	create_describe(in, &work->packet);
+	in->flow.flags = FLOW_DIRECT;
+	in->flow.side = SIDE_EXTERNAL;
+	in->flow.seen = SEEN_REPLY;
+	in->to.destination = work->packet.destination;
+	in->to.destination_port = work->packet.destination_port;
+	in->replace = work->found.spilled ? FLOW_NONE : work->found.at;
+	in->replace_word = work->found.word;
+	if (create_own(in, filter_seed(), false) == INSERT_DONE && flow_publish(in, FLOW_LIVE))
+		step.verdict = VERDICT_PASS_DIRECT;
+	return step;
+}
+
 /* What leaves by a device, from an address of this node. */
 static __always_inline struct step host_forward(struct __sk_buff *skb, struct work *work)
 {
@@ -329,6 +371,8 @@ static __always_inline struct step host_forward(struct __sk_buff *skb, struct wo
 	step = host_syn(skb, work);
 	if (step.verdict == VERDICT_PASS_NOT_SERVICE)
 		host_forget(&work->found);
+	if (step.verdict == VERDICT_PASS_NOT_SERVICE && opens_unasked(work->settings, packet))
+		step = host_opens(skb, work);
 	return step;
 }
 

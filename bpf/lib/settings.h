@@ -259,6 +259,15 @@ static __always_inline bool reply_may_be_late(const struct settings *settings, c
 		known_exposed(&packet->source, packet->source_port, settings->seed));
 }
 
+/* A SYN that leaves from an address and port that is a frontend's as well, perhaps: a masquerade's, or of a socket of the host. Where
+ * connection tracking cannot tell what answers it, a flow does (host_opens). */
+static __always_inline bool opens_unasked(const struct settings *settings, const struct packet *packet)
+{
+	return !conntrack_lookup && packet->hook == HOOK_TO_NET && packet->protocol == IPPROTO_TCP &&
+	       is_plain_syn(packet) &&
+	       known_endpoint(&packet->source, packet->source_port, settings->seed) & KNOWN_FRONTEND;
+}
+
 /* Which packets from the network may be replies to SNAT: they go from a backend to an address and a port that SNAT may use. Whether they
  * are, flows say. */
 

@@ -274,37 +274,51 @@ static __always_inline __u32 snat_candidates(const struct settings *settings)
 }
 
 #define TCP_STATE_SYN_SENT 2
+#define TCP_STATE_LISTEN   10
 
-/* opening: only a socket that waits for the answer to its SYN. */
-static __always_inline bool snat_socket_tcp(void *ctx, struct bpf_sock_tuple *tuple, __u32 size, bool opening)
+/* Which sockets of the host are asked for. */
+enum snat_socket_kind {
+	SOCKET_ANY = 0,
+	SOCKET_OPENING, /* of TCP: one that waits for the answer to its SYN */
+	SOCKET_CONNECTED,
+};
+
+static __always_inline bool snat_socket_is(__u32 state, enum snat_socket_kind kind)
+{
+	return kind == SOCKET_OPENING ? state == TCP_STATE_SYN_SENT : kind == SOCKET_ANY || state != TCP_STATE_LISTEN;
+}
+
+static __always_inline bool snat_socket_tcp(void *ctx, struct bpf_sock_tuple *tuple, __u32 size,
+					    enum snat_socket_kind kind)
 {
 	struct bpf_sock *sk = bpf_skc_lookup_tcp(ctx, tuple, size, BPF_F_CURRENT_NETNS, 0);
 	bool has;
 
 	if (!sk)
 		return false;
-	has = !opening || sk->state == TCP_STATE_SYN_SENT;
+	has = snat_socket_is(sk->state, kind);
 	bpf_sk_release(sk);
 	return has;
 }
 
 static __always_inline bool snat_socket(void *ctx, struct bpf_sock_tuple *tuple, __u32 size, __u8 protocol,
-					bool opening)
+					enum snat_socket_kind kind)
 {
 	struct bpf_sock *sk;
+	bool has;
 
 	if (protocol != IPPROTO_UDP)
-		return snat_socket_tcp(ctx, tuple, size, opening);
+		return snat_socket_tcp(ctx, tuple, size, kind);
 	sk = bpf_sk_lookup_udp(ctx, tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!sk)
 		return false;
+	has = kind == SOCKET_ANY || sk->dst_port; /* one that is connected takes its peer's packets alone */
 	bpf_sk_release(sk);
-	return true;
+	return has;
 }
 
-/* A socket of the host would get this packet: it is connected from there to this server, or takes what comes there from anybody; opening: it
- * waits for the answer to its SYN. */
-static __always_inline bool snat_socket_of(void *ctx, const struct ends *ends, bool opening)
+/* A socket of the host would get this packet: it is connected from there to the sender, or takes what comes there from anybody. */
+static __always_inline bool snat_socket_of(void *ctx, const struct ends *ends, enum snat_socket_kind kind)
 {
 	struct bpf_sock_tuple tuple = {};
 
@@ -315,24 +329,24 @@ static __always_inline bool snat_socket_of(void *ctx, const struct ends *ends, b
 		tuple.ipv4.daddr = address_to4(&ends->destination);
 		tuple.ipv4.sport = ends->source_port;
 		tuple.ipv4.dport = ends->destination_port;
-		return snat_socket(ctx, &tuple, sizeof(tuple.ipv4), ends->protocol, opening);
+		return snat_socket(ctx, &tuple, sizeof(tuple.ipv4), ends->protocol, kind);
 	}
 	__builtin_memcpy(tuple.ipv6.saddr, &ends->source, sizeof(tuple.ipv6.saddr));
 	__builtin_memcpy(tuple.ipv6.daddr, &ends->destination, sizeof(tuple.ipv6.daddr));
 	tuple.ipv6.sport = ends->source_port;
 	tuple.ipv6.dport = ends->destination_port;
-	return snat_socket(ctx, &tuple, sizeof(tuple.ipv6), ends->protocol, opening);
+	return snat_socket(ctx, &tuple, sizeof(tuple.ipv6), ends->protocol, kind);
 }
 
 /* Functions of their own for the sake of the stack. */
-__noinline int snat_socket_has(struct __sk_buff *skb, const struct ends *ends, __u32 opening)
+__noinline int snat_socket_has(struct __sk_buff *skb, const struct ends *ends, enum snat_socket_kind kind)
 {
-	return snat_socket_of(skb, ends, opening);
+	return snat_socket_of(skb, ends, kind);
 }
 
-__noinline int snat_socket_has_xdp(struct xdp_md *ctx, const struct ends *ends)
+__noinline int snat_socket_has_xdp(struct xdp_md *ctx, const struct ends *ends, enum snat_socket_kind kind)
 {
-	return snat_socket_of(ctx, ends, false);
+	return snat_socket_of(ctx, ends, kind);
 }
 
 /* Not 0: the address and port is a frontend's, as a NodePort is. A function of its own for the sake of the stack. */
@@ -368,7 +382,7 @@ __noinline int snat_is_anothers(struct __sk_buff *skb, const struct insertion *i
 	if (!settings || !in)
 		return false;
 	snat_answer(&ends, settings, in);
-	return snat_frontend_has(&ends) || snat_socket_has(skb, &ends, false) ||
+	return snat_frontend_has(&ends) || snat_socket_has(skb, &ends, SOCKET_ANY) ||
 	       (settings->yield && conntrack_knows(skb, &ends));
 }
 
@@ -381,7 +395,7 @@ __noinline int snat_is_anothers_xdp(struct xdp_md *ctx, const struct insertion *
 	if (!settings || !in)
 		return false;
 	snat_answer(&ends, settings, in);
-	return snat_frontend_has(&ends) || snat_socket_has_xdp(ctx, &ends);
+	return snat_frontend_has(&ends) || snat_socket_has_xdp(ctx, &ends, SOCKET_ANY);
 }
 
 /* Puts a port into in that is better than what is there. True: no other can be. */
@@ -550,7 +564,7 @@ __noinline int snat_host_opens(struct __sk_buff *skb, const struct packet *packe
 	if (!packet)
 		return false;
 	ends_of(&ends, packet);
-	return snat_socket_has(skb, &ends, true);
+	return snat_socket_has(skb, &ends, SOCKET_OPENING);
 }
 
 /* The packet begins a connection that is not the flow's. Both sides have closed that: a masquerade or a socket of the host's has the port

@@ -94,7 +94,7 @@ static __always_inline void forward_judge(struct __sk_buff *skb, struct found *f
 		return;
 	}
 	if (flow->flags & FLOW_DIRECT) {
-		found->usable = 1;
+		found->usable = !(flow_of_opened(flow) && opens_connection(packet)); /* a client's SYN is no answer */
 		return;
 	}
 	backend = flow_backend(flow);

@@ -22,7 +22,7 @@ enum verdict {
 	VERDICT_PASS_DISABLED,    /* the agent switched the datapath off */
 	VERDICT_PASS_DRAINING,    /* new, and the node's connections are being handed over to kube-proxy */
 	VERDICT_PASS_OTHER_NAT,   /* of a connection that the kernel's NAT translates, for kube-proxy */
-	VERDICT_PASS_UNKNOWN_REPLY, /* from a backend to a port of SNAT, and no flow has it: the host's, or of a flow that was lost */
+	VERDICT_PASS_UNKNOWN_REPLY, /* from a backend to a port of SNAT, and no flow has it: the host's, or of a flow that was lost; or answered() */
 
 	/* addresses or ports were rewritten */
 	VERDICT_TRANSLATE_ESTABLISHED, /* a flow was found, towards the backend */

@@ -5,6 +5,7 @@
  * only where all is known before anything is written, and where it teaches a flow that is there nothing but that a packet came. */
 #pragma once
 
+#include "answered.h"
 #include "fast.h"
 #include "onward.h"
 #include "opened.h"
@@ -234,7 +235,7 @@ static __always_inline int xdp_translate(const struct xdp_frame *frame, const st
 /* What becomes of a packet that opens a connection, with the id of the service port: why it is dropped, VERDICT_TRANSLATE_BALANCE, or
  * VERDICT_CONTINUE where it is answered, most probably goes to a backend of this node, or is nobody's. As create_by_record and create_unknown
  * decide. A function of its own so that the verifier goes through it once. */
-__noinline int xdp_judge(const struct packet *packet, __u32 *service)
+__noinline int xdp_judge(struct xdp_md *ctx, const struct packet *packet, __u32 *service)
 {
 	const struct record *record;
 
@@ -246,6 +247,8 @@ __noinline int xdp_judge(const struct packet *packet, __u32 *service)
 
 		return verdict == VERDICT_DROP_UNALLOCATED ? verdict : VERDICT_CONTINUE;
 	}
+	if (answered_may_be(record, packet) && answered_xdp(ctx, packet))
+		return VERDICT_CONTINUE;
 	*service = record->service;
 	if (!source_allowed(record, &packet->source))
 		return VERDICT_DROP_SOURCE_RANGE;
@@ -318,7 +321,8 @@ static __always_inline bool xdp_was_refused(const struct packet *packet, const s
 static __always_inline enum verdict xdp_refuses(const struct xdp_frame *frame, const struct packet *packet,
 						const struct settings *settings, __u32 *service)
 {
-	enum verdict verdict = xdp_opens_flow(packet, settings) ? xdp_judge(packet, service) : VERDICT_CONTINUE;
+	enum verdict verdict =
+		xdp_opens_flow(packet, settings) ? xdp_judge(frame->ctx, packet, service) : VERDICT_CONTINUE;
 
 	xdp_note_refusal(packet, settings, verdict_is_drop(verdict));
 	if (verdict == VERDICT_TRANSLATE_BALANCE)

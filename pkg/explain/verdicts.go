@@ -14,7 +14,7 @@ var verdicts = []Word{
 	{"pass-disabled", Verdict, "the agent has switched nearlb off: everything is left as it is", "an agent that starts switches it on"},
 	{"pass-draining", Verdict, "new connections are left to kube-proxy (nearlb handover --to nearlb takes them again)", "nearlb handover says how many connections are left"},
 	{"pass-other-nat", Verdict, "the kernel's NAT translates this connection, for kube-proxy: left as it is", "none during a handover; nearlb handover says what is left of kube-proxy"},
-	{"pass-unknown-reply", Verdict, "from a backend to a port of the node, and no connection of nearlb's has it: left as it is", "many of them: connections were evicted, see the table flows in nearlb status"},
+	{"pass-unknown-reply", Verdict, "an answer to a port of the node, which may be a NodePort as well, and no connection of nearlb's has it: left as it is, for the node's own or a masquerade's", "many of them: connections were evicted, see the table flows in nearlb status"},
 
 	{"translate-established", Verdict, "of a connection that is known, on its way to the backend", ""},
 	{"translate-reply", Verdict, "of a connection that is known, on its way back to the client", ""},

@@ -192,7 +192,7 @@ func (c *Carrier) Connections() (done Carried, err error) {
 			}
 			c.known[i] = known
 		}
-		err = errors.Join(err, c.flows(f, c.known[i], &done), c.affinity(f, c.known[i], &done), c.sockets(f, c.known[i], &done), c.routed(f))
+		err = errors.Join(err, c.known[i].findNodes(f), c.flows(f, c.known[i], &done), c.affinity(f, c.known[i], &done), c.sockets(f, c.known[i], &done), c.routed(f))
 	}
 	return done, err
 }

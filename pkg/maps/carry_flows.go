@@ -188,6 +188,10 @@ func (c *Carrier) merge(place, word uint32, f *bpf.NearlbFlow) {
 	add, gone := f.Seen&uint32(bpf.NearlbFlowSeenSEEN_REPLY|bpf.NearlbFlowSeenSEEN_ESTABLISHED), uint32(0)
 	if last := c.wrote[place]; last.word == word {
 		add, gone = f.Seen&^last.seen, last.seen&^f.Seen
+		if f.Flags&flowCarried != 0 && (add|gone)&carriedNode != 0 {
+			comesFrom(seen, f.Seen)
+			add, gone = add&^carriedNode, gone&^carriedNode
+		}
 		c.wrote[place] = carriedFlow{word, f.Seen}
 	}
 	if atomic.LoadUint32(seen)&add != add {
@@ -198,6 +202,16 @@ func (c *Carrier) merge(place, word uint32, f *bpf.NearlbFlow) {
 	}
 	if last := atomic.LoadUint32(touched); int32(f.Touched-last) > 0 {
 		atomic.CompareAndSwapUint32(touched, last, f.Touched)
+	}
+}
+
+// comesFrom has an entry say that its connection comes from another node: of numbers, no bits are another's.
+func comesFrom(seen *uint32, from uint32) {
+	for {
+		now := atomic.LoadUint32(seen)
+		if atomic.CompareAndSwapUint32(seen, now, now&^carriedNode|from&carriedNode) {
+			return
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ type identities struct {
 	old      map[uint32]backendRow
 	backends map[uint32]uint32 // id -> here
 	sources  map[uint8]uint8   // index in the settings' sources -> here
+	nodes    map[uint16]uint16 // number of a node -> here, as of this pass
 	same     bool              // every id is the same
 }
 
@@ -106,6 +107,26 @@ type carriedBackend struct {
 	value backendRow
 }
 
+// findNodes is asked in each pass: nodes come and go, and a number is given again once no connection here names it.
+func (k *identities) findNodes(f *bpf.Former) error {
+	here := map[string]uint16{}
+	for key, text := range k.to.names.all() {
+		if key.Kind == nodeName {
+			here[text] = uint16(key.Id)
+		}
+	}
+	if err := k.to.names.err(); err != nil {
+		return fmt.Errorf("read table names: %w", err)
+	}
+	k.nodes = map[uint16]uint16{}
+	return bpf.Rows(f, "names", func(key nameKey, value bpf.NearlbNameValue) error {
+		if key.Kind == nodeName {
+			k.nodes[uint16(key.Id)] = here[nameText(value)]
+		}
+		return nil
+	})
+}
+
 // backend is nil for who is not known here, and for an id that was given to another endpoint since.
 func (k *identities) backend(id uint32, generation uint16) *carriedBackend {
 	old, known := k.old[id]
@@ -137,5 +158,8 @@ func (k *identities) translate(f *bpf.NearlbFlow) bool {
 		return false
 	}
 	f.Backend, f.Generation, f.Service = b.id, b.value.Generation, b.value.Service
+	if f.Flags&flowCarried != 0 { // from a node that is not known here: 0, until the client's next packet comes from one that is
+		setCarriedBy(f, k.nodes[carriedBy(f)])
+	}
 	return true
 }

@@ -23,7 +23,17 @@ const (
 	flowDirect   = uint8(bpf.NearlbFlowFlagsFLOW_DIRECT)
 	sideInternal = uint8(bpf.NearlbSideIndexSIDE_INTERNAL)
 	readAttempts = 4
+
+	carriedShift = uint32(bpf.NearlbTriedTRIED_SHIFT)
+	carriedNode  = 0xffff << carriedShift // of seen
 )
+
+// carriedBy is the number of the node that a connection came from (FLOW_CARRIED): flow_carried_by of bpf/lib/flow.h.
+func carriedBy(f *bpf.NearlbFlow) uint16 { return uint16(f.Seen >> carriedShift) }
+
+func setCarriedBy(f *bpf.NearlbFlow, node uint16) {
+	f.Seen = f.Seen&^carriedNode | uint32(node)<<carriedShift
+}
 
 // flowPlace is the number of an entry.
 func flowPlace(set uint32, way int) uint32 { return set*uint32(flowWays) + uint32(way) }

@@ -11,7 +11,7 @@ import (
 )
 
 // Reclaim frees what nothing can name any more: records and slots after their grace, removed endpoints and service ports
-// when no connection and no affinity entry names them, sources of SNAT when no connection does. It gives the number of
+// when no connection and no affinity entry names them, sources of SNAT, and nodes of the tunnel, when no connection does. It gives the number of
 // things freed. Call it every second or so; it is cheap when there is nothing to free. The tables of connections are searched only
 // when something waits for that, and in pieces, one each time: call it again soon while Searching says so.
 // now is the same clock as time.Now.
@@ -114,7 +114,8 @@ func (t *Tables) reclaimRanges(now time.Time) (freed int) {
 	return freed
 }
 
-// reclaimNames gives back the ids of service ports that have had nothing for a grace, and of nodes and zones without backends.
+// reclaimNames gives back the ids of service ports that have had nothing for a grace, and of nodes and zones without backends. A node that
+// connections may have come from has been searched for before.
 func (t *Tables) reclaimNames(now time.Time) (freed int) {
 	for p, since := range t.idle {
 		switch {
@@ -130,7 +131,7 @@ func (t *Tables) reclaimNames(now time.Time) (freed int) {
 		}
 	}
 	for n := range t.names.unused {
-		if n.refs == 0 && t.store.names.remove(n.key()) == nil {
+		if n.refs == 0 && !n.carried && t.store.names.remove(n.key()) == nil {
 			t.names.forget(n)
 			freed++
 		}

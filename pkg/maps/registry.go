@@ -4,6 +4,7 @@ package maps
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 )
@@ -20,7 +21,10 @@ type named struct {
 	kind uint32
 	id   uint32
 	text string
-	refs int // backends that name it
+	refs int // backends that name it, and the tunnel
+
+	carried         bool      // connections may name it: it was a node of the tunnel
+	since, searched time.Time // when refs became 0, and when connections were last searched for it
 }
 
 func (n *named) key() nameKey { return nameKey{Kind: n.kind, Id: n.id} }

@@ -117,7 +117,7 @@ func (r *restorer) name(key nameKey, text string) bool {
 		if t.names.places[key.Kind].byText[text] != nil {
 			return false
 		}
-		t.names.add(&named{kind: key.Kind, id: key.Id, text: text})
+		t.names.add(&named{kind: key.Kind, id: key.Id, text: text, carried: key.Kind == nodeName})
 	}
 	r.ids[key.Kind].add(key.Id)
 	t.names.count++

@@ -29,6 +29,7 @@ type search struct {
 	backends map[uint32]*sought[*goneBackend]
 	bits     map[filterBit]*sought[*staleMark]
 	sources  map[uint8]*sought[*staleMark]
+	nodes    map[uint16]*sought[*named] // that connections came from
 
 	set  uint32                                                        // of the flow table: where to go on
 	next func() (bpf.NearlbAffinityKey, bpf.NearlbAffinityValue, bool) // of the affinity table; nil: not begun
@@ -44,7 +45,7 @@ type sought[T any] struct {
 // search goes on with a search, or begins one if there is something to search for. At its end it frees what nothing names.
 func (t *Tables) search(now time.Time) (freed int) {
 	if t.searching == nil {
-		if s := t.due(now); len(s.backends)+len(s.bits)+len(s.sources) > 0 {
+		if s := t.due(now); len(s.backends)+len(s.bits)+len(s.sources)+len(s.nodes) > 0 {
 			t.searching = s
 		}
 	}
@@ -59,9 +60,9 @@ func (t *Tables) search(now time.Time) (freed int) {
 	return t.freeUnnamed(s)
 }
 
-// due are the removed endpoints, stale bits and unused sources whose grace is over and that were not searched for of late.
+// due are the removed endpoints and nodes, stale bits and unused sources whose grace is over and that were not searched for of late.
 func (t *Tables) due(now time.Time) *search {
-	s := &search{backends: map[uint32]*sought[*goneBackend]{}, bits: map[filterBit]*sought[*staleMark]{}, sources: map[uint8]*sought[*staleMark]{}}
+	s := &search{backends: map[uint32]*sought[*goneBackend]{}, bits: map[filterBit]*sought[*staleMark]{}, sources: map[uint8]*sought[*staleMark]{}, nodes: map[uint16]*sought[*named]{}}
 	isDue := func(since, searched time.Time) bool {
 		return now.Sub(since) >= grace && now.Sub(searched) >= searchEvery
 	}
@@ -78,6 +79,11 @@ func (t *Tables) due(now time.Time) *search {
 	for index, m := range t.sources.unused {
 		if isDue(m.since, m.searched) {
 			s.sources[index], m.searched = &sought[*staleMark]{what: m}, now
+		}
+	}
+	for n := range t.names.unused {
+		if n.carried && n.refs == 0 && isDue(n.since, n.searched) {
+			s.nodes[n.number()], n.searched = &sought[*named]{what: n}, now
 		}
 	}
 	return s
@@ -113,6 +119,9 @@ func (s *search) note(in *store, f *bpf.NearlbFlow) {
 	}
 	if m := s.sources[f.Source]; m != nil && f.Flags&flowSNAT != 0 {
 		m.named = true
+	}
+	if n := s.nodes[carriedBy(f)]; n != nil && f.Flags&flowCarried != 0 {
+		n.named = true
 	}
 }
 
@@ -163,6 +172,11 @@ func (t *Tables) freeUnnamed(s *search) (freed int) {
 		if !m.named && t.sources.unused[index] == m.what {
 			t.freeSource(index)
 			freed++
+		}
+	}
+	for _, n := range s.nodes {
+		if !n.named && n.what.refs == 0 && !n.what.searched.IsZero() { // else it was a node of the tunnel once more
+			n.what.carried = false // reclaimNames gives its number back
 		}
 	}
 	return freed

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -51,7 +52,7 @@ type tunnelTables struct {
 	addresses map[bpf.NearlbAddress]uint32
 }
 
-// nameTunnelNodes gives each node its number, and keeps that for as long as the node is told of.
+// nameTunnelNodes gives each node its number, and keeps that for as long as the node is told of, or a connection names it.
 func (t *Tables) nameTunnelNodes(c *Config) error {
 	var errs []error
 	for name := range c.Tunnel.Nodes {
@@ -69,11 +70,13 @@ func (t *Tables) nameTunnelNodes(c *Config) error {
 			continue
 		}
 		t.names.keep(n)
+		n.carried = true
 		t.tunnelNodes[name] = n
 	}
 	for name, n := range t.tunnelNodes {
 		if _, told := c.Tunnel.Nodes[name]; !told {
 			t.names.leave(n)
+			n.since, n.searched = t.now(), time.Time{}
 			delete(t.tunnelNodes, name)
 		}
 	}

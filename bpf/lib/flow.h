@@ -87,6 +87,12 @@ static __always_inline bool flow_has_ended(const struct flow *flow, __u32 seen)
 	return seen_closed(seen) || flow_may_be_closed(flow, seen);
 }
 
+/* Of UDP: a question that has its answer, or looks like one. Nothing but its source address says who asked. */
+static __always_inline bool flow_is_answered(const struct flow *flow, __u32 seen)
+{
+	return flow->protocol == IPPROTO_UDP && (seen & (SEEN_REPLY | SEEN_WENT_ON | SEEN_ESTABLISHED)) == SEEN_REPLY;
+}
+
 static __always_inline __u32 flow_timeout(const struct flow *flow, __u32 seen)
 {
 	if (flow->protocol == IPPROTO_UDP)
@@ -605,7 +611,7 @@ static __always_inline __u32 seen_from_client(const struct packet *packet, __u32
 	__u32 add = 0;
 
 	if (packet->protocol == IPPROTO_UDP)
-		return 0;
+		return (seen & SEEN_REPLY) * SEEN_WENT_ON;
 	if (packet->tcp_flags & TCP_FIN)
 		add |= SEEN_CLIENT_FIN;
 	if (packet->tcp_flags & TCP_RST)
@@ -672,14 +678,21 @@ static __always_inline void flow_note_seen(struct flow *flow, __u32 seen, __u32 
 		load_leave(flow);
 }
 
-/* Says when the flow's last packet came. Written once a second at most: so UDP that comes here is no question that has its answer. */
-static __always_inline void flow_touch(struct flow *flow, __u32 now)
+/* Says when the flow's last packet came. Written once a second at most: so UDP that comes here, and was answered before (seen: what the flow has
+ * seen before the packet), is no question that has its answer. */
+static __always_inline void flow_touch_after(struct flow *flow, __u32 now, __u32 seen)
 {
 	if (flow_age(flow, now) < jiffies_per_second)
 		return;
-	if (flow->protocol == IPPROTO_UDP && (flow->seen & (SEEN_REPLY | SEEN_ESTABLISHED)) == SEEN_REPLY)
+	if (flow->protocol == IPPROTO_UDP && (seen & (SEEN_REPLY | SEEN_ESTABLISHED)) == SEEN_REPLY)
 		__sync_fetch_and_or(&flow->seen, SEEN_ESTABLISHED);
 	*(volatile __u32 *)&flow->touched = now;
+}
+
+/* The same of a packet that teaches the flow nothing. */
+static __always_inline void flow_touch(struct flow *flow, __u32 now)
+{
+	flow_touch_after(flow, now, *(volatile const __u32 *)&flow->seen);
 }
 
 /* Both writes are rare, so that an established connection's cache line stays shared between processors. */
@@ -689,7 +702,7 @@ static __always_inline void flow_note(struct flow *flow, __u32 now, __u32 add)
 
 	if (seen_after(seen, add) != seen)
 		flow_note_seen(flow, seen, add);
-	flow_touch(flow, now);
+	flow_touch_after(flow, now, seen);
 }
 
 /* A SYN goes on with the entry: the FINs were another connection's. */

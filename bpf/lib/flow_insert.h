@@ -23,9 +23,10 @@ enum insert {
 enum eviction {
 	EVICT_NEVER = 0,
 	EVICT_IDLE,
-	EVICT_HELD,   /* ended, but keeps a port that its server remembers */
-	EVICT_QUIET,  /* UDP */
-	EVICT_DIRECT, /* not translated: forgetting it harms nobody now */
+	EVICT_HELD,     /* ended, but keeps a port that its server remembers */
+	EVICT_QUIET,    /* UDP */
+	EVICT_DIRECT,   /* not translated: forgetting it harms nobody now */
+	EVICT_ANSWERED, /* UDP whose client was not heard after the answer: it may never have been there */
 	EVICT_UNANSWERED,
 	EVICT_CLOSED,
 	EVICT_EXPIRED,
@@ -128,6 +129,8 @@ static __always_inline __u64 flow_eviction(const struct flow *flow, __u32 word, 
 		return (__u64)EVICT_CLOSED << 32 | age;
 	if (!seen_answered(flow->protocol, seen))
 		return (__u64)EVICT_UNANSWERED << 32 | age;
+	if (flow_is_answered(flow, seen))
+		return (__u64)EVICT_ANSWERED << 32 | age;
 	if (flow->flags == FLOW_DIRECT && flow->twin_port == flow->key_port)
 		return (__u64)EVICT_DIRECT << 32 | age;
 	if (flow->protocol == IPPROTO_UDP)
@@ -438,8 +441,8 @@ __noinline int flow_take_surplus(struct insertion *in)
 	return flow_take_judged(in, crowd.victim.at, crowd.victim.word);
 }
 
-/* Takes an entry that others keep. The first set alone is asked first: it mostly has one whose connection has ended or was never
- * answered. A function of its own for the sake of the stack. */
+/* Takes an entry that others keep. The first set alone is asked first: it mostly has one whose connection has ended, was never
+ * answered, or was answered once. A function of its own for the sake of the stack. */
 __noinline int flow_evict(struct insertion *in)
 {
 	struct flow_victim victim = {};
@@ -449,7 +452,7 @@ __noinline int flow_evict(struct insertion *in)
 	if (in->looked)
 		return in->made == FLOW_NONE ? INSERT_FULL : flow_take_judged(in, in->made, in->made_word);
 	flow_find_victim(&victim, in->hash, 0, false);
-	if (victim.eviction >> 32 < EVICT_UNANSWERED) {
+	if (victim.eviction >> 32 < EVICT_ANSWERED) {
 		flow_find_victim(&victim, in->hash, 0, true);
 		flow_find_victim(&victim, in->hash, 1, true);
 		if (victim.eviction >> 32 == EVICT_FREE)
@@ -463,7 +466,7 @@ __noinline int flow_evict(struct insertion *in)
 	return INSERT_FULL;
 }
 
-/* While there is another place, only what has ended, is unanswered or merely remembered makes room: INSERT_FULL. */
+/* While there is another place, only what has ended, is unanswered, was answered once or is merely remembered makes room: INSERT_FULL. */
 static __always_inline enum insert flow_make_room(struct insertion *in)
 {
 	enum insert result = flow_choose(in, in->last || in->blocks == FLOW_BLOCKS_PAIR ? 1 : FLOW_SCARCE);
@@ -568,10 +571,12 @@ static __always_inline bool flow_is_orphan(const struct flow *flow, const struct
 	       flow->twin_port == other->twin_port && flow_same_ends(flow, other);
 }
 
-/* The entry has a port of SNAT, and its connection has ended. */
+/* The entry has a port of SNAT, and its connection has ended, as far as can be seen. */
 static __always_inline bool flow_leaves_port(const struct flow *flow)
 {
-	return (flow->flags & FLOW_WIRE) == FLOW_WIRE && seen_closed(flow->seen);
+	__u32 seen = flow->seen;
+
+	return (flow->flags & FLOW_WIRE) == FLOW_WIRE && (seen_closed(seen) || flow_is_answered(flow, seen));
 }
 
 /* What an entry says to an insertion: INSERT_DONE nothing. A function of its own so that the verifier goes through it once. */

@@ -127,7 +127,7 @@ static const __u32 snat_strides[SNAT_STRIDES] = { 65537, 72019, 79031, 86501, 95
 /* Worst first. */
 enum snat_port {
 	SNAT_PORT_TAKEN = 0,
-	SNAT_PORT_HELD, /* by a connection that ended, which the server may remember */
+	SNAT_PORT_HELD, /* by a connection that ended, which the server may remember; by a datagram that was answered */
 	SNAT_PORT_AGAIN, /* the same of the same client to the same address: its clock goes on, so the server takes its SYN */
 	SNAT_PORT_RESET, /* by one that was reset: the server has none, if that was in its window */
 	SNAT_PORT_ENDED, /* by one that the server closed last, and has forgotten */
@@ -151,7 +151,7 @@ static __always_inline enum snat_port snat_port_ended(const struct flow *flow, c
 {
 	__u32 seen = flow->seen;
 
-	if (flow_holds_port(flow, seen))
+	if (flow_holds_port(flow, seen) || flow_is_answered(flow, seen))
 		return address_equal(&flow->client, &in->flow.client) &&
 				       address_equal(&flow->frontend, &in->flow.frontend)
 			       ? SNAT_PORT_AGAIN

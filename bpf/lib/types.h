@@ -364,6 +364,8 @@ enum flow_seen {
 	SEEN_ALL = 255,
 };
 
+#define SEEN_WENT_ON SEEN_CLIENT_WAITS /* of UDP: the client sent something after an answer */
+
 /* Above them: to how many backends the SYN of this connection went before, and the low bits of the ids of the first two. With the
  * entry's own that is all that is asked for, as there are four tries. */
 enum tried {

@@ -27,7 +27,7 @@ var states = []Word{
 	{"reset", Seen, "TCP: one side reset the connection, and neither went on", ""},
 	{"established", Seen, "TCP: one side went on after the server's answer", ""},
 	{"server-waits", Seen, "TCP: the server closed first, and keeps the port for a minute (TIME_WAIT)", ""},
-	{"client-waits", Seen, "TCP: the client closed first, and went on after both had closed: its server has forgotten the connection", ""},
+	{"client-waits", Seen, "TCP: the client closed first, and went on after both had closed: its server has forgotten the connection; UDP: the client sent something after an answer", ""},
 	{"refused", Seen, "TCP: the server answered the SYN with a reset", "is the port open in the pod? nearlb backends"},
 
 	{"alias", Flag, "the second entry of a connection whose source port had to change, by the port that the backend sees", ""},

@@ -29,12 +29,13 @@ func (r *rig) ageAll(by time.Duration) {
 
 func swap(port uint16) uint16 { return port<<8 | port>>8 }
 
-// The order in which a full set gives up its entries: expired, closed, unanswered, idle longest; never one that was active in
+// The order in which a full set gives up its entries: expired, closed, unanswered, answered once, idle longest; never one that was active in
 // the last minute.
 func TestAFullSetGivesUpTheRightFlow(t *testing.T) {
 	const minute = time.Minute
 	type flow struct {
 		answered, closed bool
+		over             bool // a question that has its answer
 		age              time.Duration
 	}
 	busy, idle, idler := flow{answered: true}, flow{answered: true, age: 5 * minute}, flow{answered: true, age: 10 * minute}
@@ -53,9 +54,11 @@ func TestAFullSetGivesUpTheRightFlow(t *testing.T) {
 		{"never one that is in use", [8]flow{busy, busy, busy, busy, busy, busy, busy, busy}, -1},
 	}
 	quiet, quieter := flow{answered: true, age: 40 * time.Second}, flow{answered: true, age: 50 * time.Second}
+	asked, askedBefore := flow{over: true}, flow{over: true, age: 10 * time.Second}
 	datagrams := []row{
 		{"an expired one first", [8]flow{busy, quiet, silent, quieter, busy, expired, quiet, silent}, 5},
 		{"then one without an answer", [8]flow{busy, quiet, busy, busy, quieter, busy, silent, busy}, 6},
+		{"then the oldest that was answered, and never asked again", [8]flow{busy, quiet, asked, busy, quieter, askedBefore, asked, busy}, 5},
 		{"then the one that was quiet longest", [8]flow{busy, quiet, busy, busy, quieter, busy, quiet, busy}, 4},
 		{"never one that is in use", [8]flow{busy, busy, busy, busy, busy, busy, busy, busy}, -1},
 	}
@@ -70,7 +73,13 @@ func TestAFullSetGivesUpTheRightFlow(t *testing.T) {
 					for i, f := range row.flows {
 						port := uint16(41000 + i)
 						ages[port] = f.age
-						r.live(w.packet(at(w.pod(1), port), at(w.vip(10), 80)), f.answered, f.closed)
+						in := w.packet(at(w.pod(1), port), at(w.vip(10), 80))
+						if f.over {
+							c := r.start(in)
+							c.answered(r)
+							continue
+						}
+						r.live(in, f.answered, f.closed)
 					}
 					r.age(ages)
 					want := map[bool]string{true: "drop_flows_full", false: "translate_balance"}[row.victim < 0]
@@ -178,6 +187,7 @@ func TestUDPThatGoesOnIsKeptLonger(t *testing.T) {
 		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
 		asked, client := r.start(in), r.start(in.to(at(w.vip(11), 80)))
 		server := r.start(w.packet(at(w.pod(1), 42000), at(w.vip(10), 80)))
+		late := r.start(w.packet(at(w.pod(1), 43000), at(w.vip(10), 80)))
 		for _, c := range []talk{asked, client, server} {
 			c.goOn(r, "translate_established", "translate_reply")
 			c.goOn(r, "translate_established", "translate_reply")
@@ -185,6 +195,9 @@ func TestUDPThatGoesOnIsKeptLonger(t *testing.T) {
 		r.ageAll(2 * time.Second)
 		step{hook: fromPod, in: client.in.with("A", "more"), verdict: "translate_established", out: became(client.out.with("A", "more"))}.play(r, 1)
 		server.answered(r)
+		late.answered(r) // once: the server took its time
+		r.ageAll(40 * time.Second)
+		r.expect(fromPod, late.in, "translate_balance")
 		for _, pause := range []time.Duration{100 * time.Second, 170 * time.Second} {
 			r.ageAll(pause)
 			client.goOn(r, "translate_established", "translate_reply")

@@ -54,12 +54,15 @@ func (s site) sends(in, out packet, verdict string) {
 	s.leaves(in, out, got)
 }
 
-// goesOn sends both ways.
+// goesOn sends both ways; datagrams until the client has gone on after an answer, as it has in TCP.
 func (s site) goesOn(c talk, forward string) {
 	s.Helper()
-	s.sends(c.in.with("A", "go"), c.out.with("A", "go"), forward)
-	answer := c.out.reply("PA", "yes")
+	more, answer := c.in.with("A", "go"), c.out.reply("PA", "yes")
+	s.sends(more, c.out.with("A", "go"), forward)
 	s.sends(answer, answer.from(c.in.dst).to(c.in.src), "translate_reply")
+	if more.protocol == lb.UDP {
+		s.sends(more, c.out.with("A", "go"), "translate_established")
+	}
 }
 
 func TestAClientOffTheNodeReachesABackendOnAnother(t *testing.T) {

@@ -358,6 +358,10 @@ func TestTheFlowTableNeverHoldsTwoFlowsThatAreOneOfAFullBlock(t *testing.T) {
 func TestProcessorsThatTakeFromOneClientNeverTranslateWrongly(t *testing.T) {
 	forEachWorld(t, unhurried(8), func(t *testing.T, r *rig, w world) {
 		const entries, others = 64, 24
+		most := entries * 7 / 8
+		if w.protocol == lb.UDP { // those of the others that were answered once make room as well
+			most = entries - 1
+		}
 		r.webs(w, 1)
 		hog := func(i int) packet { return sized(w.packet(at(w.pod(1), uint16(1024+i)), w.web(0))) }
 		samples := r.untilAnswered(hog, entries, "A")
@@ -383,7 +387,7 @@ func TestProcessorsThatTakeFromOneClientNeverTranslateWrongly(t *testing.T) {
 			if r.checkTable(); t.Failed() {
 				t.Fatalf("in round %d", round)
 			}
-			if n := r.entriesOf(w.pod(1)); had != entries || n > entries*7/8 {
+			if n := r.entriesOf(w.pod(1)); had != entries || n > most {
 				t.Fatalf("round %d: the first client had %d entries and has %d: the test does not test what it should", round, had, n)
 			}
 		}

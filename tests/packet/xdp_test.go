@@ -327,6 +327,19 @@ func TestXDPLeavesAFlowThatLostAnEntry(t *testing.T) {
 	}, lb.TCP, lb.UDP)
 }
 
+// The first datagram of a client after an answer shows that the flow is no question alone: TC notes that.
+func TestXDPLeavesTheFirstDatagramAfterAnAnswer(t *testing.T) {
+	forEachSite(t, bpf.Options{}, func(s site, w world) {
+		s.publish(far(w, 2))
+		c := s.remote(w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), "translate_balance")
+		answer := c.out.reply("", "yes")
+		s.sends(answer, answer.from(c.in.dst).to(c.in.src), "translate_reply")
+		s.passesXDP("the first datagram after the answer", c.in.bytes())
+		s.sends(c.in, c.out, "translate_established")
+		s.takesBoth(c)
+	}, lb.UDP)
+}
+
 // What is dropped without an answer is dropped at XDP, counted for its service and told as a sampled event, as by TC.
 func TestXDPDropsWhatNobodyAnswers(t *testing.T) {
 	rows := map[string]struct {

@@ -41,6 +41,7 @@ struct insertion {
 	bool over;         /* takes that port from an entry whose connection has ended */
 	__u8 blocks;       /* of hash: FLOW_BLOCKS_OWN or FLOW_BLOCKS_PAIR */
 	__u8 last;         /* not 0: there is no other place, others make room */
+	__u8 others;       /* SNAT: how many other sources may be tried */
 	__u8 looked;   /* not 0: flow_evict found nothing but for last, which is in made; FLOW_NONE: not even that */
 	__u64 hash;    /* by which the entry is found */
 	__u32 replace; /* number of the entry to take over; FLOW_NONE: choose one */

@@ -126,6 +126,7 @@ __noinline int host_source(struct __sk_buff *skb, const struct packet *packet, _
 	index = backend->tier == TIER_NODE ? 0 : snat_source(skb, packet, &backend->address);
 	if (index < 0)
 		return 0;
+	index &= SOURCES_MAX - 1; /* its ports are enough */
 	return index ? index : snat_source_index(&packet->source);
 }
 

@@ -37,10 +37,62 @@ static __always_inline int snat_found(__u32 index)
 	return index ? (int)index : -VERDICT_DROP_NO_SOURCE;
 }
 
+/* Towards one backend an address has some 64,000 ports. A connection that finds none goes on with another address of the device, from a place
+ * that its client's hash gives, and then with the next ones. */
+
+#define SNAT_SOURCES_TRIED 4
+#define SNAT_OTHERS_SHIFT  8  /* above the index in sources: how many others may be tried */
+#define SNAT_TURN_SHIFT    20 /* in snat_next, above the number of a port: which of them it is, 0: the route's */
+
+static __always_inline __u32 snat_turn(__u32 next)
+{
+	return next >> SNAT_TURN_SHIFT & (SNAT_SOURCES_TRIED - 1);
+}
+
+/* Of the bits of sources the one whose turn it is, from 1 on; 0: there is none. */
+static __always_inline __u32 snat_other(__u64 others, __u32 turn, const struct packet *packet)
+{
+	__u32 first =
+		flow_hash(&packet->source, packet->source_port, packet->protocol, filter_seed()) & (SOURCES_MAX - 1);
+
+	others = others >> first | others << (-first & (SOURCES_MAX - 1));
+	for (__u32 i = 1; i < SNAT_SOURCES_TRIED; i++) {
+		if (i < turn)
+			others &= others - 1;
+	}
+	return others ? (__builtin_ctzll(others) + first) & (SOURCES_MAX - 1) : 0;
+}
+
+/* How many bits are set, as far as they are tried. */
+static __always_inline __u32 snat_others_count(__u64 others)
+{
+	__u32 count = 0;
+
+	for (__u32 i = 1; i < SNAT_SOURCES_TRIED; i++) {
+		count += others != 0;
+		others &= others - 1;
+	}
+	return count;
+}
+
+/* The route's source, or the other one whose turn it is; above it how many others there are. A function of its own so that the verifier goes
+ * through it once. */
+__noinline int snat_choose(__u32 index, __u64 others, __u32 turn, const struct packet *packet)
+{
+	if (!packet || !index)
+		return -VERDICT_DROP_NO_SOURCE;
+	others &= ~(1ULL << (index & (SOURCES_MAX - 1)));
+	if (turn)
+		index = snat_other(others, turn, packet);
+	return snat_found(index | snat_others_count(others) << SNAT_OTHERS_SHIFT);
+}
+
 /* By the route, or as the device is told where that names no address that SNAT may use. 0: a device that is none of the
  * network's leads to pods of this node. Below 0: a verdict, negative. */
-static __always_inline int snat_by_route(const struct settings *settings, const struct bpf_fib_lookup *fib, __u8 family)
+static __always_inline int snat_by_route(const struct settings *settings, const struct bpf_fib_lookup *fib,
+					 const struct packet *packet, __u32 turn)
 {
+	__u8 family = packet->family;
 	__u32 ifindex = fib->ifindex;
 	const struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
 	struct address address = {};
@@ -57,13 +109,13 @@ static __always_inline int snat_by_route(const struct settings *settings, const 
 	}
 	if (!index)
 		index = family == 4 ? device->source4 : device->source6;
-	return snat_found(index);
+	return snat_choose(index, family == 4 ? device->others4 : device->others6, turn, packet);
 }
 
-/* Index in sources; 0: the server is on this node after all; below 0: a verdict, negative. ctx: of the program, ifindex: of the device that
- * the packet came by. */
+/* Index in sources, and above it how many others may be tried; 0: the server is on this node after all; below 0: a verdict, negative. ctx: of
+ * the program, ifindex: of the device that the packet came by. */
 static __always_inline int snat_source_of(void *ctx, __u32 ifindex, const struct packet *packet,
-					  const struct address *server)
+					  const struct address *server, __u32 turn)
 {
 	const struct settings *settings = settings_get();
 	struct bpf_fib_lookup fib = {};
@@ -76,7 +128,7 @@ static __always_inline int snat_source_of(void *ctx, __u32 ifindex, const struct
 	fib_describe(&fib, ifindex, packet, &packet->source, server, 0);
 	answer = bpf_fib_lookup(ctx, &fib, sizeof(fib), fib_source ? BPF_FIB_LOOKUP_SRC : 0);
 	if (fib_found(answer))
-		return snat_by_route(settings, &fib, packet->family);
+		return snat_by_route(settings, &fib, packet, turn);
 	/* The kernel does not tell its own addresses from those that it has no route to: the stack knows, and answers. */
 	if (answer == BPF_FIB_LKUP_RET_NOT_FWDED || snat_index(settings, server))
 		return 0;
@@ -86,12 +138,12 @@ static __always_inline int snat_source_of(void *ctx, __u32 ifindex, const struct
 /* Functions of their own so that the verifier goes through them once. */
 __noinline int snat_source(struct __sk_buff *skb, const struct packet *packet, const struct address *server)
 {
-	return snat_source_of(skb, skb->ifindex, packet, server);
+	return snat_source_of(skb, skb->ifindex, packet, server, snat_turn(handed(skb)->slow.snat_next));
 }
 
 __noinline int snat_source_xdp(struct xdp_md *ctx, const struct packet *packet, const struct address *server)
 {
-	return snat_source_of(ctx, ctx->ingress_ifindex, packet, server);
+	return snat_source_of(ctx, ctx->ingress_ifindex, packet, server, 0);
 }
 
 /* The port that the server sees. */
@@ -453,8 +505,12 @@ __noinline int snat_find_port(struct insertion *in, __u32 candidate, int least)
 /* The port that the server knows, of a connection that was forgotten in part. The range may have changed since. */
 static __always_inline bool create_snat_port_again(const struct work *work, struct insertion *in)
 {
+	const struct flow *flow = found_flow(&work->found);
+
 	if (work->found.port && snat_may_use(work->settings, work->found.port)) {
 		in->flow.twin_port = work->found.port;
+		if (flow && flow->flags & FLOW_SNAT && !address_zero(snat_address(work->settings, flow)))
+			in->flow.source = flow->source;
 		return true;
 	}
 	return !opens_connection(&work->packet) && snat_find_port(in, 0, SNAT_PORT_OWN) >= 0;
@@ -466,28 +522,34 @@ static __always_inline int snat_least(const struct settings *settings, __u32 can
 	return again || (!snat_is_wide(settings) && candidate >= SNAT_PORTS_STRICT) ? SNAT_PORT_HELD : SNAT_PORT_RESET;
 }
 
+/* Where there are other sources, one is looked at no longer than all ports would be; those that are held come last, of the route's. */
+static __always_inline bool snat_goes_on(const struct insertion *in, __u32 candidate, __u32 again)
+{
+	return in->others && !(again & SNAT_HELD_TOO) && snat_next_run(candidate) >= SNAT_PORTS_WIDE;
+}
+
 /* INSERT_DONE: work->in has a port to try. INSERT_PORT: none in this run, the next one goes on from where it ended. */
 static __always_inline enum insert create_snat_port(struct entry_point point, struct work *work)
 {
 	struct handed *handed = point.handed;
 	__u32 next = handed->slow.snat_next;
-	__u32 again;
+	__u32 again, turn = snat_turn(next);
 	int candidate;
 
 	if (!next && create_snat_port_again(work, &work->in))
 		return INSERT_DONE;
-	again = next & SNAT_HELD_TOO;
-	next &= ~SNAT_HELD_TOO;
+	again = next & (SNAT_HELD_TOO | (SNAT_SOURCES_TRIED - 1) << SNAT_TURN_SHIFT);
+	next &= (1 << SNAT_TURN_SHIFT) - 1;
 	next = next ? next - 1 : 0;
-	candidate = snat_find_port(&work->in, next, snat_least(work->settings, next, again));
+	candidate = snat_find_port(&work->in, next, snat_least(work->settings, next, again & SNAT_HELD_TOO));
 	if (candidate >= 0)
 		handed->slow.snat_next = again | (candidate + 1);
-	else if (candidate == -2)
+	else if (candidate == -2 && !snat_goes_on(&work->in, next, again))
 		handed->slow.snat_next = again | snat_next_run(next);
-	else if (again)
+	else if (again & SNAT_HELD_TOO)
 		return INSERT_EXHAUSTED;
 	else
-		handed->slow.snat_next = SNAT_HELD_TOO;
+		handed->slow.snat_next = turn < work->in.others ? (turn + 1) << SNAT_TURN_SHIFT : SNAT_HELD_TOO;
 	return candidate >= 0 ? INSERT_DONE : INSERT_PORT;
 }
 
@@ -533,6 +595,7 @@ static __always_inline enum verdict create_external(struct entry_point point, st
 		create_routed(work->settings, record);
 	if (source > 0 && flow->protocol == IPPROTO_SCTP)
 		return VERDICT_DROP_SCTP_PORT;
+	work->in.others = source >> SNAT_OTHERS_SHIFT;
 	flow->source = source;
 	flow->flags = source > 0 ? FLOW_SNAT : 0;
 	return VERDICT_CONTINUE;

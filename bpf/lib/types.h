@@ -698,8 +698,11 @@ struct device {
 	__u8 source4; /* index in sources, 0 none */
 	__u8 source6;
 	__u8 pod; /* not 0: the host's side of a pod of this node, a veth whose other side is in the pod's namespace; it has no sources */
-	__u8 pad;
+	__u8 pad[5];
+	__u64 others4; /* bits by index in sources: the device's other addresses, which serve when that one has no port left */
+	__u64 others6;
 };
+_Static_assert(SOURCES_MAX == 64, "a bit for each");
 
 #define XDP_DEVICES 256
 

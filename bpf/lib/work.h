@@ -16,13 +16,13 @@
 
 /* From the slow path to itself, when it begins anew. */
 struct handed_slow {
-	__u8 tries;      /* how often it has begun anew */
-	__u8 host;       /* of a connection of the host (host.h): enum hook, and HANDED_LOADS */
-	__u8 translate;  /* not 0: the client's source port is taken, choose another */
-	__u8 lost;       /* LOST_: what is wrong with the flow that there was */
-	__u32 snat_next; /* number of the next port that SNAT tries, and one; 0: none was tried */
-	__u32 backend;   /* id, not 0: the flow goes there (retry_choose) */
-	__u32 tried;     /* then: the others, as in seen of the flow; at XDP the connection's turn, if it takes one */
+	__u8 tries;     /* how often it has begun anew */
+	__u8 host;      /* of a connection of the host (host.h): enum hook, and HANDED_LOADS */
+	__u8 translate; /* not 0: the client's source port is taken, choose another */
+	__u8 lost;      /* LOST_: what is wrong with the flow that there was */
+	__u32 snat_next; /* number of the next port that SNAT tries, and one; above it the turn of its source; 0: none was tried */
+	__u32 backend; /* id, not 0: the flow goes there (retry_choose) */
+	__u32 tried;   /* then: the others, as in seen of the flow; at XDP the connection's turn, if it takes one */
 	__u32 verdict; /* of the flow that is being made. Here the verifier forgets it, and goes through what follows once for all of them */
 };
 _Static_assert(sizeof(struct handed_slow) <= sizeof(((struct __sk_buff *)0)->cb), "fits skb->cb");

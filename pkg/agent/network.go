@@ -142,13 +142,13 @@ func (l *loop) config() (maps.Config, error) {
 	return c, nil
 }
 
-// sourcesOf says which addresses SNAT uses: of each device its first, or the node's where it has none, and whatever else
-// routes may name, as far as there is room.
+// sourcesOf says which addresses SNAT uses: of each device its first, or the node's where it has none; its others where that one has no port left;
+// and whatever else routes may name, as far as there is room.
 func sourcesOf(n attach.Network, node4, node6 netip.Addr) (map[uint32]maps.DeviceSources, []netip.Addr) {
 	devices := map[uint32]maps.DeviceSources{}
 	first, others := []netip.Addr{node4, node6}, []netip.Addr{}
 	for _, d := range n.Devices {
-		s := maps.DeviceSources{Source4: firstOf(d.Addresses, true), Source6: firstOf(d.Addresses, false)}
+		s := maps.DeviceSources{Source4: firstOf(d.Addresses, true), Source6: firstOf(d.Addresses, false), Others: d.Lasting}
 		if !s.Source4.IsValid() && slices.Contains(n.Local, node4) {
 			s.Source4 = node4
 		}

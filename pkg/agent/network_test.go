@@ -78,13 +78,13 @@ func TestAddressesOfServicesAndThoseNotAskedForAnswerNoNodePorts(t *testing.T) {
 
 func TestEveryDeviceHasASourceOrTheNodes(t *testing.T) {
 	n := attach.Network{
-		Devices: []attach.NetworkDevice{{Name: "eth0", Ifindex: 2, Addresses: addresses("192.0.2.1", "192.0.2.9", "2001:db8::1")},
+		Devices: []attach.NetworkDevice{{Name: "eth0", Ifindex: 2, Addresses: addresses("192.0.2.1", "192.0.2.9", "2001:db8::1"), Lasting: addresses("192.0.2.9")},
 			{Name: "vxlan0", Ifindex: 5, Addresses: addresses("10.244.1.0")}},
 		Local: addresses("10.244.1.0", "192.0.2.1", "192.0.2.9", "198.51.100.50", "2001:db8::1"),
 	}
 	node4, node6 := n.Local[1], n.Local[4]
 	devices, sources := sourcesOf(n, node4, node6)
-	want := map[uint32]maps.DeviceSources{2: {Source4: node4, Source6: node6}, 5: {Source4: n.Local[0], Source6: node6}}
+	want := map[uint32]maps.DeviceSources{2: {Source4: node4, Source6: node6, Others: addresses("192.0.2.9")}, 5: {Source4: n.Local[0], Source6: node6}}
 	if fmt.Sprint(devices) != fmt.Sprint(want) {
 		t.Errorf("devices have %v, want %v", devices, want)
 	}

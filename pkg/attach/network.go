@@ -30,13 +30,16 @@ type NetworkDevice struct {
 	Name      string
 	Ifindex   int
 	Addresses []netip.Addr // those that the kernel prefers as a source come first; without link-local ones
+	// Lasting are those of them that are of a network and of global scope, and are not about to go: neither deprecated nor temporary. An address
+	// of its own length is often another node's soon (a virtual one).
+	Lasting []netip.Addr
 }
 
 // networkOf collects the addresses that can be used.
 func networkOf(devices, chosen []device, outside []int) Network {
 	n := Network{Devices: []NetworkDevice{}, Outside: outside, Local: []netip.Addr{}}
 	for _, d := range chosen {
-		n.Devices = append(n.Devices, NetworkDevice{d.name, d.ifindex, usable(d.addresses)})
+		n.Devices = append(n.Devices, NetworkDevice{d.name, d.ifindex, usable(d.addresses), lasting(d.addresses)})
 	}
 	slices.SortFunc(n.Devices, func(a, b NetworkDevice) int { return cmp.Compare(a.Ifindex, b.Ifindex) })
 	for _, d := range devices {
@@ -75,6 +78,14 @@ func usable(all []address) []netip.Addr {
 		addresses = append(addresses, a.Addr())
 	}
 	return addresses
+}
+
+// lasting lists those that NetworkDevice.Lasting is of.
+func lasting(all []address) []netip.Addr {
+	return usable(slices.DeleteFunc(slices.Clone(all), func(a address) bool {
+		temporary := a.Addr().Is6() && a.flags&unix.IFA_F_TEMPORARY != 0 // IPv4 has the same bit for secondary ones, which are as good
+		return a.IsSingleIP() || a.scope != unix.RT_SCOPE_UNIVERSE || a.flags&unix.IFA_F_DEPRECATED != 0 || temporary
+	}))
 }
 
 // tellNetwork passes on what differs from the last time.

@@ -321,7 +321,7 @@ func TestAnAddressThatMovesTakesTheProgramsWithIt(t *testing.T) {
 		}
 		node := netip.MustParseAddr("192.0.2.1")
 		eth1 := n.link("eth1").Attrs().Index
-		want := Network{Devices: []NetworkDevice{{"eth1", eth1, []netip.Addr{node}}}, Outside: []int{eth1}, Local: []netip.Addr{node}}
+		want := Network{Devices: []NetworkDevice{{"eth1", eth1, []netip.Addr{node}, []netip.Addr{node}}}, Outside: []int{eth1}, Local: []netip.Addr{node}}
 		if fmt.Sprint(last) != fmt.Sprint(want) {
 			t.Errorf("told %v, want %v", last, want)
 		}
@@ -351,7 +351,7 @@ func TestTheNetworkIsToldBeforeAnythingIsAttachedAndWhenItDiffers(t *testing.T) 
 			t.Fatalf("told %d times, want once", len(told))
 		}
 		eth0 := n.link("eth0").Attrs().Index
-		want := fmt.Sprintf("{[{eth0 %d [192.0.2.1 192.0.2.9]}] [%d] [10.244.1.1 192.0.2.1 192.0.2.9 198.51.100.50] []}", eth0, eth0)
+		want := fmt.Sprintf("{[{eth0 %d [192.0.2.1 192.0.2.9] [192.0.2.1 192.0.2.9]}] [%d] [10.244.1.1 192.0.2.1 192.0.2.9 198.51.100.50] []}", eth0, eth0)
 		if got := fmt.Sprint(told[0]); got != want {
 			t.Errorf("told %s, want %s", got, want)
 		}

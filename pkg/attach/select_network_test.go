@@ -3,6 +3,7 @@
 package attach
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -93,6 +94,19 @@ func TestAddressesComeInTheKernelsOrder(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestAddressesThatLastAreOfANetworkAndStay(t *testing.T) {
+	with := func(prefix string, flags, scope int) address {
+		return address{netip.MustParsePrefix(prefix), flags, scope}
+	}
+	got := lasting([]address{
+		with("192.0.2.1/24", 0, 0), with("192.0.2.9/24", unix.IFA_F_SECONDARY, 0), with("192.0.2.50/32", 0, 0), with("192.0.2.7/24", 0, unix.RT_SCOPE_LINK),
+		with("2001:db8::1/64", 0, 0), with("2001:db8::3/64", unix.IFA_F_TEMPORARY, 0), with("2001:db8::2/64", unix.IFA_F_DEPRECATED, 0), with("2001:db8::7/128", 0, 0),
+	})
+	if fmt.Sprint(got) != "[192.0.2.1 2001:db8::1 192.0.2.9]" {
+		t.Errorf("they are %v", got)
 	}
 }
 

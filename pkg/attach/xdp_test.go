@@ -214,7 +214,7 @@ func TestWhatKeepsADriverFromTheProgram(t *testing.T) {
 		{XDPAuto, card, driver{}, "the kernel does not say"},
 		{XDPAuto, card, driver{said: true, takes: true}, ""},
 		{XDPAuto, card, driver{said: true}, "its driver has no XDP"},
-		{XDPAuto, veth, driver{said: true, takes: true, sends: true}, "segmentation offload"},
+		{XDPAuto, veth, driver{said: true, takes: true, sends: true}, "partial checksum"},
 	} {
 		why := c.can.unfit(c.mode, c.link)
 		if (why == nil) != (c.want == "") || why != nil && !strings.Contains(why.Error(), c.want) {

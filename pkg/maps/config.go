@@ -31,7 +31,7 @@ type Config struct {
 	// connection tracking: those of SNATQuiet, which the host's own connections do not get by themselves, before the others.
 	SNATWide  bool
 	SNATQuiet PortRange
-	// Sources are the addresses of this node that SNAT may use, beside Node4, Node6 and those of Devices; 63 in all.
+	// Sources are the addresses of this node that SNAT may use, beside Node4, Node6 and the first ones of Devices; 63 in all.
 	Sources []netip.Addr
 	// Devices are the network devices, by ifindex.
 	Devices map[uint32]DeviceSources
@@ -43,8 +43,12 @@ type Config struct {
 	Tunnel Tunnel
 }
 
-// DeviceSources are the addresses that SNAT uses on a device when the route names none; zero: none of that family.
-type DeviceSources struct{ Source4, Source6 netip.Addr }
+// DeviceSources are the addresses that SNAT uses on a device: one of each family when the route names none, zero: none of that family; and others,
+// which serve when the one that the route names has no port left, as far as they are among the sources.
+type DeviceSources struct {
+	Source4, Source6 netip.Addr
+	Others           []netip.Addr
+}
 
 // PortRange is a range of ports, both ends in it.
 type PortRange struct{ First, Last uint16 }
@@ -85,7 +89,7 @@ func (t *Tables) Config() (Config, error) {
 			c.Pods = append(c.Pods, ifindex)
 			continue
 		}
-		c.Devices[ifindex] = DeviceSources{t.sources.address(d.Source4), t.sources.address(d.Source6)}
+		c.Devices[ifindex] = DeviceSources{t.sources.address(d.Source4), t.sources.address(d.Source6), t.sources.listed(d.Others4 | d.Others6)}
 	}
 	if err := t.store.devices.err(); err != nil {
 		return c, fmt.Errorf("read table devices: %w", err)

@@ -16,7 +16,9 @@ import (
 func (t *Tables) devicesOf(c *Config) map[uint32]bpf.NearlbDevice {
 	all := map[uint32]bpf.NearlbDevice{}
 	for ifindex, d := range c.Devices {
-		all[ifindex] = bpf.NearlbDevice{Source4: t.sources.index(d.Source4), Source6: t.sources.index(d.Source6)}
+		of := bpf.NearlbDevice{Source4: t.sources.index(d.Source4), Source6: t.sources.index(d.Source6)}
+		of.Others4, of.Others6 = t.sources.bits(d.Others)
+		all[ifindex] = of
 	}
 	for _, ifindex := range c.Pods {
 		if _, network := all[ifindex]; !network {

@@ -5,6 +5,7 @@ package maps
 import (
 	"encoding/binary"
 	"fmt"
+	mathbits "math/bits"
 	"net/netip"
 	"time"
 
@@ -87,6 +88,29 @@ func (s *sources) address(index uint8) netip.Addr {
 		return netip.Addr{}
 	}
 	return optionalAddr(s.addresses[index])
+}
+
+// bits are those of addresses of either family in what the programs know of a device. An address without an index has none.
+func (s *sources) bits(of []netip.Addr) (four, six uint64) {
+	for _, a := range of {
+		bit := uint64(1) << s.index(a) &^ 1
+		if a.Is4() {
+			four |= bit
+		} else {
+			six |= bit
+		}
+	}
+	return four, six
+}
+
+// listed are the addresses of bits.
+func (s *sources) listed(bits uint64) (all []netip.Addr) {
+	for ; bits != 0; bits &= bits - 1 {
+		if a := s.address(uint8(mathbits.TrailingZeros64(bits))); a.IsValid() {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // inUse lists the addresses, by index.

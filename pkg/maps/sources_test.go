@@ -118,13 +118,17 @@ func TestADeviceNamesTheIndexesOfItsAddresses(t *testing.T) {
 	s := memoryStore(tinySizes())
 	b := newBench(t, s)
 	v4, v6 := netip.MustParseAddr("10.244.1.0"), netip.MustParseAddr("fd00::1")
-	c := Config{Devices: map[uint32]DeviceSources{7: {v4, v6}, 9: {Source4: v4}}}
+	other4, other6 := netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00::2")
+	c := Config{Devices: map[uint32]DeviceSources{7: {v4, v6, []netip.Addr{other4, other6}}, 9: {Source4: v4}}, Sources: []netip.Addr{other4, other6}}
 	if err := b.Configure(c); err != nil {
 		t.Fatal(err)
 	}
 	seven, _, _ := s.devices.get(7)
 	if sourceAt(s, seven.Source4) != v4 || sourceAt(s, seven.Source6) != v6 {
 		t.Errorf("device 7 is %+v", seven)
+	}
+	if seven.Others4 != 1<<b.sources.index(other4) || seven.Others6 != 1<<b.sources.index(other6) {
+		t.Errorf("others of device 7 are %b and %b", seven.Others4, seven.Others6)
 	}
 	if got, err := b.Config(); err != nil || fmt.Sprint(got.Devices) != fmt.Sprint(c.Devices) {
 		t.Errorf("devices %v (%v), want %v", got.Devices, err, c.Devices)

@@ -182,7 +182,9 @@ type NearlbDevice struct {
 	Source4 uint8
 	Source6 uint8
 	Pod     uint8
-	Pad     uint8
+	Pad     [5]uint8
+	Others4 uint64
+	Others6 uint64
 }
 
 type NearlbDnsWork struct {

@@ -250,7 +250,7 @@ __noinline int hello_take(struct __sk_buff *skb, const struct packet *packet)
 	options = hello_read(skb, packet, &hello);
 	if (options < 0)
 		return VERDICT_CONTINUE;
-	if (settings->disabled || settings->draining)
+	if (settings->disabled || settings->draining || tunnel->leaving)
 		return VERDICT_PASS_DRAINING;
 	cookie = tunnel->cookie;
 	if (!tunnel_accepts(tunnel, (__u64)hello.cookie.value[1] << 32 | hello.cookie.value[0]) || (!options && cookie))

@@ -774,7 +774,8 @@ struct tunnel_end {
 	__u64 cookie;                   /* what this node's packets have, 0: none */
 	__be16 port;                    /* of every node; 0: there is no tunnel */
 	__u8 keyed;                     /* not 0: accepted is asked */
-	__u8 pad[5];
+	__u8 leaving;                   /* not 0: it ends with its last connection, and answers no hello */
+	__u8 pad[4];
 };
 _Static_assert(sizeof(struct tunnel_end) == 64, "layout is shared");
 

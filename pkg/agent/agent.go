@@ -44,6 +44,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := bpf.Permitted(); err != nil { // the kernel would say so late: some of the work can be done with less
 		return fmt.Errorf("start agent: %w", err)
 	}
+	if o.leaving, err = o.findLeaving(); err != nil {
+		return err
+	}
 	d, err := newDaemon(o)
 	if err != nil {
 		return err
@@ -173,7 +176,7 @@ func (r *running) openLoop(context.Context) error {
 		return err
 	}
 	r.loop = newLoop(r.daemon.source, r.tables, r.daemon.metrics, d.diary, r.daemon.log, loopOptions{
-		loopback4: o.Loopback4, loopback6: o.Loopback6, offNode: o.OffNode, tunnelPort: r.tunnelPort(), peers: d.peers,
+		loopback4: o.Loopback4, loopback6: o.Loopback6, offNode: o.OffNode, tunnelPort: r.tunnelPort(), peers: d.peers, leaving: o.leaving, carriedOver: r.carriedOver,
 		auditEvery: o.AuditEvery, reclaimEvery: o.ReclaimEvery, debounce: o.Debounce,
 		namespace: namespace, snatPorts: o.SNATPorts, snatWide: o.SNATAllPorts && r.objects.Conntrack() == nil, nodeConfig: o.nodeConfig(),
 		nodeChanged: func() { r.devices.Changed(); r.daemon.checks.Look(); r.hostChanged(); d.lookAtNames() },

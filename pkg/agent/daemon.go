@@ -91,6 +91,9 @@ func newDaemon(o Options) (*daemon, error) {
 	var err error
 	config := o.nodeConfig()
 	d.drops, d.changes, d.peers = newDrops(d), newChanges(d), newTunnelPeers(o.tunnelPort(), o.TunnelKeyFile)
+	if o.leaving != nil {
+		d.peers.cookies = o.leaving.cookies // unless there is a file of keys
+	}
 	d.heartbeats = newHeartbeats(o, d.peers.shown, d.peers.hearsayKeys)
 	d.heartbeats.spoke = d.peers.spoke
 	if _, err = d.peers.readKeys(); err != nil {

@@ -36,7 +36,7 @@ type publisher interface {
 	Waiting() bool
 	Searching() bool
 	Recount() (more bool)
-	Sweep() (more bool)
+	Sweep() (tunneled int, more bool)
 	Settle()
 	Note(on bool)
 	AuditSteps(repair bool) iter.Seq2[[]maps.Drift, error]
@@ -57,6 +57,8 @@ type loopOptions struct {
 	offNode                            lb.OffNode // of Services that say nothing
 	tunnelPort                         uint16     // 0: there is no tunnel
 	peers                              *tunnelPeers
+	leaving                            *leavingTunnel // the tunnel is there for its connections alone; nil: it is not, or there is none
+	carriedOver                        func() bool    // no other tables have connections; nil where nobody asks
 	snatPorts                          maps.PortRange
 	snatWide                           bool // ports beyond these serve as well
 	nodeConfig                         watch.NodeConfig
@@ -90,14 +92,17 @@ type loop struct {
 	network network
 	passing shortcut
 
-	full       chan string                  // gets the name of a table that had no room for a Service
-	left       chan struct{}                // gets something when UDP clients may have been left with a backend that serves no more
-	triggered  map[lb.ServiceName]time.Time // changes handed out by the source and not published yet
-	rest       []lb.ServiceName             // of everything: not in the queue yet
-	auditing   auditing
-	reclaiming atomic.Bool   // a reclaim is in the queue
-	memoryDue  chan struct{} // gets something when much work is over
-	worked     int           // publications since then
+	full      chan string                  // gets the name of a table that had no room for a Service
+	left      chan struct{}                // gets something when UDP clients may have been left with a backend that serves no more
+	triggered map[lb.ServiceName]time.Time // changes handed out by the source and not published yet
+	rest      []lb.ServiceName             // of everything: not in the queue yet
+	auditing  auditing
+
+	sweeping, sweepCounts bool          // of a tunnel that ends: a walk goes on, and counts
+	leavingTold           atomic.Bool   // the programs know of it
+	reclaiming            atomic.Bool   // a reclaim is in the queue
+	memoryDue             chan struct{} // gets something when much work is over
+	worked                int           // publications since then
 }
 
 // task is an item of the queue.
@@ -261,7 +266,9 @@ func (l *loop) do(t task) error {
 			l.queue.AddAfter(t, searchPause)
 		}
 	case sweep:
-		if l.tables.Sweep() {
+		tunneled, more := l.tables.Sweep()
+		l.swept(tunneled, more)
+		if more {
 			l.queue.AddAfter(t, searchPause)
 		}
 	case warm:
@@ -404,6 +411,7 @@ func (l *loop) configure() error {
 	c, err := l.config()
 	if err == nil {
 		err = l.tables.Configure(c)
+		l.leavingTold.Store(err == nil && c.Tunnel.Leaving)
 		l.changes.configured(l.node(), l.done())
 		l.reclaimLater() // of sources that nobody names any more
 	}

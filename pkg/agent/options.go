@@ -53,6 +53,8 @@ type Options struct {
 	OffNode   lb.OffNode // --off-node: how clients off the node get to backends on other nodes, where the Service says nothing
 	CarryPort uint16     // --carry-port: UDP port of the tunnel between nodes, the same on all; 0: DefaultCarryPort where OffNode wants it
 
+	leaving *leavingTunnel // where these ask for no tunnel, and an earlier agent had one; nil: else
+
 	Heartbeats lb.Ejection // --node-heartbeats: what becomes of backends of nodes that do not answer this one; "": on with TunnelKeyFile, else off
 
 	TunnelKeyFile string // --tunnel-key-file: keys that nodes share, followed as they change; "": nodes show each other no cookie
@@ -198,6 +200,9 @@ const DefaultCarryPort = 6091
 
 // tunnelPort is the UDP port of the tunnel between nodes; 0: there is none.
 func (o Options) tunnelPort() uint16 {
+	if o.leaving != nil {
+		return o.leaving.port
+	}
 	if o.CarryPort == 0 && (o.OffNode.Tunneled() || o.heartbeats() != lb.EjectionOff) {
 		return DefaultCarryPort
 	}

@@ -117,7 +117,7 @@ func (l *loop) serve(name lb.ServiceName) (outcome, error) {
 	node := l.node()
 	decision := decide.Serve(in, node)
 	decision.OffNode = cmp.Or(decision.OffNode, l.offNode)
-	l.ways.note(name, in.Service.OffNode, decision.OffNode, l.tunnelPort != 0)
+	l.ways.note(name, in.Service.OffNode, decision.OffNode, l.tunnelPort != 0 && l.leaving == nil)
 	stats, err := l.tables.Apply(decision)
 	names.settle(err)
 	names.learn(&decision)

@@ -67,13 +67,13 @@ func (r *running) status() Status {
 		Trouble:  r.kept(),
 		Names:    r.daemon.names.status(),
 	}
-	if r.daemon.options.tunnelPort() != 0 {
-		nodes := r.daemon.source.Nodes()
-		if !r.tunnelAsked() {
+	if r.daemon.tunnelPort() != 0 {
+		nodes, leaving := r.daemon.source.Nodes(), r.daemon.options.leaving != nil
+		if leaving || !r.tunnelAsked() {
 			nodes = nil
 		}
 		s.Tunnel = r.daemon.peers.status(r.daemon.options.OffNode, r.daemon.options.OffNode == lb.OffNodeDSR || r.loop.ways.anyDirect(), nodes, r.daemon.options.NodeName)
-		s.Tunnel.Unused = nodes == nil
+		s.Tunnel.Unused, s.Tunnel.Leaving = nodes == nil, leaving
 	}
 	if r.daemon.heartbeats.mode != lb.EjectionOff {
 		s.Heartbeats = r.daemon.heartbeats.status()

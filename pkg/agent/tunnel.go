@@ -84,6 +84,7 @@ type TunnelStatus struct {
 	Through []string   `json:"through"` // where dsr is asked for: names of those that take packets and cannot answer clients
 	Cookie  string     `json:"cookie"`  // whether packets between nodes have one: off, on, or changing while there are two keys
 	Unused  bool       `json:"unused"`  // no Service asks for it: nodes are not asked
+	Leaving bool       `json:"leaving"` // it was turned off, and ends with its last connection
 }
 
 // status is of the nodes that there are. direct: dsr is asked for.
@@ -327,7 +328,15 @@ func (r *running) tunnelPort() uint16 {
 	if r.plan.waiting {
 		return 0
 	}
-	return r.daemon.options.tunnelPort()
+	return r.daemon.tunnelPort()
+}
+
+// tunnelPort is that of the options, or of a tunnel that has not ended.
+func (d *daemon) tunnelPort() uint16 {
+	if d.options.leaving != nil && d.options.leaving.isOver() {
+		return 0
+	}
+	return d.options.tunnelPort()
 }
 
 // tunnelAsked says whether packets go through the tunnel: it may be there for heartbeats alone. Before all Services were published nobody knows, and
@@ -342,6 +351,9 @@ func (r *running) tunnelAsked() bool {
 func (r *running) followTunnel(ctx context.Context) error {
 	if r.loop.tunnelPort == 0 {
 		return nil
+	}
+	if r.loop.leaving != nil {
+		return r.followLeaving(ctx)
 	}
 	if published, err := r.published(ctx); !published {
 		return err
@@ -403,7 +415,7 @@ func (r *running) awaitAnswers(ctx context.Context, over <-chan time.Time, news 
 
 // tunnel is how packets of clients off the node get to backends on other nodes as they came.
 func (l *loop) tunnel() tables.Tunnel {
-	if l.tunnelPort == 0 {
+	if l.tunnelPort == 0 || l.leaving != nil && l.leaving.isOver() {
 		return tables.Tunnel{}
 	}
 	t := tables.Tunnel{Port: l.tunnelPort, Nodes: map[string]tables.TunnelNode{}, Cookies: l.peers.shown()}
@@ -411,6 +423,9 @@ func (l *loop) tunnel() tables.Tunnel {
 		can := l.peers.takes(name)
 		t.Nodes[name] = tables.TunnelNode{Addresses: addresses, Carries: can.carries, Direct: can.direct,
 			Unheard: !l.peers.heard(name, addresses)}
+	}
+	if l.leaving != nil {
+		leave(&t)
 	}
 	return t
 }

@@ -149,12 +149,13 @@ type witnessed struct {
 
 	settling func() // called by Settle; may be nil
 	swept    atomic.Int32
+	tunneled atomic.Int32 // connections through the tunnel that walks find
 }
 
 // Sweep is Tables' in three pieces.
-func (w *witnessed) Sweep() (more bool) {
+func (w *witnessed) Sweep() (tunneled int, more bool) {
 	w.Tables.Sweep()
-	return w.swept.Add(1)%3 != 0
+	return int(w.tunneled.Load()), w.swept.Add(1)%3 != 0
 }
 
 func (w *witnessed) Settle() {

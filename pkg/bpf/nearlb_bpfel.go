@@ -768,7 +768,8 @@ type NearlbTunnelEnd struct {
 	Cookie   uint64
 	Port     uint16
 	Keyed    uint8
-	Pad      [5]uint8
+	Leaving  uint8
+	Pad      [4]uint8
 }
 
 type NearlbTunnelNode struct {

@@ -3,6 +3,7 @@
 package bpf
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -248,6 +249,25 @@ func pinLoad(id, parent string, programs map[string]*ebpf.Program, arrays map[st
 		return fmt.Errorf("rename %s: %w", unfinished, err)
 	}
 	return nil
+}
+
+// PinnedTunnel is this node's side of the tunnel in the pinned tables, zero where there are none of this layout.
+func PinnedTunnel(pinPath string) (end NearlbTunnelEnd, err error) {
+	m, err := openPinned(filepath.Join(own(pinPath).maps(), NearlbMapTunnel), true)
+	if errors.Is(err, os.ErrNotExist) {
+		return end, nil
+	}
+	if err == nil {
+		defer m.Close()
+		if int(m.ValueSize()) != binary.Size(end) {
+			return end, nil // Load says what is wrong
+		}
+		err = m.Lookup(uint32(0), &end)
+	}
+	if err != nil {
+		return NearlbTunnelEnd{}, explain("read pinned table "+NearlbMapTunnel, err)
+	}
+	return end, nil
 }
 
 // OpenMaps opens the pinned tables of an agent that runs or ran. readOnly suits the read commands: nothing can be changed

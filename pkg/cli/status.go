@@ -195,6 +195,9 @@ func writeAgent(w io.Writer, a agent.Status, now time.Time) {
 // tunnelText says which nodes take packets of clients off the node as they came.
 func tunnelText(t agent.TunnelStatus) string {
 	text := fmt.Sprintf("UDP port %d, %s where a Service says nothing, cookie %s; ", t.Port, t.OffNode, t.Cookie)
+	if t.Leaving {
+		return text + "turned off, ends with its last connection"
+	}
 	if t.Unused {
 		return text + "no Service asks for it"
 	}

@@ -12,7 +12,7 @@ var verdicts = []Word{
 	{"pass-direct", Verdict, "straight to a backend's own address: left as it is", ""},
 	{"pass-icmp", Verdict, "ICMP that has nothing to do with a Service: left as it is", ""},
 	{"pass-disabled", Verdict, "the agent has switched nearlb off: everything is left as it is", "an agent that starts switches it on"},
-	{"pass-draining", Verdict, "new connections are left to kube-proxy (nearlb handover --to nearlb takes them again)", "nearlb handover says how many connections are left"},
+	{"pass-draining", Verdict, "new connections are left to kube-proxy (nearlb handover --to nearlb takes them again); or another node asked for the tunnel between nodes, which was turned off here and ends with its last connection", "nearlb handover says how many connections are left"},
 	{"pass-other-nat", Verdict, "the kernel's NAT translates this connection, for kube-proxy: left as it is", "none during a handover; nearlb handover says what is left of kube-proxy"},
 	{"pass-unknown-reply", Verdict, "an answer to a port of the node, which may be a NodePort as well, and no connection of nearlb's has it: left as it is, for the node's own or a masquerade's", "many of them: connections were evicted, see the table flows in nearlb status"},
 

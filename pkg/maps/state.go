@@ -57,6 +57,7 @@ type Tables struct {
 	piece      searchPiece
 	hosts      *hostSearch      // for connections of the host, while it goes on
 	swept      uint32           // how much of the flow table the walk of Sweep has behind it, in sets
+	tunneled   int              // of these, connections that go through the tunnel
 	recounting *recount         // of the connections that count, while it goes on
 	drifts     map[uint32]int32 // by backend: connections that the last recount found beyond those that are counted
 	carried    map[uint32]int32 // by backend: connections that count and came through the tunnel, as the last recount found them

@@ -10,29 +10,39 @@ import (
 )
 
 // Sweep frees the entries of connections that were over long ago, a piece of the flow table in each call. It returns true as long as the walk
-// goes on. The programs overwrite what has expired, but its tag stays until they do: a table that nobody sweeps looks full once it has turned
+// goes on, and at its end how many connections that are not over go through the tunnel between nodes. The programs overwrite what has expired, but its tag stays until they do: a table that nobody sweeps looks full once it has turned
 // over, and each new flow reads its four homes to find one that has expired.
-func (t *Tables) Sweep() (more bool) {
+func (t *Tables) Sweep() (tunneled int, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return false
+		return 0, false
+	}
+	if t.swept == 0 {
+		t.tunneled = 0
 	}
 	s, expiry := t.store, newExpiry(t.store.clock)
 	for place := range s.walk(&t.swept, max(1, t.piece.sets/looksPerFree)) {
 		if s.tagOf(place) == 0 {
 			continue
 		}
-		if f, ok := readJudged(s.flows, place); ok && expiry.longOver(&f) {
+		f, ok := readJudged(s.flows, place)
+		if f.Flags&flowTunneled != 0 && !expiry.expired(&f) {
+			t.tunneled++ // one that changes hands may be one, too
+		}
+		if ok && expiry.longOver(&f) {
 			s.freeFlow(place, f.Word)
 		}
 	}
 	if t.swept < s.flows.size {
-		return true
+		return 0, true
 	}
 	t.swept = 0
-	return false
+	return t.tunneled, false
 }
+
+// flowTunneled are the flags of flows that go through the tunnel, at either end.
+const flowTunneled = uint8(bpf.NearlbFlowFlagsFLOW_CARRY | bpf.NearlbFlowFlagsFLOW_CARRIED | bpf.NearlbFlowFlagsFLOW_DSR)
 
 // looksPerFree is how many looks at an entry take as long as to free one: all of a piece may be free at its end.
 const looksPerFree = 4

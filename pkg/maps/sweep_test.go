@@ -52,8 +52,7 @@ func TestASweepFreesWhatIsLongOver(t *testing.T) {
 			}
 			old(kept, row.over+50*time.Second) // ten seconds are for a machine that stands still
 			old(gone, row.over+61*time.Second)
-			for b.Sweep() {
-			}
+			b.sweep()
 			if word := *flowWord(store.flows, kept, wordOfFlow); word != flowLive || store.tagOf(kept) == 0 {
 				t.Errorf("an entry that is to stay has word %d, tag %d", word, store.tagOf(kept))
 			}
@@ -78,9 +77,7 @@ func TestASweepCountsOutAndLeavesWhatIsWritten(t *testing.T) {
 	for place, phase := range map[uint32]uint32{4: flowWriting, 5: flowClaimed} {
 		putFlow(store, place, bpf.NearlbFlow{Word: phase, Touched: store.clock.jiffies() - 700*store.clock.perSecond(), Protocol: uint8(lb.UDP)})
 	}
-	calls := 1
-	for ; b.Sweep(); calls++ {
-	}
+	calls := b.sweep()
 	if open, seen := store.open(id), *flowWord(store.flows, 3, wordSeen); open != 0 || store.tagOf(3) != 0 || seen&seenCounted != 0 {
 		t.Errorf("%d connections count, tag %d, the entry says %#x; want none, and that it does not count", open, store.tagOf(3), seen)
 	}
@@ -99,9 +96,46 @@ func TestASweepCountsOutAndLeavesWhatIsWritten(t *testing.T) {
 	}
 	b.openFlow(3, id, uint32(bpf.NearlbFlowSeenSEEN_RESET))
 	*flowWord(store.flows, 3, wordTouched) -= 700 * store.clock.perSecond()
-	for b.Sweep() {
-	}
+	b.sweep()
 	if store.tagOf(3) != 0 {
 		t.Error("a second walk frees nothing")
 	}
+}
+
+// A walk tells at its end how many connections go through the tunnel, at either end of it, and are not over.
+func TestASweepCountsConnectionsThroughTheTunnel(t *testing.T) {
+	store := memoryStore(tinySizes())
+	store.clock = standing{}
+	b := newBench(t, store)
+	b.piece.sets = 1
+	for place, flags := range map[uint32]uint8{1: 0, 2: flowSNAT, 3: uint8(bpf.NearlbFlowFlagsFLOW_CARRY), 9: flowCarried,
+		17: flowCarried | uint8(bpf.NearlbFlowFlagsFLOW_DSR)} {
+		putFlow(store, place, bpf.NearlbFlow{Word: flowLive, Protocol: 6, Flags: flags, Seen: uint32(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)})
+	}
+	over := bpf.NearlbFlow{Word: flowLive, Protocol: uint8(lb.UDP), Flags: flowCarried}
+	over.Touched -= 3600 * standing{}.perSecond()
+	putFlow(store, 10, over)
+	for _, want := range []int{3, 3} {
+		got := 0
+		for more := true; more; {
+			got, more = b.Sweep()
+		}
+		if got != want {
+			t.Errorf("%d connections, want %d", got, want)
+		}
+	}
+	for place := range liveFlows(store) {
+		putFlow(store, place, bpf.NearlbFlow{})
+	}
+	if b.sweep(); b.tunneled != 0 {
+		t.Errorf("of none there are %d", b.tunneled)
+	}
+}
+
+// sweep walks through the whole table, and tells in how many calls.
+func (b *bench) sweep() (calls int) {
+	for more := true; more; calls++ {
+		_, more = b.Sweep()
+	}
+	return calls
 }

@@ -21,6 +21,7 @@ type Tunnel struct {
 	Nodes map[string]TunnelNode
 
 	Cookies Cookies // in packets between nodes
+	Leaving bool    // it was turned off, and is there for its connections alone: no hello is answered
 }
 
 // Cookies are what nodes show each other in the tunnel, derived from a key that they share; the zero value: nobody is asked for one.
@@ -94,6 +95,9 @@ func (t *Tables) tunnelOf(c *Config) tunnelTables {
 	if c.Tunnel.Cookies.Asked {
 		all.end.Keyed = 1
 	}
+	if c.Tunnel.Leaving {
+		all.end.Leaving = 1
+	}
 	for name, node := range c.Tunnel.Nodes {
 		n := t.tunnelNodes[name]
 		if n == nil {
@@ -118,10 +122,24 @@ func (t *Tables) tunnelOf(c *Config) tunnelTables {
 	return all
 }
 
+// tunnelFrom is what the tables say of this node's side.
+func tunnelFrom(end bpf.NearlbTunnelEnd) Tunnel {
+	return Tunnel{Port: swap16(end.Port), Nodes: map[string]TunnelNode{}, Cookies: cookiesOf(end), Leaving: end.Leaving != 0}
+}
+
+// PinnedTunnel is this node's side as an earlier agent left it, the zero value: there is none.
+func PinnedTunnel(pinPath string) (Tunnel, error) {
+	end, err := bpf.PinnedTunnel(pinPath)
+	if err != nil || end.Port == 0 {
+		return Tunnel{}, err
+	}
+	return tunnelFrom(end), nil
+}
+
 // tunnelNow is what the tables say.
 func (t *Tables) tunnelNow() Tunnel {
 	end, _, _ := t.store.tunnel.get(0)
-	now := Tunnel{Port: swap16(end.Port), Nodes: map[string]TunnelNode{}, Cookies: cookiesOf(end)}
+	now := tunnelFrom(end)
 	others := map[uint32][]netip.Addr{}
 	for address, number := range t.store.tunnelAddresses.all() {
 		others[number] = append(others[number], addrOf(address))

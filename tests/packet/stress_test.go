@@ -143,7 +143,8 @@ func (r *rig) sweepOne(flows, tags *ebpf.Memory, place int64) (gone bool, err er
 			return false, err
 		}
 	}
-	for r.tables.Sweep() {
+	for more := true; more; {
+		_, more = r.tables.Sweep()
 	}
 	_, err = tags.ReadAt(tag, place)
 	return live && tag[0] == 0, err

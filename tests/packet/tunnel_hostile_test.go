@@ -117,6 +117,10 @@ func TestAHelloIsAnsweredByWhoServes(t *testing.T) {
 		s.other.tables.Drain(true)
 		s.other.goes(fromPod, hello.bytes(), hello.bytes(), "pass_draining", actUnspec)
 		s.other.tables.Drain(false)
+		leaving := tunnelNodes()
+		leaving.Leaving = true
+		s.tellApart(tunnelNodes(), leaving)
+		s.other.goes(fromPod, hello.bytes(), hello.bytes(), "pass_draining", actUnspec)
 	}, lb.UDP)
 }
 

@@ -345,9 +345,8 @@ func (r *running) tunnelAsked() bool {
 	return r.daemon.options.OffNode.Tunneled() || !r.loop.done() || r.loop.ways.anyTunneled()
 }
 
-// followTunnel asks the other nodes, all of them in each round while there is something to go there, until ctx ends, and has the programs told of
-// what changed. It judges nobody
-// before the nodes are listed: what an earlier agent wrote of them holds meanwhile.
+// followTunnel asks the other nodes until ctx ends, all of them in each round while there is something to go there, and has the programs told of
+// what changed. It judges nobody before the nodes are listed: what an earlier agent wrote of them holds meanwhile.
 func (r *running) followTunnel(ctx context.Context) error {
 	if r.loop.tunnelPort == 0 {
 		return nil

@@ -75,7 +75,11 @@ int to_pod(struct __sk_buff *skb)
 static __always_inline int from_net_begin(struct __sk_buff *skb)
 {
 	struct packet packet = { .hook = HOOK_FROM_NET };
-	enum verdict verdict = for_this_host(skb) ? fast_path(skb, &packet) : VERDICT_PASS_NOT_SERVICE;
+	enum verdict verdict;
+
+	if (tunnel_came_aside(skb))
+		return TC_ACT_UNSPEC;
+	verdict = for_this_host(skb) ? fast_path(skb, &packet) : VERDICT_PASS_NOT_SERVICE;
 
 	if (verdict == VERDICT_TRANSLATE_REPLY) {
 		bpf_tail_call(skb, &programs, PROGRAM_FROM_NET_REPLY);
@@ -523,7 +527,9 @@ int tunnel_forward(struct __sk_buff *skb)
 	const struct tunnel_packet *in = tunnel_packet_get();
 	struct work work = {};
 	struct step step = in ? tunnel_deliver(skb, &work, in) : step_finish(VERDICT_DROP_NO_PROGRAM);
+	__u32 aside;
 
+	in = tunnel_packet_get(); /* again: there is no stack to keep it */
 	if (tail_again(skb, &work, step.next))
 		bpf_tail_call(skb, &programs, PROGRAM_TUNNEL_FORWARD);
 	if (in && step.next == NEXT_TUNNEL) {
@@ -540,6 +546,9 @@ int tunnel_forward(struct __sk_buff *skb)
 	if (work.service)
 		count_refused(work.service, step.verdict);
 	event_refused(skb, &work.packet, step.verdict);
+	aside = step_lets_in(step) ? tunnel_aside(skb, &work.packet, &work.in, &work.found) : 0;
+	if (aside)
+		return finish_aside(skb, step.verdict, in ? in->length : 0, aside);
 	shortcut_try(skb, &work.packet, HOOK_FROM_NET, step.verdict);
 	return finish_turned(skb, HOOK_FROM_NET, step.verdict, in ? in->length : 0, false);
 }
@@ -580,7 +589,10 @@ int tunnel_icmp(struct __sk_buff *skb)
 	const struct tunnel_packet *in = tunnel_packet_get();
 	struct icmp icmp = { .outer.hook = HOOK_FROM_NET };
 	struct step step = in ? tunnel_error(skb, &icmp, in) : step_finish(VERDICT_DROP_NO_PROGRAM);
+	__u32 aside = in ? tunnel_error_aside(skb, &icmp, step) : 0;
 
+	if (in && aside)
+		return finish_aside(skb, step.verdict, in->length, aside);
 	if (step.next == NEXT_ROUTE) {
 		tail_route(skb, step.verdict, in ? in->length : 0, 0, WAY_ERROR);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);

@@ -10,6 +10,8 @@
 #define AF_INET  2
 #define AF_INET6 10
 
+#define LOOPBACK_IFINDEX 1 /* in every network namespace */
+
 /* A way from source to destination for a packet that came by the device. length: of the largest IP packet that goes that way,
  * 0 for whatever length. */
 static __always_inline void fib_describe(struct bpf_fib_lookup *fib, __u32 ifindex, const struct packet *packet,

@@ -371,22 +371,29 @@ static __always_inline bool tunnel_choose(struct choice *choice, const struct pa
 	return backend_choose(choice, id, backend);
 }
 
-/* Not 0: the client is a pod of this node. A reverse path filter would drop what comes from it over the network. A function of its own for the
- * sake of the stack. */
-__noinline int tunnel_is_near(struct __sk_buff *skb, const struct packet *packet)
+/* Index of the device that a strict reverse path filter expects a client's packets to the backend by, 0: of none. It asks as for what the host
+ * sends itself. A function of its own for the sake of the stack. */
+__noinline int tunnel_expects(struct __sk_buff *skb, const struct packet *packet, const struct address *backend)
+{
+	struct bpf_fib_lookup fib = {};
+
+	if (!packet || !backend || !route_lookup)
+		return 0;
+	fib_describe(&fib, LOOPBACK_IFINDEX, packet, backend, &packet->source, 0);
+	return fib_found(bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) ? fib.ifindex : 0;
+}
+
+/* Of that device, what a flow has in seen. CARRIED_NEAR: it is a pod's of this node, over the network nothing comes from there. CARRIED_ASIDE: it
+ * is another network device than that of the tunnel. A function of its own for the sake of the stack. */
+__noinline int tunnel_side(struct __sk_buff *skb, __u32 expects)
 {
 	const struct device *device;
-	struct bpf_fib_lookup fib = {};
-	__u32 ifindex;
+	__u32 ifindex = expects;
 
-	if (!packet || !route_lookup)
-		return false;
-	fib_describe(&fib, skb->ifindex, packet, &packet->destination, &packet->source, 0);
-	if (!fib_found(bpf_fib_lookup(skb, &fib, sizeof(fib), 0)))
-		return false;
-	ifindex = fib.ifindex;
+	if (!ifindex || ifindex == skb->ifindex)
+		return 0;
 	device = bpf_map_lookup_elem(&devices, &ifindex);
-	return !device || device->pod;
+	return device && !device->pod ? CARRIED_ASIDE : CARRIED_NEAR;
 }
 
 /* Not 0: the backend's address is one of this host's own. A function of its own for the sake of the stack. */
@@ -443,7 +450,6 @@ static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct
 	struct packet *packet = &work->packet;
 	struct insertion *in = &work->in;
 	struct choice choice = {};
-	bool near;
 
 	work->service = record->service;
 	trace_frontend(record, SIDE_EXTERNAL);
@@ -451,19 +457,20 @@ static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct
 		return step_finish(VERDICT_DROP_SOURCE_RANGE);
 	if (record->sides[SIDE_EXTERNAL].action != ACTION_BALANCE || !tunnel_choose(&choice, packet, record->service))
 		return tunnel_unknown(packet, from);
-	near = tunnel_is_near(skb, packet);
-	if (near && tunnel_is_host(skb, packet, &choice.address)) /* it cannot be routed, nor pass the filter */
+	create_describe(in, packet);
+	in->flow.seen |= tunnel_side(skb, tunnel_expects(skb, packet, &choice.address));
+	if (in->flow.seen & CARRIED_NEAR &&
+	    tunnel_is_host(skb, packet, &choice.address)) /* it cannot be routed, nor pass the filter */
 		return tunnel_unknown(packet, from);
 	if (opens_connection(packet) && !tunnel_leads_back(skb, packet, from))
 		return tunnel_unknown(packet, from);
-	create_describe(in, packet);
 	in->flow.backend = choice.backend;
 	in->flow.generation = choice.generation;
 	in->flow.service = record->service;
 	in->flow.side = SIDE_EXTERNAL;
 	in->flow.flags = tunnel_flags_of(packet, from, record);
-	in->flow.seen |=
-		(__u32)from->node << CARRIED_NODE_SHIFT | (near ? CARRIED_NEAR : 0) | create_loads(record, packet);
+	in->flow.touched = flow_now(); /* tunnel_aside */
+	in->flow.seen |= (__u32)from->node << CARRIED_NODE_SHIFT | create_loads(record, packet);
 	in->to.destination = choice.address;
 	in->to.destination_port = choice.port;
 	create_routed(work->settings, record);
@@ -554,6 +561,74 @@ static __always_inline struct step tunnel_translated(const struct work *work, en
 	if (work->in.flow.seen & CARRIED_NEAR && verdict_is_translate(verdict))
 		return (struct step){ NEXT_ROUTE, verdict };
 	return step_finish(verdict);
+}
+
+/* The routing tables are other ones since the flow's entry was told by which device its packets come. before: its seen. */
+static __always_inline void tunnel_note_side(const struct found *found, __u32 before, __u32 side)
+{
+	struct flow *flow = found_flow(found);
+
+	if (!((side ^ before) & CARRIED_ASIDE) || !flow || flow_word(flow) != found->word || trace_on)
+		return;
+	if (side & CARRIED_ASIDE)
+		__sync_fetch_and_or(&flow->seen, CARRIED_ASIDE);
+	else
+		__sync_fetch_and_and(&flow->seen, ~CARRIED_ASIDE);
+}
+
+/* Index of the device by which a packet that was translated comes in, 0: by that of the tunnel. That is asked for each packet of a flow that has
+ * another one, and for what comes a second after the last packet of those that have not. made: as it was before the packet. A function of its own
+ * for the sake of the stack. */
+__noinline int tunnel_aside(struct __sk_buff *skb, const struct packet *packet, const struct insertion *made,
+			    const struct found *found)
+{
+	__u32 expects, side;
+
+	if (!packet || !made || !found || made->flow.seen & CARRIED_NEAR ||
+	    !(made->flow.seen & CARRIED_ASIDE || flow_age(&made->flow, flow_now()) >= jiffies_per_second))
+		return 0;
+	expects = tunnel_expects(skb, packet, &made->to.destination);
+	side = tunnel_side(skb, expects);
+	tunnel_note_side(found, made->flow.seen, side);
+	return side == CARRIED_ASIDE ? expects : 0;
+}
+
+/* It passes, translated. */
+static __always_inline bool step_lets_in(struct step step)
+{
+	return step.next == NEXT_FINISH && verdict_is_translate(step.verdict);
+}
+
+/* The same of an error that was translated, whose sender may be any router. */
+static __always_inline __u32 tunnel_error_aside(struct __sk_buff *skb, const struct icmp *icmp, struct step step)
+{
+	const struct backend *backend = flow_backend(&icmp->match.flow);
+	__u32 expects;
+
+	if (!step_lets_in(step) || !backend)
+		return 0;
+	expects = tunnel_expects(skb, &icmp->outer, &backend->address);
+	return tunnel_side(skb, expects) == CARRIED_ASIDE ? expects : 0;
+}
+
+/* In tc_index of a packet that left the tunnel, was translated and counted, and comes in by another device. */
+#define TUNNEL_ASIDE 0x6e74
+
+/* True: it is one, and passes. The mark ends here. Its frame is to the tunnel's device. */
+static __always_inline bool tunnel_came_aside(struct __sk_buff *skb)
+{
+	if (!tunnel_there || skb->tc_index != TUNNEL_ASIDE)
+		return false;
+	skb->tc_index = 0;
+	bpf_skb_change_type(skb, PACKET_HOST);
+	return true;
+}
+
+/* Counts a packet, and lets it in by that device. */
+static __always_inline int finish_aside(struct __sk_buff *skb, enum verdict verdict, __u32 length, __u32 ifindex)
+{
+	skb->tc_index = TUNNEL_ASIDE;
+	return finish_resent(HOOK_FROM_NET, verdict, length, ifindex);
 }
 
 static __always_inline struct step tunnel_established(struct __sk_buff *skb, struct work *work,

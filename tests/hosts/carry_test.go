@@ -4,10 +4,14 @@ package hosts
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/nearlb/nearlb/pkg/agent"
+	"github.com/nearlb/nearlb/pkg/attach"
 	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/pkg/lb"
 	"github.com/nearlb/nearlb/pkg/maps"
@@ -194,4 +198,58 @@ func checkTransfersFromOutside(t *testing.T, s *stage) {
 	if err := transfers.Wait(); err != nil {
 		t.Error(err)
 	}
+}
+
+// The backend's node is behind two uplinks, each with a strict reverse path filter: other nodes by one, and clients off the node by the other.
+// What the tunnel brings by the first passes the filter of the second.
+func TestTheTunnelComesByAnotherDeviceThanItsClientsAreBehind(t *testing.T) {
+	for name, o := range map[string]options{
+		"carry":          {agent: []string{"--off-node", "carry"}, carries: true},
+		"carry, at XDP":  {agent: []string{"--off-node", "carry", "--xdp", "native"}, carries: true, lab: lab.Options{XDP: true}},
+		"past the stack": {agent: []string{"--off-node", "carry", "--shortcut", "on"}, carries: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, o)
+			s.awaitCarried()
+			checkTransfersFromOutside(t, s)
+			of := s.next()
+			s.serve(of, ready(s.far)...)
+			before := map[bool]*lab.Conn{}
+			for _, six := range []bool{false, true} {
+				before[six] = s.by(of, loadBalancer).dial(s.outside, way{"tcp", six})
+			}
+			s.addUplink(s.far.Node)
+			for six, conn := range before {
+				if answer, err := conn.Who(); err != nil || answer.Client != conn.Local() {
+					t.Errorf("a connection from before, six %v: %+v, %v", six, answer, err)
+				}
+			}
+			for range 2 {
+				s.awaitCarried()
+				checkTransfersFromOutside(t, s)
+			}
+		})
+	}
+}
+
+// addUplink gives the node a second way to the router, which leads to clients off every node; only what comes from there may come by it, and nothing
+// of it by the other one.
+func (s *stage) addUplink(n *lab.Node) {
+	s.t.Helper()
+	s.shellAt(s.Router, fmt.Sprintf(`ip link add second type veth peer name second netns %s
+ip address add 172.30.0.1/24 dev second; ip address add fd00:30::1/64 dev second; ip link set second up`, n.Path()))
+	s.shellAt(n.Namespace, fmt.Sprintf(`ip address add 172.30.0.2/24 dev second; ip address add fd00:30::2/64 dev second; ip link set second up
+ip route add default via 172.30.0.1 dev second metric 9; ip -6 route add default via fd00:30::1 dev second metric 9999
+ip route add %s via 172.30.0.1 dev second; ip -6 route add %s via fd00:30::1 dev second`, s.outside.V4, s.outside.V6))
+	if err := n.Netfilter(fmt.Sprintf(`table ip6 strict {
+	chain prerouting { type filter hook prerouting priority raw; ip6 saddr %s fib saddr . iif oif missing drop; }
+}`, s.outside.V6)); err != nil {
+		s.t.Fatal(err)
+	}
+	s.await("the agent knows the second uplink", func() bool {
+		status, err := agent.ReadStatus(s.LockDir(), n.PinPath())
+		return err == nil && slices.ContainsFunc(status.Devices, func(d attach.DeviceRow) bool {
+			return d.Device == "second" && d.Program == "from_net" && d.Method != ""
+		})
+	})
 }

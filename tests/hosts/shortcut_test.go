@@ -163,7 +163,12 @@ func (s *stage) awaitShortcut(because string) {
 // shell runs a script on the first node.
 func (s *stage) shell(script string) {
 	s.t.Helper()
-	err := s.here.Do(func() error {
+	s.shellAt(s.here.Namespace, script)
+}
+
+func (s *stage) shellAt(at *lab.Namespace, script string) {
+	s.t.Helper()
+	err := at.Do(func() error {
 		if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", script, err, out)
 		}

@@ -3,6 +3,7 @@
 package packet
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 	"testing"
@@ -180,7 +181,7 @@ func (r *rig) pass(hook string, opts ebpf.RunOptions) (action, []byte, error) {
 		opts.Data = bare(frame)
 	}
 	opts.DataOut = make([]byte, len(frame)+1536)
-	code, err := r.program(hook).Run(&opts)
+	code, err := r.runBy(hook, r.program(hook), &opts)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -189,4 +190,26 @@ func (r *rig) pass(hook string, opts ebpf.RunOptions) (action, []byte, error) {
 		return a, framed(frame, opts.DataOut, a), nil
 	}
 	return a, opts.DataOut, nil
+}
+
+// runBy runs a program over a frame that comes by the rig's device, to that: before and after, it is to the rig's host.
+func (r *rig) runBy(hook string, program *ebpf.Program, opts *ebpf.RunOptions) (uint32, error) {
+	if r.by == nil || r.hook(hook) != fromNet {
+		return program.Run(opts)
+	}
+	opts.Context = struct {
+		_       [40]byte // of struct __sk_buff in front of it
+		Ifindex uint32
+	}{Ifindex: uint32(r.by.Attrs().Index)}
+	mac := r.by.Attrs().HardwareAddr
+	if opts.Data = slices.Clone(opts.Data); bytes.Equal(opts.Data[:6], hostMAC) {
+		copy(opts.Data, mac)
+	}
+	code, err := program.Run(opts)
+	for at := 0; err == nil && at < 12; at += 6 {
+		if bytes.Equal(opts.DataOut[at:at+6], mac) {
+			copy(opts.DataOut[at:], hostMAC)
+		}
+	}
+	return code, err
 }

@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -37,13 +38,14 @@ type rig struct {
 	counted  map[counter]bpf.NearlbVerdictCounter
 	served   map[lb.ServiceName]bool
 	door     door
-	began    uint32 // in jiffies: before its first packet
-	noXDP    bool   // frames are not run through the program at XDP as well
-	xdpOpens bool   // it takes packets out of the tunnel
-	resumed  *int   // not nil: from_net goes on with those, which are counted; nil: it takes them out itself, and both are compared
-	ran      int    // packets whose counters were looked at
-	made     *int   // flows that the program at XDP made
-	sends    bool   // it may send by devices: it makes flows
+	began    uint32       // in jiffies: before its first packet
+	noXDP    bool         // frames are not run through the program at XDP as well
+	xdpOpens bool         // it takes packets out of the tunnel
+	resumed  *int         // not nil: from_net goes on with those, which are counted; nil: it takes them out itself, and both are compared
+	ran      int          // packets whose counters were looked at
+	made     *int         // flows that the program at XDP made
+	sends    bool         // it may send by devices: it makes flows
+	by       netlink.Link // nil: the device that frames of from_net come by is the loopback one
 }
 
 // counter names one verdict counter.

@@ -65,6 +65,7 @@ func forEachNodePair(t *testing.T, test func(nodePair, world), protocols ...lb.P
 		s := nodePair{site: newSite(t, newRig(t, o)), way: lb.OffNodeCarry}
 		s.other = s.site
 		s.other.rig = newRig(t, o)
+		s.other.by = s.clients // what leaves the tunnel comes by the device that its clients are behind
 		for _, w := range worlds(lb.TCP) {
 			for _, a := range []netip.Addr{w.node1(), w.node2(), w.stranger()} {
 				addNeighbour(t, s.nodes, a)

@@ -139,7 +139,7 @@ func (r *rig) afterXDP(before *outcome, hook string, frame []byte) (action, []by
 	}
 	check(r, r.objects.TunnelPackets.Put(uint32(0), said))
 	opts := ebpf.RunOptions{Data: before.frame, DataOut: make([]byte, len(frame)+1536)}
-	code, err := r.objects.TunnelOpened.Run(&opts)
+	code, err := r.runBy(hook, r.objects.TunnelOpened, &opts)
 	return action(int32(code)), opts.DataOut, err
 }
 

@@ -99,7 +99,7 @@ static __always_inline enum verdict fast_forward_match(struct __sk_buff *skb, co
 	if (flow->flags == FLOW_DIRECT && flow->twin_port == flow->key_port &&
 	    flow_use(flow, word, seen_from_client(packet, flow->seen)))
 		return VERDICT_PASS_DIRECT;
-	if (flow->flags & (FLOW_SNAT | FLOW_CARRY))
+	if (flow->flags & (FLOW_SNAT | FLOW_CARRY) && !(flow->flags & FLOW_ASKS))
 		fast_onward(skb, packet, number, word, false);
 	return VERDICT_CONTINUE;
 }

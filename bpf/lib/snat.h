@@ -79,12 +79,15 @@ static __always_inline __u32 snat_others_count(__u64 others)
  * through it once. */
 __noinline int snat_choose(__u32 index, __u64 others, __u32 turn, const struct packet *packet)
 {
+	__u32 other;
+
 	if (!packet || !index)
 		return -VERDICT_DROP_NO_SOURCE;
 	others &= ~(1ULL << (index & (SOURCES_MAX - 1)));
-	if (turn)
-		index = snat_other(others, turn, packet);
-	return snat_found(index | snat_others_count(others) << SNAT_OTHERS_SHIFT);
+	other = turn ? snat_other(others, turn, packet) : 0;
+	if (other) /* else there are fewer than a moment ago, if it has a turn */
+		index = other;
+	return index | snat_others_count(others) << SNAT_OTHERS_SHIFT;
 }
 
 /* By the route, or as the device is told where that names no address that SNAT may use. 0: a device that is none of the
@@ -155,8 +158,8 @@ __noinline int snat_source_xdp(struct xdp_md *ctx, const struct packet *packet, 
 	32 /* a stage's; and that one run of the slow path looks at, which begins anew TRIES_MAX times */
 #define SNAT_PORTS_WIDE (4 * SNAT_PORTS_TRIED) /* the last stage has two runs */
 
-/* Without those other ports a range of so many ports as TRIES_MAX runs look at is used to its last one, of a larger one a hundredth may
- * be left when the first connection finds none. */
+/* Without those other ports, and other addresses, a range of so many ports as TRIES_MAX runs look at is used to its last one, of a larger one a
+ * hundredth may be left when the first connection finds none. */
 
 #define SNAT_STRIDES 8
 

@@ -102,7 +102,8 @@ type Manager struct {
 	tried   chan struct{} // see Tried
 
 	dueMu   sync.Mutex
-	due     change                  // what the news said since the last look
+	due     change // what the news said since the last look
+	fights  fights
 	removed change                  // devices whose filters somebody took away: due in a moment
 	given   map[ebpf.ProgramID]bool // programs that filters of ours were given
 
@@ -151,6 +152,7 @@ func New(o Options) (*Manager, error) {
 		doors:    map[int]door{},
 		attached: map[key]*attachment{},
 		given:    map[ebpf.ProgramID]bool{},
+		fights:   fights{},
 		failing:  map[key]string{},
 	}, nil
 }

@@ -42,7 +42,7 @@ func (a *attachment) intact() bool {
 	return true
 }
 
-// idle returns after d, when something comes in, or when broken, which is asked every now and then, finds something; false when ctx ended.
+// idle returns after d, when something comes in, or when broken, which is asked every now and then unless it is nil, finds something; false when ctx ended.
 func idle(ctx context.Context, d time.Duration, in <-chan struct{}, links int, broken func() bool) bool {
 	for end := time.Now().Add(d); ; {
 		pause := min(untilGlance(links), time.Until(end))
@@ -50,7 +50,7 @@ func idle(ctx context.Context, d time.Duration, in <-chan struct{}, links int, b
 		switch {
 		case !ok:
 			return false
-		case woken || !time.Now().Before(end) || broken():
+		case woken || !time.Now().Before(end) || broken != nil && broken():
 			return true
 		}
 	}
@@ -61,19 +61,20 @@ func idle(ctx context.Context, d time.Duration, in <-chan struct{}, links int, b
 func (m *Manager) glance() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.dueMu.Lock()
+	defer m.dueMu.Unlock()
 	var found change
+	now := time.Now()
 	for k, a := range m.attached {
-		if !a.intact() && !m.fails(k.ifindex) {
+		if !a.intact() && !m.fails(k.ifindex) && !m.fights.of(k.ifindex, now).rests(now) {
 			found.device(k.ifindex)
 		}
 	}
-	if found.devices == nil {
-		return false
+	for ifindex := range found.devices {
+		m.fights.of(ifindex, now).again(now)
 	}
-	m.dueMu.Lock()
-	defer m.dueMu.Unlock()
 	m.due.add(found)
-	return true
+	return found.devices != nil
 }
 
 func (m *Manager) links() int {
@@ -86,8 +87,13 @@ func (m *Manager) links() int {
 func (s *SocketHooks) broken() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := time.Now()
+	if s.fight.rests(now) {
+		return false
+	}
 	for _, a := range s.links {
 		if !a.intact() {
+			s.fight.again(now)
 			return true
 		}
 	}

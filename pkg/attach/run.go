@@ -66,14 +66,19 @@ func (m *Manager) filterChanged(f filterNews) {
 	if m.given[f.runs] {
 		return
 	}
+	now := time.Now()
+	over := m.fights.of(f.ifindex, now)
 	if m.removed.devices == nil {
-		time.AfterFunc(putBack, func() {
+		time.AfterFunc(over.wait(putBack), func() {
 			m.dueMu.Lock()
 			removed := m.removed
 			m.removed = change{}
 			m.dueMu.Unlock()
 			m.note(removed)
 		})
+	}
+	if !m.removed.devices[f.ifindex] {
+		over.again(now)
 	}
 	m.removed.device(f.ifindex)
 }

@@ -45,6 +45,7 @@ type SocketHooks struct {
 
 	mu    sync.Mutex // held by Sync
 	links map[string]*attachment
+	fight fight  // over them
 	told  string // failure as it was last said
 
 	rowsMu sync.Mutex
@@ -87,13 +88,13 @@ func (s *SocketHooks) Give(programs map[string]*ebpf.Program) error {
 func (s *SocketHooks) Run(ctx context.Context) error {
 	retry := retryFirst
 	for ctx.Err() == nil {
-		next := recheck
+		next, broken := recheck, s.broken
 		if err := s.Sync(); err != nil {
-			next, retry = retry, min(2*retry, retryLongest)
+			next, retry, broken = retry, min(2*retry, retryLongest), nil
 		} else {
 			retry = retryFirst
 		}
-		if !idle(ctx, next, nil, len(socketHooks()), s.broken) {
+		if !idle(ctx, next, nil, len(socketHooks()), broken) {
 			break
 		}
 	}

@@ -143,10 +143,11 @@ static __always_inline enum insert create_own(struct insertion *in, __u64 seed, 
 	return flow_insert(in);
 }
 
-/* Where the frontend's address and port count as well. Replies are found by a second entry then. */
+/* Where the frontend's address and port count as well. Replies are found by a second entry then, but for those that come through the tunnel: they
+ * have the frontend's. */
 static __always_inline enum insert create_pair(struct insertion *in, __u64 seed, __u32 try)
 {
-	if (!flow_has_twin(&in->flow))
+	if (!flow_has_twin(&in->flow) && !(in->flow.flags & FLOW_CARRY))
 		in->flow.twin_port = create_port(&in->flow, seed, try);
 	in->hash = flow_own_pair_hash(&in->flow, seed);
 	in->blocks = FLOW_BLOCKS_PAIR;

@@ -56,7 +56,7 @@ const paths = "TestOtherProtocolsToAServiceAddress|TestFragmentsOfAnEchoRequest|
 	"TestAClientOffTheNodeKeepsItsAddress|TestATTLThatEnds|TestCongestionInTheTunnel|TestNewConnectionsTakeTurns|TestHeadersOutsideTheLinearPart|" +
 	"TestAnswersToPacketsWithPartialChecksums|TestAConnectionThroughSNATGoesOnAtXDP|TestAFlowLivesOnPacketsAtXDP|TestWhatLeavesAsItCameAtXDP|TestXDPSendsThroughTheTunnel|TestPacketsTakenOut|" +
 	"TestNobodyIsANodeWithoutTheCookie|TestTheKeyChangesWithoutALoss|TestBytesOfFlowsAreCounted|TestProgramsEndTheCount|" +
-	"TestAClientOnTheNodeThatIsItsBackend"
+	"TestAClientOnTheNodeThatIsItsBackend|TestAnswersToASocketOfTheHost|TestKnownConnections"
 
 // of gives the suites that one of several kernels runs.
 func (o options) of(kernel string) []suite {
@@ -99,5 +99,6 @@ type skip struct {
 // skips is the whole list: any other skipped test is a failure, and so is one of these that is not skipped.
 var skips = []skip{
 	{"6.1", "pkg/attach", "TestALinkIsPinnedBeforeItsProgramSeesAPacket", "Linux 6.6 was the first with TCX"},
+	{"6.1", "pkg/attach", "TestALinkThatSomebodyDetachesOrGivesAnotherProgramComesBack", "the same"},
 	{"6.1", "pkg/attach", "TestWhatADeviceSendsIsAskedOnceProgramsAreAttached", "Linux 6.3 was the first to say what drivers can do"},
 }

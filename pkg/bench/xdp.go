@@ -189,7 +189,7 @@ type xdpCourse struct {
 	tc      bool // of from_net: the kernel is yet to write who is next
 }
 
-// ready says of every flow that both sides have spoken: what goes on.
+// ready says of every flow that both sides have spoken, of UDP the client twice: what goes on.
 func (x *xdpCourse) ready(b *bench) error {
 	memory, err := b.objects.Flows.Memory()
 	if err != nil {
@@ -198,13 +198,17 @@ func (x *xdpCourse) ready(b *bench) error {
 	var f bpf.NearlbFlow
 	at := int(unsafe.Offsetof(f.Seen))
 	size := int(unsafe.Sizeof(f))
+	spoken := uint8(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)
+	if x.world.protocol == lb.UDP {
+		spoken |= uint8(bpf.NearlbFlowSeenSEEN_CLIENT_WAITS) // SEEN_WENT_ON
+	}
 	all := make([]byte, memory.Size())
 	if _, err := memory.ReadAt(all, 0); err != nil {
 		return fmt.Errorf("read table flows: %w", err)
 	}
 	for i := 0; i < len(all); i += size {
 		if binary.NativeEndian.Uint32(all[i:])&uint32(bpf.NearlbFlowPhaseFLOW_PHASE_MASK) == uint32(bpf.NearlbFlowPhaseFLOW_LIVE) {
-			all[i+at] |= uint8(bpf.NearlbFlowSeenSEEN_REPLY | bpf.NearlbFlowSeenSEEN_ESTABLISHED)
+			all[i+at] |= spoken
 		}
 	}
 	if _, err := memory.WriteAt(all, 0); err != nil {

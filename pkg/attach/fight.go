@@ -24,7 +24,7 @@ func (f *fight) wait(first time.Duration) time.Duration {
 
 // again notes that it is put back.
 func (f *fight) again(now time.Time) {
-	if now.Sub(f.last) > f.wait(time.Second)+fightOver {
+	if now.Sub(f.last) > f.wait(glanceEvery)+fightOver {
 		f.times = 0
 	}
 	f.times++

@@ -63,9 +63,15 @@ func (r *rig) withoutSlowPath() {
 		bpf.NearlbProgramPROGRAM_FROM_POD_SLOW: r.objects.FromPodSlow, bpf.NearlbProgramPROGRAM_TO_POD_SLOW: r.objects.ToPodSlow,
 		bpf.NearlbProgramPROGRAM_FROM_NET_SLOW: r.objects.FromNetSlow, bpf.NearlbProgramPROGRAM_TO_NET_SLOW: r.objects.ToNetSlow,
 	} {
-		check(r, r.objects.Programs.Delete(uint32(index)))
-		r.Cleanup(func() { check(r, r.objects.Programs.Put(uint32(index), program)) })
+		r.Cleanup(r.takeAway(index, program))
 	}
+}
+
+// takeAway takes a program away from those that call it, until it is put back.
+func (r *rig) takeAway(index bpf.NearlbProgram, program *ebpf.Program) (putBack func()) {
+	r.Helper()
+	check(r, r.objects.Programs.Delete(uint32(index)))
+	return func() { check(r, r.objects.Programs.Put(uint32(index), program)) }
 }
 
 // The cost of a packet is that of the fast path for connections that are known, and for everything that is no service's:

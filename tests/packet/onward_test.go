@@ -5,7 +5,6 @@ package packet
 import (
 	"testing"
 
-	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -15,12 +14,8 @@ import (
 // withoutSNAT runs a test without what packets through SNAT and into the tunnel need unless they only go on.
 func (r *rig) withoutSNAT(test func()) {
 	r.Helper()
-	for index, program := range map[bpf.NearlbProgram]*ebpf.Program{
-		bpf.NearlbProgramPROGRAM_FROM_NET_SLOW: r.objects.FromNetSlow, bpf.NearlbProgramPROGRAM_FROM_NET_REPLY: r.objects.FromNetReply,
-	} {
-		check(r, r.objects.Programs.Delete(uint32(index)))
-		defer func() { check(r, r.objects.Programs.Put(uint32(index), program)) }()
-	}
+	defer r.takeAway(bpf.NearlbProgramPROGRAM_FROM_NET_SLOW, r.objects.FromNetSlow)()
+	defer r.takeAway(bpf.NearlbProgramPROGRAM_FROM_NET_REPLY, r.objects.FromNetReply)()
 	test()
 }
 

@@ -122,7 +122,9 @@ func withoutCalls(spec *ebpf.CollectionSpec) ebpf.CollectionSpec {
 // collectOne loads one program over tables that are there.
 func collectOne(spec *ebpf.CollectionSpec, name string, options ebpf.CollectionOptions) (*ebpf.Program, error) {
 	one := withoutCalls(spec)
-	one.Programs, one.Variables = map[string]*ebpf.ProgramSpec{name: spec.Programs[name]}, nil
+	program := *spec.Programs[name]
+	program.Instructions = withSlack(program.Instructions)
+	one.Programs, one.Variables = map[string]*ebpf.ProgramSpec{name: &program}, nil
 	collection, err := ebpf.NewCollectionWithOptions(&one, options)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,13 @@ import (
 // parsed is the embedded object, parsed once; users copy it.
 var parsed = sync.OnceValues(parse)
 
-func parse() (*ebpf.CollectionSpec, error) { return described(LoadNearlb()) }
+func parse() (*ebpf.CollectionSpec, error) {
+	spec, err := described(LoadNearlb())
+	if err == nil {
+		direct(spec)
+	}
+	return spec, err
+}
 
 // parsedTables is the same without programs.
 var parsedTables = sync.OnceValues(func() (*ebpf.CollectionSpec, error) {

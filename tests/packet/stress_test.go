@@ -371,8 +371,8 @@ func TestProcessorsThatTakeFromOneClientNeverTranslateWrongly(t *testing.T) {
 				return sized(w.packet(at(w.pod(2+client), uint16(1024+i)), w.web(0)))
 			}, others, "S", "A")...)
 		}
-		c := r.gather(samples)
-		for round := range 40 {
+		c, rounds, gave := r.gather(samples), 40, 0
+		for round := range rounds {
 			r.evict()
 			for i := range entries {
 				r.established(hog(i))
@@ -388,9 +388,15 @@ func TestProcessorsThatTakeFromOneClientNeverTranslateWrongly(t *testing.T) {
 			if r.checkTable(); t.Failed() {
 				t.Fatalf("in round %d", round)
 			}
-			if n := r.entriesOf(w.pod(1)); had != entries || n > most {
-				t.Fatalf("round %d: the first client had %d entries and has %d: the test does not test what it should", round, had, n)
+			if had != entries {
+				t.Fatalf("round %d: the first client had %d entries, want %d: the test does not test what it should", round, had, entries)
 			}
+			if r.entriesOf(w.pod(1)) <= most {
+				gave++
+			}
+		}
+		if gave < rounds/2 { // in some rounds the others may find room with each other
+			t.Fatalf("the first client gave entries up in %d of %d rounds: the test does not test what it should", gave, rounds)
 		}
 		r.wellKept()
 	}, lb.TCP, lb.UDP)

@@ -111,6 +111,9 @@ static __always_inline struct flow *fast_search(struct flow_query *query, const 
 {
 	int at;
 
+	*number = FLOW_NONE;
+	if (flow_is_absent(query->hash))
+		return NULL;
 	query->ends = *ends;
 	query->kind = kind;
 	query->blocks = FLOW_BLOCKS_OWN;

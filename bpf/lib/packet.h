@@ -496,6 +496,17 @@ static __always_inline enum verdict parse_full6(struct __sk_buff *skb, struct pa
 	return VERDICT_CONTINUE;
 }
 
+/* What the fast path takes is described without a call. */
+static __always_inline bool parse_plain(struct __sk_buff *skb, struct packet *packet)
+{
+	struct span span = span_of(skb);
+	struct headers headers;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return parse_plain4(&span, link_header, packet, &headers);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) && parse_plain6(&span, link_header, packet, &headers);
+}
+
 /* VERDICT_CONTINUE: the packet is described, perhaps as malformed behind its addresses.
  * A function of its own so that the verifier goes through it once. */
 __noinline int parse_full(struct __sk_buff *skb, struct packet *packet)
@@ -506,6 +517,8 @@ __noinline int parse_full(struct __sk_buff *skb, struct packet *packet)
 		return VERDICT_PASS_MALFORMED;
 	if (skb->vlan_present)
 		return verdict;
+	if (parse_plain(skb, packet))
+		return VERDICT_CONTINUE;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		verdict = parse_full4(skb, packet);
 	else if (skb->protocol == bpf_htons(ETH_P_IPV6))

@@ -71,17 +71,12 @@ static __always_inline const struct record *record_get(__u32 number)
 	return bpf_map_lookup_elem(&records, &number);
 }
 
-/* Number of the record in force, 0 none: that one is nobody's. The kernel may hand a hash element to another key while
- * it is read here: then the record repeats another key. A function of its own so that the verifier goes through it once. */
-__noinline int frontend_number(const struct frontend_key *key)
+/* Number of the record in force, 0 none: that one is nobody's. The kernel may hand a hash element to another key while it is read here: then the
+ * record repeats another key. key: on the caller's stack, as kernels before 6.2 take no argument's memory for a map's key. */
+static __always_inline __u32 frontend_look(const struct frontend_key *key)
 {
-	struct frontend_key own;
-
-	if (!key)
-		return 0;
-	own = *key; /* the stack, as kernels before 6.2 take no argument's memory for a map's key */
 	for (int i = 0; i < FRONTEND_TRIES; i++) {
-		const __u32 *number = bpf_map_lookup_elem(&frontends, &own);
+		const __u32 *number = bpf_map_lookup_elem(&frontends, key);
 		const struct record *record;
 		__u32 found;
 
@@ -93,6 +88,17 @@ __noinline int frontend_number(const struct frontend_key *key)
 			return found;
 	}
 	return 0;
+}
+
+/* The same of a key that may be anywhere. A function of its own so that the verifier goes through it once. */
+__noinline int frontend_number(const struct frontend_key *key)
+{
+	struct frontend_key own;
+
+	if (!key)
+		return 0;
+	own = *key;
+	return frontend_look(&own);
 }
 
 static __always_inline const struct record *frontend_find(const struct frontend_key *key)
@@ -118,7 +124,7 @@ __noinline int frontend_number_of(const struct packet *packet)
 	if (!packet)
 		return 0;
 	frontend_key_of(&key, packet);
-	return frontend_number(&key);
+	return frontend_look(&key);
 }
 
 static __always_inline const struct record *frontend_of(const struct packet *packet)
@@ -151,15 +157,19 @@ __noinline int refuse_unknown(const struct address *address)
 }
 
 /* A function of its own for the sake of the stack. */
-__noinline int source_allowed(const struct record *record, const struct address *source)
+__noinline int source_in_ranges(__u32 service, const struct address *source)
 {
-	struct source_range_key key = { .prefix_bits = 32 + 128 };
+	struct source_range_key key = { .prefix_bits = 32 + 128, .service = bpf_htonl(service) };
 
-	if (!record || !source)
+	if (!source)
 		return false;
-	key.service = bpf_htonl(record->service);
 	key.source = *source;
-	return !(record->flags & RECORD_SOURCE_RANGES) || bpf_map_lookup_elem(&source_ranges, &key);
+	return bpf_map_lookup_elem(&source_ranges, &key) != NULL;
+}
+
+static __always_inline bool source_allowed(const struct record *record, const struct address *source)
+{
+	return !(record->flags & RECORD_SOURCE_RANGES) || source_in_ranges(record->service, source);
 }
 
 static __always_inline enum verdict reject_verdict(__u8 reason)

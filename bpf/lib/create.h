@@ -58,9 +58,9 @@ __noinline int create_has_second(const struct insertion *in, __u32 port)
 	if (!in)
 		return false;
 	hash = flow_hash(&in->flow.client, port, in->flow.protocol, filter_seed());
-	flow_search_begin(&cursor, hash, FLOW_BLOCKS_OWN);
-	if (!flow_may_be(&cursor))
+	if (flow_is_absent(hash))
 		return false;
+	flow_search_begin(&cursor, hash, FLOW_BLOCKS_OWN);
 	for (int i = 0; i < FLOW_ROUNDS; i++) {
 		int at = create_second_round(&cursor, in, port);
 

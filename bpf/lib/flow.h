@@ -588,8 +588,10 @@ __noinline int flow_search(struct flow_query *query)
 {
 	if (!query)
 		return -1;
+	if (query->blocks == FLOW_BLOCKS_OWN && flow_is_absent(query->hash))
+		return -1;
 	flow_search_begin(&query->cursor, query->hash, query->blocks);
-	if (!flow_may_be(&query->cursor))
+	if (query->blocks != FLOW_BLOCKS_OWN && !flow_may_be(&query->cursor))
 		return -1;
 	for (int i = 0; i < FLOW_ROUNDS; i++) {
 		int at = flow_search_round(query);

@@ -41,15 +41,15 @@ struct packet {
 	struct address destination;
 	__be16 source_port;
 	__be16 destination_port;
-	__u16 l4;        /* offset of the transport header */
-	__u8 protocol;   /* IANA number of the transport */
-	__u8 family;     /* 4 or 6 */
-	__u8 fragment;   /* enum fragment */
-	__u8 tcp_flags;  /* enum tcp_flag */
-	__u8 hook;       /* enum hook */
-	__u8 malformed;  /* addresses are right, what follows them is not */
-	__u32 l4_length; /* bytes of transport header and payload, as the IP header says */
-	__u32 fragment_id;
+	__u16 l4;          /* offset of the transport header */
+	__u8 protocol;     /* IANA number of the transport */
+	__u8 family;       /* 4 or 6 */
+	__u8 fragment;     /* enum fragment */
+	__u8 tcp_flags;    /* enum tcp_flag */
+	__u8 hook;         /* enum hook */
+	__u8 malformed;    /* addresses are right, what follows them is not */
+	__u32 l4_length;   /* bytes of transport header and payload, as the IP header says */
+	__u32 fragment_id; /* of fragments alone */
 };
 
 /* Where the parts of a packet that a rewrite changes are. The verifier keeps what it knows of them while the program
@@ -194,8 +194,8 @@ static __always_inline bool is_extension(__u8 header)
 	       header == IPPROTO_AH || header == IPPROTO_FRAGMENT;
 }
 
-/* The parser of the fast path: TCP and UDP right behind an IP header without options. All offsets are constants: start, that of
- * the IP header, is one at every call. */
+/* The plain parser: TCP and UDP right behind an IP header without options. start, the offset of the IP header, is a constant to the verifier, in
+ * the fast path to the compiler as well. */
 
 static __always_inline bool parse_plain_tcp(const struct span *span, struct packet *packet, struct headers *headers)
 {
@@ -268,12 +268,14 @@ static __always_inline bool parse_plain6(const struct span *span, __u32 start, s
 					 struct headers *headers)
 {
 	struct ipv6hdr *ip = span_at(span, start, sizeof(*ip));
+	__u32 length;
 
 	if (!ip || ip->version != 6)
 		return false;
-	packet->l4_length = bpf_ntohs(ip->payload_len);
-	if (packet->l4_length + start + sizeof(*ip) > span->length)
+	length = bpf_ntohs(ip->payload_len);
+	if (length + start + sizeof(*ip) > span->length)
 		return false;
+	packet->l4_length = length;
 	headers->ip4 = NULL;
 	headers->ip6 = ip;
 	packet->family = 6;
@@ -496,7 +498,7 @@ static __always_inline enum verdict parse_full6(struct __sk_buff *skb, struct pa
 	return VERDICT_CONTINUE;
 }
 
-/* What the fast path takes is described without a call. */
+/* True: the packet is plain, and described. Reads the linear part, without a helper. */
 static __always_inline bool parse_plain(struct __sk_buff *skb, struct packet *packet)
 {
 	struct span span = span_of(skb);

@@ -73,7 +73,7 @@ static __always_inline const struct record *record_get(__u32 number)
 
 /* Number of the record in force, 0 none: that one is nobody's. The kernel may hand a hash element to another key while it is read here: then the
  * record repeats another key. key: on the caller's stack, as kernels before 6.2 take no argument's memory for a map's key. */
-static __always_inline __u32 frontend_look(const struct frontend_key *key)
+static __always_inline __u32 frontend_number_on_stack(const struct frontend_key *key)
 {
 	for (int i = 0; i < FRONTEND_TRIES; i++) {
 		const __u32 *number = bpf_map_lookup_elem(&frontends, key);
@@ -98,7 +98,7 @@ __noinline int frontend_number(const struct frontend_key *key)
 	if (!key)
 		return 0;
 	own = *key;
-	return frontend_look(&own);
+	return frontend_number_on_stack(&own);
 }
 
 static __always_inline const struct record *frontend_find(const struct frontend_key *key)
@@ -124,7 +124,7 @@ __noinline int frontend_number_of(const struct packet *packet)
 	if (!packet)
 		return 0;
 	frontend_key_of(&key, packet);
-	return frontend_look(&key);
+	return frontend_number_on_stack(&key);
 }
 
 static __always_inline const struct record *frontend_of(const struct packet *packet)
@@ -156,7 +156,7 @@ __noinline int refuse_unknown(const struct address *address)
 	return service_cidr_has(address) ? VERDICT_DROP_UNALLOCATED : VERDICT_CONTINUE;
 }
 
-/* A function of its own for the sake of the stack. */
+/* Not 0: one of the ranges of the service port has the address. A function of its own for the sake of the stack. */
 __noinline int source_in_ranges(__u32 service, const struct address *source)
 {
 	struct source_range_key key = { .prefix_bits = 32 + 128, .service = bpf_htonl(service) };

@@ -266,9 +266,9 @@ __noinline int snat_port_worth(const struct insertion *in, __u32 port)
 	if (!in || !settings)
 		return SNAT_PORT_TAKEN << SNAT_PORT_SHIFT;
 	hash = flow_hash(snat_address(settings, &in->flow), port, in->flow.protocol, settings->seed);
-	flow_search_begin(&cursor, hash, FLOW_BLOCKS_OWN);
-	if (!flow_may_be(&cursor))
+	if (flow_is_absent(hash))
 		return SNAT_PORT_FREE << SNAT_PORT_SHIFT;
+	flow_search_begin(&cursor, hash, FLOW_BLOCKS_OWN);
 	for (int i = 0; i < FLOW_ROUNDS; i++) {
 		int worth = snat_worth_round(&cursor, in, port);
 

@@ -116,7 +116,7 @@ static __always_inline int forward_search(struct flow_query *query, const struct
 	query->kind = QUERY_FORWARD;
 	query->blocks = FLOW_BLOCKS_OWN;
 	query->hash = flow_ends_hash(&query->ends, settings->seed);
-	return flow_is_absent(query->hash) ? -1 : flow_search(query);
+	return flow_search(query);
 }
 
 /* Nothing was found. */

@@ -3,13 +3,15 @@
 package bpf
 
 import (
+	"fmt"
 	"maps"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 )
 
-// Programs look up what has one element nowhere but where what they look it up in is not surely one table.
+// No program looks up the only element of a table. One that does again may have lookups in several tables that the compiler has made one.
 func TestProgramsHaveTheAddressOfTheOnlyElementOfATable(t *testing.T) {
 	spec, err := objectSpec()
 	if err != nil {
@@ -50,7 +52,10 @@ func TestALookupIsOfTheTableThatWasNamedLast(t *testing.T) {
 		"of one that was copied":      {asm.Instructions{names(table), asm.Mov.Reg(asm.R6, asm.R1), lookup}, map[int]int{}},
 		"of a copy":                   {asm.Instructions{names(table), asm.Mov.Reg(asm.R1, asm.R6), lookup}, map[int]int{}},
 		"after another call":          {asm.Instructions{names(table), asm.FnJiffies64.Call(), lookup}, map[int]int{}},
+		"after a jump elsewhere":      {asm.Instructions{names(table), jump(1), lookup, key}, map[int]int{}},
+		"after a store through it":    {asm.Instructions{names(table), asm.StoreMem(asm.R1, 0, asm.R6, asm.Word), lookup}, map[int]int{}},
 		"another call":                {asm.Instructions{names(table), asm.FnMapDeleteElem.Call()}, map[int]int{}},
+		"where a long jump leads":     {asm.Instructions{longJump(2), names(table), lookup}, map[int]int{}},
 		"where others jump to":        {asm.Instructions{jump(2), names(table), key, lookup}, map[int]int{}}, // two instructions' room are a table's
 		"where others jump back to":   {asm.Instructions{names(table), lookup, jump(-2)}, map[int]int{}},
 		"before where others jump to": {asm.Instructions{jump(4), key, names(table), lookup, key}, map[int]int{3: 2}},
@@ -67,4 +72,25 @@ func TestALookupIsOfTheTableThatWasNamedLast(t *testing.T) {
 
 func jump(offset int16) asm.Instruction {
 	return asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.JEq).SetSource(asm.ImmSource), Dst: asm.R0, Offset: offset}
+}
+
+func longJump(distance int64) asm.Instruction {
+	return asm.Instruction{OpCode: asm.OpCode(asm.Jump32Class).SetJumpOp(asm.Ja), Constant: distance}
+}
+
+func TestALookupBecomesTheAddress(t *testing.T) {
+	tables := map[string]*ebpf.MapSpec{"one": {Type: ebpf.Array, MaxEntries: 1}, "two": {Type: ebpf.Array, MaxEntries: 2}, "each": {Type: ebpf.PerCPUArray, MaxEntries: 1}}
+	var program, want asm.Instructions
+	for _, table := range []string{"one", "two", "each"} {
+		names, lookup := asm.LoadMapPtr(asm.R1, 0).WithReference(table), asm.FnMapLookupElem.Call()
+		program = append(program, names, lookup)
+		if table == "one" {
+			names.Src, lookup = asm.PseudoMapValue, asm.Mov.Reg(asm.R0, asm.R1)
+		}
+		want = append(want, names, lookup)
+	}
+	direct(&ebpf.CollectionSpec{Maps: tables, Programs: map[string]*ebpf.ProgramSpec{"p": {Instructions: program}}})
+	if got := fmt.Sprint(program); got != fmt.Sprint(want) {
+		t.Errorf("got\n%v\nwant\n%v", program, want)
+	}
 }

@@ -144,11 +144,15 @@ func leads(calls *ebpf.Map, want []ebpf.MapKV, programs map[string]*ebpf.Program
 	return true
 }
 
+// loaderRevision is another one whenever this package changes otherwise than before what it loads of an object.
+const loaderRevision = 1
+
 // digestOf is of all that decides what programs are like once they are loaded, on a machine that is not booted anew meanwhile: the object,
-// which of its programs with which flags, the values of its knobs, the tables, and the library that loads them.
+// which of its programs with which flags, the values of its knobs, the tables, and who loads them: the library, and what this package changes.
 func digestOf(spec *ebpf.CollectionSpec, tables map[string]*ebpf.Map) (string, error) {
 	sum := sha256.New()
 	digest(sum, loaderVersion())
+	digest(sum, []byte{loaderRevision})
 	digest(sum, _NearlbBytes)
 	for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
 		digest(sum, binary.BigEndian.AppendUint32([]byte(name), spec.Programs[name].Flags))

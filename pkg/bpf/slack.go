@@ -7,28 +7,31 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 )
 
-// What the verifier adds in the place of one instruction (kernel/bpf/verifier.c, do_misc_fixups), about and not less: in the place of a lookup,
-// of the time, and of a division by a register.
+// Instructions that the verifier inserts in the place of one (kernel/bpf/verifier.c, do_misc_fixups), at most: of a lookup, of the time, and of a
+// division by a register.
 const (
 	addedByLookup   = 8
 	addedByTime     = 2
 	addedByDivision = 4
 )
 
-// withSlack gives a program as many instructions more, which never run, as the verifier will put into it. It takes all but the first out before it adds
-// its own, and keeps their room; else it copies all that it knows of the program, some hundred bytes for each instruction, to a larger place again and
-// again (bpf_patch_insn_data). On Linux 6.18 that is up to a third of its time, most where other processors do the same.
+// withSlack gives a program as many instructions that never run as the verifier will insert into it. The verifier removes dead code before it inserts
+// any, and keeps the memory. Without room to spare it copies its notes, some hundred bytes for each instruction of the program, whenever they
+// have grown by a page (bpf_patch_insn_data): on Linux 6.18 up to a third of its time, most where other processors do the same.
+//
+// What is loaded is no longer the object alone: loaderRevision counts changes here and in direct.
 func withSlack(program asm.Instructions) asm.Instructions {
 	slack := min(added(program), math.MaxInt16)
-	if len(program) == 0 || slack == 0 {
-		return program
+	if slack == 0 || program[0].Reference() != "" || btf.CORERelocationMetadata(&program[0]) != nil {
+		return program // what the first instruction says must be about the function alone, and goes to the new one
 	}
 	first := program[0]
 	padded := make(asm.Instructions, 0, len(program)+2+slack)
 	padded = append(padded,
-		asm.Mov.Imm(asm.R0, 0).WithMetadata(first.Metadata), // what it says of the function and of the line is of the first instruction
+		asm.Mov.Imm(asm.R0, 0).WithMetadata(first.Metadata),
 		asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.JEq).SetSource(asm.ImmSource), Dst: asm.R0, Offset: int16(slack)},
 	)
 	padded = append(padded, slices.Repeat(asm.Instructions{asm.Mov.Imm(asm.R0, 0)}, slack)...)
@@ -36,7 +39,7 @@ func withSlack(program asm.Instructions) asm.Instructions {
 	return append(append(padded, first), program[1:]...)
 }
 
-// added is about how many instructions the verifier adds to a program.
+// added is about how many instructions the verifier inserts into a program.
 func added(program asm.Instructions) (sum int) {
 	for _, ins := range program {
 		switch op := ins.OpCode; {

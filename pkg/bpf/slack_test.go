@@ -3,6 +3,7 @@
 package bpf
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -11,8 +12,35 @@ import (
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
-// The kernel takes out what was put in for its sake but for the first instruction.
-func TestSlackLeavesOneInstructionInAProgram(t *testing.T) {
+func TestSlackIsInFrontOfAFunctionThatKeepsItsName(t *testing.T) {
+	body := asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1).WithSymbol("p"), asm.FnMapLookupElem.Call(), asm.FnJiffies64.Call(), asm.Div.Reg(asm.R7, asm.R8), asm.Return().WithSymbol("next"),
+	}
+	const slack = addedByLookup + addedByTime + addedByDivision
+	got := withSlack(body)
+	if len(got) != len(body)+2+slack {
+		t.Fatalf("%d instructions became %d, want %d more", len(body), len(got), 2+slack)
+	}
+	if got[0].Symbol() != "p" || got[1].Offset != slack {
+		t.Errorf("it begins with %v and %v, want symbol p and a jump over %d", got[0], got[1], slack)
+	}
+	for i, ins := range got[2+slack:] {
+		if want := body[i].WithSymbol(""); i > 0 && fmt.Sprint(ins) != fmt.Sprint(body[i]) || i == 0 && (ins.Symbol() != "" || ins.OpCode != want.OpCode) {
+			t.Errorf("instruction %d is %v, want %v", i, ins, body[i])
+		}
+	}
+	for name, as := range map[string]asm.Instructions{
+		"nothing": {}, "nothing that grows": {asm.Return()},
+		"one that names a table first": append(asm.Instructions{asm.LoadMapPtr(asm.R1, 0).WithReference("table")}, body...),
+	} {
+		if got := withSlack(as); len(got) != len(as) {
+			t.Errorf("%s: %d instructions became %d", name, len(as), len(got))
+		}
+	}
+}
+
+// The verifier takes out what was put in for its sake but for the first instruction.
+func TestVerifierTakesOutAllButOneInstructionOfTheSlack(t *testing.T) {
 	privileged.Require(t)
 	spec, err := configured(Options{Sizes: Sizes{Frontends: 16, Records: 16, Slots: 1024, Backends: 16, FlowSets: 16, Affinity: 16, Services: 16}})
 	if err != nil {

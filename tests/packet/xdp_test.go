@@ -254,7 +254,7 @@ func TestAPacketInEightSecondsLeavesXDPForTC(t *testing.T) {
 	forEachSite(t, bpf.Options{}, func(s site, w world) {
 		onOneProcessor(s)
 		s.publish(far(w, 2))
-		s.forgetWays() // an entry of this world may have the number and the word of one whose way is made old below
+		s.forgetWays() // the world before made ways old; an entry of this one may have the same number and word
 		c := s.connect(w, 1)
 		s.takesBoth(c)
 		s.editWays(func(way *bpf.NearlbXdpWay) { way.When -= 8 * bpf.JiffiesPerSecond() })

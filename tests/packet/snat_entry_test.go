@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lb"
 )
 
 // life is what a test can say about an entry from outside: of one that is about to expire, nothing.
@@ -42,16 +43,22 @@ func (e entry) held() bool {
 	return e.flow.Seen&ended == ended && e.flow.Flags&wire == wire
 }
 
+// answered: a datagram that has its answer, or looks like one: its client was not heard after it, and others get its port where none is free.
+func (e entry) answered() bool {
+	const reply, wentOn = uint32(bpf.NearlbFlowSeenSEEN_REPLY), uint32(bpf.NearlbFlowSeenSEEN_CLIENT_WAITS | bpf.NearlbFlowSeenSEEN_ESTABLISHED)
+	return e.flow.Protocol == uint8(lb.UDP) && e.flow.Seen&(reply|wentOn) == reply
+}
+
 // mayLosePort: the connection has ended, whatever its server remembers, and another may get its port at any time.
 func (e entry) mayLosePort() bool {
 	const wire = uint8(bpf.NearlbFlowFlagsFLOW_SNAT | bpf.NearlbFlowFlagsFLOW_ALIAS)
-	return e.closed() && e.flow.Flags&wire == wire
+	return (e.closed() || e.answered()) && e.flow.Flags&wire == wire
 }
 
 // mustServe: the connection has ended, and its port is another's where there is no better one.
 func (e entry) mustServe() bool {
 	const forgotten = uint32(bpf.NearlbFlowSeenSEEN_CLIENT_FIN | bpf.NearlbFlowSeenSEEN_SERVER_FIN | bpf.NearlbFlowSeenSEEN_CLIENT_WAITS)
-	return e.held() || e.mayLosePort() && e.flow.Seen&forgotten == forgotten
+	return e.held() || e.mayLosePort() && (e.answered() || e.flow.Seen&forgotten == forgotten)
 }
 
 // isOf: it is an entry of the client's connection to what it takes for the server.

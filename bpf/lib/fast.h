@@ -117,7 +117,7 @@ static __always_inline struct flow *fast_search(struct flow_query *query, const 
 	query->ends = *ends;
 	query->kind = kind;
 	query->blocks = FLOW_BLOCKS_OWN;
-	at = flow_search(query);
+	at = flow_look(query);
 	*number = at;
 	return at < 0 ? NULL : flow_entry(at);
 }

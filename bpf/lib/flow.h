@@ -260,24 +260,8 @@ static __always_inline void flow_search_begin(struct flow_cursor *cursor, __u64 
 	cursor->end = blocks * FLOW_SETS;
 }
 
-/* Not 0: a search that has just begun may find some entry. The tags of its blocks, one line each, mostly say that there is none. A function of its
- * own so that the verifier goes through it once. */
-__noinline int flow_may_be(const struct flow_cursor *cursor)
-{
-	if (!cursor)
-		return true;
-	for (__u32 i = 0; i < FLOW_BLOCKS_PAIR && i * FLOW_SETS < cursor->end; i++) {
-		__u32 block = flow_block(cursor->hash, i);
-		const struct flow_block *tags = bpf_map_lookup_elem(&flow_tags, &block);
-
-		if (!tags || flow_block_has(tags, cursor->tag))
-			return true;
-	}
-	return false;
-}
-
-/* Not 0: nothing is found by this hash where the client's address and port alone say where. Costs less than a search that has to begin. A function
- * of its own so that the verifier goes through it once. */
+/* Not 0: nothing is found by this hash where the client's address and port alone say where: a line of tags says so, before a search has to begin. A
+ * function of its own so that the verifier goes through it once. */
 __noinline int flow_is_absent(__u64 hash)
 {
 	__u32 block = flow_block(hash, 0);
@@ -584,15 +568,11 @@ __noinline int flow_search_round(struct flow_query *query)
 
 /* Number of the entry, below 0: there is none. It may be another flow's by now: then its word is another. A function of its own so
  * that the verifier goes through it once. */
-__noinline int flow_search(struct flow_query *query)
+__noinline int flow_look(struct flow_query *query)
 {
 	if (!query)
 		return -1;
-	if (query->blocks == FLOW_BLOCKS_OWN && flow_is_absent(query->hash))
-		return -1;
 	flow_search_begin(&query->cursor, query->hash, query->blocks);
-	if (query->blocks != FLOW_BLOCKS_OWN && !flow_may_be(&query->cursor))
-		return -1;
 	for (int i = 0; i < FLOW_ROUNDS; i++) {
 		int at = flow_search_round(query);
 
@@ -600,6 +580,12 @@ __noinline int flow_search(struct flow_query *query)
 			return at;
 	}
 	return -1;
+}
+
+/* The same of what most probably is not there. */
+static __always_inline int flow_search(struct flow_query *query)
+{
+	return query->blocks == FLOW_BLOCKS_OWN && flow_is_absent(query->hash) ? -1 : flow_look(query);
 }
 
 static __always_inline bool flow_any_spilled(void)

@@ -71,7 +71,9 @@ func TestALookupIsOfTheTableThatWasNamedLast(t *testing.T) {
 }
 
 func jump(offset int16) asm.Instruction {
-	return asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.JEq).SetSource(asm.ImmSource), Dst: asm.R0, Offset: offset}
+	ins := asm.JEq.Imm(asm.R0, 0, "")
+	ins.Offset = offset
+	return ins
 }
 
 func longJump(distance int64) asm.Instruction {

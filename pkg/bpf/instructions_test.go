@@ -104,6 +104,9 @@ func withoutKnobs(knobs ...string) (programs []string, err error) {
 	return programs, nil
 }
 
+// sizesToVerify are of tables that are made for the verifier's sake alone.
+var sizesToVerify = Sizes{Frontends: 16, Records: 16, Slots: 1024, Backends: 16, FlowSets: 16, Affinity: 16, Services: 16}
+
 // walked loads the programs, but for some, with features that have knobs, and asks the kernel.
 func walked(t *testing.T, without []string, knobs ...string) walks {
 	t.Helper()
@@ -111,7 +114,7 @@ func walked(t *testing.T, without []string, knobs ...string) walks {
 	for _, knob := range knobs {
 		on[knob] = uint8(1)
 	}
-	objects, err := Load(Options{Knobs: on, Without: without, Sizes: Sizes{Frontends: 16, Records: 16, Slots: 1024, Backends: 16, FlowSets: 16, Affinity: 16, Services: 16}, XDP: true})
+	objects, err := Load(Options{Knobs: on, Without: without, Sizes: sizesToVerify, XDP: true})
 	if err != nil {
 		t.Fatal(err)
 	}

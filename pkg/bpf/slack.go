@@ -28,12 +28,10 @@ func withSlack(program asm.Instructions) asm.Instructions {
 	if slack == 0 || program[0].Reference() != "" || btf.CORERelocationMetadata(&program[0]) != nil {
 		return program // what the first instruction says must be about the function alone, and goes to the new one
 	}
-	first := program[0]
+	first, over := program[0], asm.JEq.Imm(asm.R0, 0, "")
+	over.Offset = int16(slack)
 	padded := make(asm.Instructions, 0, len(program)+2+slack)
-	padded = append(padded,
-		asm.Mov.Imm(asm.R0, 0).WithMetadata(first.Metadata),
-		asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.JEq).SetSource(asm.ImmSource), Dst: asm.R0, Offset: int16(slack)},
-	)
+	padded = append(padded, asm.Mov.Imm(asm.R0, 0).WithMetadata(first.Metadata), over)
 	padded = append(padded, slices.Repeat(asm.Instructions{asm.Mov.Imm(asm.R0, 0)}, slack)...)
 	first.Metadata = asm.Metadata{}
 	return append(append(padded, first), program[1:]...)

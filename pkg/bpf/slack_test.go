@@ -42,7 +42,7 @@ func TestSlackIsInFrontOfAFunctionThatKeepsItsName(t *testing.T) {
 // The verifier takes out what was put in for its sake but for the first instruction.
 func TestVerifierTakesOutAllButOneInstructionOfTheSlack(t *testing.T) {
 	privileged.Require(t)
-	spec, err := configured(Options{Sizes: Sizes{Frontends: 16, Records: 16, Slots: 1024, Backends: 16, FlowSets: 16, Affinity: 16, Services: 16}})
+	spec, err := configured(Options{Sizes: sizesToVerify})
 	if err != nil {
 		t.Fatal(err)
 	}

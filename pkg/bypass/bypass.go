@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package bypass lists what a packet would pass by that leaves past the host's stack (--shortcut), in the network namespace of the
-// calling thread: rules of netfilter, programs and queues of devices, reverse path filters, routing rules, IPsec, connection tracking.
+// calling thread: rules and functions of netfilter, programs and queues of devices, reverse path filters, routing rules, IPsec, connection tracking.
 package bypass
 
 import (
@@ -30,7 +30,7 @@ type Device struct {
 func Look(devices []Device, ours map[ebpf.ProgramID]bool) ([]string, error) {
 	found := []string{}
 	for _, look := range []func() ([]string, error){
-		lookAtNFTables, lookAtLegacy, lookAtTracking, lookAtRules, lookAtIPsec,
+		lookAtNFTables, lookAtLegacy, lookAtHooks, lookAtTracking, lookAtRules, lookAtIPsec,
 		func() ([]string, error) { return lookAtFilters(devices), nil },
 		func() ([]string, error) { return lookAtDevices(devices, ours) },
 	} {
@@ -46,9 +46,10 @@ func Look(devices []Device, ours map[ebpf.ProgramID]bool) ([]string, error) {
 // LookUntold is Look at what there is no news of.
 func LookUntold(devices []Device, ours map[ebpf.ProgramID]bool) ([]string, error) {
 	legacy, err := lookAtLegacy()
+	hooks, errHooks := lookAtHooks()
 	tracked, errTracked := lookAtTracking()
 	programs, errPrograms := lookAtTCX(devices, ours)
-	return slices.Concat(legacy, tracked, programs), errors.Join(err, errTracked, errPrograms)
+	return slices.Concat(legacy, hooks, tracked, programs), errors.Join(err, errHooks, errTracked, errPrograms)
 }
 
 // legacyTables says which tables iptables-legacy has. Their rules are not read: there may be a policy without any.

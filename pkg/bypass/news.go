@@ -11,7 +11,8 @@ import (
 )
 
 // News tells that Look may find something else. The kernel says so of nftables, TC filters and queues, routing rules, settings of
-// devices and IPsec; nobody says so of iptables-legacy, TCX programs and connection tracking.
+// devices and IPsec; nobody says so of iptables-legacy, functions at netfilter's hooks, TCX programs and connection
+// tracking.
 type News struct {
 	C       chan struct{} // gets something when there is news
 	sockets []*nl.NetlinkSocket

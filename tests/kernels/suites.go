@@ -25,6 +25,7 @@ type suite struct {
 var suites = []suite{
 	{pkg: "pkg/bpf", only: "Verifier|Probe|Kernel|Stack"},
 	{pkg: "pkg/attach", oldest: true}, // newer ones have TCX, as this machine has
+	{pkg: "pkg/bypass", only: "OfTheKernel"},
 	{pkg: "pkg/maps", only: "Kernel", worlds: 5, oldest: true},
 	{pkg: "tests/sockets", without: "TestSocketsOfOtherNamespacesAreServedOnlyWhenAllAre/all", why: "the same programs by a flag: the default is run",
 		oldest: true},

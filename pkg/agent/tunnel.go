@@ -14,13 +14,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/bypass"
 	"github.com/nearlb/nearlb/pkg/lb"
 	tables "github.com/nearlb/nearlb/pkg/maps"
 )
 
 // Which nodes take packets out of the tunnel is asked in the tunnel itself: the other node's programs answer, as long as they are there, serve
 // and know this node. New connections go by SNAT to a node that does not answer, or says that nothing would come back; TCP connections that are
-// there stay in the tunnel.
+// there stay in the tunnel. They go by SNAT as well to a node that a policy of IPsec may be for: packets of the tunnel pass policies by, and what the
+// host's stack sends does not.
 // A round of hellos is sent in parts, so that answers are read meanwhile, and lasts longer where there are very many nodes.
 const (
 	helloEvery  = 2 * time.Second
@@ -49,6 +51,8 @@ type tunnelPeers struct {
 	met      map[string]*neighbour
 	whose    map[netip.Addr]string // name of the node that has an address
 	fresh    bool                  // somebody was heard, or is not heard any more, since it was judged last
+	policies bypass.Policies
+	sealed   []string // names of nodes that a policy of IPsec may be for, sorted
 	cookies  tables.Cookies
 	hearsay  []hearsayKey
 	refused  error // why the file of keys was, when it was last looked at
@@ -81,6 +85,7 @@ type TunnelStatus struct {
 	Port    uint16     `json:"port"`    // UDP
 	Answer  int        `json:"answer"`  // other nodes that take packets
 	Silent  []string   `json:"silent"`  // names of those that do not: their connections go by SNAT
+	Sealed  []string   `json:"sealed"`  // names of those of them that a policy of IPsec may be for, which the tunnel would pass by
 	Through []string   `json:"through"` // where dsr is asked for: names of those that take packets and cannot answer clients
 	Cookie  string     `json:"cookie"`  // whether packets between nodes have one: off, on, or changing while there are two keys
 	Unused  bool       `json:"unused"`  // no Service asks for it: nodes are not asked
@@ -89,7 +94,7 @@ type TunnelStatus struct {
 
 // status is of the nodes that there are. direct: dsr is asked for.
 func (p *tunnelPeers) status(offNode lb.OffNode, direct bool, nodes map[string][]netip.Addr, self string) *TunnelStatus {
-	s := &TunnelStatus{OffNode: offNode, Port: p.port, Silent: []string{}, Through: []string{}, Cookie: cookieMode(p.shown())}
+	s := &TunnelStatus{OffNode: offNode, Port: p.port, Silent: []string{}, Through: []string{}, Sealed: p.behindPolicies(), Cookie: cookieMode(p.shown())}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		if name == self {
 			continue
@@ -225,13 +230,16 @@ func (p *tunnelPeers) judge(own []netip.Addr, nodes map[string][]netip.Addr, sel
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	able, lately := map[string]ability{}, make(map[netip.AddrPort]lastAnswer, len(p.answered))
+	p.sealed = p.sealed[:0]
 	for name, addresses := range nodes {
-		asked, answered, direct := 0, 0, 0
+		asked, answered, direct, sealed := 0, 0, 0, false
 		for _, to := range ends(addresses) {
-			if !slices.ContainsFunc(own, func(a netip.Addr) bool { return a.Is4() == to.Is4() }) {
+			at := slices.IndexFunc(own, func(a netip.Addr) bool { return a.Is4() == to.Is4() })
+			if at < 0 {
 				continue
 			}
 			asked++
+			sealed = sealed || p.policies.Concern(own[at], to)
 			to := netip.AddrPortFrom(to, p.port)
 			if last, ever := p.answered[to]; ever && now.Sub(last.at) <= lostAfter(len(nodes)) {
 				lately[to] = last
@@ -243,13 +251,31 @@ func (p *tunnelPeers) judge(own []netip.Addr, nodes map[string][]netip.Addr, sel
 				}
 			}
 		}
-		if name != self && asked > 0 && asked == answered {
+		switch {
+		case name == self || asked == 0:
+		case sealed:
+			p.sealed = append(p.sealed, name)
+		case asked == answered:
 			able[name] = ability{true, direct == asked}
 		}
 	}
+	slices.Sort(p.sealed)
 	changed = p.fresh || !maps.Equal(able, p.able)
 	p.able, p.answered, p.fresh = able, lately, false
 	return changed
+}
+
+// heed has what the host's policies of IPsec may be for be left to the host.
+func (p *tunnelPeers) heed(policies bypass.Policies) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.policies = policies
+}
+
+func (p *tunnelPeers) behindPolicies() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string{}, p.sealed...)
 }
 
 // close ends all who hear.
@@ -376,6 +402,7 @@ func (r *running) followTunnel(ctx context.Context) error {
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		r.followKeys()
+		r.followPolicies()
 		asked := r.tunnelAsked()
 		own, all := r.node().Addresses, r.daemon.source.Nodes()
 		peers.meet(all, time.Now())
@@ -394,6 +421,17 @@ func (r *running) followTunnel(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// followPolicies reads the host's policies of IPsec; where it cannot, those that it read last hold.
+func (r *running) followPolicies() {
+	policies, err := bypass.ReadPolicies()
+	if r.trouble("read what the tunnel would pass by", err) {
+		r.daemon.log.Warn("read what the tunnel would pass by", "error", err)
+	}
+	if err == nil {
+		r.loop.peers.heed(policies)
+	}
 }
 
 // awaitAnswers judges after each of the news and once more when the part of the round is over; what changed the programs are told.

@@ -6,13 +6,17 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/bypass"
 	"github.com/nearlb/nearlb/pkg/lb"
 	tables "github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/tests/privileged"
 )
 
 // A node is one that carries for as long as it answers on each family that both have; what nobody was asked for is no answer.
@@ -86,6 +90,40 @@ func TestANodeCarriesWhileItAnswers(t *testing.T) {
 	if len(news) > 0 {
 		t.Error("wrong answers count")
 	}
+}
+
+// A node that a policy of IPsec is for is not carried to, whatever it answers, until the policy is gone.
+func TestNothingIsCarriedPastAPolicyOfIPsec(t *testing.T) {
+	privileged.Namespace(t, func(*os.File) {
+		p := newTunnelPeers(6091, "")
+		own, nodes := []netip.Addr{netip.MustParseAddr("192.0.2.1")}, map[string][]netip.Addr{}
+		for i, name := range []string{"n1", "n2", "n3"} {
+			nodes[name] = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})}
+			p.answered[netip.AddrPortFrom(nodes[name][0], 6091)] = lastAnswer{at: time.Now(), direct: true}
+		}
+		for _, row := range []struct {
+			command string
+			sealed  []string
+		}{
+			{"add dir out src 192.0.2.1 dst 192.0.2.2 tmpl proto esp mode transport", []string{"n2"}},
+			{"add dir out src 192.0.2.0/24 dst 192.0.2.0/24 action block", []string{"n2", "n3"}},
+			{"flush", []string{}},
+		} {
+			if out, err := exec.Command("sh", "-c", "ip xfrm policy "+row.command).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			policies, err := bypass.ReadPolicies()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.heed(policies)
+			p.judge(own, nodes, "n1", time.Now())
+			s := p.status(lb.OffNodeCarry, true, nodes, "n1")
+			if !slices.Equal(s.Sealed, row.sealed) || !slices.Equal(s.Silent, row.sealed) || s.Answer != 2-len(row.sealed) {
+				t.Errorf("after %s: %+v", row.command, s)
+			}
+		}
+	})
 }
 
 // What an earlier agent wrote counts until nodes had the time to answer this one: datagrams that are carried stay in the tunnel. Of another port

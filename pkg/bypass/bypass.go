@@ -7,8 +7,6 @@ package bypass
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -125,59 +123,3 @@ func lookAtRules() (found []string, err error) {
 func unsupported(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT)
 }
-
-func lookAtIPsec() ([]string, error) {
-	policies, err := netlink.XfrmPolicyList(unix.AF_UNSPEC)
-	if err != nil && !unsupported(err) {
-		return nil, fmt.Errorf("read IPsec policies: %w", err)
-	}
-	if len(policies) > 0 {
-		return []string{"IPsec policies (ip xfrm policy)"}, nil
-	}
-	return nil, nil
-}
-
-// Open names the devices by which packets of UDP leave for hosts as whoever is on the way can read and write them: they are none of WireGuard, and no
-// IPsec policy has such packets encrypted. ways: to how many of the hosts there is a way.
-func Open(to []netip.Addr) (open []string, ways int, err error) {
-	policies, err := netlink.XfrmPolicyList(unix.AF_UNSPEC)
-	if err != nil && !unsupported(err) {
-		return nil, 0, fmt.Errorf("read IPsec policies: %w", err)
-	}
-	for _, address := range to {
-		routes, err := netlink.RouteGet(address.AsSlice())
-		if err != nil || len(routes) == 0 {
-			continue // nothing gets there
-		}
-		ways++
-		link, err := netlink.LinkByIndex(routes[0].LinkIndex)
-		if err != nil {
-			return nil, 0, fmt.Errorf("read the device to %s: %w", address, err)
-		}
-		if link.Type() != "wireguard" && !encrypted(policies, routes[0].Src, address.AsSlice(), link.Attrs().Index) && !slices.Contains(open, link.Attrs().Name) {
-			open = append(open, link.Attrs().Name)
-		}
-	}
-	return open, ways, nil
-}
-
-// encrypted says whether each datagram of UDP between two hosts is encrypted that leaves by a device: of the policies for such datagrams the one with
-// the lowest number decides. Where several have that number, or one is for some ports alone, each has to encrypt.
-func encrypted(policies []netlink.XfrmPolicy, from, to net.IP, device int) bool {
-	decides := func(p netlink.XfrmPolicy) bool {
-		packets := p.Dir == netlink.XFRM_DIR_OUT && p.Mark == nil && p.Ifid == 0 && (p.Ifindex == 0 || p.Ifindex == device)
-		return packets && (p.Proto == 0 || p.Proto == unix.IPPROTO_UDP) && within(p.Src, from) && within(p.Dst, to)
-	}
-	encrypts := func(p netlink.XfrmPolicy) bool {
-		return p.Action == netlink.XFRM_POLICY_ALLOW &&
-			slices.ContainsFunc(p.Tmpls, func(t netlink.XfrmPolicyTmpl) bool { return t.Proto == netlink.XFRM_PROTO_ESP && t.Optional == 0 })
-	}
-	matching := slices.DeleteFunc(slices.Clone(policies), func(p netlink.XfrmPolicy) bool { return !decides(p) })
-	return slices.ContainsFunc(matching, func(p netlink.XfrmPolicy) bool {
-		return encrypts(p) && p.SrcPort == 0 && p.DstPort == 0 &&
-			!slices.ContainsFunc(matching, func(q netlink.XfrmPolicy) bool { return q.Priority <= p.Priority && !encrypts(q) })
-	})
-}
-
-// within: a policy without a network is for all addresses.
-func within(n *net.IPNet, a net.IP) bool { return n == nil || n.Contains(a) }

@@ -96,7 +96,7 @@ func checkTunnel(pins *pinFlags) checkRow {
 	var row checkRow
 	if err := pins.read(func(reader *maps.Reader) error {
 		port, cookies, others := reader.Tunnel()
-		row = tunnelRow(port, cookies.Required(), func() ([]string, int, error) { return bypass.Open(others) })
+		row = tunnelRow(port, cookies.Required(), func() (bypass.Ways, error) { return bypass.WaysTo(others) })
 		return nil
 	}); err != nil {
 		return tunnelRow(0, false, nil) // without tables there is none
@@ -104,8 +104,8 @@ func checkTunnel(pins *pinFlags) checkRow {
 	return row
 }
 
-// tunnelRow is given what says by which devices packets leave that others can write.
-func tunnelRow(port uint16, asked bool, look func() (open []string, ways int, err error)) checkRow {
+// tunnelRow is given what says how packets leave for other nodes.
+func tunnelRow(port uint16, asked bool, look func() (bypass.Ways, error)) checkRow {
 	row := checkRow{Subject: "tunnel", Result: good, Detail: "no tunnel between nodes"}
 	if port == 0 {
 		return row
@@ -113,16 +113,18 @@ func tunnelRow(port uint16, asked bool, look func() (open []string, ways int, er
 	if row.Detail = "packets between nodes have a cookie"; asked {
 		return row
 	}
-	open, ways, err := look()
+	ways, err := look()
 	switch {
 	case err != nil:
 		row.Result, row.Detail = warning, "whether packets between nodes are encrypted cannot be read: "+err.Error()
-	case len(open) > 0:
-		row.Result, row.Detail = warning, "packets between nodes leave by "+strings.Join(open, ", ")+" without a cookie that is asked for: whoever can send as a node there poses as any client of Services (--tunnel-key-file)"
-	case ways == 0:
+	case len(ways.Open) > 0:
+		row.Result, row.Detail = warning, "packets between nodes leave by "+strings.Join(ways.Open, ", ")+" without a cookie that is asked for: whoever can send as a node there poses as any client of Services (--tunnel-key-file)"
+	case ways.Number == 0:
 		row.Detail = "packets between nodes have no cookie; no other node is known that they could go to"
+	case ways.Heeded == ways.Number:
+		row.Detail = "not taken: policies of IPsec are for the ways to all other nodes, and connections go by SNAT"
 	default:
-		row.Detail = "packets between nodes have no cookie, and are encrypted (WireGuard, IPsec)"
+		row.Detail = "packets between nodes have no cookie, and are encrypted (WireGuard)"
 	}
 	return row
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearlb/nearlb/pkg/agent"
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/bypass"
 )
 
 func TestWithoutPermissionOnlyThatIsSaid(t *testing.T) {
@@ -43,22 +44,23 @@ func TestAKernelThatEndsNoSocketsIsAWarningThatSaysWhatFollows(t *testing.T) {
 }
 
 func TestATunnelOnAnOpenNetworkWithoutACookieIsAWarning(t *testing.T) {
+	eth0 := bypass.Ways{Number: 1, Open: []string{"eth0"}}
 	for _, row := range []struct {
 		port  uint16
 		asked bool
-		open  []string
-		ways  int
+		ways  bypass.Ways
 		err   error
 		want  checkRow
 	}{
-		{0, false, []string{"eth0"}, 1, nil, checkRow{"tunnel", good, "no tunnel"}},
-		{6091, true, []string{"eth0"}, 1, nil, checkRow{"tunnel", good, "have a cookie"}},
-		{6091, false, nil, 2, nil, checkRow{"tunnel", good, "encrypted"}},
-		{6091, false, nil, 0, nil, checkRow{"tunnel", good, "no other node is known"}},
-		{6091, false, []string{"eth0", "eth1"}, 2, nil, checkRow{"tunnel", warning, "leave by eth0, eth1 without a cookie"}},
-		{6091, false, nil, 0, unix.EPERM, checkRow{"tunnel", warning, unix.EPERM.Error()}},
+		{0, false, eth0, nil, checkRow{"tunnel", good, "no tunnel"}},
+		{6091, true, eth0, nil, checkRow{"tunnel", good, "have a cookie"}},
+		{6091, false, bypass.Ways{Number: 2, Heeded: 1}, nil, checkRow{"tunnel", good, "encrypted (WireGuard)"}},
+		{6091, false, bypass.Ways{Number: 2, Heeded: 2}, nil, checkRow{"tunnel", good, "not taken: policies of IPsec"}},
+		{6091, false, bypass.Ways{}, nil, checkRow{"tunnel", good, "no other node is known"}},
+		{6091, false, bypass.Ways{Number: 3, Heeded: 1, Open: []string{"eth0", "eth1"}}, nil, checkRow{"tunnel", warning, "leave by eth0, eth1 without a cookie"}},
+		{6091, false, bypass.Ways{}, unix.EPERM, checkRow{"tunnel", warning, unix.EPERM.Error()}},
 	} {
-		got := tunnelRow(row.port, row.asked, func() ([]string, int, error) { return row.open, row.ways, row.err })
+		got := tunnelRow(row.port, row.asked, func() (bypass.Ways, error) { return row.ways, row.err })
 		if got.Subject != row.want.Subject || got.Result != row.want.Result || !strings.Contains(got.Detail, row.want.Detail) {
 			t.Errorf("got %v, want %v", got, row.want)
 		}

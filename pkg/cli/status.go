@@ -205,6 +205,9 @@ func tunnelText(t agent.TunnelStatus) string {
 	if len(t.Silent) > 0 {
 		text += ", to others connections go by SNAT: " + someNodes(t.Silent)
 	}
+	if len(t.Sealed) > 0 {
+		text += "; of them, policies of IPsec are for: " + someNodes(t.Sealed)
+	}
 	if len(t.Through) > 0 {
 		text += "; no dsr, answers come back through this node: " + someNodes(t.Through)
 	}

@@ -200,6 +200,44 @@ func checkTransfersFromOutside(t *testing.T, s *stage) {
 	}
 }
 
+// What the programs send passes policies of IPsec by: nothing new is carried to a node that one is for. This one is for a port that nobody sends to,
+// so that it stops nobody, and may be for the tunnel's as well as far as the agent knows.
+func TestNothingIsCarriedToANodeThatAPolicyOfIPsecIsFor(t *testing.T) {
+	o, _ := carrying(t, options{})
+	s := onStage(t, o)
+	s.awaitCarried()
+	of := s.next()
+	s.serve(of, ready(s.far)...)
+	policies := func(command string) {
+		for _, six := range []bool{false, true} {
+			s.shellAt(s.here.Namespace, fmt.Sprintf(command, s.here.Address(six), s.far.Node.Address(six)))
+		}
+	}
+	policies("ip xfrm policy add src %s dst %s proto udp dport 9 dir out tmpl proto esp mode transport")
+	defer func() {
+		policies("ip xfrm policy delete src %s dst %s proto udp dport 9 dir out")
+		s.awaitCarried()
+	}()
+	for _, w := range ways() {
+		var answer lab.Answer
+		s.await("connections over "+w.String()+" go by SNAT", func() bool {
+			conn, err := s.outside.Dial(context.Background(), w.network, s.by(of, loadBalancer).address(w.six), lab.DialOptions{LocalPort: s.port()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if answer, err = conn.Who(); err != nil {
+				t.Fatal(err)
+			}
+			return answer.Client.Addr() != s.outside.Address(w.six)
+		})
+	}
+	s.await("status says so", func() bool {
+		status, err := agent.ReadStatus(s.LockDir(), s.here.PinPath())
+		return err == nil && slices.Equal(status.Tunnel.Sealed, []string{s.far.Node.Name}) && slices.Equal(status.Tunnel.Silent, status.Tunnel.Sealed)
+	})
+}
+
 // The backend's node is behind two uplinks, each with a strict reverse path filter: other nodes by one, and clients off the node by the other.
 // What the tunnel brings by the first passes the filter of the second.
 func TestTheTunnelComesByAnotherDeviceThanItsClientsAreBehind(t *testing.T) {

@@ -65,17 +65,32 @@ func (r *rig) countersOf(first, hooks int) map[counter]bpf.NearlbVerdictCounter 
 func lookupRows[V any](table *ebpf.Map, first, count int, values []V) (int, error) {
 	before, last := uint32(first-1), uint32(0)
 	keys := make([]uint32, count)
-	request := struct { // of union bpf_attr in linux/bpf.h
-		in, out, keys, values unsafe.Pointer
-		count, fd             uint32
-		_, _                  uint64
-	}{out: unsafe.Pointer(&last), keys: unsafe.Pointer(&keys[0]), values: unsafe.Pointer(&values[0]), count: uint32(count), fd: uint32(table.FD())}
+	b := batch{out: unsafe.Pointer(&last), keys: unsafe.Pointer(&keys[0]), values: unsafe.Pointer(&values[0]), count: uint32(count), fd: uint32(table.FD())}
 	if first > 0 {
-		request.in = unsafe.Pointer(&before)
+		b.in = unsafe.Pointer(&before)
 	}
-	_, _, code := unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_LOOKUP_BATCH, uintptr(unsafe.Pointer(&request)), unsafe.Sizeof(request))
-	if code != 0 && !errors.Is(code, unix.ENOENT) { // that is the end of the table
-		return 0, code
+	if err := b.ask(unix.BPF_MAP_LOOKUP_BATCH); err != nil && !errors.Is(err, unix.ENOENT) { // that is the end of the table
+		return 0, err
 	}
-	return int(request.count), nil
+	return int(b.count), nil
+}
+
+// updateRows writes rows of an array: values are as the kernel has them, each processor's where it has one of its own.
+func updateRows(table *ebpf.Map, keys []uint32, values []byte) error {
+	b := batch{keys: unsafe.Pointer(&keys[0]), values: unsafe.Pointer(&values[0]), count: uint32(len(keys)), fd: uint32(table.FD())}
+	return b.ask(unix.BPF_MAP_UPDATE_BATCH)
+}
+
+// batch is of union bpf_attr in linux/bpf.h.
+type batch struct {
+	in, out, keys, values unsafe.Pointer
+	count, fd             uint32
+	_, _                  uint64
+}
+
+func (b *batch) ask(command uintptr) error {
+	if _, _, code := unix.Syscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(b)), unsafe.Sizeof(*b)); code != 0 {
+		return code
+	}
+	return nil
 }

@@ -125,10 +125,11 @@ func (o *opening) compare(r *rig, frame []byte) {
 	}
 }
 
-// turns is how many each service port has taken.
+// turns is how many each service port has taken: as many as there are ids. To read the others, whose turns nobody has, would take several
+// times as long as to run a packet.
 func (r *rig) turns() []uint32 {
 	r.Helper()
-	turns := make([]uint32, r.objects.Turns.MaxEntries())
+	turns := make([]uint32, min(r.objects.Turns.MaxEntries(), r.objects.ServiceCounters.MaxEntries()))
 	_, err := lookupRows(r.objects.Turns, 0, len(turns), turns)
 	check(r, err)
 	return turns

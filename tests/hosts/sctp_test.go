@@ -41,7 +41,7 @@ func requireSCTP(t *testing.T) {
 
 func TestSCTPAssociationsReachBackends(t *testing.T) {
 	requireSCTP(t)
-	for name, o := range map[string]options{"routed": {}, "through VXLAN, with a CNI's rules": {lab: lab.Options{Network: lab.Tunneled, Netfilter: true}}} {
+	for name, o := range map[string]options{"routed": {alone: true}, "through VXLAN, with a CNI's rules": {lab: lab.Options{Network: lab.Tunneled, Netfilter: true}}} {
 		t.Run(name, func(t *testing.T) {
 			s := onStage(t, o)
 			s.mayDrop("drop_sctp_port")

@@ -24,14 +24,11 @@ var tools = []string{"nft"}
 const source = "/nearlb"
 
 // programs are what was built for the guests.
-type programs struct {
-	dir    string
-	suites []suite
-}
+type programs struct{ dir string }
 
 // build compiles the tests as `make test` does, so that what was compiled for it is used again.
 func build(repository, dir string, suites []suite) (*programs, error) {
-	p := &programs{dir: dir, suites: suites}
+	p := &programs{dir: dir}
 	if err := compile(repository, "build", p.path("guest"), "tests/kernels/guest"); err != nil {
 		return nil, err
 	}
@@ -90,8 +87,8 @@ func runs(suites []suite, each time.Duration) []job.Run {
 	return all
 }
 
-// writeImage writes the guest's initial file system.
-func (p *programs) writeImage(path, repository string, modules []module, runs []job.Run) error {
+// writeImage writes the guest's initial file system: with what it runs, as the kernel unpacks all of it.
+func (p *programs) writeImage(path, repository string, modules []module, suites []suite, runs []job.Run) error {
 	a, err := newArchive(path)
 	if err != nil {
 		return err
@@ -110,14 +107,14 @@ func (p *programs) writeImage(path, repository string, modules []module, runs []
 	a.program("/etc/hosts", []byte("127.0.0.1 localhost\n::1 localhost\n"))
 	a.program("/etc/passwd", []byte("root:x:0:0::/root:/bin/false\n"))
 	a.directory("/root")
-	if err := p.add(a, repository); err != nil {
+	if err := p.add(a, repository, suites); err != nil {
 		a.file.Close()
 		return err
 	}
 	return a.close()
 }
 
-func (p *programs) add(a *archive, repository string) error {
+func (p *programs) add(a *archive, repository string, suites []suite) error {
 	if err := addProgram(a, p.path("guest"), "/init"); err != nil {
 		return err
 	}
@@ -130,7 +127,7 @@ func (p *programs) add(a *archive, repository string) error {
 			return err
 		}
 	}
-	for _, s := range p.suites {
+	for _, s := range suites {
 		from := p.path(s.pkg)
 		if err := addProgram(a, from, "/bin/"+filepath.Base(from)); err != nil {
 			return err

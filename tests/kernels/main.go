@@ -158,7 +158,7 @@ func (o options) on(ctx context.Context, name, cache, repository string, program
 	}
 	todo := o.of(name)
 	files, runs := filepath.Join(dir, "files.cpio"), runs(todo, o.each)
-	if err := programs.writeImage(files, repository, modules, runs); err != nil {
+	if err := programs.writeImage(files, repository, modules, todo, runs); err != nil {
 		return nil, err
 	}
 	fmt.Printf("Linux %s: booting %s (made ready in %.0f s)\n", name, k.version, time.Since(started).Seconds())

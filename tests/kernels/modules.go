@@ -107,11 +107,34 @@ func (m *modules) order(names []string) ([]module, error) {
 	return all, errors.Join(errs...)
 }
 
+// readModule reads a module. One that the package has compressed is kept beside as it is read: most runs want the same ones.
 func readModule(path string) ([]byte, error) {
-	if filepath.Ext(path) == ".xz" {
-		return exec.Command("xz", "--decompress", "--stdout", path).Output()
+	plain, compressed := strings.CutSuffix(path, ".xz")
+	if text, err := os.ReadFile(plain); !compressed || err == nil {
+		return text, err
 	}
-	return os.ReadFile(path)
+	text, err := exec.Command("xz", "--decompress", "--stdout", path).Output()
+	if err != nil {
+		return nil, err
+	}
+	return text, keep(plain, text)
+}
+
+// keep writes a file whole or not at all: others read it meanwhile.
+func keep(path string, text []byte) error {
+	file, err := os.CreateTemp(filepath.Dir(path), "unpacked-")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	err = errors.Join(err, file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(file.Name())
+	}
+	return err
 }
 
 // dependencies are those that a module names itself.

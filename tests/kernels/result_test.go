@@ -98,6 +98,21 @@ func TestWhatIsLongIsQuickOnTheOldestKernelAlone(t *testing.T) {
 	}
 }
 
+// Other kernels do not run the suite that holds as much, and a whole run leaves nothing to it.
+func TestWhatAnotherSuiteHoldsIsLeftOutWhereThatOneRuns(t *testing.T) {
+	o := options{kernels: []string{"6.12", "6.1"}, suites: []suite{{pkg: "a", held: "X"}, {pkg: "b", oldest: true}}}
+	for _, test := range []struct {
+		quick  bool
+		kernel string
+		want   string
+	}{{false, "6.1", ""}, {false, "6.12", ""}, {true, "6.1", "X"}, {true, "6.12", ""}} {
+		o.quick = test.quick
+		if got := o.of(test.kernel)[0].without; got != test.want || o.suites[0].without != "" {
+			t.Errorf("quick %v on %s: %q is left out, want %q", test.quick, test.kernel, got, test.want)
+		}
+	}
+}
+
 // A name that no test has any more would leave its path out in silence.
 func TestEveryNameOfAPathIsATests(t *testing.T) {
 	files, err := filepath.Glob("../packet/*_test.go")

@@ -63,7 +63,8 @@ func unasked() bpf.Options { return bpf.Options{Knobs: map[string]any{"conntrack
 
 // eitherWay are programs that ask connection tracking, and such that do not.
 func eitherWay() map[string]bpf.Options {
-	return map[string]bpf.Options{"asked": {}, "not to be asked": unasked()}
+	return map[string]bpf.Options{"asked": {}, "not to be asked": only(unasked(), bpf.NearlbProgFromNet, bpf.NearlbProgFromNetReply, // and what reads the knob
+		bpf.NearlbProgFromNetSlow, bpf.NearlbProgFromPodSlow, bpf.NearlbProgToPod, bpf.NearlbProgToNet, bpf.NearlbProgHostOut)}
 }
 
 // answersPass wants everything that the peer may send to pass, at XDP and TC, and to leave no flow.

@@ -54,6 +54,9 @@ func load(t testing.TB, o bpf.Options) *bpf.Objects {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if few {
+		walkedLittle(t, objects)
+	}
 	var settings bpf.NearlbSettings
 	check(t, objects.Config.Lookup(uint32(0), &settings))
 	pool.Lock()

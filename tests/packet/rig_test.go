@@ -104,6 +104,20 @@ func only(o bpf.Options, programs ...string) bpf.Options {
 	return o
 }
 
+// walkedMost is what the verifier may walk of any program with these features, half of the limit of a million: pkg/bpf holds others to it.
+const walkedMost = 500_000
+
+func walkedLittle(t testing.TB, objects *bpf.Objects) {
+	t.Helper()
+	for name, program := range objects.NearlbPrograms.ByName() {
+		info, err := program.Info()
+		check(t, err)
+		if n, ok := info.VerifiedInstructions(); !ok || n > walkedMost {
+			t.Errorf("program %s: the verifier walks %d instructions (known: %t), more than %d", name, n, ok, walkedMost)
+		}
+	}
+}
+
 // withoutUse are the programs that nothing leads to with these knobs, as for agents: each takes the verifier's time.
 func withoutUse(o bpf.Options) (programs []string) {
 	for _, of := range []struct {

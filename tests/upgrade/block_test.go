@@ -12,12 +12,27 @@ import (
 	"github.com/nearlb/nearlb/pkg/lab"
 )
 
-// Connections of one port to more frontends than its blocks of the flow table have entries for go on over an upgrade and back, those
-// whose entries are elsewhere as well. Their server tells them apart by ports that are not their client's.
-func TestConnectionsOfAFullBlockOutliveAnUpgradeAndADowngrade(t *testing.T) {
-	const ports = 130
+// What tables hold beside a connection here and there outlives a restart, an upgrade and a downgrade: connections of a full block, and what is
+// known of backends.
+func TestWhatTablesHoldOutlivesAnUpgradeAndADowngrade(t *testing.T) {
 	r := newRig(t, "--size-flow-sets=256")
 	r.become(ours)
+	known := r.knowBackends(service(2))
+	held := r.fillBlock()
+	for _, next := range []layout{ours, other, ours} {
+		r.become(next)
+		held("after a start of " + next.name)
+		if next.name == ours.name { // whose tables this test can read
+			known("after a start of " + next.name)
+		}
+	}
+}
+
+// fillBlock opens connections of one port to more frontends than its blocks of the flow table have entries for, and is a check that they go
+// on, those whose entries are elsewhere as well. Their server tells them apart by ports that are not their client's.
+func (r *rig) fillBlock() (check func(when string)) {
+	r.t.Helper()
+	const ports = 130
 	s, slices := lab.Service{Name: "many", ClusterIPs: service(1).ClusterIPs}, lab.Slices{Service: "many", Endpoints: []lab.Endpoint{{Pod: r.near}}}
 	for i := range ports {
 		name := fmt.Sprint("p", i)
@@ -35,18 +50,18 @@ func TestConnectionsOfAFullBlockOutliveAnUpgradeAndADowngrade(t *testing.T) {
 		for i := range ports {
 			conn, err := r.pod.Dial(context.Background(), "tcp", netip.AddrPortFrom(address, uint16(1000+i)), lab.DialOptions{LocalPort: 15000})
 			r.must(err)
-			t.Cleanup(func() { _ = conn.Close() })
+			r.t.Cleanup(func() { _ = conn.Close() })
 			answer, err := conn.Who()
 			r.must(err)
 			all = append(all, &held{conn, fmt.Sprintf("from port 15000 to %s, port %d", address, 1000+i), answer})
 		}
 	}
 	r.must(r.Mounted(r.blocksWereFull))
-	for _, next := range []layout{ours, other, ours} {
-		r.become(next)
+	return func(when string) {
+		r.t.Helper()
 		for _, h := range all {
 			if err := h.same(); err != nil {
-				t.Errorf("after a start of %s: %v", next.name, err)
+				r.t.Errorf("%s: %v", when, err)
 			}
 		}
 	}

@@ -4,10 +4,10 @@ package upgrade
 
 import (
 	"net/netip"
-	"testing"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
+	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/pkg/maps"
 )
 
@@ -41,12 +41,10 @@ func (r *rig) health(edit func(*bpf.NearlbBackend, *bpf.NearlbBackendHealth), at
 	return all
 }
 
-// What is known of a backend outlives an upgrade and a downgrade: that it is left out, and until when, the evidence, what it is due, and what other
-// nodes have of it. Its connections are counted anew.
-func TestWhatIsKnownOfABackendOutlivesAnUpgrade(t *testing.T) {
-	r := newRig(t)
-	r.become(ours)
-	s := service(1)
+// knowBackends writes down what may be known of a Service's backends, and is a check that it is known: that one is left out, and until when, the
+// evidence, what it is due, and what other nodes have of it. Its connections are counted anew at each start.
+func (r *rig) knowBackends(s lab.Service) (check func(when string)) {
+	r.t.Helper()
 	s.Annotations = map[string]string{"nearlb.io/balance": "least-connections"}
 	r.publish(s, r.near, r.far)
 	r.awaitServers(s, "near", "far")
@@ -56,17 +54,18 @@ func TestWhatIsKnownOfABackendOutlivesAnUpgrade(t *testing.T) {
 			Clients: 2, Times: 4, Weight: h.Weight, SynTime: 11, SynTimed: 12, Others: 13}
 	}, r.far.Address(false), r.far.Address(true))
 	if len(want) < 2 {
-		t.Fatalf("the tables have %+v", want)
+		r.t.Fatalf("the tables have %+v", want)
 	}
-	r.become(other)
-	r.become(ours)
-	got := r.health(nil, r.far.Address(false), r.far.Address(true))
-	if len(got) != len(want) {
-		t.Fatalf("the tables have %+v, want %+v", got, want)
-	}
-	for i := range got {
-		if got[i].Open = 0; got[i] != want[i] {
-			t.Errorf("the tables have %+v, want %+v", got[i], want[i])
+	return func(when string) {
+		r.t.Helper()
+		got := r.health(nil, r.far.Address(false), r.far.Address(true))
+		if len(got) != len(want) {
+			r.t.Fatalf("%s: the tables have %+v, want %+v", when, got, want)
+		}
+		for i := range got {
+			if got[i].Open = 0; got[i] != want[i] {
+				r.t.Errorf("%s: the tables have %+v, want %+v", when, got[i], want[i])
+			}
 		}
 	}
 }

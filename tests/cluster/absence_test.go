@@ -58,6 +58,9 @@ func newOutages(t *testing.T) *outages {
 	return o
 }
 
+// impatient agents notice a frozen server in seconds, not in 45, and do not give one up that the machine leaves no time for.
+var impatient = []string{"NEARLB_TEST_RUN_CLI=1", "HTTP2_READ_IDLE_TIMEOUT_SECONDS=2", "HTTP2_PING_TIMEOUT_SECONDS=5"}
+
 // startAgent runs the agent of a node, again if it was killed, and waits until it serves.
 func (o *outages) startAgent(node int, flags ...string) {
 	o.t.Helper()
@@ -71,7 +74,7 @@ func (o *outages) launchAgent(node int, flags ...string) {
 	n := o.nodes[node]
 	var err error
 	n.Agent, err = n.Node.StartAgent(lab.AgentOptions{
-		Command: []string{"/proc/self/exe", "agent"}, Args: flags, Env: []string{"NEARLB_TEST_RUN_CLI=1"}, Kubeconfig: o.login[node]})
+		Command: []string{"/proc/self/exe", "agent"}, Args: flags, Env: impatient, Kubeconfig: o.login[node]})
 	must(o.t, err)
 }
 
@@ -191,8 +194,6 @@ const (
 // Whatever the API server does, no connection is lost, no table is touched meanwhile, and what changed is followed afterwards. It waits for
 // minutes: by its file's name it runs before the cluster of the others, which would cost something all the time.
 func TestTheAPIServerMayFailAsItLikesWhileConnectionsGoOn(t *testing.T) {
-	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "2") // so that a frozen server is noticed in seconds, not in 45
-	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "5")      // and one that the machine leaves no time for is not
 	o := newOutages(t)
 	one, two, three := o.Server("web", "one", 0), o.Server("web", "two", 1), o.Server("web", "three", 1)
 	o.startAgent(0)
@@ -465,7 +466,7 @@ func (o *outages) isEmptyForGood(third *rig.Node) {
 		o.t.Error("the third node's tables have lost the Service without an agent")
 	}
 	certified, err := third.Node.StartAgent(lab.AgentOptions{Command: []string{"/proc/self/exe", "agent"}, Args: []string{"--mass-deletion-grace=2s"},
-		Env: []string{"NEARLB_TEST_RUN_CLI=1"}, Kubeconfig: o.login[0]})
+		Env: impatient, Kubeconfig: o.login[0]})
 	must(o.t, err)
 	o.Await("the Service is gone", func() bool { return !o.has(third) })
 	must(o.t, certified.Kill())

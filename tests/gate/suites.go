@@ -95,6 +95,8 @@ var suites = []suite{
 		command: test("-parallel=4", "./tests/hosts")}, // each test waits for most of its time
 	{name: "kernels", about: "packets and sockets on Linux 6.1 and 6.12 under qemu", after: []string{"compile"}, ahead: true, warm: 200, fresh: 20,
 		command: []string{"go", "run", "./tests/kernels", "-quick"}},
+	{name: "packets", about: "packets through the real programs", after: []string{"compile"}, env: []string{privileged, roomy, "RAPID_CHECKS=25"}, warm: 95,
+		command: test("./tests/packet", "./tests/sockets", "./tests/differential")},
 	{name: "upgrade", about: "layouts in each other's place, under traffic", after: []string{"compile"}, env: []string{privileged}, warm: 115,
 		command: test("./tests/upgrade")},
 	{name: "units", about: "everything that is not concurrent", after: []string{"compile"}, env: []string{privileged, roomy}, warm: 138,
@@ -104,8 +106,6 @@ var suites = []suite{
 	{name: "fresh", about: "what go generate writes is what is committed", warm: 15, fresh: 25, command: []string{"bash", "tests/fresh.sh"}},
 	{name: "race", about: "other packages with goroutines, under the race detector", after: []string{"compile-race"}, env: []string{cgo, privileged}, warm: 35,
 		command: append(test("-race"), concurrent...)},
-	{name: "packets", about: "packets through the real programs", after: []string{"compile"}, env: []string{privileged, roomy, "RAPID_CHECKS=25"}, warm: 95,
-		command: test("./tests/packet", "./tests/sockets", "./tests/differential")},
 	{name: "kube", about: "installed on a whole cluster with kubelets, updated and removed, under traffic", after: []string{"compile-modules"}, dir: "tests/cluster",
 		env: []string{privileged, "NEARLB_KUBE=1"}, warm: 19, command: test("-v", "./kube")},
 	{name: "compile-arm64", about: "the program for arm64", after: []string{"compile"}, env: append(slices.Clone(alone), "GOARCH=arm64"), fresh: 65,

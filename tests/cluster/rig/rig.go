@@ -7,7 +7,7 @@
 //	func TestMain(m *testing.M) { rig.Main(m) } // the test binary is the nearlb program too: agents are started from it
 //
 //	func TestX(t *testing.T) {
-//		c := rig.Shared(t)                       // one for all tests of the package, its nodes n1 and n2 in zone a, n3 in zone b
+//		c := rig.Shared(t)                       // one for all tests of the package in turn, its nodes n1 and n2 in zone a, n3 in zone b
 //		client := c.Client(0, "client")          // on n1
 //		one := c.Server("web", "one", 0)         // a ready pod with label app=web on n1, which serves TCP and UDP on port 8080
 //		two := c.Server("web", "two", 2)
@@ -27,6 +27,7 @@ package rig
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -98,6 +99,10 @@ func Main(m *testing.M) {
 	if os.Getenv(runAsCLI) != "" {
 		os.Exit(cli.Main(os.Args[1:]))
 	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", "1000"); err != nil { // most wait for their turn: they are to keep nobody from beginning
+		panic(err)
+	}
 	code := m.Run()
 	if err := common.end(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -106,10 +111,11 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// New makes a cluster without nodes, for one test.
+// New makes a cluster without nodes, for one test, which runs beside others.
 func New(t *testing.T, o Options) *Cluster {
 	t.Helper()
 	privileged.Require(t)
+	t.Parallel()
 	c, err := start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -158,16 +164,24 @@ func Manifest(name string) string {
 var common sharing
 
 type sharing struct {
+	turn    sync.Mutex // held by the test that has it
 	once    sync.Once
 	cluster *Cluster
 	err     error
 }
 
 // Shared is the package's cluster with its three nodes, and a namespace for the objects of this test, which are taken away at
-// its end. It starts with the first test that asks for it.
+// its end. It starts with the first test that asks for it. One test has it after the other, beside those that have clusters of their own.
 func Shared(t *testing.T) *Cluster {
 	t.Helper()
 	privileged.Require(t)
+	t.Parallel()
+	common.turn.Lock()
+	began := time.Now()
+	t.Cleanup(func() {
+		t.Logf("it had the cluster for %.1f s", time.Since(began).Seconds()) // what go test says counts the wait for others
+		common.turn.Unlock()
+	})
 	common.once.Do(func() {
 		common.cluster, common.err = start(context.Background(), Options{})
 		if common.err == nil {

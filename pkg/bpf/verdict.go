@@ -145,19 +145,23 @@ func NoteName(value uint8) string {
 // NoteNumber is the reverse of NoteName; an unknown name is 0.
 func NoteNumber(name string) uint8 { return enumNumber("note", name) }
 
-func enumNumber(enum, name string) uint8 {
+func enumNumber(enum, name string) uint8 { return enumNumbers()[enum][name] }
+
+// enumNumbers are the numbers of the enums' values by their spelling: each publication asks for some.
+var enumNumbers = sync.OnceValue(func() map[string]map[string]uint8 {
 	all, err := enums()
 	if err != nil {
-		return 0
+		return nil
 	}
-	wanted := strings.ReplaceAll(name, "-", "_")
-	for number, known := range all[enum] {
-		if known == wanted {
-			return uint8(number)
+	numbers := map[string]map[string]uint8{}
+	for _, enum := range []string{"reason", "note"} {
+		numbers[enum] = make(map[string]uint8, len(all[enum]))
+		for number, name := range all[enum] {
+			numbers[enum][strings.ReplaceAll(name, "_", "-")] = uint8(number)
 		}
 	}
-	return 0
-}
+	return numbers
+})
 
 // ActionName is the contract's spelling of enum action: "balance", "reject", "drop".
 func ActionName(value uint8) string { return dashed("action", value) }

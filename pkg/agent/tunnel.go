@@ -400,10 +400,14 @@ func (r *running) followTunnel(ctx context.Context) error {
 	}
 	tick := time.NewTicker(helloEvery / helloParts)
 	defer tick.Stop()
+	cutting := map[int]bool{}
 	for ctx.Err() == nil {
 		r.followKeys()
 		r.followPolicies()
 		asked := r.tunnelAsked()
+		if asked {
+			r.cutDatagrams(cutting)
+		}
 		own, all := r.node().Addresses, r.daemon.source.Nodes()
 		peers.meet(all, time.Now())
 		nodes, due := all, all

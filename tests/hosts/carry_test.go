@@ -35,6 +35,7 @@ func TestTheTunnelOnEveryNetwork(t *testing.T) {
 			s.part("another node's port answers", checkOtherNodesPort)
 			s.part("nearlb trace says what backends see", checkTrace)
 			s.part("big transfers from off the node arrive whole", checkTransfersFromOutside)
+			s.part("datagrams sent as segments arrive whole", checkSegments)
 			s.part("an agent killed under load from off the node loses no connection", checkKilledAgent)
 		})
 	}
@@ -120,6 +121,7 @@ func TestAnswersLeaveTheBackendsNodeOnEveryNetwork(t *testing.T) {
 			s.part("backends on nodes' own addresses answer everybody", checkNodeBackends)
 			s.part("another node's port answers", checkOtherNodesPort)
 			s.part("big transfers from off the node arrive whole", checkTransfersFromOutside)
+			s.part("datagrams sent as segments arrive whole", checkSegments)
 			s.part("nearlb trace says what backends see", checkTrace)
 			s.part("answers pass the first node by", checkDirectAnswers)
 			s.part("an agent killed under load from off the node loses no connection", checkKilledAgent)

@@ -38,6 +38,7 @@ func TestTheShortcutPassesTheStackBy(t *testing.T) {
 			s.part("every client and frontend and backend", checkMatrix)
 			s.part("a pod reaches itself by every frontend", checkSelf)
 			s.part("big transfers and datagrams from off the node arrive whole", checkContentFromOutside)
+			s.part("datagrams sent as segments arrive whole", checkSegments)
 			s.part("the stack forwards nothing", checkPassedBy)
 		})
 	}

@@ -173,6 +173,9 @@ func PassedDevices(n attach.Network) (devices []bypass.Device) {
 	for _, d := range n.Devices {
 		devices = append(devices, bypass.Device{Name: d.Name, Ifindex: d.Ifindex})
 	}
+	for _, d := range n.Others { // what goes there leaves by the device, as ever
+		devices = append(devices, bypass.Device{Name: d.Name, Ifindex: d.Ifindex})
+	}
 	for _, d := range n.Peers {
 		devices = append(devices, bypass.Device{Name: d.Name, Ifindex: d.Ifindex, Pod: true})
 	}

@@ -17,9 +17,10 @@ type Network struct {
 	Outside []int           // ifindexes of devices by which hosts off the node may come, those that --net-devices leaves out too
 	Local   []netip.Addr    // addresses of this host on any device, in order; without loopback and link-local ones
 	Peers   []PodDevice     // pod devices that a packet can be handed past to the pod, by ifindex; nil without Options.Peers
+	Others  []PodDevice     // pod devices that are none of these (patterns name them), by ifindex; nil without Options.Peers
 }
 
-// PodDevice is the host's side of a veth whose other side is in another network namespace, a pod's.
+// PodDevice is the host's side of what leads to a pod.
 type PodDevice struct {
 	Name    string
 	Ifindex int
@@ -50,16 +51,20 @@ func networkOf(devices, chosen []device, outside []int) Network {
 	return n
 }
 
-// peersOf are those of pods' devices that lead straight into another namespace.
-func peersOf(pods []device) []PodDevice {
-	peers := []PodDevice{}
+// peersOf tells those of pods' devices that are veths, whose other side is in another namespace, from others.
+func peersOf(pods []device) (peers, others []PodDevice) {
+	peers, others = []PodDevice{}, []PodDevice{}
 	for _, d := range pods {
 		if d.veth && d.peerOutside {
 			peers = append(peers, PodDevice{d.name, d.ifindex})
+		} else {
+			others = append(others, PodDevice{d.name, d.ifindex})
 		}
 	}
-	slices.SortFunc(peers, func(a, b PodDevice) int { return cmp.Compare(a.Ifindex, b.Ifindex) })
-	return peers
+	byIfindex := func(a, b PodDevice) int { return cmp.Compare(a.Ifindex, b.Ifindex) }
+	slices.SortFunc(peers, byIfindex)
+	slices.SortFunc(others, byIfindex)
+	return peers, others
 }
 
 // usable lists addresses in the order in which the kernel takes them for a source: of global scope first, then those that

@@ -351,7 +351,7 @@ func TestTheNetworkIsToldBeforeAnythingIsAttachedAndWhenItDiffers(t *testing.T) 
 			t.Fatalf("told %d times, want once", len(told))
 		}
 		eth0 := n.link("eth0").Attrs().Index
-		want := fmt.Sprintf("{[{eth0 %d [192.0.2.1 192.0.2.9] [192.0.2.1 192.0.2.9]}] [%d] [10.244.1.1 192.0.2.1 192.0.2.9 198.51.100.50] []}", eth0, eth0)
+		want := fmt.Sprintf("{[{eth0 %d [192.0.2.1 192.0.2.9] [192.0.2.1 192.0.2.9]}] [%d] [10.244.1.1 192.0.2.1 192.0.2.9 198.51.100.50] [] []}", eth0, eth0)
 		if got := fmt.Sprint(told[0]); got != want {
 			t.Errorf("told %s, want %s", got, want)
 		}
@@ -370,6 +370,22 @@ func TestTunnelsThatAreDownAreLeftAlone(t *testing.T) {
 		n.must(n.manager(asNode("192.0.2.1")).Sync())
 		if diff := cmp.Diff(n.doors("eth0"), shown(n.rows())); diff != "" {
 			t.Error(diff)
+		}
+	})
+}
+
+// What patterns name may be no veth into a pod, but the bridge or tap of one: packets come by it, and cannot be handed past it.
+func TestPodDevicesThatLeadIntoNoOtherNamespaceAreToldApart(t *testing.T) {
+	inNode(t, func(n *node) {
+		n.pod("pod1", 0)
+		n.add(&netlink.Bridge{LinkAttrs: named("tap1")})
+		var told Network
+		n.must(n.manager(func(o *Options) {
+			o.Pods, o.Peers, o.Network = []string{"pod*", "tap*"}, true, func(network Network) { told = network }
+		}).Sync())
+		peers, others := []PodDevice{{"pod1", n.link("pod1").Attrs().Index}}, []PodDevice{{"tap1", n.link("tap1").Attrs().Index}}
+		if !slices.Equal(told.Peers, peers) || !slices.Equal(told.Others, others) {
+			t.Errorf("told of %v and %v, want %v and %v", told.Peers, told.Others, peers, others)
 		}
 	})
 }

@@ -90,7 +90,7 @@ func (m *Manager) look(h *netlink.Handle, c *change) ([]device, []door, error) {
 	networks := s.network(devices)
 	told := networkOf(devices, networks, s.outside(devices))
 	if m.options.Peers {
-		told.Peers = peersOf(pods)
+		told.Peers, told.Others = peersOf(pods)
 	}
 	m.tellNetwork(told)
 	for _, d := range networks {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -97,10 +98,13 @@ func lookAtFilters(devices []Device) (found []string) {
 	return found
 }
 
-// The rules that every host has: of the tables local, main and default.
+// The rules that every host has: of the tables local, main and default, and for every packet.
 func usualRule(r netlink.Rule) bool {
-	return r.Priority == 0 && r.Table == unix.RT_TABLE_LOCAL || r.Priority == 32766 && r.Table == unix.RT_TABLE_MAIN ||
+	usual := r.Priority == 0 && r.Table == unix.RT_TABLE_LOCAL || r.Priority == 32766 && r.Table == unix.RT_TABLE_MAIN ||
 		r.Priority == 32767 && r.Table == unix.RT_TABLE_DEFAULT
+	plain := netlink.NewRule()
+	plain.Priority, plain.Table, plain.Family, plain.Protocol, plain.Type = r.Priority, r.Table, r.Family, r.Protocol, r.Type
+	return usual && reflect.DeepEqual(r, *plain)
 }
 
 // lookAtRules: routing rules may ask for a mark, or for the device that the stack knows.

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -34,12 +35,39 @@ func listPolicies() ([]netlink.XfrmPolicy, error) {
 	return policies, nil
 }
 
-func lookAtIPsec() ([]string, error) {
+func lookAtIPsec() (found []string, err error) {
 	policies, err := listPolicies()
-	if err != nil || len(policies) == 0 {
+	if err != nil {
 		return nil, err
 	}
-	return []string{"IPsec policies (ip xfrm policy)"}, nil
+	if len(policies) > 0 {
+		found = append(found, "IPsec policies (ip xfrm policy)")
+	}
+	refuses, err := refusesPlain()
+	if err != nil {
+		return nil, fmt.Errorf("read what IPsec does without a policy: %w", err)
+	}
+	if refuses {
+		found = append(found, "IPsec for what no policy is for (ip xfrm policy getdefault)")
+	}
+	return found, nil
+}
+
+// linux/xfrm.h, since 5.15: struct xfrm_userpolicy_default is what becomes of packets that no policy is for, as they come in, are forwarded, go out.
+const (
+	getDefaults  = 0x28 // XFRM_MSG_GETDEFAULT
+	defaultBlock = 1    // XFRM_USERPOLICY_BLOCK
+)
+
+// refusesPlain says whether the stack drops what no policy is for.
+func refusesPlain() (bool, error) {
+	request := nl.NewNetlinkRequest(getDefaults, 0)
+	request.AddRawData(make([]byte, 3))
+	answers, err := request.Execute(unix.NETLINK_XFRM, 0)
+	if unsupported(err) {
+		return false, nil
+	}
+	return err == nil && len(answers) > 0 && len(answers[0]) >= 3 && slices.Contains(answers[0][:3], defaultBlock), err
 }
 
 // Concern says whether a policy protects or forbids datagrams of UDP from one address to another, or some of them: what a program sends by a redirect

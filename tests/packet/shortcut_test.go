@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -231,7 +233,12 @@ func TestTheShortcutLeavesWhatIsNotSimpleToTheStack(t *testing.T) {
 			check(h, os.WriteFile(path, []byte("0"), 0))
 			return func() { check(h, os.WriteFile(path, []byte("1"), 0)) }
 		}},
-		"a route that refuses": {change: func(h hall, w world) func() { return h.refused(w) }},
+		"a route that refuses":   {change: byRoute(netlink.Route{Type: unix.RTN_PROHIBIT})},
+		"a route that drops":     {change: byRoute(netlink.Route{Type: unix.RTN_BLACKHOLE})},
+		"a route to nowhere":     {change: byRoute(netlink.Route{Type: unix.RTN_UNREACHABLE})},
+		"a route that throws":    {change: byRoute(netlink.Route{Type: unix.RTN_THROW})},
+		"a route with headers":   {change: byRoute(netlink.Route{Encap: ownHeaders()})},
+		"a route with a program": {change: byRoute(netlink.Route{Encap: ownProgram(t)})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if in.packet == nil {
@@ -275,18 +282,40 @@ func (h hall) unknown(w world, state int) (back func()) {
 	return func() { h.neighbour(w, 3, h.server, netlink.NUD_PERMANENT) }
 }
 
-// refused has the routing tables send what goes to the server nowhere.
-func (h hall) refused(w world) (back func()) {
-	h.Helper()
-	bits := w.pod(3).BitLen()
-	to := &net.IPNet{IP: w.pod(3).AsSlice(), Mask: net.CIDRMask(bits, bits)}
-	prohibited := &netlink.Route{Type: unix.RTN_PROHIBIT, Dst: to}
-	check(h, netlink.RouteDel(&netlink.Route{LinkIndex: h.server.Attrs().Index, Dst: to, Scope: netlink.SCOPE_LINK}))
-	check(h, netlink.RouteAdd(prohibited))
-	return func() {
-		check(h, netlink.RouteDel(prohibited))
-		h.leads(w, 3, h.server)
+// byRoute gives what goes to the server another route: one without a type leads to it.
+func byRoute(route netlink.Route) func(hall, world) (back func()) {
+	return func(h hall, w world) (back func()) {
+		h.Helper()
+		bits := w.pod(3).BitLen()
+		to := &net.IPNet{IP: w.pod(3).AsSlice(), Mask: net.CIDRMask(bits, bits)}
+		other := route
+		other.Dst = to
+		if other.Type == 0 {
+			other.LinkIndex, other.Scope = h.server.Attrs().Index, netlink.SCOPE_LINK
+		}
+		check(h, netlink.RouteDel(&netlink.Route{LinkIndex: h.server.Attrs().Index, Dst: to, Scope: netlink.SCOPE_LINK}))
+		check(h, netlink.RouteAdd(&other))
+		return func() {
+			check(h, netlink.RouteDel(&other))
+			h.leads(w, 3, h.server)
+		}
 	}
+}
+
+// ownHeaders are put in front by the kernel as it routes a packet.
+func ownHeaders() netlink.Encap {
+	return &netlink.SEG6Encap{Mode: nl.SEG6_IPTUN_MODE_ENCAP, Segments: []net.IP{world{v6: true}.stranger().AsSlice()}}
+}
+
+// ownProgram is run by the kernel as it sends what it routes.
+func ownProgram(t testing.TB) netlink.Encap {
+	t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.LWTXmit, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	check(t, err)
+	t.Cleanup(func() { program.Close() })
+	encap := &netlink.BpfEncap{}
+	check(t, encap.SetProg(nl.LWT_BPF_XMIT, program.FD(), "sees"))
+	return encap
 }
 
 // Options, extension headers and fragments are translated, and left to the stack.

@@ -5,14 +5,12 @@ package packet
 import (
 	"bytes"
 	"encoding/binary"
-	"net"
 	"net/netip"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -287,8 +285,7 @@ func (s nodePair) exchangeLocal() {
 // called.
 func (s nodePair) headed(w world, to netip.Addr) (end func()) {
 	s.Helper()
-	route := &netlink.Route{LinkIndex: s.nodes.Attrs().Index, Dst: netlink.NewIPNet(to.AsSlice()), Scope: netlink.SCOPE_LINK,
-		Encap: &netlink.SEG6Encap{Mode: nl.SEG6_IPTUN_MODE_ENCAP, Segments: []net.IP{world{v6: true}.stranger().AsSlice()}}}
+	route := &netlink.Route{LinkIndex: s.nodes.Attrs().Index, Dst: netlink.NewIPNet(to.AsSlice()), Scope: netlink.SCOPE_LINK, Encap: ownHeaders()}
 	check(s, netlink.RouteAdd(route))
 	s.forgetWays()
 	return func() {

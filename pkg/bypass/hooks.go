@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink/nl"
@@ -173,7 +174,18 @@ func hasVirtualServices(table []byte) bool {
 	return bytes.Count(table, []byte("\n")) > 3
 }
 
+// lookAtLinks lists again where a link was just being made, which the kernel asks to be asked for again.
 func lookAtLinks() (found []string, err error) {
+	for range tries {
+		if found, err = listLinks(); !errors.Is(err, unix.EAGAIN) {
+			break
+		}
+		time.Sleep(betweenTries)
+	}
+	return found, err
+}
+
+func listLinks() (found []string, err error) {
 	all := link.Iterator{}
 	defer all.Close()
 	for all.Next() {

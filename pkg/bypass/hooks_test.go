@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -56,7 +57,7 @@ func TestFunctionsAtHooksOfTheKernelAreFound(t *testing.T) {
 		_, err := listHooks(unix.NFPROTO_IPV6, unix.NF_INET_FORWARD)
 		listed := !unsupported(err)
 		mustFind(t, "nothing")
-		attached, info := attachForwarding(t)
+		attached, info := attachForwarding(t, 100)
 		switch {
 		case attached == nil:
 			t.Log("left out: this kernel has no links at netfilter's hooks (Linux 6.4)")
@@ -86,7 +87,7 @@ func TestFunctionsAtHooksOfTheKernelAreFound(t *testing.T) {
 }
 
 // attachForwarding attaches a program that accepts all at FORWARD of IPv6; nil: the kernel has no such links.
-func attachForwarding(t *testing.T) (link.Link, *link.Info) {
+func attachForwarding(t *testing.T, priority int32) (link.Link, *link.Info) {
 	t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Netfilter, AttachType: ebpf.AttachNetfilter, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}}) // NF_ACCEPT
@@ -94,7 +95,7 @@ func attachForwarding(t *testing.T) (link.Link, *link.Info) {
 		return nil, nil
 	}
 	defer program.Close()
-	attached, err := link.AttachNetfilter(link.NetfilterOptions{Program: program, ProtocolFamily: unix.NFPROTO_IPV6, Hook: unix.NF_INET_FORWARD, Priority: 100})
+	attached, err := link.AttachNetfilter(link.NetfilterOptions{Program: program, ProtocolFamily: unix.NFPROTO_IPV6, Hook: unix.NF_INET_FORWARD, Priority: priority})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,5 +129,40 @@ func addVirtualService(t *testing.T, family uint16) {
 	request.AddData(nl.NewRtAttr(1|unix.NLA_F_NESTED, service))
 	if _, err := request.Execute(unix.NETLINK_GENERIC, 0); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A link that is being made is in the kernel's list before it may be read.
+func TestLinksThatAreBeingMadeKeepNobodyFromListingThem(t *testing.T) {
+	privileged.Require(t)
+	var making sync.WaitGroup
+	defer making.Wait()
+	end, begun := make(chan struct{}), make(chan struct{})
+	defer close(end)
+	making.Go(func() {
+		privileged.Namespace(t, func(*os.File) {
+			begin := sync.OnceFunc(func() { close(begun) })
+			for priority := int32(1); ; begin() {
+				attached, _ := attachForwarding(t, priority)
+				priority++ // the kernel takes a link's place from it some time after its end
+				if attached == nil {
+					t.Log("left out: this kernel has no links at netfilter's hooks (Linux 6.4)")
+					begin()
+					return
+				}
+				attached.Close()
+				select {
+				case <-end:
+					return
+				default:
+				}
+			}
+		})
+	})
+	<-begun
+	for range 1000 {
+		if _, err := lookAtLinks(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -18,6 +18,7 @@ func fiftyThousand() bpf.Sizes {
 	return bpf.Sizes{Frontends: 150_000, Records: 168_750, Slots: 100_000 * 509, Backends: 500_000, Services: 100_000, Names: 105_003}
 }
 
+// E8: 50,000 Services of two ports with five endpoints fit without a flag (make scale publishes them).
 func TestTablesHaveRoomForTwiceWhatIsListedWithinTheirBounds(t *testing.T) {
 	room := bpf.NewRoom(bpf.Limits{}, 16*gib)
 	room.Processors = 128

@@ -314,7 +314,7 @@ func (w *whyWorld) look(t *testing.T, tracer *trace.Tracer) *seen {
 // planted is how many faults are planted: make fuzz wants a thousand.
 var planted = flag.Int("planted", 100, "faults to plant for nearlb why")
 
-// Whatever the Service and its client, the cause that was planted is the first one that is named.
+// G1: whatever the Service and its client, the cause that was planted is the first one that is named.
 func TestAPlantedFaultIsTheFirstCauseThatIsNamed(t *testing.T) {
 	privileged.Require(t)
 	tracer, err := trace.Private(bpf.Sizes{Frontends: 256, Records: 256, Slots: 1 << 16, Backends: 256, Services: 64, Names: 256, SourceRanges: 64})

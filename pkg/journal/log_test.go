@@ -43,6 +43,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
+// G4: what changed is there after each restart.
 func TestALogGoesOnWhereItsFileEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "changes.jsonl")
 	for start := range 3 {

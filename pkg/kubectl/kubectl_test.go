@@ -143,7 +143,7 @@ func TestElementsOfAListHaveTheirNode(t *testing.T) {
 `, "")
 }
 
-// Each command has the format in which the plugin asks for its rows, or its document.
+// G3: each command has the format in which the plugin asks for its rows, or its document.
 func TestCommandsHaveTheFormatsThatAreAskedFor(t *testing.T) {
 	root := cli.Root()
 	for name, rows := range readCommands {

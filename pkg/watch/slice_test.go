@@ -50,7 +50,7 @@ func TestEndpointsAreReadAsKubeProxyReadsThem(t *testing.T) {
 		name, rest string
 		want       []string
 	}{
-		{"A7, A8, A9, A10: nil conditions", "addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.1.0.1]}, {addresses: [10.1.0.2], conditions: {ready: true}}]",
+		{"A7, A8, A9, A10, C7: nil conditions", "addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.1.0.1]}, {addresses: [10.1.0.2], conditions: {ready: true}}]",
 			[]string{"10.1.0.1:8080 rs/////", "10.1.0.2:8080 rs/////"}},
 		{"A8: serving is not taken from ready", "addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.1.0.1], conditions: {ready: false}}]",
 			[]string{"10.1.0.1:8080 s/////"}},

@@ -10,7 +10,7 @@ import (
 	"github.com/nearlb/nearlb/pkg/lab"
 )
 
-// A masquerade may give a pod's connection the port of a NodePort. Whom the pod talks to answers it there, and is answered by the pod; the
+// E5: a masquerade may give a pod's connection the port of a NodePort. Whom the pod talks to answers it there, and is answered by the pod; the
 // NodePort's clients have its Service beside that.
 func TestAMasqueradeMayHaveThePortOfANodePort(t *testing.T) {
 	s := onStage(t, options{lab: lab.Options{Netfilter: true}})

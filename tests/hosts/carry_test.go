@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// --off-node=carry: what must work works, on every kind of network, and a backend on another node sees the client's own address.
+// E4, --off-node=carry: what must work works, on every kind of network, and a backend on another node sees the client's own address.
 func TestTheTunnelOnEveryNetwork(t *testing.T) {
 	all := networks()
 	all["routed, past the stack"] = options{agent: []string{"--shortcut", "on"}}

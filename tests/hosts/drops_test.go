@@ -22,7 +22,7 @@ import (
 	"github.com/nearlb/nearlb/tests/privileged"
 )
 
-// What the kernel samples of refused packets is listed with names, whoever was refused, at every door.
+// G2: what the kernel samples of refused packets is listed with names, whoever was refused, at every door.
 func TestDropsAreListedWithTheirNames(t *testing.T) {
 	s := onStage(t, options{})
 	known, refusing, dropping := s.next(), s.next(), s.next()

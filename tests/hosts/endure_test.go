@@ -19,7 +19,7 @@ import (
 // endure says how long clients connect by each way (make endure).
 const endure = "NEARLB_ENDURE"
 
-// Clients off the node that connect as fast as they can, by each way, in both families, whoever closes first, are refused none while agents of
+// E3: clients off the node that connect as fast as they can, by each way, in both families, whoever closes first, are refused none while agents of
 // both nodes are killed and restarted and the way changes and changes back. In the second half nothing happens: memory and open files of the
 // agents stay what they are.
 func TestFullRateForMinutesByEachWay(t *testing.T) {

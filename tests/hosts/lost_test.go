@@ -23,7 +23,7 @@ table inet severed {
 	}
 }
 
-// Clients that wait for a server that is gone and silent are told with one of their next packets; those of one that is gone and serves go on.
+// C4: clients that wait for a server that is gone and silent are told with one of their next packets; those of one that is gone and serves go on.
 func TestAConnectionWhoseServerIsGoneAndSilentIsReset(t *testing.T) {
 	s := onStage(t, options{})
 	spare := s.server(0, "spare")

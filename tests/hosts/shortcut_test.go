@@ -102,7 +102,7 @@ func (s *stage) forwards() (packets int) {
 	return packets
 }
 
-// --shortcut=auto: it is taken while nothing is passed by, and connections go on whichever way it is, and when the agent that looks is gone.
+// E6, --shortcut=auto: it is taken while nothing is passed by, and connections go on whichever way it is, and when the agent that looks is gone.
 func TestTheShortcutIsTakenOnlyWhileItPassesNothingBy(t *testing.T) {
 	s := newStage(t, options{alone: true, agent: []string{"--shortcut", "auto"}})
 	s.awaitShortcut("strict reverse path filter of " + lab.Uplink + " (rp_filter)")

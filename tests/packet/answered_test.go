@@ -93,6 +93,7 @@ func (s site) answersPass(w world, flags ...string) {
 // anything is what a peer may send that has answered.
 func anything() []string { return []string{"SA", "A", "PA", "FA", "R", "RA"} }
 
+// E5, of what a CNI masquerades.
 func TestAnswersToAMasqueradeAtANodePortPass(t *testing.T) {
 	forEachNodePort(t, bpf.Options{}, func(s site, w world, _ string) {
 		for _, yield := range []maps.Yield{maps.YieldNothing, maps.YieldOld, maps.YieldOld | maps.YieldNew} {

@@ -48,7 +48,7 @@ func (r *rig) webs(w world, n int) {
 // web is the frontend of the i-th of webs.
 func (w world) web(i int) netip.AddrPort { return at(w.vip(10+i%16), uint16(80+i/16)) }
 
-// Whatever the addresses and ports, no connection is refused, and none gives way to another, before nine tenths of the table are taken.
+// E1: whatever the addresses and ports, no connection is refused, and none gives way to another, before nine tenths of the table are taken.
 func TestTheFlowTableTakesConnectionsUntilItIsNearlyFull(t *testing.T) {
 	const sets = 256
 	const most = sets * 8 * 9 / 10

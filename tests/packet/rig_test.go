@@ -215,7 +215,8 @@ func (r *rig) execute(hook string, frame []byte) (action, []byte, error) {
 	return code, out, nil
 }
 
-// run runs one program over one frame: exactly one counter must have grown, by one packet.
+// run runs one program over one frame: exactly one counter must have grown, by one packet. E7: the program at XDP gets a frame of a network device
+// first, and what it decides and writes is compared with what TC does.
 func (r *rig) run(hook string, frame []byte) (outcome, error) {
 	r.Helper()
 	before, opened := r.firstAtXDP(hook, frame)

@@ -163,7 +163,7 @@ func TestAConnectionBeyondItsPortsBlocksEnds(t *testing.T) {
 	}, lb.TCP)
 }
 
-// Whatever two pods do with their ports, and however often, all others connect, and keep their connections.
+// E2: whatever two pods do with their ports, and however often, all others connect, and keep their connections.
 func TestTwoPodsThatFillTheTableKeepNobodyFromConnecting(t *testing.T) {
 	const frontends, sets = 100, 64
 	forEachWorld(t, withSets(sets), func(t *testing.T, r *rig, w world) {

@@ -21,8 +21,8 @@ import (
 
 // Which nodes take packets out of the tunnel is asked in the tunnel itself: the other node's programs answer, as long as they are there, serve
 // and know this node. New connections go by SNAT to a node that does not answer, or says that nothing would come back; TCP connections that are
-// there stay in the tunnel. They go by SNAT as well to a node that a policy of IPsec may be for: packets of the tunnel pass policies by, and what the
-// host's stack sends does not.
+// there stay in the tunnel. They go by SNAT as well to a node that a policy of IPsec may be for: packets of the tunnel pass policies by. SNAT's do, too,
+// but where they take a tunnel of the kernel's to the other node: its packets are the host's own.
 // A round of hellos is sent in parts, so that answers are read meanwhile, and lasts longer where there are very many nodes.
 const (
 	helloEvery  = 2 * time.Second

@@ -13,15 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Policies are the host's policies of IPsec for what it sends. The zero value has none.
-type Policies struct{ out []netlink.XfrmPolicy }
+// Policies are the host's policies of IPsec for what it sends, and for what it is sent. The zero value has none.
+type Policies struct{ out, in []netlink.XfrmPolicy }
 
 // ReadPolicies reads them. A kernel without IPsec has none.
 func ReadPolicies() (p Policies, err error) {
 	all, err := listPolicies()
 	for _, policy := range all {
-		if policy.Dir == netlink.XFRM_DIR_OUT {
+		switch policy.Dir {
+		case netlink.XFRM_DIR_OUT:
 			p.out = append(p.out, policy)
+		case netlink.XFRM_DIR_IN:
+			p.in = append(p.in, policy)
 		}
 	}
 	return p, err
@@ -70,11 +73,15 @@ func refusesPlain() (bool, error) {
 	return err == nil && len(answers) > 0 && len(answers[0]) >= 3 && slices.Contains(answers[0][:3], defaultBlock), err
 }
 
-// Concern says whether a policy protects or forbids datagrams of UDP from one address to another, or some of them: what a program sends by a redirect
-// passes it by. A policy for a port, a mark or a device counts for all; that of an interface of its own (xfrm, by if_id) does not: it sees to
-// whatever leaves by it.
+// Concern says whether a policy protects or forbids datagrams of UDP from one address, of this host, to another, or back, or some of them: what
+// programs send by a redirect passes it by, and what they take comes before it. A policy for a port, a mark or a device counts for all; that of an
+// interface of its own (xfrm, by if_id) does not: it sees to whatever goes through that.
 func (p Policies) Concern(from, to netip.Addr) bool {
-	return slices.ContainsFunc(p.out, func(policy netlink.XfrmPolicy) bool {
+	return anyConcerns(p.out, from, to) || anyConcerns(p.in, to, from)
+}
+
+func anyConcerns(policies []netlink.XfrmPolicy, from, to netip.Addr) bool {
+	return slices.ContainsFunc(policies, func(policy netlink.XfrmPolicy) bool {
 		protects := policy.Action == netlink.XFRM_POLICY_BLOCK || len(policy.Tmpls) > 0
 		datagrams := policy.Proto == 0 || policy.Proto == unix.IPPROTO_UDP
 		return protects && datagrams && policy.Ifid == 0 && within(policy.Src, from) && within(policy.Dst, to)

@@ -19,6 +19,9 @@ func TestADeviceIsOpenUnlessNothingIsCarriedThere(t *testing.T) {
 	policy := func(what string) string {
 		return "ip xfrm policy add src 192.0.2.0/24 dst 198.51.100.0/24 " + what + "; ip xfrm policy add src 2001:db8:1::/64 dst 2001:db8:2::/64 " + what
 	}
+	answers := func(what string) string {
+		return "ip xfrm policy add src 198.51.100.0/24 dst 192.0.2.0/24 " + what + "; ip xfrm policy add src 2001:db8:2::/64 dst 2001:db8:1::/64 " + what
+	}
 	all, both, one := bypass.Ways{Number: 2, Open: []string{"net"}}, bypass.Ways{Number: 2, Heeded: 2}, bypass.Ways{Number: 2, Heeded: 1, Open: []string{"net"}}
 	for name, row := range map[string]struct {
 		make string
@@ -34,6 +37,9 @@ func TestADeviceIsOpenUnlessNothingIsCarriedThere(t *testing.T) {
 		"one of everything":           {"ip xfrm policy add src 0.0.0.0/0 dst 0.0.0.0/0 dir out tmpl src 192.0.2.1 dst 192.0.2.9 proto esp mode tunnel", one},
 		"one of TCP":                  {policy("proto tcp dir out tmpl proto esp mode transport"), all},
 		"one of what comes in":        {policy("dir in tmpl proto esp mode transport"), all},
+		"one of what they send":       {answers("dir in tmpl proto esp mode transport"), both},
+		"one of their TCP":            {answers("proto tcp dir in tmpl proto esp mode transport"), all},
+		"one of what goes on":         {answers("dir fwd tmpl proto esp mode transport"), all},
 		"one that lets pass":          {policy("dir out"), all},
 		"one for other hosts":         {"ip xfrm policy add src 192.0.2.0/24 dst 203.0.113.0/24 dir out tmpl proto esp mode transport", all},
 		"one of a family":             {"ip xfrm policy add src 192.0.2.0/24 dst 198.51.100.0/24 dir out tmpl proto esp mode transport", one},

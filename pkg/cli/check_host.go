@@ -124,7 +124,7 @@ func tunnelRow(port uint16, asked bool, look func() (bypass.Ways, error)) checkR
 	case ways.Heeded == ways.Number:
 		row.Detail = "not taken: policies of IPsec are for the ways to all other nodes, and connections go by SNAT"
 	default:
-		row.Detail = "packets between nodes have no cookie, and are encrypted (WireGuard)"
+		row.Detail = "packets between nodes have no cookie, and would leave by WireGuard alone: a node that gets them by such a device takes none, and connections go by SNAT"
 	}
 	return row
 }

@@ -54,7 +54,7 @@ func TestATunnelOnAnOpenNetworkWithoutACookieIsAWarning(t *testing.T) {
 	}{
 		{0, false, eth0, nil, checkRow{"tunnel", good, "no tunnel"}},
 		{6091, true, eth0, nil, checkRow{"tunnel", good, "have a cookie"}},
-		{6091, false, bypass.Ways{Number: 2, Heeded: 1}, nil, checkRow{"tunnel", good, "encrypted (WireGuard)"}},
+		{6091, false, bypass.Ways{Number: 2, Heeded: 1}, nil, checkRow{"tunnel", good, "would leave by WireGuard alone: a node that gets them by such a device takes none"}},
 		{6091, false, bypass.Ways{Number: 2, Heeded: 2}, nil, checkRow{"tunnel", good, "not taken: policies of IPsec"}},
 		{6091, false, bypass.Ways{}, nil, checkRow{"tunnel", good, "no other node is known"}},
 		{6091, false, bypass.Ways{Number: 3, Heeded: 1, Open: []string{"eth0", "eth1"}}, nil, checkRow{"tunnel", warning, "leave by eth0, eth1 without a cookie"}},

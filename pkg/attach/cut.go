@@ -3,12 +3,10 @@
 package attach
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -74,20 +72,9 @@ func driverOf(name string) (string, error) {
 // askEthtool sends a command about a device's features, and returns the names of those that are active, if the answer has them. A kernel without the
 // family answers nothing.
 func askEthtool(ifindex int, command byte, more ...*nl.RtAttr) (active []string, err error) {
-	family, err := netlink.GenlFamilyGet(ethtoolFamily)
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("ask for netlink family %s: %w", ethtoolFamily, err)
-	}
-	request := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_ACK)
-	request.AddRawData([]byte{command, ethtoolVersion, 0, 0})
 	header := nl.NewRtAttr(ethtoolHeader|unix.NLA_F_NESTED, nil)
 	header.AddRtAttr(ethtoolDevIndex, nl.Uint32Attr(uint32(ifindex)))
-	for _, a := range append([]*nl.RtAttr{header}, more...) {
-		request.AddRawData(a.Serialize())
-	}
-	answers, err := request.Execute(unix.NETLINK_GENERIC, 0)
+	answers, err := askFamily(ethtoolFamily, ethtoolVersion, command, unix.NLM_F_ACK, append([]*nl.RtAttr{header}, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("ask for features of device %d: %w", ifindex, err)
 	}
@@ -102,7 +89,7 @@ func askEthtool(ifindex int, command byte, more ...*nl.RtAttr) (active []string,
 // namesIn are the strings that attributes hold at the end of a path of kinds.
 func namesIn(message []byte, path ...uint16) (names []string) {
 	if len(path) == 0 {
-		return []string{string(bytes.TrimRight(message, "\x00"))}
+		return []string{unix.ByteSliceToString(message)}
 	}
 	attributes, err := nl.ParseRouteAttr(message)
 	if err != nil {

@@ -38,16 +38,7 @@ const (
 
 // readDriver asks the kernel. One that has no such family says nothing.
 func readDriver(ifindex int) (driver, error) {
-	family, err := netlink.GenlFamilyGet(netdevFamily)
-	if errors.Is(err, unix.ENOENT) {
-		return driver{}, nil
-	} else if err != nil {
-		return driver{}, fmt.Errorf("ask for netlink family %s: %w", netdevFamily, err)
-	}
-	request := nl.NewNetlinkRequest(int(family.ID), 0)
-	request.AddRawData([]byte{netdevDevGet, netdevVersion, 0, 0}) // struct genlmsghdr, whose last two bytes nl.Genlmsg leaves to chance
-	request.AddRawData(nl.NewRtAttr(netdevIfindex, nl.Uint32Attr(uint32(ifindex))).Serialize())
-	answers, err := request.Execute(unix.NETLINK_GENERIC, 0)
+	answers, err := askFamily(netdevFamily, netdevVersion, netdevDevGet, 0, nl.NewRtAttr(netdevIfindex, nl.Uint32Attr(uint32(ifindex))))
 	if err != nil {
 		return driver{}, fmt.Errorf("ask what the driver can do at XDP: %w", err)
 	}

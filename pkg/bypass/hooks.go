@@ -141,9 +141,9 @@ func readHook(data []byte) (h hook) {
 	attributes(data, func(kind uint16, value []byte) {
 		switch kind {
 		case hookFunction:
-			h.function = string(bytes.TrimRight(value, "\x00"))
+			h.function = unix.ByteSliceToString(value)
 		case hookModule:
-			h.module = string(bytes.TrimRight(value, "\x00"))
+			h.module = unix.ByteSliceToString(value)
 		case hookChain:
 			attributes(value, func(kind uint16, value []byte) {
 				h.nftables = h.nftables || kind == chainType && number(value) == ofNFTables

@@ -3,7 +3,6 @@
 package bypass
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -90,9 +89,9 @@ func readChain(message []byte) (c chain, base bool) {
 	attributes(message[nfgenmsgLength:], func(kind uint16, value []byte) {
 		switch kind {
 		case unix.NFTA_CHAIN_TABLE:
-			c.table = string(bytes.TrimRight(value, "\x00"))
+			c.table = unix.ByteSliceToString(value)
 		case unix.NFTA_CHAIN_NAME:
-			c.name = string(bytes.TrimRight(value, "\x00"))
+			c.name = unix.ByteSliceToString(value)
 		case unix.NFTA_CHAIN_POLICY:
 			c.drops = number(value) == 0 // NF_DROP
 		case unix.NFTA_CHAIN_USE:

@@ -44,6 +44,30 @@ func TestErrorsBecomeOneLineAndAnExitStatus(t *testing.T) {
 	}
 }
 
+// What a command says is lost where the disk is full: whoever reads it later must not take what is there for all.
+func TestACommandWhoseOutputCannotBeWrittenFails(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	objects := filepath.Join(t.TempDir(), "objects.yaml")
+	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: b}\n"
+	if err := os.WriteFile(objects, []byte(pod), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"version", "help", "plan --help", "explain", "explain ejected", "explain -o json", "plan --node n1 -f " + objects, "dns query a.b -f " + objects,
+		"dns names -f " + objects, "dns resolv-conf -f " + objects} {
+		var errOut bytes.Buffer
+		if status := run(t.Context(), strings.Fields(line), strings.NewReader(""), full, &errOut); status != command.ExitFailed {
+			t.Errorf("%s: exit status %d, want %d", line, status, command.ExitFailed)
+		}
+		if !strings.HasSuffix(errOut.String(), "nearlb: write /dev/full: no space left on device\n") {
+			t.Errorf("%s: standard error %q", line, &errOut)
+		}
+	}
+}
+
 func TestBadUsageSaysNothingOnStandardOutput(t *testing.T) {
 	var out, errOut bytes.Buffer
 	if status := run(t.Context(), []string{"plan", "--nothing"}, strings.NewReader(""), &out, &errOut); status != 2 {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"os"
 	"slices"
 	"time"
 
@@ -182,7 +181,7 @@ func (f *watchFlags) run(ctx context.Context, out io.Writer, print func(w io.Wri
 
 // turnPage clears the terminal and shows what fits on it; anything else gets the whole page.
 func turnPage(out io.Writer, page []byte) error {
-	file, ok := out.(*os.File)
+	file, ok := table.FileOf(out)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
 		_, err := out.Write(page)
 		return err

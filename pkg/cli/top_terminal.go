@@ -29,7 +29,7 @@ type terminal struct {
 // terminalOf is nil where either is no terminal.
 func terminalOf(in io.Reader, out io.Writer) *terminal {
 	from, hasKeys := in.(*os.File)
-	to, draws := out.(*os.File)
+	to, draws := table.FileOf(out)
 	if !hasKeys || !draws || !term.IsTerminal(int(from.Fd())) || !term.IsTerminal(int(to.Fd())) {
 		return nil
 	}

@@ -21,13 +21,17 @@ func Prepare(root *cobra.Command) {
 }
 
 // Run runs a program's command tree with arguments, without the program's name, and returns the exit status. An error is one line on
-// errOut.
+// errOut. One of out is the command's, whether or not the command looks at it.
 func Run(ctx context.Context, root *cobra.Command, args []string, in io.Reader, out, errOut io.Writer) int {
 	root.SetArgs(args)
 	root.SetIn(in)
-	root.SetOut(out)
+	said := &written{Writer: out}
+	root.SetOut(said)
 	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = said.err
+	}
 	if err != nil {
 		if text := err.Error(); text != "" {
 			SayAside(errOut, table.OneLine(text))

@@ -179,9 +179,18 @@ func WriteRow(out *bufio.Writer, width int, line []string, widths []int, right [
 	out.WriteByte('\n')
 }
 
+// FileOf is the file that a writer is, or writes to.
+func FileOf(w io.Writer) (*os.File, bool) {
+	if to, is := w.(interface{ File() (*os.File, bool) }); is {
+		return to.File()
+	}
+	file, is := w.(*os.File)
+	return file, is
+}
+
 // TerminalWidth is the width in columns of the terminal that w is, 0 when it is none.
 func TerminalWidth(w io.Writer) int {
-	file, ok := w.(*os.File)
+	file, ok := FileOf(w)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
 		return 0
 	}

@@ -112,3 +112,29 @@ func TestRowsOfOneLineFitTheTerminal(t *testing.T) {
 		}
 	})
 }
+
+// Bytes that are no text of UTF-8 may be a terminal's own controls: 0x9b begins one as ESC [ does.
+func TestWhatIsNoTextIsEscaped(t *testing.T) {
+	for text, want := range map[string]string{
+		"a\x9b31mb": `a\x9b31mb`, "\xc3": `\xc3`, "\u009bm": `\x9bm`, "\u202e": `\u202e`, "\U000e0001": `\U000e0001`, "\x7f\x1b": `\x7f\x1b`, "ü\ufffd": "ü\ufffd", "": "",
+	} {
+		if got := Printable(text); got != want {
+			t.Errorf("Printable(%q) is %q, want %q", text, got, want)
+		}
+		if got := OneLine(text); got != want {
+			t.Errorf("OneLine(%q) is %q, want %q", text, got, want)
+		}
+	}
+}
+
+// A long word that is cut for a terminal stays text.
+func TestALineIsCutBetweenCharacters(t *testing.T) {
+	var out strings.Builder
+	WriteFolded(&out, 30, "x ", "a"+strings.Repeat("ü", 100))
+	if !utf8.ValidString(out.String()) {
+		t.Errorf("the lines are no text: %q", out.String())
+	}
+	if got := strings.Count(out.String(), "ü"); got != 100 {
+		t.Errorf("%d characters of 100", got)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // OneLine makes one line of an error's text: newlines become "; ", other control characters are escaped.
@@ -19,22 +20,25 @@ func OneLine(text string) string {
 }
 
 // Printable escapes what would move a terminal's cursor, change its colours or turn text around. Names in API objects
-// are checked, but those in files need not be.
+// are checked, but those in files need not be. So are bytes that are no UTF-8: a terminal may take some of them for the same.
 func Printable(text string) string {
-	if !strings.ContainsFunc(text, Unprintable) {
+	if !strings.ContainsFunc(text, Unprintable) && utf8.ValidString(text) {
 		return text
 	}
 	var b strings.Builder
-	for _, r := range text {
-		if !Unprintable(r) {
-			b.WriteRune(r)
-			continue
-		}
+	for at, r := range text {
+		_, size := utf8.DecodeRuneInString(text[at:])
 		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, text[at])
+		case !Unprintable(r):
+			b.WriteRune(r)
 		case r < 0x100:
 			fmt.Fprintf(&b, `\x%02x`, r)
-		default:
+		case r < 0x10000:
 			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, r)
 		}
 	}
 	return b.String()
@@ -51,7 +55,8 @@ func WriteFolded(w io.Writer, width int, label, text string) {
 		if width > 0 && room > 20 && len(text) > room {
 			at := strings.LastIndexByte(text[:room+1], ' ')
 			if at <= 0 {
-				at = room
+				for at = room; !utf8.RuneStart(text[at]); at-- {
+				}
 			}
 			line = text[:at]
 		}

@@ -104,7 +104,7 @@ func shown(s string) string { return limited(fmt.Sprintf("%q", s)) }
 
 func limited(text string) string {
 	if limit := 120; len(text) > limit {
-		text = text[:limit] + "..."
+		text = strings.ToValidUTF8(text[:limit], "") + "..." // it may end in the middle of a character
 	}
 	return text
 }

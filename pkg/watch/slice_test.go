@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/nearlb/nearlb/pkg/lb"
 )
@@ -220,6 +221,15 @@ func TestAddressesAreReadWithKubeProxysTolerance(t *testing.T) {
 		got, ok := parsePrefix(text)
 		if ok != (want != "") || ok && got != netip.MustParsePrefix(want) {
 			t.Errorf("%q is %v, %v; want %q", text, got, ok, want)
+		}
+	}
+}
+
+// A value that is too long for a message is cut between characters.
+func TestAValueInAMessageStaysText(t *testing.T) {
+	for lead := range 4 {
+		if got := shown(strings.Repeat("a", lead) + strings.Repeat("漢", 100)); !utf8.ValidString(got) || !strings.HasSuffix(got, "...") {
+			t.Errorf("%q is no text", got)
 		}
 	}
 }

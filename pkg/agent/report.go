@@ -89,9 +89,7 @@ func (r *reporter) write(state State) {
 		s.State = state
 	}
 	err := r.put(s)
-	if err == nil {
-		r.at, r.shown = time.Now(), shown
-	}
+	r.at, r.shown = time.Now(), shown // of an attempt that failed, too: the next one is to come no sooner
 	r.failed(err)
 }
 

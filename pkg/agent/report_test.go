@@ -21,8 +21,10 @@ type reported struct {
 	stage  stage
 	news   chan struct{}
 	turned chan struct{}
-	writes int // statuses that differed from the one before
-	asked  int // times that the reporter woke up and asked for the stage
+	writes int  // statuses that differed from the one before
+	asked  int  // times that the reporter woke up and asked for the stage
+	failed int  // attempts
+	full   bool // attempts may fail
 	stop   func()
 }
 
@@ -34,7 +36,12 @@ func inReport(t *testing.T, test func(r *reported)) {
 			stage: func() stage { r.mu.Lock(); defer r.mu.Unlock(); r.asked++; return r.stage }, status: func() Status { r.mu.Lock(); defer r.mu.Unlock(); return r.now },
 			changed: func(Status) { r.mu.Lock(); defer r.mu.Unlock(); r.writes++ },
 			failed: func(err error) {
-				if err != nil {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				if err == nil {
+					return
+				}
+				if r.failed++; !r.full {
 					t.Error(err)
 				}
 			},
@@ -110,6 +117,47 @@ func TestTheStatusIsWrittenAtMostOnceASecondAndOnlyWhenItChanged(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		r.wrote("news that change nothing", 0)
+	})
+}
+
+// To make a status costs as much as there are problems, whether or not there is room for it on the disk.
+func TestAStatusThatCannotBeWrittenIsTriedAtMostOnceASecond(t *testing.T) {
+	inReport(t, func(r *reported) {
+		r.mu.Lock()
+		r.full = true
+		r.mu.Unlock()
+		dir := filepath.Dir(r.path)
+		if err := os.Rename(dir, dir+".away"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * statusPause)
+		r.turn(stage{state: Serving}, 1)
+		for i := range 1000 { // ten seconds of changes
+			r.tell(i + 2)
+			time.Sleep(10 * time.Millisecond)
+		}
+		r.mu.Lock()
+		if r.failed < 9 || r.failed > 14 {
+			t.Errorf("tried %d times in ten seconds, want once a second", r.failed)
+		}
+		r.mu.Unlock()
+		if err := os.Rename(dir+".away", dir); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(statusEvery)
+		synctest.Wait()
+		r.mu.Lock()
+		failed := r.failed
+		r.mu.Unlock()
+		r.tell(7)
+		time.Sleep(statusPause)
+		synctest.Wait()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		text, err := os.ReadFile(r.path)
+		if last, _ := (Status{Dirty: 7}).text(); err != nil || string(text) != string(last) || r.failed != failed {
+			t.Errorf("with room again the file has %s, %v", text, err)
+		}
 	})
 }
 

@@ -167,8 +167,8 @@ func (s statusFile) alive(now time.Time) bool {
 	return !s.old(now)
 }
 
-// old: an agent that works would have renewed it.
-func (s statusFile) old(now time.Time) bool { return now.Sub(s.Written) >= 3*statusEvery }
+// old: an agent that works would have renewed it, also where the clock was set back since.
+func (s statusFile) old(now time.Time) bool { return now.Sub(s.Written).Abs() >= 3*statusEvery }
 
 func pidNamespace() (string, error) { return os.Readlink("/proc/self/ns/pid") }
 

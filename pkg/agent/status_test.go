@@ -59,6 +59,18 @@ func TestInAnotherPidNamespaceTheAgeCounts(t *testing.T) {
 	}
 }
 
+// An agent that works renews its file by whatever the clock says now. Once the clock was set back, a file of the time before tells of nobody.
+func TestAFileOfAClockThatWasSetBackIsOld(t *testing.T) {
+	now := time.Now()
+	s := statusFile{Status: Status{PID: os.Getpid(), Written: now.Add(time.Hour)}, PIDNamespace: "pid:[1]"}
+	if s.alive(now) || !s.old(now) {
+		t.Error("a status of an hour ahead is of an agent that runs")
+	}
+	if s.Written = now.Add(statusEvery); !s.alive(now) || s.old(now) {
+		t.Error("an agent has no time to renew its file when the clock is set back a little")
+	}
+}
+
 func TestOptionsThatCannotWorkAreRefusedByTheirFlag(t *testing.T) {
 	good := DefaultOptions()
 	good.NodeName = "n1"

@@ -305,6 +305,9 @@ func ago(then, now time.Time) string {
 	if then.IsZero() {
 		return "never"
 	}
+	if then.Sub(now) > 10*time.Second {
+		return "at " + then.UTC().Format(time.RFC3339) + " by a clock that was ahead"
+	}
 	return idle(int64(now.Sub(then).Seconds())) + " ago"
 }
 

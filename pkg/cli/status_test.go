@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearlb/nearlb/pkg/agent"
 )
@@ -47,5 +48,17 @@ func TestTheStatusOfAnAgentWithoutTablesSaysThatItStarts(t *testing.T) {
 	write(agent.Stopped)
 	if code, _, said := status(); code != 1 || !strings.Contains(said, "no agent has run here") {
 		t.Errorf("of one that stopped before it made any: exit status %d, %q", code, said)
+	}
+}
+
+// What an agent wrote before the clock was set back did not happen just now.
+func TestATimeThatTheClockHasYetToReachIsSaid(t *testing.T) {
+	now := time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)
+	s := agent.Status{State: agent.Serving, PID: 7, Running: true, Stale: true, Written: now.Add(2 * time.Hour)}
+	if got, want := agentText(s, now), "stale: last seen at 2026-01-01T12:00:00Z by a clock that was ahead, and"; !strings.HasPrefix(got, want) {
+		t.Errorf("%s, want %s ...", got, want)
+	}
+	if got := ago(now.Add(time.Second), now); got != "0s ago" { // of two processes' readings
+		t.Errorf("a second ahead is %s", got)
 	}
 }

@@ -316,6 +316,7 @@ func (r *running) run(ctx context.Context) error {
 	group.Go(func() error { return r.followHeartbeats(ctx) })
 	group.Go(func() error { return r.tellAttached(ctx) })
 	group.Go(func() error { return r.followRoom(ctx) })
+	group.Go(func() error { return r.followPins(ctx) })
 	group.Go(func() error { r.followDrops(ctx); return nil })
 	group.Go(func() error { r.followHealth(ctx); return nil })
 	return group.Wait()

@@ -8,11 +8,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -237,4 +239,41 @@ func (m *machine) loads() []string {
 	dirs, err := filepath.Glob(filepath.Join(m.options.PinPath, "*", "programs", "*"))
 	m.must(err)
 	return dirs
+}
+
+// pins are all files of tables, programs and links.
+func (m *machine) pins() (files []string) {
+	m.Helper()
+	err := filepath.WalkDir(m.options.PinPath, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() && strings.Contains(path, "/v") {
+			files = append(files, path)
+		}
+		if errors.Is(err, fs.ErrNotExist) { // it is being made, or renamed
+			return nil
+		}
+		return err
+	})
+	m.must(err)
+	return files
+}
+
+// pinned waits until these files are there again, and no others. A status that says the same tells nothing of files, so they are looked for.
+func (p *process) pinned(when string, files []string) {
+	p.m.Helper()
+	for limit := time.Now().Add(patience); !slices.Equal(files, p.m.pins()); time.Sleep(20 * time.Millisecond) {
+		if closed(p.over) || time.Now().After(limit) {
+			p.m.Fatalf("%s: pinned are\n%s\nwant\n%s", when, strings.Join(p.m.pins(), "\n"), strings.Join(files, "\n"))
+		}
+	}
+}
+
+// unpin removes what is pinned at the paths of a pattern.
+func (m *machine) unpin(pattern string) []string {
+	m.Helper()
+	paths, err := filepath.Glob(filepath.Join(m.options.PinPath, pattern))
+	m.must(err)
+	for _, path := range paths {
+		m.must(os.RemoveAll(path))
+	}
+	return paths
 }

@@ -171,6 +171,41 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
 users: [{name: u, user: {}}]
 `
 
+// Tables, programs and links whose files somebody removed are pinned again, so that they outlive the agent as before.
+func TestPinsThatSomebodyRemovedAreMadeAgain(t *testing.T) {
+	inMachine(t, func(m *machine) {
+		m.pod("pod1")
+		m.manifest("web.yaml", web)
+		first := m.agent(nil)
+		first.serving(2)
+		dump, devices, files := m.dump(), m.devices(), m.pins()
+		for _, some := range []string{"v*/[lm]*", "v*/programs/*/from_pod", "*"} { // of links alone the next full look is soon enough
+			m.unpin(some)
+			first.pinned("again after "+some, files)
+		}
+		generation := m.unpin("v*")[0]
+		m.must(os.Symlink("nowhere", generation)) // in its place, as nothing can be pinned where no bpffs is mounted any more
+		first.await("trouble", cannotPin)
+		m.must(os.Remove(generation))
+		first.pinned("once that is possible", files)
+		first.await("no trouble", func(s Status) bool { return !cannotPin(s) })
+		first.end(syscall.SIGKILL)
+		if diff := cmp.Diff(devices, m.devices()); diff != "" {
+			m.Errorf("with the agent went programs (-before +after):\n%s", diff)
+		}
+		second := m.agent(nil)
+		second.serving(2)
+		if diff := cmp.Diff(dump, m.dump()); diff != "" {
+			m.Errorf("the tables changed (-before +after):\n%s", diff)
+		}
+		m.must(second.end(syscall.SIGTERM))
+	})
+}
+
+func cannotPin(s Status) bool {
+	return strings.Contains(strings.Join(s.Trouble, "\n"), "keep tables and programs pinned")
+}
+
 // C19
 func TestAnAuditRepairsWhatSomebodyDeleted(t *testing.T) {
 	inMachine(t, func(m *machine) {

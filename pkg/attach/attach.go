@@ -176,6 +176,9 @@ func (m *Manager) Changed() {
 	}
 }
 
+// LookAgain has a running Manager look at all devices as after a long time: links that have lost their files are pinned again.
+func (m *Manager) LookAgain() { m.note(change{all: true}) }
+
 // Devices are the rows of the last look, by device and hook; devices that failed have their error.
 func (m *Manager) Devices() []DeviceRow {
 	m.rowsMu.Lock()

@@ -42,6 +42,7 @@ type SocketHooks struct {
 	options SocketOptions
 	log     *slog.Logger
 	tried   chan struct{} // see Tried
+	again   chan struct{} // asks Run for another Sync
 
 	mu    sync.Mutex // held by Sync
 	links map[string]*attachment
@@ -63,7 +64,7 @@ func NewSocketHooks(o SocketOptions) (*SocketHooks, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &SocketHooks{options: o, log: o.Log, tried: make(chan struct{}), links: map[string]*attachment{}}, nil
+	return &SocketHooks{options: o, log: o.Log, tried: make(chan struct{}), again: make(chan struct{}, 1), links: map[string]*attachment{}}, nil
 }
 
 // check tells whether a program is missing.
@@ -94,11 +95,19 @@ func (s *SocketHooks) Run(ctx context.Context) error {
 		} else {
 			retry = retryFirst
 		}
-		if !idle(ctx, next, nil, len(socketHooks()), broken) {
+		if !idle(ctx, next, s.again, len(socketHooks()), broken) {
 			break
 		}
 	}
 	return nil
+}
+
+// LookAgain has running hooks look at all as after a long time: links that have lost their files are pinned again.
+func (s *SocketHooks) LookAgain() {
+	select {
+	case s.again <- struct{}{}:
+	default:
+	}
 }
 
 // Rows are those of the last Sync; programs that could not be attached have their error.

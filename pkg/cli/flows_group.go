@@ -128,7 +128,7 @@ func groupColumns(by grouping, bytes bool) []table.Column[groupRow] {
 			Cell: func(r groupRow) string { return count(*r.of(state)) }})
 	}
 	return append(all,
-		table.Column[groupRow]{Heading: "ENDED", Right: true, Needed: func(r groupRow) bool { return ended(r) > 0 }, Cell: func(r groupRow) string { return count(ended(r)) }},
+		table.Column[groupRow]{Heading: "ENDED", Narrow: true, Right: true, Needed: func(r groupRow) bool { return ended(r) > 0 }, Cell: func(r groupRow) string { return count(ended(r)) }},
 		table.Column[groupRow]{Heading: "OLDEST", Right: true, Cell: func(r groupRow) string { return flowAge(r.AgeSeconds) }},
 		table.Column[groupRow]{Heading: "IDLE", Right: true, Cell: func(r groupRow) string { return idle(r.IdleSeconds) }},
 		table.Column[groupRow]{Heading: "SENT", Right: true, Needed: isCountedGroup, Cell: func(r groupRow) string { return sizeOf(r.BytesSent) }},

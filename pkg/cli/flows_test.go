@@ -252,6 +252,31 @@ func TestFlowsShowTheirAgeAndBytesWhereTheseAreAskedFor(t *testing.T) {
 	}
 }
 
+// Whoever asks for bytes and for all columns gets both.
+func TestAWideTableOfFlowsHasTheirBytes(t *testing.T) {
+	var flows, grouped bytes.Buffer
+	if err := showFlows(t, command.FormatWide).each(&flows, 0, countedFlows(2), (*maps.FlowRow).Compare); err != nil {
+		t.Fatal(err)
+	}
+	by, err := groupBy("client")
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := groupFlows(countedFlows(2), by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	show := shown[groupRow]{columns: groupColumns(by, true), output: &command.OutputFlag{Value: command.FormatWide}}
+	if err := show.all(&grouped, 0, groups); err != nil {
+		t.Fatal(err)
+	}
+	for _, out := range []string{flows.String(), grouped.String()} {
+		if !strings.Contains(out, "SENT") || !strings.Contains(out, "RECEIVED") || strings.Contains(out, "ENDED") {
+			t.Error(out)
+		}
+	}
+}
+
 // A group has the age of its oldest flow, and the bytes of those that were counted. JSON has neither where nobody asked.
 func TestBytesOfAGroupAreThoseOfItsFlows(t *testing.T) {
 	by, err := groupBy("backend")

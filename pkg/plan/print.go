@@ -106,6 +106,7 @@ func wayText(way *Way) string {
 func Outside[R any](sides func(R) (internal, external string)) table.Column[R] {
 	return table.Column[R]{
 		Heading: "FROM OUTSIDE",
+		Narrow:  true,
 		Needed:  func(r R) bool { internal, external := sides(r); return internal != external },
 		Cell: func(r R) string {
 			internal, external := sides(r)

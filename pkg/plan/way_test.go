@@ -4,6 +4,7 @@ package plan
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/lb"
@@ -32,6 +33,25 @@ func TestThePlanNamesTheWayToOtherNodes(t *testing.T) {
 	} {
 		if got := wayText(newWay(row.side, row.asked, row.otherwise, "n1")); got != row.want {
 			t.Errorf("asked %q, otherwise %q: %q, want %q", row.asked, row.otherwise, got, row.want)
+		}
+	}
+}
+
+// What a table shows where somebody needs it, it shows with -o wide as well, and no column twice.
+func TestAWidePlanNamesTheWayToOtherNodes(t *testing.T) {
+	doc := Document{Frontends: []Frontend{{
+		OffNode: &Way{Way: lb.OffNodeCarry, Because: "--off-node"}, Balance: string(lb.BalanceRoundRobin), UDPRetry: 3,
+		Internal: Side{Action: lb.Reject}, External: Side{Action: lb.Drop},
+	}}}
+	for _, wide := range []bool{false, true} {
+		var out strings.Builder
+		if err := write(&out, 0, wide, doc); err != nil {
+			t.Fatal(err)
+		}
+		for _, heading := range []string{"FROM OUTSIDE", "TO OTHER NODES", "BALANCE", "NEXT BACKEND AFTER", "carry (--off-node)"} {
+			if n := strings.Count(out.String(), heading); n != 1 {
+				t.Errorf("wide %t: %d times %s:\n%s", wide, n, heading, out.String())
+			}
 		}
 	}
 }

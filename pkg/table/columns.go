@@ -11,7 +11,8 @@ import (
 type Column[R any] struct {
 	Heading string
 	Wide    bool         // shown with -o wide
-	Needed  func(R) bool // shown without -o wide, where a row needs it; nil: always, unless wide
+	Narrow  bool         // not shown with -o wide, where other columns say it
+	Needed  func(R) bool // shown where a row needs it, of a Wide column without -o wide; nil: always
 	When    ColumnTime
 	Right   bool // numbers: aligned at their ends
 	Cell    func(R) string
@@ -29,12 +30,12 @@ const (
 
 func (c Column[R]) isShown(wide bool, rows []R) bool {
 	switch {
-	case wide:
-		return c.Wide || c.Needed == nil
+	case wide && (c.Wide || c.Narrow):
+		return c.Wide
 	case c.Needed != nil:
 		return slices.ContainsFunc(rows, c.Needed)
 	}
-	return !c.Wide
+	return wide || !c.Wide
 }
 
 // WriteColumns writes rows under headings. A width above 0 is the terminal's: columns are then narrowed to fit, and a cell

@@ -22,8 +22,7 @@ type tally struct {
 	service  string
 	port     *string
 	backends map[netip.AddrPort]*Backend
-	way      *Way       // of the first packet that goes to a backend
-	wayKnown bool       // that was asked
+	way      *Way       // of the first packet to a backend on another node
 	source   netip.Addr // of the packets that went on; invalid: none did
 	asked    *Asked     // the first packet; nil: nothing
 }
@@ -67,13 +66,12 @@ func (t *Tracer) tally(to *tally, client netip.AddrPort, result bpf.NearlbTraceR
 	if result.BackendFound == 0 {
 		return nil
 	}
-	if !to.wayKnown && to.request.From == FromNetwork {
-		to.wayKnown = true
-		if to.way, err = t.way(result, to.request.To.Addr().Is4()); err != nil {
-			return err
-		}
-	}
 	if to.backends[backend] == nil {
+		if to.way == nil && to.request.From == FromNetwork {
+			if to.way, err = t.way(result, to.request.To.Addr().Is4()); err != nil {
+				return err
+			}
+		}
 		tier, err := t.nearness(result.Backend)
 		if err != nil {
 			return err

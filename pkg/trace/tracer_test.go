@@ -86,6 +86,50 @@ func remembered(t *testing.T, live *bpf.Objects, client netip.Addr, id uint32) n
 	return netip.AddrFrom16(backend.Address.Bytes).Unmap()
 }
 
+// Of many packets some stay on this node, whichever comes first: the way of the others is named.
+func TestTheWayToAnotherNodeIsNamedWhereverTheFirstPacketGoes(t *testing.T) {
+	privileged.Require(t)
+	input := lb.Input{Service: lb.Service{
+		Name: lb.ServiceName{Namespace: "default", Name: "web"}, Type: lb.TypeClusterIP, OffNode: lb.OffNodeCarry,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Internal: lb.PolicyCluster, External: lb.PolicyCluster,
+		Ports: []lb.ServicePort{{Protocol: lb.TCP, Port: 80}},
+	}}
+	node := lb.Node{Name: "n1", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	for name, address := range map[string]string{"n1": "10.244.1.1:80", "n2": "10.244.2.1:80"} {
+		input.Endpoints = append(input.Endpoints, lb.Endpoint{
+			Port: lb.PortKey{Protocol: lb.TCP}, Address: netip.MustParseAddrPort(address), Ready: true, Serving: true, Slice: "web-1", Node: name,
+		})
+	}
+	config := maps.Config{SNATPorts: maps.DefaultSNATPorts()}
+	tracer, problems, err := Offline([]lb.Decision{decide.Decide(input, node)}, config.WithNode(node), FromNetwork)
+	if err != nil || len(problems) > 0 {
+		t.Fatal(err, problems)
+	}
+	defer tracer.Close()
+	here := 0
+	for i := range byte(16) {
+		request := Request{From: FromNetwork, Source: netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, i}), 0), To: netip.MustParseAddrPort("10.96.0.10:80"), Protocol: lb.TCP}
+		first, err := tracer.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first.Way == nil {
+			here++
+		}
+		request.Count = 20
+		answer, err := tracer.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer.Way == nil || answer.Way.Name != lb.OffNodeSNAT {
+			t.Errorf("of %+v the way is %+v", answer.Backends, answer.Way)
+		}
+	}
+	if here == 0 || here == 16 {
+		t.Errorf("of 16 first packets %d stay here: the test does not test what it should", here)
+	}
+}
+
 // The verifier takes most of a trace's time: it is not to walk through programs that no first packet meets.
 func TestATracerLoadsOnlyProgramsThatFirstPacketsMeet(t *testing.T) {
 	privileged.Require(t)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf/link"
@@ -43,11 +44,12 @@ var forwarding = []struct {
 	{unix.NFPROTO_IPV6, unix.NF_INET_POST_ROUTING, "POSTROUTING of IPv6"},
 }
 
-// heeded are functions that are found otherwise (connection tracking and what it needs, address translation, iptables-legacy), and those of
-// security modules, which are always there and look at labelled packets alone. By the beginning of their names.
+// heeded are functions that are found otherwise (connection tracking and what it needs, address translation, iptables-legacy), those of security
+// modules, which are always there and look at labelled packets alone, and that of br_netfilter, which is there with the first bridge and only keeps
+// bridged packets from coming by the others twice. By the beginning of their names.
 var heeded = []string{
 	"ipv4_conntrack_", "ipv6_conntrack_", "nf_conntrack_", "ipv4_confirm", "ipv6_confirm", "nf_confirm", "ipv6_defrag", "nf_nat_",
-	"ipt_do_table", "ip6t_do_table", "iptable_", "ip6table_", "selinux_", "apparmor_",
+	"ipt_do_table", "ip6t_do_table", "iptable_", "ip6table_", "selinux_", "apparmor_", "ip_sabotage_in",
 }
 
 // hook is one function at a hook.
@@ -73,14 +75,20 @@ func (h hook) passed() bool {
 	return !h.nftables
 }
 
+// hasList says whether the kernel has that list. It is asked once: one without looks for a module each time, with a process of its own.
+var hasList = sync.OnceValue(func() bool {
+	_, err := listHooks(forwarding[0].family, forwarding[0].number)
+	return !unsupported(err)
+})
+
 // lookAtHooks lists functions that the kernel calls for forwarded packets without any rule: programs that links attach (Linux 6.4), IPVS, and
 // modules of others. Of these nobody gives news: six short questions.
 func lookAtHooks() (found []string, err error) {
+	if !hasList() {
+		return lookAtUnlisted()
+	}
 	for _, at := range forwarding {
 		hooks, err := listHooks(at.family, at.number)
-		if unsupported(err) {
-			return lookAtUnlisted()
-		}
 		if err != nil {
 			return nil, fmt.Errorf("read functions at %s: %w", at.name, err)
 		}

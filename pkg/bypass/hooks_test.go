@@ -40,6 +40,7 @@ func TestAFunctionAtAHookIsReadAsTheKernelTellsIt(t *testing.T) {
 		"cut":                 {attribute(hookFunction, nl.ZeroTerminated("other"))[:6], "without a name"},
 		"a base chain":        {slices.Concat(attribute(hookFunction, nl.ZeroTerminated("nft_do_chain_ipv4")), chain(ofNFTables)), ""},
 		"connection tracking": {attribute(hookFunction, nl.ZeroTerminated("ipv4_conntrack_in")), ""},
+		"what bridges need":   {slices.Concat(attribute(hookFunction, nl.ZeroTerminated("ip_sabotage_in")), attribute(hookModule, nl.ZeroTerminated("br_netfilter"))), ""},
 		"iptables-legacy":     {attribute(hookFunction, nl.ZeroTerminated("ipt_do_table")), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,7 +57,13 @@ func TestFunctionsAtHooksOfTheKernelAreFound(t *testing.T) {
 	privileged.Namespace(t, func(*os.File) {
 		_, err := listHooks(unix.NFPROTO_IPV6, unix.NF_INET_FORWARD)
 		listed := !unsupported(err)
-		mustFind(t, "nothing")
+		if hasList() != listed {
+			t.Errorf("the kernel has a list: %t, and answers %v", hasList(), err)
+		}
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "bridge"}}); err != nil {
+			t.Fatal(err)
+		}
+		mustFind(t, "nothing, though there is a bridge")
 		attached, info := attachForwarding(t, 100)
 		switch {
 		case attached == nil:

@@ -25,7 +25,7 @@ var wanted = strings.Fields(`
 	ip_tables iptable_nat iptable_filter ip6_tables ip6table_nat ip6table_filter nft_compat
 	xt_conntrack xt_comment xt_mark xt_nat xt_MASQUERADE xt_addrtype xt_statistic xt_tcpudp
 	ip_set ip_vs ip_vs_rr
-	nfnetlink_hook?
+	nfnetlink_hook? br_netfilter
 `)
 
 // modules finds files of modules by the names that kernels use.

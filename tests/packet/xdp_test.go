@@ -344,6 +344,24 @@ func TestXDPLeavesTheFirstDatagramAfterAnAnswer(t *testing.T) {
 	}, lb.UDP)
 }
 
+// While somebody asks for bytes of flows everything goes by TC, where tcpdump sees it: what goes on, what opens a connection, what is dropped.
+func TestXDPLeavesAllWhileBytesOfFlowsAreCounted(t *testing.T) {
+	forEachSite(t, bpf.Options{}, func(s site, w world) {
+		s.publish(far(w, 2))
+		c := s.connect(w, 1)
+		s.takesBoth(c)
+		s.counts(time.Minute)
+		s.passesXDP("towards the server", c.in.with("A", "x").bytes())
+		s.passesXDP("from the server", c.out.reply("A", "y").bytes())
+		s.passesXDP("a new connection", w.packet(at(w.outside(2), 41000), at(w.outside(10), 80)).bytes())
+		s.passesXDP("to a port that nobody has", w.packet(at(w.outside(2), 41000), at(w.outside(10), 81)).bytes())
+		s.goesOn(c, "translate_established")
+		_, err := s.tables.EndFlowCount(true)
+		check(s, err)
+		s.takesBoth(c)
+	}, lb.TCP, lb.UDP)
+}
+
 // What is dropped without an answer is dropped at XDP, counted for its service and told as a sampled event, as by TC.
 func TestXDPDropsWhatNobodyAnswers(t *testing.T) {
 	rows := map[string]struct {

@@ -157,7 +157,7 @@ bench-pair: build root ## measure the datapath beside OLD's, a commit or a nearl
 # Multi-call program of tests/cluster, whose first argument is kube-proxy; KUBERNETES= leaves that out.
 KUBERNETES ?= $(wildcard $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nearlb-test/kubernetes)
 
-bench-paths: root ## connections a second, bulk and questions a second of clients off the node and of pods, backend here and on another node by each way of --off-node, beside kube-proxy if make cluster built it, interleaved (ten minutes; LASTS=10s each, ROUNDS=3; NEARLB_BENCH_XDP=native or, over the same links, off): writes docs/performance.md's tables; fails on errors alone
+bench-paths: root ## connections a second, bulk and questions a second of clients off the node and of pods, and 96,000 connections that one pod keeps, backend here and on another node by each way of --off-node, beside kube-proxy if make cluster built it, interleaved (ten minutes; LASTS=10s each, ROUNDS=3; NEARLB_BENCH_XDP=native or, over the same links, off): writes docs/performance.md's tables; fails on errors alone
 	@GO=$(GO) tests/bench-paths.sh docs/performance.md '$(if $(LASTS)$(ROUNDS),,paths)' '$(KUBERNETES)' $(or $(LASTS),5s) $(or $(ROUNDS),3) $(TIMEOUT)
 
 endure: root ## clients off the node that connect as fast as they can by each way of --off-node while agents are killed, restarted and ways change: LASTS=10m each (half an hour); fails on an error, and on memory that grows

@@ -36,6 +36,7 @@ func TestBenchPaths(t *testing.T) {
 	b := newBench(t)
 	t.Run("off the node", func(t *testing.T) { b.offTheNode(t) })
 	t.Run("pods", func(t *testing.T) { b.betweenPods(t) })
+	t.Run("held", func(t *testing.T) { b.byOnePod(t) })
 }
 
 func newBench(t *testing.T) *bench {

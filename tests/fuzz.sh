@@ -6,8 +6,8 @@ grep -rl --include='*_test.go' -e 'rapid\.Check(' -e 'worlds\.Check(' pkg tests/
 	echo "== $package: properties"
 	RAPID_SEED=0 go test -count=1 -timeout 1h "./$package"
 done
-echo "== tests/packet: stress, shares and cuts, the long way"
-go test -count=1 -timeout 1h ./tests/packet -stressed=500000 -picked=1000000 -cuts=1 -run 'TestProcessors|TestSharesAre|TestPacketsCut'
+echo "== tests/packet: stress with 10^8 packets, shares and cuts, the long way"
+go test -count=1 -timeout 1h ./tests/packet -stressed=3200000 -picked=1000000 -cuts=1 -run 'TestProcessors|TestSharesAre|TestPacketsCut'
 echo "== tests/faults: kills, the long way"
 go test -count=1 -timeout 1h ./tests/faults -kills=400 -run TestAnAgentKilledAtAnyWrite
 echo "== pkg/agent: agents that start again as processes, under the race detector"

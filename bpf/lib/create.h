@@ -82,14 +82,16 @@ static __always_inline __be16 create_port_known(const struct insertion *in)
 	return 0;
 }
 
-/* A connection that goes on does so from the port that its server knows. */
+/* A connection that goes on does so from the port that its server knows. Of a datagram nobody can tell whether it begins one: it is asked about
+ * where many flows have such a port. */
 static __always_inline __be16 create_port_again(const struct work *work)
 {
 	if (work->found.port)
 		return work->found.port;
-	return work->found.at != FLOW_NONE || !flow_any_spilled() || work->packet.tcp_flags & TCP_SYN
-		       ? 0
-		       : create_port_known(&work->in);
+	if (work->found.at != FLOW_NONE ||
+	    (opens_connection(&work->packet) && (work->packet.protocol != IPPROTO_UDP || !flow_any_spilled())))
+		return 0;
+	return create_port_known(&work->in);
 }
 
 /* The entries of a flow. */

@@ -572,12 +572,24 @@ static __always_inline bool flow_is_orphan(const struct flow *flow, const struct
 	       flow->twin_port == other->twin_port && flow_same_ends(flow, other);
 }
 
-/* The entry has a port of SNAT, and its connection has ended, as far as can be seen. */
-static __always_inline bool flow_leaves_port(const struct flow *flow)
+#define FLOW_SILENT_SECONDS 2 /* a SYN has come again by then, and an answer to one has had its own */
+
+/* Nothing came of it yet, and nobody has been heard for so long that a port of SNAT is better another's, if there is no other: the client of a
+ * forged SYN never is. */
+static __always_inline bool flow_is_silent(const struct flow *flow, __u32 seen, __u32 now)
+{
+	__u32 seconds = flow->protocol == IPPROTO_UDP ? udp_active_seconds : FLOW_SILENT_SECONDS;
+
+	return !seen_answered(flow->protocol, seen) && flow_age(flow, now) >= seconds * jiffies_per_second;
+}
+
+/* The entry has a port of SNAT, and its connection has ended, as far as can be seen, or never came to be. */
+static __always_inline bool flow_leaves_port(const struct flow *flow, __u32 now)
 {
 	__u32 seen = flow->seen;
 
-	return (flow->flags & FLOW_WIRE) == FLOW_WIRE && (seen_closed(seen) || flow_is_answered(flow, seen));
+	return (flow->flags & FLOW_WIRE) == FLOW_WIRE &&
+	       (seen_closed(seen) || flow_is_answered(flow, seen) || flow_is_silent(flow, seen, now));
 }
 
 /* What an entry says to an insertion: INSERT_DONE nothing. A function of its own so that the verifier goes through it once. */
@@ -601,7 +613,7 @@ __noinline int flow_clash(const struct insertion *in, __u32 at)
 	if (phase == FLOW_CLAIMED && !flow_abandoned(flow, word, now))
 		return INSERT_AGAIN;
 	if (phase == FLOW_CLAIMED || flow_is_dead(flow, now) || flow_is_orphan(flow, &in->flow) ||
-	    (in->over && flow_leaves_port(flow)))
+	    (in->over && flow_leaves_port(flow, now)))
 		return flow_free(flow, at, word) ? INSERT_DONE : INSERT_AGAIN;
 	flow_barrier();
 	if (flow_word(flow) != word)

@@ -234,15 +234,14 @@ static __always_inline bool syn_timed(void)
 	return true;
 }
 
-/* What both entries of a flow tell of it. Never 0. */
+/* What both entries of a flow tell of it, and no other's, whose client has the same port or an address of its choice. Never 0. */
 static __always_inline __u32 syn_flow(const struct flow *flow)
 {
 	__be16 port = flow->flags & FLOW_ALIAS ? flow->twin_port : flow->key_port;
-	__u64 x = flow->client.longs[1] ^ flow->client.longs[0] * 0x9e3779b97f4a7c15ULL;
+	__u64 x = flow_pair_hash(&flow->client, port, &flow->frontend, flow->frontend_port, flow->protocol,
+				 filter_seed());
 
-	x ^= ((__u64)port << 16 | flow->frontend_port) * 0xbf58476d1ce4e5b9ULL ^ (__u64)flow->backend << 32;
-	x *= 0xff51afd7ed558ccdULL;
-	return x >> 32 | 1;
+	return ((x ^ flow->backend) * HASH_B) >> 32 | 1;
 }
 
 static __always_inline struct syn_sent *syn_slot(__u32 flow)

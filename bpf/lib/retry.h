@@ -289,12 +289,7 @@ static __always_inline bool retry_chosen(struct entry_point point, struct choice
 static __always_inline __u32 kept_hash(const struct address *client, const struct address *frontend, __be16 client_port,
 				       __be16 frontend_port)
 {
-	__u64 x = client->longs[1] ^ client->longs[0] * 0x9e3779b97f4a7c15ULL;
-
-	x ^= (frontend->longs[1] ^ frontend->longs[0] * 0x94d049bb133111ebULL) * 0xbf58476d1ce4e5b9ULL;
-	x ^= ((__u64)client_port << 16 | frontend_port) * 0xd6e8feb86659fd93ULL ^ filter_seed();
-	x *= 0xff51afd7ed558ccdULL;
-	return x >> 32 | 1;
+	return flow_pair_hash(client, client_port, frontend, frontend_port, IPPROTO_TCP, filter_seed()) >> 32 | 1;
 }
 
 static __always_inline __u32 kept_flow(const struct flow *flow)

@@ -182,7 +182,7 @@ static const __u32 snat_strides[SNAT_STRIDES] = { 65537, 72019, 79031, 86501, 95
 /* Worst first. */
 enum snat_port {
 	SNAT_PORT_TAKEN = 0,
-	SNAT_PORT_HELD, /* by a connection that ended, which the server may remember; by a datagram that was answered */
+	SNAT_PORT_HELD, /* by a connection that ended, or that nothing came of, which the server may remember; by a datagram that was answered */
 	SNAT_PORT_AGAIN, /* the same of the same client to the same address: its clock goes on, so the server takes its SYN */
 	SNAT_PORT_RESET, /* by one that was reset: the server has none, if that was in its window */
 	SNAT_PORT_ENDED, /* by one that the server closed last, and has forgotten */
@@ -213,8 +213,10 @@ static __always_inline enum snat_port snat_port_ended(const struct flow *flow, c
 			       : SNAT_PORT_HELD;
 	if (seen_fins(seen) && seen & SEEN_CLIENT_WAITS)
 		return SNAT_PORT_ENDED;
-	return seen & SEEN_RESET && flow_age(flow, now) >= SNAT_RESET_SECONDS * jiffies_per_second ? SNAT_PORT_RESET
-												   : SNAT_PORT_TAKEN;
+	if (seen & SEEN_RESET)
+		return flow_age(flow, now) >= SNAT_RESET_SECONDS * jiffies_per_second ? SNAT_PORT_RESET
+										      : SNAT_PORT_TAKEN;
+	return flow_is_silent(flow, seen, now) ? SNAT_PORT_HELD : SNAT_PORT_TAKEN;
 }
 
 static __always_inline enum snat_port snat_port_left(const struct flow *flow, const struct insertion *in, __u32 now)

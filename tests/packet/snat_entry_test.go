@@ -49,16 +49,25 @@ func (e entry) answered() bool {
 	return e.flow.Protocol == uint8(lb.UDP) && e.flow.Seen&(reply|wentOn) == reply
 }
 
-// mayLosePort: the connection has ended, whatever its server remembers, and another may get its port at any time.
-func (e entry) mayLosePort() bool {
-	const wire = uint8(bpf.NearlbFlowFlagsFLOW_SNAT | bpf.NearlbFlowFlagsFLOW_ALIAS)
-	return (e.closed() || e.answered()) && e.flow.Flags&wire == wire
+// silent: nothing came of the connection, and that long ago was its last packet.
+func (e entry) silent(slack uint32) bool {
+	came, seconds := bpf.NearlbFlowSeenSEEN_ESTABLISHED, uint32(2)
+	if e.flow.Protocol == uint8(lb.UDP) {
+		came, seconds = bpf.NearlbFlowSeenSEEN_REPLY, 5
+	}
+	return e.flow.Seen&uint32(came) == 0 && int64(int32(bpf.Jiffies()-e.flow.Touched)) >= int64((seconds+slack)*bpf.JiffiesPerSecond())
 }
 
-// mustServe: the connection has ended, and its port is another's where there is no better one.
+// mayLosePort: the connection has ended, whatever its server remembers, or never came to be, and another may get its port at any time.
+func (e entry) mayLosePort() bool {
+	const wire = uint8(bpf.NearlbFlowFlagsFLOW_SNAT | bpf.NearlbFlowFlagsFLOW_ALIAS)
+	return (e.closed() || e.answered() || e.silent(0)) && e.flow.Flags&wire == wire
+}
+
+// mustServe: the connection has ended, or never came to be, and its port is another's where there is no better one.
 func (e entry) mustServe() bool {
 	const forgotten = uint32(bpf.NearlbFlowSeenSEEN_CLIENT_FIN | bpf.NearlbFlowSeenSEEN_SERVER_FIN | bpf.NearlbFlowSeenSEEN_CLIENT_WAITS)
-	return e.held() || e.mayLosePort() && (e.answered() || e.flow.Seen&forgotten == forgotten)
+	return e.held() || e.mayLosePort() && (e.answered() || e.flow.Seen&forgotten == forgotten || !e.closed() && e.silent(slack))
 }
 
 // isOf: it is an entry of the client's connection to what it takes for the server.
@@ -111,9 +120,10 @@ func (r *rig) judge(e *entry) {
 	e.serving = e.active || b.State == uint8(bpf.NearlbBackendStateBACKEND_DRAINING)
 }
 
-// lifeOf leaves a few seconds to the clock.
+// slack is how many seconds are left to the clock.
+const slack = 3
+
 func lifeOf(f bpf.NearlbFlow) life {
-	const slack = 3
 	age := int64(int32(bpf.Jiffies()-f.Touched)) / int64(bpf.JiffiesPerSecond())
 	left := int64(timeout(f)) - age
 	switch {

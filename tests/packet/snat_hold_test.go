@@ -119,6 +119,43 @@ func TestHeldPortsServeWhereThereIsNoOther(t *testing.T) {
 	}, lb.TCP)
 }
 
+// A flood of SYNs or datagrams from forged sources takes every port, and nothing comes of it: where there is no other, the port that was silent
+// longest serves, and none that somebody has just asked from. A connection that lives keeps its own.
+func TestAPortOfAConnectionThatNothingCameOfServesWhereThereIsNoOther(t *testing.T) {
+	forEachSite(t, withSets(4096), func(s site, w world) {
+		opens := func(client int) talk {
+			return s.remote(w.packet(at(w.outside(client), 41000), at(w.outside(10), 80)), "translate_balance")
+		}
+		began := time.Now()
+		s.fewPorts(w, 3)
+		alive, older, newer := s.connect(w, 1), opens(2), opens(3)
+		if w.protocol == lb.TCP {
+			s.answersWith(newer, "SA") // whoever is asked from refuses that, or is nobody
+		}
+		if took := time.Since(began); took < time.Second {
+			s.findsNoPort(w, 4)
+		}
+		s.editFlows(func(f *bpf.NearlbFlow) {
+			if f.KeyPort == swap(older.out.src.Port()) {
+				f.Touched -= 3 * bpf.JiffiesPerSecond()
+			}
+		})
+		s.pass(7)
+		s.goesOn(alive, "translate_established")
+		for n, want := range []talk{older, newer} {
+			got := s.connect(w, 4+n)
+			if got.out.src != want.out.src {
+				s.Errorf("%d: %s left from %s, want %s", n, got.in.src, got.out.src, want.out.src)
+			}
+			s.goesOn(got, "translate_established")
+		}
+		s.findsNoPort(w, 9)
+		s.expectPlain(older.in, "drop_ports_full") // it was no forgery after all: its next SYN waits as others'
+		s.goesOn(alive, "translate_established")
+		s.configure(snatPorts())
+	}, lb.TCP, lb.UDP)
+}
+
 // Of ports that nobody has, the one whose connection ended longest ago serves first.
 func TestThePortThatIsFreeForLongestServesFirst(t *testing.T) {
 	forEachSite(t, withSets(4096), func(s site, w world) {

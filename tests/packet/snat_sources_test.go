@@ -38,6 +38,7 @@ func TestWhereAnAddressHasNoPortLeftOthersOfItsDeviceServe(t *testing.T) {
 		var all []talk
 		for n := range ports * (1 + others) {
 			c := s.remote(client(n), "translate_balance")
+			s.goesOn(c, "translate_established")
 			if first := c.out.src.Addr() == w.own(); first != (n < ports) {
 				s.Errorf("connection %d leaves from %s", n, c.out.src)
 			}

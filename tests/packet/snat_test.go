@@ -238,6 +238,7 @@ func TestEveryPortOfTheRangeIsUsedOnce(t *testing.T) {
 				s.Fatalf("%s and %s both left as %s", c.in.src, other.src, c.out.src)
 			}
 			owner[c.out.src] = c.in
+			s.goesOn(c, "translate_established")
 			talks = append(talks, c)
 		}
 		late := w.packet(at(w.outside(2), 50000), at(w.outside(10), 80))

@@ -36,3 +36,22 @@ func TestAFlowThatLostOneOfItsTwoEntriesGoesOn(t *testing.T) {
 		})
 	}
 }
+
+// So it does where the connection is over by then that had the client's own port: what the server sees is in the second entry alone.
+func TestAFlowThatLostItsFirstEntryGoesOnFromThePortThatItsServerKnows(t *testing.T) {
+	const alias = uint8(bpf.NearlbFlowFlagsFLOW_ALIAS)
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		r.publish(twins(w)...)
+		in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
+		r.start(in)
+		second := r.start(in.to(at(w.vip(11), 80)))
+		second.goOn(r, "translate_established", "translate_reply")
+		r.editFlows(func(f *bpf.NearlbFlow) {
+			if f.Flags&alias == 0 {
+				f.Word &^= 3
+			}
+		})
+		second.goOn(r, "translate_recover", "translate_reply")
+		second.goOn(r, "translate_established", "translate_reply")
+	}, lb.TCP)
+}

@@ -634,7 +634,7 @@ int reject(struct __sk_buff *skb)
 	enum hook hook = handed(skb)->reject.hook;
 	__u32 length = skb->len;
 
-	return finish_turned(skb, hook, verdict, length, reject_answer(skb));
+	return finish_turned(skb, hook, verdict, length, reject_answer(skb, verdict));
 }
 
 SEC("tc")

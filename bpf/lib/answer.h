@@ -79,17 +79,24 @@ static __always_inline bool answer_ip(struct __sk_buff *skb, const struct packet
 				   : answer_ip6(skb, packet, protocol, length);
 }
 
+/* One host's address. From 240.0.0.0 on they are as good as others to Linux. */
+static __always_inline bool answer_one_host(__u8 family, const struct address *address)
+{
+	__u8 first = address->bytes[family == 4 ? 12 : 0];
+
+	if (family == 6)
+		return first != 0xff && !address_zero(address);
+	return first != 0 && first != 127 && (first & 0xf0) != 0xe0 && address_to4(address) != 0xffffffff;
+}
+
 /* A sender that may be answered: one host (RFC 1122 3.2.2, RFC 4443 2.4 e). */
 static __always_inline bool answer_allowed(struct __sk_buff *skb, const struct packet *packet)
 {
-	__u8 first = packet->source.bytes[packet->family == 4 ? 12 : 0];
 	__u8 mac = 0;
 
 	if (packet->fragment == FRAGMENT_LATER || (link_header && bpf_skb_load_bytes(skb, 0, &mac, 1)) || mac & 1)
 		return false;
-	if (packet->family == 4)
-		return first != 0 && first != 127 && first < 224;
-	return first != 0xff && !address_zero(&packet->source);
+	return answer_one_host(packet->family, &packet->source);
 }
 
 /* RFC 4443 2.4 f, and the same for IPv4: a token bucket of each processor. A reset is no ICMP, and no larger than what it answers. */
@@ -142,6 +149,28 @@ static __always_inline bool echo_header(struct __sk_buff *skb, const struct pack
 	return answer_store(skb, packet->l4, &to, 2) && answer_store(skb, packet->l4 + 2, &check, 2);
 }
 
+/* What is left of the request's way is not the answer's (RFC 1122 3.2.1.7). */
+static __always_inline bool echo_hops(struct __sk_buff *skb, __u8 family)
+{
+	bool four = family == 4;
+	__u32 at = link_header + (four ? offsetof(struct iphdr, ttl) : offsetof(struct ipv6hdr, nexthdr));
+	__u16 from, to, check;
+
+	if (bpf_skb_load_bytes(skb, at, &from, sizeof(from)))
+		return false;
+	to = four ? (from & bpf_htons(0xff)) | bpf_htons(ANSWER_TTL << 8)
+		  : (from & bpf_htons(0xff00)) | bpf_htons(ANSWER_TTL);
+	if (!answer_store(skb, at, &to, sizeof(to)))
+		return false;
+	at = link_header + offsetof(struct iphdr, check);
+	if (!four)
+		return true;
+	if (bpf_skb_load_bytes(skb, at, &check, sizeof(check)))
+		return false;
+	check = csum_after(check, csum_change_port(from, to));
+	return answer_store(skb, at, &check, sizeof(check));
+}
+
 /* Options of an IPv4 header and extension headers go back as they came. */
 static __always_inline bool echo_ip4(struct __sk_buff *skb, const struct packet *packet)
 {
@@ -166,7 +195,7 @@ static __always_inline bool echo_answer(struct __sk_buff *skb, const struct pack
 	/* padding is nobody's business */
 	if (skb->len > end && bpf_skb_change_tail(skb, end, 0))
 		return false;
-	if (!(packet->family == 4 ? echo_ip4(skb, packet) : echo_ip6(skb, packet)))
+	if (!echo_hops(skb, packet->family) || !(packet->family == 4 ? echo_ip4(skb, packet) : echo_ip6(skb, packet)))
 		return false;
 	return packet_pull(skb, ETH_HLEN) && swap_macs(skb);
 }
@@ -224,18 +253,28 @@ static __always_inline __u16 reject_tcp_check(struct __sk_buff *skb, const struc
 {
 	__u64 sum = csum_pseudo(packet, IPPROTO_TCP, sizeof(*answer));
 
-	if (packet->l4 == link_header + ip_header_size(packet->family) && reject_tcp_partial(skb, packet))
+	if (reject_tcp_partial(skb, packet))
 		return csum_fold(sum);
 	return ~csum_fold(sum + csum_words((const __u32 *)answer, sizeof(*answer) / 4));
 }
 
-static __always_inline bool reject_tcp(struct __sk_buff *skb, const struct packet *packet)
+/* Takes options and extension headers out, which the answer has none of: a partial checksum moves up with its header. */
+static __always_inline bool reject_tcp_plain(struct __sk_buff *skb, struct packet *packet)
+{
+	__u32 l4 = link_header + ip_header_size(packet->family);
+	__s32 more = packet->l4 - l4;
+
+	packet->l4 = l4;
+	return !more || bpf_skb_adjust_room(skb, -more, BPF_ADJ_ROOM_NET, 0) == 0;
+}
+
+static __always_inline bool reject_tcp(struct __sk_buff *skb, struct packet *packet)
 {
 	__u32 l4 = link_header + ip_header_size(packet->family);
 	struct tcphdr answer = {};
 	struct tcphdr tcp;
 
-	if (bpf_skb_load_bytes(skb, packet->l4, &tcp, sizeof(tcp)) || tcp.rst)
+	if (bpf_skb_load_bytes(skb, packet->l4, &tcp, sizeof(tcp)) || tcp.rst || !reject_tcp_plain(skb, packet))
 		return false;
 	reject_tcp_header(&answer, &tcp, packet);
 	answer.check = reject_tcp_check(skb, &answer, packet);
@@ -320,16 +359,4 @@ static __always_inline bool reject_icmp(struct __sk_buff *skb, const struct pack
 	reject_icmp_header(skb, &icmp, packet, size, sum);
 	return answer_ip(skb, packet, packet->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMP6, sizeof(icmp) + size) &&
 	       answer_store(skb, link_header + header, &icmp, sizeof(icmp)) && swap_macs(skb);
-}
-
-/* False: there is no answer to such a packet. */
-static __always_inline bool reject_answer(struct __sk_buff *skb)
-{
-	struct packet packet = {};
-
-	if (parse_full(skb, &packet) != VERDICT_CONTINUE || packet.malformed || !answer_allowed(skb, &packet))
-		return false;
-	if (packet.protocol == IPPROTO_TCP)
-		return reject_tcp(skb, &packet);
-	return reject_icmp(skb, &packet);
 }

@@ -110,15 +110,22 @@ static __always_inline bool store_addresses(struct __sk_buff *skb, __u32 ip, __u
 	return answer_store(skb, ip + offsetof(struct ipv6hdr, saddr), pair, sizeof(pair));
 }
 
-/* Adds a change to the checksum at offset. */
-static __always_inline bool store_check(struct __sk_buff *skb, __u32 offset, __u64 change)
+/* Adds a change to the checksum at offset. zero: what stands for a sum of zero (UDP: 0xffff, as 0 is none). */
+static __always_inline bool store_check_or(struct __sk_buff *skb, __u32 offset, __u64 change, __u16 zero)
 {
 	__u16 check;
 
 	if (bpf_skb_load_bytes(skb, offset, &check, sizeof(check)))
 		return false;
 	check = csum_after(check, change);
+	if (!check)
+		check = zero;
 	return answer_store(skb, offset, &check, sizeof(check));
+}
+
+static __always_inline bool store_check(struct __sk_buff *skb, __u32 offset, __u64 change)
+{
+	return store_check_or(skb, offset, change, 0);
 }
 
 static __always_inline __u64 icmp_negative(__u64 change)
@@ -145,7 +152,7 @@ static __always_inline bool quote_rewrite(struct __sk_buff *skb, const struct ic
 	if (!icmp->l4_check)
 		return true;
 	*change += icmp_negative(addresses + of_ports);
-	return store_check(skb, icmp->l4_check, addresses + of_ports);
+	return store_check_or(skb, icmp->l4_check, addresses + of_ports, answer->protocol == IPPROTO_UDP ? 0xffff : 0);
 }
 
 /* The outer addresses change where they are the quoted connection's own: routers keep theirs. With SNAT neither side may know
@@ -381,17 +388,21 @@ __noinline int too_big_write(struct __sk_buff *skb, const struct packet *packet,
 	       answer_store(skb, link_header + ip_header_size(packet->family), &error->header, sizeof(error->header));
 }
 
-/* RFC 1191 4, RFC 4443 3.2 and 3.3. */
+/* RFC 1191 4, RFC 4443 3.1 to 3.3. */
 static __always_inline void too_big_header(struct too_big *error, __u8 family, enum verdict verdict, __u16 mtu)
 {
 	bool four = family == 4;
 	__u32 rest = verdict == VERDICT_REJECT_TOO_BIG ? bpf_htonl(mtu) : 0;
 
-	if (verdict == VERDICT_REJECT_TOO_BIG)
+	if (verdict == VERDICT_REJECT_TOO_BIG) {
 		error->header.type = four ? 3 : 2;
-	else
+		error->header.code = four ? 4 : 0;
+	} else if (verdict == VERDICT_REJECT_TIME_EXCEEDED) {
 		error->header.type = four ? 11 : 3;
-	error->header.code = four && verdict == VERDICT_REJECT_TOO_BIG ? 4 : 0;
+	} else { /* the port is unreachable */
+		error->header.type = four ? 3 : 1;
+		error->header.code = four ? 3 : 4;
+	}
 	error->header.unused = rest;
 	error->header.unused_low = rest >> 16;
 }
@@ -435,4 +446,35 @@ static __always_inline bool too_big_answer(struct __sk_buff *skb, enum verdict v
 	if (!answer_allowed(skb, &icmp.outer))
 		return false;
 	return too_big_build(skb, &icmp.outer, verdict, mtu) && (way != WAY_HOST || too_big_come_in(skb, device));
+}
+
+/* Refusals (answer.h) of any packet. */
+
+/* Port unreachable about a packet with options or extension headers: a checksum that the kernel still has to complete is behind them, so the
+ * quotation stays where it is. */
+static __always_inline bool reject_behind(struct __sk_buff *skb, const struct packet *packet, enum verdict verdict)
+{
+	__u8 macs[2 * ETH_ALEN] = {};
+
+	if (link_header && bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)))
+		return false;
+	if (!too_big_build(skb, packet, verdict, 0))
+		return false;
+	return !link_header ||
+	       (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_dest), macs + ETH_ALEN, ETH_ALEN, 0) == 0 &&
+		bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_source), macs, ETH_ALEN, 0) == 0);
+}
+
+/* False: there is no answer to such a packet. */
+static __always_inline bool reject_answer(struct __sk_buff *skb, enum verdict verdict)
+{
+	struct packet packet = {};
+
+	if (parse_full(skb, &packet) != VERDICT_CONTINUE || packet.malformed || !answer_allowed(skb, &packet))
+		return false;
+	if (packet.protocol == IPPROTO_TCP)
+		return reject_tcp(skb, &packet);
+	if (packet.l4 == link_header + ip_header_size(packet.family))
+		return reject_icmp(skb, &packet);
+	return reject_behind(skb, &packet, verdict);
 }

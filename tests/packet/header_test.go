@@ -103,32 +103,34 @@ func TestUDPWithoutChecksumKeepsNone(t *testing.T) {
 	})
 }
 
+// zeroed is a datagram with two bytes of payload that make its checksum's sum 0.
+func zeroed(p packet) packet {
+	p.payload = []byte{0, 0, 1, 2}
+	binary.BigEndian.PutUint16(p.payload, binary.BigEndian.Uint16(p.transport()[6:]))
+	if got := binary.BigEndian.Uint16(p.transport()[6:]); got != 0xffff {
+		panic("the row's payload does not sum up to zero")
+	}
+	return p
+}
+
 // A checksum that comes out as zero is sent as ones (RFC 768): zero would say that there is none.
 func TestAUDPChecksumOfZeroIsSentAsOnes(t *testing.T) {
-	zero := func(p packet) packet { // chooses two bytes of payload so that the sum is 0
-		p.payload = []byte{0, 0, 1, 2}
-		binary.BigEndian.PutUint16(p.payload, binary.BigEndian.Uint16(p.transport()[6:]))
-		if got := binary.BigEndian.Uint16(p.transport()[6:]); got != 0xffff {
-			panic("the row's payload does not sum up to zero")
-		}
-		return p
-	}
 	runRows(t, []row{
 		{name: "on the way out", worlds: worlds(lb.UDP), services: web, steps: func(w world) []step {
 			in, out := webPackets(w)
-			out = zero(out)
+			out = zeroed(out)
 			return []step{{hook: fromPod, in: in.with("", string(out.payload)), verdict: "translate_balance", out: &out}}
 		}},
 		{name: "on the way in", worlds: worlds(lb.UDP), services: web, steps: func(w world) []step {
 			in, out := webPackets(w)
-			before := zero(in)
+			before := zeroed(in)
 			return []step{
 				{hook: fromPod, in: before, verdict: "translate_balance", out: became(out.with("", string(before.payload)))},
 			}
 		}},
 		{name: "reply", worlds: worlds(lb.UDP), services: web, steps: func(w world) []step {
 			in, out := webPackets(w)
-			reply := zero(out.reply("", "").from(in.dst))
+			reply := zeroed(out.reply("", "").from(in.dst))
 			return []step{
 				{hook: fromPod, in: in, verdict: "translate_balance", out: &out},
 				{hook: toPod, in: reply.from(out.dst), verdict: "translate_reply", out: &reply},

@@ -135,6 +135,21 @@ func addresses(t *testing.T, frame []byte) (src, dst netip.Addr) {
 	return src, dst
 }
 
+// A quoted UDP checksum that comes out as zero is that of ones: zero would say that its sender made none.
+func TestAQuotedChecksumOfZeroIsThatOfOnes(t *testing.T) {
+	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
+		r.publish(web(w)...)
+		in, out := webPackets(w)
+		r.pick(in)
+		sent := zeroed(in)
+		sentBack := zeroed(out.reply("", ""))
+		for _, f := range failures() {
+			r.compareError("forward "+f.name, toPod, f.of(out.with("", string(sent.payload)), w.router(), 0), []packet{f.of(sent, w.router(), 0)})
+			r.compareError("reply "+f.name, fromPod, f.of(sentBack.from(in.dst), in.src.Addr(), 0), []packet{f.of(sentBack, in.src.Addr(), 0)})
+		}
+	}, lb.UDP)
+}
+
 // Errors find the flow of a source port that a clash changed, too.
 func TestErrorsOfAClashingFlowKeepApart(t *testing.T) {
 	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {

@@ -44,17 +44,23 @@ func TestAServiceWithoutEndpointsRefusesTCPByReset(t *testing.T) {
 				r.publish(deny(lb.Reject, lb.ReasonNoEndpoints)(w)...)
 				in := row.in.from(at(w.pod(1), 41000)).to(at(w.vip(10), 80))
 				in.protocol = lb.TCP
-				got, _ := r.try(fromPod, in.bytes())
-				if row.answer == "" {
-					if got.action != actShot {
-						t.Errorf("%s: verdict %s, action %d: a reset is not answered", w, got.verdict, got.action)
+				for what, change := range changes(w) {
+					if what == "empty" {
+						continue
 					}
-					continue
+					in := change(in)
+					got, _ := r.try(fromPod, in.bytes())
+					if row.answer == "" {
+						if got.action != actShot {
+							t.Errorf("%s, %s: verdict %s, action %d: a reset is not answered", w, what, got.verdict, got.action)
+						}
+						continue
+					}
+					if got.verdict != "reject_no_endpoints" {
+						t.Fatalf("%s, %s: verdict %s", w, what, got.verdict)
+					}
+					checkReset(t, in, got, row.answer, row.seq, row.ack)
 				}
-				if got.verdict != "reject_no_endpoints" {
-					t.Fatalf("%s: verdict %s", w, got.verdict)
-				}
-				checkReset(t, in, got, row.answer, row.seq, row.ack)
 			}
 		})
 	}
@@ -243,7 +249,12 @@ func TestAnEchoRequestToAServiceIsAnswered(t *testing.T) {
 					}
 				}
 			}
-			ping := packet{src: at(w.pod(1), 0), dst: at(w.pod(2), 0), protocol: w.icmp(), icmp: w.echo(true)}
+			ping := packet{src: at(w.pod(1), 0), dst: at(w.vip(10), 0), protocol: w.icmp(), icmp: w.echo(true)}
+			got, _ := r.try(fromPod, lastHop(ping.bytes()))
+			if ttl := got.frame[14:][map[bool]int{false: 8, true: 7}[w.v6]]; got.verdict != "reject_echo" || ttl < 32 {
+				t.Errorf("%s: the reply to a request that came as far as it could may travel %d hops", got.verdict, ttl)
+			}
+			ping.dst = at(w.pod(2), 0)
 			if got, _ := r.try(fromPod, ping.bytes()); class(got.verdict) != bpf.Pass {
 				t.Errorf("echo request to a pod: %s", got.verdict)
 			}

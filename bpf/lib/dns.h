@@ -552,7 +552,7 @@ static __always_inline bool dns_packet(struct __sk_buff *skb, __u32 start, struc
 	struct span span = span_of(skb);
 	struct headers headers;
 
-	if (skb->vlan_present)
+	if (is_tagged(skb))
 		return false;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		return parse_plain4(&span, start, packet, &headers) && packet->protocol == IPPROTO_UDP;

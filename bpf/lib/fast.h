@@ -315,7 +315,7 @@ static __always_inline enum verdict fast_from(struct __sk_buff *skb, __u32 start
 	struct span span = span_of(skb);
 	struct headers headers;
 
-	if (skb->vlan_present)
+	if (is_tagged(skb))
 		return VERDICT_PASS_NOT_IP;
 	if (skb->protocol == bpf_htons(ETH_P_IP) && parse_plain4(&span, start, packet, &headers))
 		return fast_decide(skb, packet, &headers);

@@ -119,6 +119,15 @@ static __always_inline void *packet_at(struct __sk_buff *skb, __u32 offset, __u3
 	return at + size > end ? NULL : at;
 }
 
+#define VLAN_ID_MASK 0x0fff
+
+/* The frame is a virtual network's, of which the stack has a device or nothing. A tag without a number (IEEE 802.1Q: a priority tag) says how
+ * urgent the frame is and nothing else: the stack takes it off. */
+static __always_inline bool is_tagged(const struct __sk_buff *skb)
+{
+	return skb->vlan_present && skb->vlan_tci & VLAN_ID_MASK;
+}
+
 /* What a parser reads: the bytes of a frame that are there at once. */
 struct span {
 	void *data;
@@ -517,7 +526,7 @@ __noinline int parse_full(struct __sk_buff *skb, struct packet *packet)
 
 	if (!packet)
 		return VERDICT_PASS_MALFORMED;
-	if (skb->vlan_present)
+	if (is_tagged(skb))
 		return verdict;
 	if (parse_plain(skb, packet))
 		return VERDICT_CONTINUE;

@@ -12,7 +12,7 @@ enum verdict {
 	VERDICT_CONTINUE = 0, /* not decided yet: never counted */
 
 	/* left as it is */
-	VERDICT_PASS_NOT_IP,      /* ARP, VLAN-tagged frames, anything that is not IPv4 or IPv6 */
+	VERDICT_PASS_NOT_IP,      /* ARP, frames of a VLAN, anything that is not IPv4 or IPv6 */
 	VERDICT_PASS_NOT_SERVICE, /* no frontend, no flow */
 	VERDICT_PASS_PROTOCOL,    /* neither TCP, UDP, SCTP nor ICMP */
 	VERDICT_PASS_MALFORMED,   /* headers do not fit the packet; the stack judges it */

@@ -318,6 +318,13 @@ static __always_inline void tail_reject(struct __sk_buff *skb, enum hook hook, e
 
 /* The last line of every program at TC: counts the packet once and turns its verdict into what TC does. */
 
+/* What goes out past the stack has no tag of the way that it came by: where there is one it is a priority tag. */
+static __always_inline void finish_untag(struct __sk_buff *skb)
+{
+	if (skb->vlan_present)
+		bpf_skb_vlan_pop(skb);
+}
+
 /* length: of the packet as it came. turned: it now goes back through its device. TC_ACT_UNSPEC lets other programs of the hook see the packet;
  * without any it goes on. A reject that is not turned has no answer. */
 static __always_inline int finish_turned(struct __sk_buff *skb, enum hook hook, enum verdict verdict, __u32 length,
@@ -327,8 +334,10 @@ static __always_inline int finish_turned(struct __sk_buff *skb, enum hook hook, 
 	count_verdict(hook, verdict, length);
 	if (verdict_is_drop(verdict))
 		return TC_ACT_SHOT;
-	if (turned) /* what was about to leave comes in */
+	if (turned) { /* what was about to leave comes in */
+		finish_untag(skb);
 		return bpf_redirect(skb->ifindex, hook == HOOK_TO_NET ? BPF_F_INGRESS : 0);
+	}
 	return verdict >= VERDICT_REJECT_NO_ENDPOINTS ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
@@ -340,6 +349,7 @@ static __always_inline int finish_routed(struct __sk_buff *skb, enum hook hook, 
 		return finish_turned(skb, hook, verdict, length, false);
 	trace_verdict(verdict);
 	count_verdict(hook, verdict, length);
+	finish_untag(skb);
 	return route_send(route);
 }
 

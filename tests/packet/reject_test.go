@@ -96,10 +96,17 @@ func TestAServiceWithoutEndpointsRefusesTheRestByPortUnreachable(t *testing.T) {
 		for _, size := range []int{0, 1, 2, 100, 600, 1400, 3000} {
 			in := w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))
 			in.payload = bytes.Repeat([]byte{0xa5}, size)
-			checkUnreachable(t, in, r.expect(fromPod, in, "reject_no_endpoints"))
-			in.noChecksum = true
-			checkUnreachable(t, in, r.expect(fromPod, in, "reject_no_endpoints"))
+			for _, change := range changes(w) {
+				in := change(in)
+				checkUnreachable(t, in, r.expect(fromPod, in, "reject_no_endpoints"))
+				if w.v6 {
+					in.headers = append(in.headers, extension{protocol: 44, body: []byte{0, 0, 0, 0x12, 0x34, 5, 6}})
+					checkUnreachable(t, in, r.expect(fromPod, in, "reject_no_endpoints"))
+				}
+			}
 		}
+		first := pieces(long(w.packet(at(w.pod(1), 41000), at(w.vip(10), 80))), 9)[0]
+		checkUnreachable(t, first, r.expect(fromPod, first, "reject_no_endpoints"))
 	}, lb.UDP, lb.SCTP)
 }
 

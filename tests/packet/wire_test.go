@@ -46,8 +46,7 @@ func newWires(t *testing.T, r *rig) wires {
 	t.Helper()
 	w := wires{rig: r, ends: map[string]int{}}
 	inNewNamespace(t, func() {
-		check(t, os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0))
-		check(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0))
+		withoutIPv6(t)
 		attributes := netlink.NewLinkAttrs()
 		attributes.Name, attributes.MTU = "a", 9000
 		check(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "b", PeerMTU: 9000}))
@@ -61,6 +60,14 @@ func newWires(t *testing.T, r *rig) wires {
 		awaitCarrier(t, "a", "b")
 	})
 	return w
+}
+
+// withoutIPv6 has devices of this namespace send nothing by themselves.
+func withoutIPv6(t *testing.T) {
+	t.Helper()
+	for _, of := range []string{"all", "default"} {
+		check(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+of+"/disable_ipv6", []byte("1"), 0))
+	}
 }
 
 // awaitCarrier waits until the devices send: the kernel gives them a queue once both ends are up.
@@ -93,7 +100,7 @@ func inNewNamespace(t testing.TB, build func()) {
 	build()
 }
 
-func packetSocket(t *testing.T, device int) int {
+func packetSocket(t testing.TB, device int) int {
 	t.Helper()
 	const all = uint16(unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8)
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(all))

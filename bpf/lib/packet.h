@@ -554,10 +554,16 @@ static __always_inline void fragment_key_of(struct fragment_key *key, const stru
 	key->pad[1] = 0;
 }
 
+/* Of what follows an IPv6 fragment header, a later fragment names but the first: behind destination options is what the first fragment found. */
+static __always_inline bool is_behind_extension(const struct packet *packet)
+{
+	return packet->fragment == FRAGMENT_LATER && packet->family == 6 && is_extension(packet->protocol);
+}
+
 /* The packet has ports, or is a later fragment whose first may have had some. */
 static __always_inline bool may_have_ports(const struct packet *packet)
 {
-	return has_ports(packet->protocol) || (packet->fragment == FRAGMENT_LATER && is_extension(packet->protocol));
+	return has_ports(packet->protocol) || is_behind_extension(packet);
 }
 
 /* Of a first fragment that is translated. The packet still as it came. A function of its own for the sake of the stack. */
@@ -593,15 +599,14 @@ static __always_inline bool fragment_recall_as(struct packet *packet, __u8 proto
 	return true;
 }
 
-/* Gives a later fragment the ports of its first. Not 0: done. Of what follows an IPv6 fragment header, later fragments name but the
- * first: behind destination options is the protocol that the first one found. A function of its own for the sake of the stack. */
+/* Gives a later fragment the ports of its first. Not 0: done. A function of its own for the sake of the stack. */
 __noinline int fragment_recall(struct packet *packet)
 {
 	if (!packet)
 		return false;
 	if (has_ports(packet->protocol))
 		return fragment_recall_as(packet, packet->protocol);
-	return is_extension(packet->protocol) &&
+	return is_behind_extension(packet) &&
 	       (fragment_recall_as(packet, IPPROTO_UDP) || fragment_recall_as(packet, IPPROTO_TCP) ||
 		fragment_recall_as(packet, IPPROTO_SCTP));
 }

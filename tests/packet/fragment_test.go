@@ -128,6 +128,24 @@ func TestDestinationOptionsBehindAFragmentHeaderHideNoProtocol(t *testing.T) {
 	})
 }
 
+// What IPv6 calls an extension header is a protocol of its own in IPv4, and numbers its packets by itself.
+func TestFragmentsOfAnotherProtocolFollowNoDatagram(t *testing.T) {
+	forEachOf(t, bpf.Options{}, through(doors(), []world{{protocol: lb.TCP}, {protocol: lb.UDP}}), func(t *testing.T, r *rig, w world) {
+		r.publish(web(w)...)
+		in, out := webPackets(w)
+		parts, sent := pieces(long(in), 9), pieces(long(out), 9)
+		step{hook: fromPod, in: parts[0], verdict: "translate_balance", out: &sent[0]}.play(r, 1)
+		for _, number := range []lb.Protocol{0, 43, 51, 60} {
+			other := parts[1]
+			other.protocol = number
+			if got, _ := r.try(fromPod, other.bytes()); got.verdict != "reject_unknown_port" || got.action != actShot {
+				t.Errorf("protocol %d: %s, action %d", number, got.verdict, got.action)
+			}
+		}
+		step{hook: fromPod, in: parts[1], verdict: "translate_fragment", out: &sent[1]}.play(r, 2)
+	})
+}
+
 func TestFragmentsOfAClashingFlowKeepApart(t *testing.T) {
 	forEachDoor(t, bpf.Options{}, func(t *testing.T, r *rig, w world) {
 		r.publish(twins(w)...)

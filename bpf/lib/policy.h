@@ -297,6 +297,21 @@ __noinline int backend_next(const struct tier *tier, __u32 hash, __u32 service)
 	return 0;
 }
 
+#define BACKEND_SEARCHES 16 /* of NEXT_SLOTS - 1 each */
+
+/* The same where several probes found none that serves: a tier in force may have many that serve no more, as long as what is to follow it does not
+ * fit the tables. A function of its own for the sake of the stack. */
+__noinline int backend_search(const struct tier *tier, __u32 hash, __u32 service)
+{
+	for (__u32 i = 0; i < BACKEND_SEARCHES; i++) {
+		__u32 id = backend_next(tier, hash - 1 + i * (NEXT_SLOTS - 1), service);
+
+		if (id)
+			return id;
+	}
+	return 0;
+}
+
 #define PROBE_OUT (1u << 28) /* beside an id: the backend is left out of new connections */
 
 /* The backend of a slot if it serves, with PROBE_OUT; 0: it does not. how: enum pick. A function of its own so that the verifier goes through
@@ -373,7 +388,7 @@ __noinline int backend_pick_tier(const struct tier *tier, __u32 service, __u32 h
 			return id;
 		hash = hash_next(hash);
 	}
-	return 0;
+	return backend_search(tier, hash, service);
 }
 
 #define LOAD_SLOTS \

@@ -68,10 +68,9 @@ __noinline int host_frontend(const struct sock_peer *peer)
 	if (!settings || !peer)
 		return 0;
 	key.address = peer->frontend;
-	if (is_loopback(&key.address))
-		key.address = address_family(&key.address) == 4 ? settings->node_port4 : settings->node_port6;
 	key.port = peer->frontend_port;
 	key.protocol = peer->protocol;
+	sock_resolve(&key, settings);
 	return frontend_number(&key);
 }
 

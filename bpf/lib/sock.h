@@ -10,6 +10,23 @@
 #include "policy.h"
 #include "settings.h"
 
+/* The kernel takes an unspecified destination for loopback. */
+static __always_inline bool is_loopback(const struct address *address)
+{
+	__be32 ip = address_to4(address);
+
+	if (address_family(address) == 4)
+		return ip == 0 || (ip & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
+	return address->longs[0] == 0 && (address->longs[1] == 0 || address->longs[1] == 1ULL << 56);
+}
+
+/* The frontend that a socket names: loopback addresses of the host stand for the one that answers NodePorts. */
+static __always_inline void sock_resolve(struct frontend_key *key, const struct settings *settings)
+{
+	if (is_loopback(&key->address))
+		key->address = address_family(&key->address) == 4 ? settings->node_port4 : settings->node_port6;
+}
+
 /* Where a socket goes: decided once for a connection or datagram, by the record that a pod's packet would meet. What is remembered of a
  * connected socket is its peer, as long as the socket lives (getpeername, and the agent, which ends sockets whose backend is gone); of a
  * socket that sends datagrams here and there, each frontend's backend, both ways round. */
@@ -57,6 +74,19 @@ static __always_inline const struct sock_value *sock_answered(__u64 cookie, cons
 
 	sock_key_of(&key, cookie, backend, port, SOCK_BACKEND);
 	return bpf_map_lookup_elem(&socks, &key);
+}
+
+/* A datagram goes to a backend's address itself: what comes from there is shown as it is, until the socket asks by a frontend again. A function
+ * of its own for the sake of the stack. */
+__noinline int sock_forget(__u64 cookie, const struct address *backend, __be16 port)
+{
+	struct sock_key key;
+
+	if (!backend)
+		return 0;
+	sock_key_of(&key, cookie, backend, port, SOCK_BACKEND);
+	bpf_map_delete_elem(&socks, &key);
+	return 0;
 }
 
 /* For datagrams through a frontend, to and from its backend. */
@@ -141,16 +171,6 @@ struct sock_answer {
 	struct choice choice; /* valid if the verdict is to translate */
 	__u32 service;        /* id of the service port, 0 none */
 };
-
-/* The kernel takes an unspecified destination for loopback. */
-static __always_inline bool is_loopback(const struct address *address)
-{
-	__be32 ip = address_to4(address);
-
-	if (address_family(address) == 4)
-		return ip == 0 || (ip & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
-	return address->longs[0] == 0 && (address->longs[1] == 0 || address->longs[1] == 1ULL << 56);
-}
 
 /* ctx, here and below: the program's. The choice is no responder, or one that listens. */
 static __always_inline bool sock_listens(void *ctx, const struct sock_request *request, const struct choice *choice)
@@ -244,7 +264,7 @@ static __always_inline enum verdict sock_new(void *ctx, const struct sock_reques
 	if (loopback) {
 		if (!request->host)
 			return VERDICT_PASS_NOT_SERVICE;
-		key.address = address_family(&key.address) == 4 ? settings->node_port4 : settings->node_port6;
+		sock_resolve(&key, settings);
 		if (address_zero(&key.address))
 			return VERDICT_PASS_NOT_SERVICE;
 	}
@@ -393,11 +413,16 @@ enum sock_call {
 	SOCK_CALL_GOES_ON = 1,
 };
 
+static __always_inline bool sock_fails(enum verdict verdict)
+{
+	return verdict_is_reject(verdict) || verdict_is_drop(verdict);
+}
+
 /* The last line of every call that is decided: counts it once. */
 static __always_inline int sock_finish(const struct sock_request *request, enum verdict verdict)
 {
 	count_verdict(HOOK_SOCK, verdict, 0);
-	if (!verdict_is_reject(verdict) && !verdict_is_drop(verdict))
+	if (!sock_fails(verdict))
 		return SOCK_CALL_GOES_ON;
 	sock_event(request, verdict);
 	bpf_set_retval(verdict_is_reject(verdict) ? -ECONNREFUSED : -EHOSTUNREACH);
@@ -417,7 +442,7 @@ static __always_inline int sock_connect(struct bpf_sock_addr *ctx, bool six)
 	if (verdict_is_translate(verdict)) {
 		peer_remember(sk, &request.key, &answer.choice, answer.service);
 		sock_name_write(ctx, six, &answer.choice.address, answer.choice.port);
-	} else {
+	} else if (!sock_fails(verdict)) { /* else the socket stays as it is, connected or not */
 		bpf_sk_storage_delete(&peers, sk);
 	}
 	return sock_finish(&request, verdict);
@@ -432,21 +457,53 @@ static __always_inline bool sock_answers(const struct sock_request *request, con
 	return value && value->port == request->key.port && address_equal(&value->address, &request->key.address);
 }
 
+/* Whom the socket is connected to by the frontend that a datagram of it names, NULL: it is not. The kernel takes answers from nobody else then. */
+static __always_inline const struct sock_peer *sock_connected(struct bpf_sock_addr *ctx, bool six,
+							      const struct sock_request *request)
+{
+	struct bpf_sock *sk = ctx->sk;
+	const struct sock_peer *peer;
+	struct address to = {};
+
+	if (!sk || !sk->dst_port)
+		return NULL;
+	if (!six) {
+		address_from4(&to, sk->dst_ip4);
+	} else {
+		to.words[0] = sk->dst_ip6[0];
+		to.words[1] = sk->dst_ip6[1];
+		to.words[2] = sk->dst_ip6[2];
+		to.words[3] = sk->dst_ip6[3];
+	}
+	peer = peer_find(sk, &to, sk->dst_port);
+	return peer && peer->frontend_port == request->key.port && address_equal(&peer->frontend, &request->key.address)
+		       ? peer
+		       : NULL;
+}
+
 /* A datagram that names its destination. */
 static __always_inline int sock_send(struct bpf_sock_addr *ctx, bool six)
 {
 	struct sock_request request = { .keeps = true };
 	struct sock_answer answer = {};
 	struct choice *choice = &answer.choice;
+	const struct sock_peer *peer;
 	enum verdict verdict;
 
 	if (!sock_ask(ctx, six, &request))
 		return SOCK_CALL_GOES_ON;
+	peer = sock_connected(ctx, six, &request);
+	if (peer) {
+		sock_name_write(ctx, six, &peer->address, peer->port);
+		return sock_finish(&request, VERDICT_TRANSLATE_ESTABLISHED);
+	}
 	verdict = sock_decide(ctx, &request, &answer);
 	if (verdict_is_translate(verdict)) {
 		if (verdict != VERDICT_TRANSLATE_ESTABLISHED || !sock_answers(&request, choice))
 			sock_remember(request.cookie, &request.key, choice, answer.service);
 		sock_name_write(ctx, six, &choice->address, choice->port);
+	} else if (known_backend(&request.key.address, request.key.port, filter_seed())) {
+		sock_forget(request.cookie, &request.key.address, request.key.port);
 	}
 	return sock_finish(&request, verdict);
 }

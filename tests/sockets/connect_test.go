@@ -28,6 +28,9 @@ func TestSocketsOfTheHost(t *testing.T) {
 				"datagrams are answered by the frontend and stay on their backend": datagrams,
 				"datagrams of one socket to two frontends":                         twoFrontends,
 				"a socket that was connected once speaks with the backend itself":  disconnected,
+				"a connected socket that names its frontend keeps its backend":     namesItsFrontend,
+				"a connected socket that is refused elsewhere stays connected":     refusedElsewhere,
+				"a socket that asked by a frontend may ask the backend itself":     backendItself,
 				"a connected UDP socket is ended when its backend stops serving":   abandoned,
 				"a service without backends refuses":                               refusals,
 				"policy Local without local backends is unreachable":               unreachable,
@@ -153,18 +156,7 @@ func abandoned(r *rig, f family) {
 	r.must(own.connect(netip.AddrPortFrom(backend(f.six, 1), serverPort)))
 	web.quiet = []int{1}
 	r.publish(web.decide())
-	ended := 0
-	r.do(func() error {
-		peers, err := maps.Peers(r.objects.SockPeers)
-		if err != nil {
-			return err
-		}
-		ended, err = sockdiag.End(netns.None(), func(cookie uint64, remote netip.AddrPort) bool {
-			peer, ours := peers[cookie]
-			return ours && r.tables.Reader().Abandoned(remote, peer)
-		})
-		return err
-	})
+	ended := r.endAbandoned()
 	want := 0
 	for i, s := range all {
 		_, err := s.say()
@@ -183,6 +175,23 @@ func abandoned(r *rig, f family) {
 	if _, err := own.say(); err != nil {
 		r.Errorf("a socket that named the server itself: %v", err)
 	}
+}
+
+// endAbandoned does what an agent does when it may have to.
+func (r *rig) endAbandoned() (ended int) {
+	r.Helper()
+	r.do(func() error {
+		peers, err := maps.Peers(r.objects.SockPeers)
+		if err != nil {
+			return err
+		}
+		ended, err = sockdiag.End(netns.None(), func(cookie uint64, remote netip.AddrPort) bool {
+			peer, ours := peers[cookie]
+			return ours && r.tables.Reader().Abandoned(remote, peer)
+		})
+		return err
+	})
+	return ended
 }
 
 // denied checks what all calls that name the service's address fail with.
@@ -318,5 +327,54 @@ func inPod(r *rig, f family, pod chan func(), want string) {
 	}
 	if who, from, err := r.socketOf(pod, f, unix.SOCK_DGRAM).ask(web.at); err != nil || who != want || from != web.at {
 		r.Errorf("datagram answered by %q from %s, %v; want %q", who, from, err, want)
+	}
+}
+
+// By turns the datagrams would go to other backends, from which a connected socket hears nothing.
+func namesItsFrontend(r *rig, f family) {
+	web := web(f, lb.UDP, 1, 2, 3)
+	d := web.decide()
+	d.Balancing = lb.BalanceRoundRobin
+	r.publish(d)
+	for range 6 {
+		s := r.socket(f, unix.SOCK_DGRAM)
+		r.must(s.connect(web.at))
+		first, err := s.say()
+		r.must(err)
+		for range 3 {
+			if who, from, err := s.ask(web.at); err != nil || who != first || from != web.at {
+				r.Fatalf("connected to %s, answered by %q from %s, %v", first, who, from, err)
+			}
+		}
+	}
+}
+
+func refusedElsewhere(r *rig, f family) {
+	web := web(f, lb.UDP, 1)
+	r.publish(web.decide())
+	s := r.socket(f, unix.SOCK_DGRAM)
+	r.must(s.connect(web.at))
+	for _, to := range []netip.AddrPort{netip.AddrPortFrom(web.at.Addr(), 81), netip.AddrPortFrom(vip(f.six, 7), 80)} {
+		if err := s.connect(to); err == nil {
+			r.Fatalf("connected to %s", to)
+		}
+		if got := s.peer(); got != web.at {
+			r.Errorf("the peer is %s, want %s", got, web.at)
+		}
+		if _, from, err := s.hear(s.write()); err != nil || from != web.at {
+			r.Errorf("answered by %s, %v", from, err)
+		}
+	}
+}
+
+func backendItself(r *rig, f family) {
+	web := web(f, lb.UDP, 1)
+	r.publish(web.decide())
+	s := r.socket(f, unix.SOCK_DGRAM)
+	itself := netip.AddrPortFrom(backend(f.six, 1), serverPort)
+	for _, to := range []netip.AddrPort{web.at, itself, web.at, itself} {
+		if _, from, err := s.ask(to); err != nil || from != to {
+			r.Errorf("asked %s, answered by %s, %v", to, from, err)
+		}
 	}
 }

@@ -391,6 +391,8 @@ static __always_inline bool create_keep(struct entry_point point, struct choice 
 	if (point.xdp || !work->found.port || !flow || flow_word(flow) != work->found.word)
 		return false;
 	backend = flow_backend(flow);
+	if (backend && backend->service != work->service && work->packet.protocol == IPPROTO_UDP)
+		return false; /* the frontend is another service port's by now */
 	return forward_backend_usable(point.ctx, flow, backend, &work->packet) &&
 	       backend_choose(choice, flow->backend, backend);
 }

@@ -103,6 +103,20 @@ static __always_inline bool sock_value_serves(const struct sock_value *value, co
 	       backend_serving(backend);
 }
 
+/* The frontend that a socket named is another service port's by now. */
+static __always_inline bool sock_frontend_moved(const struct frontend_key *named, __u32 service)
+{
+	const struct settings *settings = settings_get();
+	struct frontend_key key = *named;
+	const struct record *record;
+
+	if (!settings)
+		return false;
+	sock_resolve(&key, settings);
+	record = frontend_find(&key);
+	return record && record->service != service;
+}
+
 /* True: the backend that the socket's last datagram to this frontend went to, still serving. Its way back may have been
  * evicted meanwhile: the caller remembers it again. lost: there was one, and it serves no more. */
 static __always_inline bool sock_recall(__u64 cookie, const struct frontend_key *frontend, struct choice *choice,
@@ -117,7 +131,7 @@ static __always_inline bool sock_recall(__u64 cookie, const struct frontend_key 
 	if (!value)
 		return false;
 	backend = backend_get(value->backend);
-	if (!sock_value_serves(value, backend)) {
+	if (!sock_value_serves(value, backend) || sock_frontend_moved(frontend, value->service)) {
 		*lost = true;
 		return false;
 	}

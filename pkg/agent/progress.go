@@ -203,7 +203,7 @@ func (p *progress) finish(name lb.ServiceName, version int, o outcome, err error
 	now := time.Now()
 	_, failed := p.failing[name]
 	r := result{recovered: failed && err == nil}
-	r.leaves = !o.held && leavesClients(p.services[name].udp, servingUDP(&o.decision)) // even of one that failed: states are published
+	r.leaves = o.stats.Moved || !o.held && leavesClients(p.services[name].udp, servingUDP(&o.decision)) // even of one that failed: states are published
 	p.moved = now
 	delete(p.initial, name)
 	if err != nil {

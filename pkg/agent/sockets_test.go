@@ -241,6 +241,59 @@ func TestUDPClientsLearnThatTheirBackendLeftAndTCPIsLeftAlone(t *testing.T) {
 	})
 }
 
+// color is a Service with one server, at external IPs or not.
+func color(name string, server int, external ...string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: %[1]s, namespace: default}
+spec:
+  clusterIP: 10.96.0.3%[2]d
+  clusterIPs: [10.96.0.3%[2]d, "fd00:96::3%[2]d"]
+  ipFamilies: [IPv4, IPv6]
+  ipFamilyPolicy: RequireDualStack
+  externalIPs: [%[3]s]
+  ports:
+  - {name: stream, protocol: TCP, port: 80}
+  - {name: datagram, protocol: UDP, port: 80}
+`, name, server, strings.Join(external, ", ")) + strings.ReplaceAll(echoSlices(server), "echo", name)
+}
+
+func TestUDPClientsLearnThatTheirFrontendIsAnotherServices(t *testing.T) {
+	inMachine(t, func(m *machine) {
+		external := []string{"203.0.113.20", `"2001:db8:113::20"`}
+		for _, six := range []bool{false, true} {
+			for number := 1; number <= 2; number++ {
+				m.serve(six, number)
+			}
+		}
+		m.manifest("blue.yaml", color("blue", 1, external...))
+		m.manifest("green.yaml", color("green", 2))
+		agent := m.agent(nil)
+		agent.await("sockets", func(s Status) bool {
+			return s.State == Serving && s.Services == 2 && s.Dirty == 0 && len(onSockets(s.Devices)) == socketPrograms
+		})
+		var ended, others []*client
+		for i, a := range external {
+			to := netip.AddrPortFrom(netip.MustParseAddr(strings.Trim(a, `"`)), 80)
+			own := netip.AddrPortFrom(netip.MustParseAddr([]string{"10.96.0.31", "fd00:96::31"}[i]), 80)
+			ended = append(ended, m.clients(2, "udp", to)...)
+			others = append(others, append(m.clients(2, "tcp", to), m.clients(2, "udp", own)...)...)
+		}
+		m.manifest("blue.yaml", color("blue", 1))
+		m.manifest("green.yaml", color("green", 2, external...))
+		for _, c := range ended {
+			if _, err := c.Read(make([]byte, 16)); !errors.Is(err, unix.ECONNABORTED) {
+				t.Errorf("a client of %s: %v, want %v", c.RemoteAddr(), err, unix.ECONNABORTED)
+			}
+		}
+		for _, c := range others {
+			m.keeps(c)
+		}
+		m.must(agent.end(syscall.SIGTERM))
+	})
+}
+
 // A container that is not given the host's processes, or lacks a capability, finds no socket of a pod.
 func TestAnAgentSaysWhatHidesTheSocketsOfPods(t *testing.T) {
 	all := capability.Of(unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE)

@@ -156,6 +156,7 @@ func (c *change) putFrontends() error {
 	for len(c.frontends) > 0 {
 		f := c.frontends[0]
 		old := c.t.frontends[f.key]
+		moves := c.t.mayBringFlows(old, f)
 		c.needKnown(c.t.knownFrontend(f))
 		if err := c.t.store.frontends.put(f.key, f.record); err != nil {
 			c.t.release(c.t.knownFrontend(f))
@@ -171,6 +172,10 @@ func (c *change) putFrontends() error {
 			c.displace(old)
 		}
 		c.t.frontends[f.key] = f
+		if moves {
+			c.t.frontendMoved(f)
+			c.stats.Moved = true
+		}
 		f.port.frontends = append(f.port.frontends, f)
 	}
 	return nil

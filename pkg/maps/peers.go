@@ -61,12 +61,29 @@ func readPeers(text io.Reader) (map[uint64]Peer, error) {
 }
 
 // Abandoned tells, of a connected socket of the node's own clients, whether what it was connected to by a frontend serves no
-// more: not serving, gone, or another endpoint by now. remote is whom the kernel says that it is connected to: if that is
+// more: not serving, gone, or another endpoint by now; or the frontend is another service port's. remote is whom the kernel says that it is connected to: if that is
 // somebody else, the socket was connected again since and is none of ours.
 func (r *Reader) Abandoned(remote netip.AddrPort, p Peer) bool {
 	if netip.AddrPortFrom(addrOf(p.Address), swap16(p.Port)) != remote || p.Backend >= r.store.backends.size {
 		return false
 	}
 	b := read[backendRow](r.store.backends, p.Backend)
-	return b.Generation != p.Generation || b.Service != p.Service || !usable(b.State)
+	return b.Generation != p.Generation || b.Service != p.Service || !usable(b.State) || r.frontendMoved(p)
+}
+
+// frontendMoved: sock_frontend_moved of bpf/lib/sock.h.
+func (r *Reader) frontendMoved(p Peer) bool {
+	key := frontendKey{Address: p.Frontend, Port: p.FrontendPort, Protocol: p.Protocol}
+	if named := addrOf(p.Frontend); named.IsLoopback() || named.IsUnspecified() {
+		settings := read[bpf.NearlbSettings](r.store.settings, 0)
+		if key.Address = settings.NodePort6; named.Is4() {
+			key.Address = settings.NodePort4
+		}
+	}
+	number, found, err := r.store.frontends.get(key)
+	if err != nil || !found || number >= r.store.records.size {
+		return false
+	}
+	record := read[recordValue](r.store.records, number)
+	return record.Key == key && record.Service != p.Service
 }

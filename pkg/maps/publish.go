@@ -249,5 +249,6 @@ func (s *Stats) add(o Stats) {
 	s.Names += o.Names
 	s.AddressFilter += o.AddressFilter
 	s.Counters += o.Counters
+	s.Moved = s.Moved || o.Moved
 	s.Noted = append(s.Noted, o.Noted...)
 }

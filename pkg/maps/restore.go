@@ -37,7 +37,7 @@ func open(s *store) (*Tables, error) {
 	t := &Tables{
 		store: s, now: time.Now, piece: defaultSearchPiece, tableSize: decide.TableSize, sharesOf: decide.SharesOf, services: map[lb.ServiceName]*service{}, claims: newClaims(),
 		frontends: map[frontendKey]*frontend{}, behind: map[lb.ServiceName]error{}, again: map[lb.ServiceName]bool{},
-		names: newRegistry(s.sizes), gone: map[uint32]*goneBackend{}, out: map[uint32]*leftOut{}, idle: map[*port]time.Time{}, leaving: map[*port]bool{},
+		names: newRegistry(s.sizes), gone: map[uint32]*goneBackend{}, out: map[uint32]*leftOut{}, idle: map[*port]time.Time{}, leaving: map[*port]bool{}, moved: map[frontendKey]*staleMark{},
 		bits: newBitCounts(), tunnelNodes: map[string]*named{}, stale: map[filterBit]*staleMark{}, loads: 1,
 		strays: strays{map[uint32]backendRow{}, map[rangeKey]bool{}, map[nameKey]string{}, map[uint32]bool{}},
 	}

@@ -22,7 +22,7 @@ type searchPiece struct {
 
 var defaultSearchPiece = searchPiece{sets: 1 << 13, clients: 1 << 12}
 
-// search looks for connections, and then for clients' affinity, that name what is to be freed. It takes several calls of Reclaim.
+// search looks for connections, and then for clients' affinity, that name what is to be freed, and ends flows of frontends that moved. It takes several calls of Reclaim.
 // What somebody asks for again meanwhile becomes another object, and stays. What was removed a grace ago cannot get new names
 // meanwhile: programs take backends from records in force only.
 type search struct {
@@ -30,6 +30,8 @@ type search struct {
 	bits     map[filterBit]*sought[*staleMark]
 	sources  map[uint8]*sought[*staleMark]
 	nodes    map[uint16]*sought[*named] // that connections came from
+
+	frontends map[frontendKey]*staleMark // whose flows of other service ports end
 
 	set  uint32                                                        // of the flow table: where to go on
 	next func() (bpf.NearlbAffinityKey, bpf.NearlbAffinityValue, bool) // of the affinity table; nil: not begun
@@ -45,7 +47,7 @@ type sought[T any] struct {
 // search goes on with a search, or begins one if there is something to search for. At its end it frees what nothing names.
 func (t *Tables) search(now time.Time) (freed int) {
 	if t.searching == nil {
-		if s := t.due(now); len(s.backends)+len(s.bits)+len(s.sources)+len(s.nodes) > 0 {
+		if s := t.due(now); len(s.backends)+len(s.bits)+len(s.sources)+len(s.nodes)+len(s.frontends) > 0 {
 			t.searching = s
 		}
 	}
@@ -62,7 +64,8 @@ func (t *Tables) search(now time.Time) (freed int) {
 
 // due are the removed endpoints and nodes, stale bits and unused sources whose grace is over and that were not searched for of late.
 func (t *Tables) due(now time.Time) *search {
-	s := &search{backends: map[uint32]*sought[*goneBackend]{}, bits: map[filterBit]*sought[*staleMark]{}, sources: map[uint8]*sought[*staleMark]{}, nodes: map[uint16]*sought[*named]{}}
+	s := &search{backends: map[uint32]*sought[*goneBackend]{}, bits: map[filterBit]*sought[*staleMark]{}, sources: map[uint8]*sought[*staleMark]{}, nodes: map[uint16]*sought[*named]{},
+		frontends: map[frontendKey]*staleMark{}}
 	isDue := func(since, searched time.Time) bool {
 		return now.Sub(since) >= grace && now.Sub(searched) >= searchEvery
 	}
@@ -81,6 +84,11 @@ func (t *Tables) due(now time.Time) *search {
 			s.sources[index], m.searched = &sought[*staleMark]{what: m}, now
 		}
 	}
+	for key, m := range t.moved {
+		if isDue(m.since, m.searched) {
+			s.frontends[key], m.searched = m, now
+		}
+	}
 	for n := range t.names.unused {
 		if n.carried && n.refs == 0 && isDue(n.since, n.searched) {
 			s.nodes[n.number()], n.searched = &sought[*named]{what: n}, now
@@ -95,6 +103,9 @@ func (t *Tables) searchFlows(s *search) bool {
 	expiry := newExpiry(t.store.clock)
 	for place := range t.store.walk(&s.set, t.piece.sets) {
 		f, ok := readFlow(t.store.flows, place)
+		if ok && t.isOfFormer(s, &f) && t.store.freeFlow(place, f.Word) {
+			continue
+		}
 		if ok && !expiry.surely(&f) {
 			s.note(t.store, &f)
 		}
@@ -172,6 +183,11 @@ func (t *Tables) freeUnnamed(s *search) (freed int) {
 		if !m.named && t.sources.unused[index] == m.what {
 			t.freeSource(index)
 			freed++
+		}
+	}
+	for key, m := range s.frontends {
+		if t.moved[key] == m {
+			delete(t.moved, key)
 		}
 	}
 	for _, n := range s.nodes {

@@ -69,6 +69,8 @@ type Tables struct {
 	tunnelTold  bool              // tunnelOn is what was configured, and not what a restart begins with
 	tunnels     tunnelBackends
 
+	moved map[frontendKey]*staleMark // frontends of UDP that came to another service port
+
 	stale  map[filterBit]*staleMark // bits that are set and that nothing needs any more
 	ends   Ends                     // nil: nobody adds up counters
 	noting bool                     // Stats say what changed for clients
@@ -82,7 +84,7 @@ type retiredRecord struct {
 	at time.Time
 }
 
-// staleMark is when a bit or a source became stale, and when the flows were last searched for it.
+// staleMark is when a bit or a source became stale, or a frontend moved, and when the flows were last searched for it.
 type staleMark struct{ since, searched time.Time }
 
 // service is one Kubernetes Service as published.

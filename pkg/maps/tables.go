@@ -80,6 +80,7 @@ type Stats struct {
 	Counters      int              `json:"counters"`           // counters set to zero for a new owner
 	Problems      []lb.Problem     `json:"problems,omitempty"` // frontends of the Service that another Service has
 	Noted         []Noted          `json:"-"`                  // what changed for clients, where it is asked for (Tables.Note)
+	Moved         bool             `json:"-"`                  // a frontend of UDP came to the Service that may have been another's
 	Again         []lb.ServiceName `json:"again,omitempty"`    // other Services whose frontends changed hands, to be decided and applied again
 }
 

@@ -31,6 +31,7 @@ func TestSocketsOfTheHost(t *testing.T) {
 				"a connected socket that names its frontend keeps its backend":     namesItsFrontend,
 				"a connected socket that is refused elsewhere stays connected":     refusedElsewhere,
 				"a socket that asked by a frontend may ask the backend itself":     backendItself,
+				"datagrams follow a frontend to another service":                   moved,
 				"a connected UDP socket is ended when its backend stops serving":   abandoned,
 				"a service without backends refuses":                               refusals,
 				"policy Local without local backends is unreachable":               unreachable,
@@ -376,5 +377,49 @@ func backendItself(r *rig, f family) {
 		if _, from, err := s.ask(to); err != nil || from != to {
 			r.Errorf("asked %s, answered by %s, %v", to, from, err)
 		}
+	}
+}
+
+func moved(r *rig, f family) {
+	at := netip.AddrPortFrom(node(f.six), 30080)
+	blue := service{kind: lb.KindNodePort, at: at, protocol: lb.UDP, servers: []int{1}}
+	r.publish(blue.decide())
+	asked, connected := map[netip.AddrPort]*socket{}, []*socket{}
+	for _, address := range []netip.Addr{node(f.six), pick(f.six, "127.0.0.1", "::1")} {
+		to := netip.AddrPortFrom(address, at.Port())
+		asked[to] = r.socket(f, unix.SOCK_DGRAM)
+		if who, _, err := asked[to].ask(to); err != nil || who != "1" {
+			r.Fatalf("%s answered by %q, %v", to, who, err)
+		}
+		s := r.socket(f, unix.SOCK_DGRAM)
+		r.must(s.connect(to))
+		connected = append(connected, s)
+	}
+	blue.at = netip.AddrPortFrom(at.Addr(), 30081) // it lives on elsewhere, and so does its server
+	r.publish(blue.decide())
+	stays := r.socket(f, unix.SOCK_DGRAM)
+	r.must(stays.connect(blue.at))
+	if ended := r.endAbandoned(); ended != 0 {
+		r.Errorf("%d sockets ended though nobody has their frontend", ended)
+	}
+	green := service{kind: lb.KindNodePort, at: at, protocol: lb.UDP, servers: []int{2}}.decide()
+	green.Service.Name = "green"
+	green.Frontends[0].Port.Service = green.Service
+	r.publish(green)
+	for to, s := range asked {
+		if who, from, err := s.ask(to); err != nil || who != "2" || from != to {
+			r.Errorf("asked %s, answered by %q from %s, %v", to, who, from, err)
+		}
+	}
+	if ended := r.endAbandoned(); ended != len(connected) {
+		r.Errorf("%d sockets ended, want %d", ended, len(connected))
+	}
+	for _, s := range connected {
+		if _, err := s.say(); !errors.Is(err, unix.ECONNABORTED) && !errors.Is(err, unix.EDESTADDRREQ) {
+			r.Errorf("a socket that was connected by the frontend: %v", err)
+		}
+	}
+	if who, err := stays.say(); err != nil || who != "1" {
+		r.Errorf("a socket of the service that lives on: %q, %v", who, err)
 	}
 }

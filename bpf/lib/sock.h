@@ -443,6 +443,14 @@ static __always_inline int sock_finish(const struct sock_request *request, enum 
 	return SOCK_CALL_FAILS;
 }
 
+/* What the socket sends goes to the address that it names. */
+static __always_inline void sock_pass(const struct sock_request *request)
+{
+	if (request->key.protocol == IPPROTO_UDP &&
+	    known_backend(&request->key.address, request->key.port, filter_seed()))
+		sock_forget(request->cookie, &request->key.address, request->key.port);
+}
+
 static __always_inline int sock_connect(struct bpf_sock_addr *ctx, bool six)
 {
 	struct sock_request request = {};
@@ -458,6 +466,7 @@ static __always_inline int sock_connect(struct bpf_sock_addr *ctx, bool six)
 		sock_name_write(ctx, six, &answer.choice.address, answer.choice.port);
 	} else if (!sock_fails(verdict)) { /* else the socket stays as it is, connected or not */
 		bpf_sk_storage_delete(&peers, sk);
+		sock_pass(&request);
 	}
 	return sock_finish(&request, verdict);
 }
@@ -516,8 +525,8 @@ static __always_inline int sock_send(struct bpf_sock_addr *ctx, bool six)
 		if (verdict != VERDICT_TRANSLATE_ESTABLISHED || !sock_answers(&request, choice))
 			sock_remember(request.cookie, &request.key, choice, answer.service);
 		sock_name_write(ctx, six, &choice->address, choice->port);
-	} else if (known_backend(&request.key.address, request.key.port, filter_seed())) {
-		sock_forget(request.cookie, &request.key.address, request.key.port);
+	} else {
+		sock_pass(&request);
 	}
 	return sock_finish(&request, verdict);
 }

@@ -378,6 +378,13 @@ func backendItself(r *rig, f family) {
 			r.Errorf("asked %s, answered by %s, %v", to, from, err)
 		}
 	}
+	if _, from, err := s.ask(web.at); err != nil || from != web.at {
+		r.Errorf("answered by %s, %v", from, err)
+	}
+	r.must(s.connect(itself))
+	if _, from, err := s.hear(s.write()); err != nil || from != itself {
+		r.Errorf("connected to %s, answered by %s, %v", itself, from, err)
+	}
 }
 
 func moved(r *rig, f family) {

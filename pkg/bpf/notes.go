@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -52,6 +53,10 @@ func madeLevels(pinPath string) (levels int, noted bool) {
 	return 0, false
 }
 
+// isSomebodys tells of an entry of a bpffs that was not there when it was mounted: some kernels put two files of their own into a new one
+// (CONFIG_BPF_PRELOAD).
+func isSomebodys(e os.DirEntry) bool { return e.Name() != "maps.debug" && e.Name() != "progs.debug" }
+
 // removeMade takes away what the notes say, and the notes. Directories where others have something stay.
 func removeMade(pinPath string) (removed []string, err error) {
 	levels, noted := madeLevels(pinPath)
@@ -76,7 +81,7 @@ func removeMade(pinPath string) (removed []string, err error) {
 	if !mounted {
 		return removed, nil
 	}
-	if rest, err := os.ReadDir(defaultBpffs); err != nil || len(rest) > 0 {
+	if rest, err := os.ReadDir(defaultBpffs); err != nil || slices.ContainsFunc(rest, isSomebodys) {
 		return removed, err
 	}
 	if err := unix.Unmount(defaultBpffs, 0); err != nil {

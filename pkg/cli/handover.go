@@ -54,8 +54,10 @@ kube-proxy: their owners connect anew.`,
 	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	again.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := turn(&pins, to, force, cmd.ErrOrStderr()); err != nil {
-			return err
+		if cmd.Flags().Changed("to") {
+			if err := turn(&pins, to, force, cmd.ErrOrStderr()); err != nil {
+				return err
+			}
 		}
 		if endUDP {
 			if err := endSockets(&pins, cmd.ErrOrStderr()); err != nil {
@@ -73,14 +75,10 @@ kube-proxy: their owners connect anew.`,
 	return cmd
 }
 
-// turn tells the programs who takes new connections; to "": leaves it as it is.
+// turn tells the programs who takes new connections.
 func turn(pins *pinFlags, to string, force bool, out io.Writer) error {
-	switch to {
-	case "":
-		return nil
-	case toNearlb, toKubeProxy:
-	default:
-		return command.Usagef("--to %s: want %s or %s", to, toNearlb, toKubeProxy)
+	if to != toNearlb && to != toKubeProxy {
+		return command.Usagef("--to %q: want %s or %s", to, toNearlb, toKubeProxy)
 	}
 	if to == toKubeProxy && !force {
 		if err := checkKubeProxy(pins); err != nil {

@@ -58,10 +58,13 @@ func TestANodeThatDrainsIsToldOfPodsThatAskForNames(t *testing.T) {
 	}
 }
 
+// An empty variable of a script is no request to leave all as it is.
 func TestTheHandOverGoesToNearlbOrKubeProxy(t *testing.T) {
-	var out, errOut strings.Builder
-	if status := run(t.Context(), []string{"handover", "--to=nobody"}, nil, &out, &errOut); status != command.ExitUsage || !strings.Contains(errOut.String(), "want nearlb or kube-proxy") {
-		t.Errorf("status %d: %s", status, errOut.String())
+	for _, to := range []string{"nobody", ""} {
+		var out, errOut strings.Builder
+		if status := run(t.Context(), []string{"handover", "--to=" + to}, nil, &out, &errOut); status != command.ExitUsage || !strings.Contains(errOut.String(), "want nearlb or kube-proxy") {
+			t.Errorf("--to %q: status %d: %s", to, status, errOut.String())
+		}
 	}
 }
 

@@ -438,7 +438,7 @@ SEC("tc")
 int too_big(struct __sk_buff *skb)
 {
 	if (too_big_answer(skb, handed(skb)->route.verdict, handed(skb)->route.mtu, handed(skb)->route.way)) {
-		if (handed(skb)->route.way == WAY_HOST) /* to the socket, by the device that the packet came to */
+		if (way_comes_in(handed(skb)->route.way)) /* to the socket, by the device that the packet came to */
 			return finish_resent(handed(skb)->route.hook, handed(skb)->route.verdict,
 					     handed(skb)->route.length, skb->ifindex);
 		if (handed(skb)->route.way == WAY_CARRIED) {
@@ -470,7 +470,7 @@ int tunnel_out(struct __sk_buff *skb)
 	if (!verdict_is_drop(result) && verdict != VERDICT_TRANSLATE_ICMP && !icmp_error_allowed())
 		result = VERDICT_DROP_ICMP_LIMIT;
 	if (!verdict_is_drop(result) && verdict != VERDICT_TRANSLATE_ICMP) {
-		tail_route(skb, result, length, service, wrap_way(&wrap));
+		tail_route(skb, result, length, service, wrap_way(skb, &wrap));
 		handed(skb)->route.hook = hook;
 		handed(skb)->route.mtu = wrap.route.mtu;
 		bpf_tail_call(skb, &programs, PROGRAM_TOO_BIG);
@@ -539,7 +539,7 @@ int tunnel_forward(struct __sk_buff *skb)
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}
 	if (step.next == NEXT_ROUTE) {
-		tail_route(skb, step.verdict, in ? in->length : 0, work.service, WAY_FORWARD);
+		tail_route(skb, step.verdict, in ? in->length : 0, work.service, WAY_NEAR);
 		bpf_tail_call(skb, &programs, PROGRAM_ROUTE);
 		step.verdict = VERDICT_DROP_NO_PROGRAM;
 	}

@@ -226,16 +226,22 @@ static __always_inline bool icmp_find_reply(struct icmp *icmp, const struct sett
 	return true;
 }
 
-/* The quoted packet left this node by SNAT; the error goes to the client. */
-static __always_inline bool icmp_find_snat(struct icmp *icmp, const struct settings *settings)
+/* The quoted packet left this node, by SNAT (QUERY_SNAT_REPLY) or with the client's address (QUERY_REPLY); the error goes to the client. */
+static __always_inline bool icmp_find_sent(struct icmp *icmp, const struct settings *settings,
+					   enum flow_query_kind kind)
 {
 	const struct packet *answer = &icmp->answer;
 
-	reply_find(&icmp->match, settings, answer, QUERY_SNAT_REPLY);
+	reply_find(&icmp->match, settings, answer, kind);
 	if (!icmp->match.at)
 		return false;
 	reply_target(&icmp->to, &icmp->match.flow, answer);
 	return true;
+}
+
+static __always_inline bool icmp_find_snat(struct icmp *icmp, const struct settings *settings)
+{
+	return icmp_find_sent(icmp, settings, QUERY_SNAT_REPLY);
 }
 
 /* How an error leaves that was translated. */
@@ -282,7 +288,7 @@ struct too_big {
 
 /* Where the translated packet came from: the connection is looked for as a packet that answers it. */
 static __always_inline bool too_big_original(struct __sk_buff *skb, struct icmp *icmp, const struct settings *settings,
-					     bool back)
+					     enum way way)
 {
 	const struct packet *packet = &icmp->outer;
 
@@ -291,7 +297,9 @@ static __always_inline bool too_big_original(struct __sk_buff *skb, struct icmp 
 	icmp->answer.source_port = packet->destination_port;
 	icmp->answer.destination = packet->source;
 	icmp->answer.destination_port = packet->source_port;
-	return back ? icmp_find_forward(skb, icmp, settings) : icmp_find_snat(icmp, settings);
+	if (way == WAY_BACK || way == WAY_BACK_HOST)
+		return icmp_find_forward(skb, icmp, settings);
+	return icmp_find_sent(icmp, settings, way == WAY_NEAR ? QUERY_REPLY : QUERY_SNAT_REPLY);
 }
 
 /* Gives the packet back the addresses and ports that its sender wrote. */
@@ -421,31 +429,37 @@ __noinline int too_big_build(struct __sk_buff *skb, const struct packet *packet,
 	       too_big_write(skb, packet, &error, sum);
 }
 
-/* The error is for this host: in an Ethernet header, for the device that the packet was to leave by. */
+/* The error about a packet is for this host. */
+static __always_inline bool way_comes_in(enum way way)
+{
+	return way == WAY_HOST || way == WAY_BACK_HOST;
+}
+
+/* Such an error: in an Ethernet header, for the device that the packet was to leave by. */
 static __always_inline bool too_big_come_in(struct __sk_buff *skb, const __u8 *device)
 {
 	return !link_header || bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_dest), device, ETH_ALEN, 0) == 0;
 }
 
-/* Turns the packet into the ICMP error about it, which the caller routes, or has come in for WAY_HOST. False: no error may be sent. */
+/* Turns the packet into the ICMP error about it, which the caller routes, or has come in (way_comes_in). False: no error may be sent. */
 static __always_inline bool too_big_answer(struct __sk_buff *skb, enum verdict verdict, __u16 mtu, enum way way)
 {
 	const struct settings *settings = settings_get();
 	struct icmp icmp = { .outer.hook = HOOK_FROM_NET };
 	__u8 device[ETH_ALEN] = {};
 
-	if (way == WAY_HOST && link_header &&
+	if (way_comes_in(way) && link_header &&
 	    bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_source), device, ETH_ALEN))
 		return false;
 	if (!settings || parse_full(skb, &icmp.outer) != VERDICT_CONTINUE || icmp.outer.malformed ||
 	    !has_ports(icmp.outer.protocol) || icmp.outer.fragment == FRAGMENT_LATER)
 		return false;
 	if (way != WAY_CARRY && way != WAY_CARRIED && /* these are as their sender wrote them */
-	    (!too_big_original(skb, &icmp, settings, way == WAY_BACK) || !too_big_restore(skb, &icmp)))
+	    (!too_big_original(skb, &icmp, settings, way) || !too_big_restore(skb, &icmp)))
 		return false;
 	if (!answer_allowed(skb, &icmp.outer))
 		return false;
-	return too_big_build(skb, &icmp.outer, verdict, mtu) && (way != WAY_HOST || too_big_come_in(skb, device));
+	return too_big_build(skb, &icmp.outer, verdict, mtu) && (!way_comes_in(way) || too_big_come_in(skb, device));
 }
 
 /* Refusals (answer.h) of any packet. */

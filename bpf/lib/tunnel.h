@@ -231,6 +231,17 @@ __noinline int tunnel_room_xdp(struct xdp_md *ctx, __u32 number, __u32 family)
 	return tunnel_room_of(ctx, ctx->ingress_ifindex, number, family);
 }
 
+/* Not 0: the backend's address is one of this host's own. A function of its own for the sake of the stack. */
+__noinline int tunnel_is_host(struct __sk_buff *skb, const struct packet *packet, const struct address *backend)
+{
+	struct bpf_fib_lookup fib = {};
+
+	if (!packet || !backend || !route_lookup)
+		return false;
+	fib_describe(&fib, skb->ifindex, packet, &packet->source, backend, 0);
+	return bpf_fib_lookup(skb, &fib, sizeof(fib), 0) == BPF_FIB_LKUP_RET_NOT_FWDED;
+}
+
 #define TCP_HEADER_MAX  60
 #define TCP_OPTIONS_MAX 40
 #define TCP_OPTION_END  0
@@ -737,11 +748,18 @@ static __always_inline enum verdict wrap_packet(struct __sk_buff *skb, struct wr
 	if (!wrap_open(skb, wrap, !verdict_is_translate(handed(skb)->tunnel.verdict)) ||
 	    !wrap_store(skb, wrap, handed(skb)->tunnel.backend, node))
 		return VERDICT_DROP_REWRITE;
-	return wrap->turns && !(packet_pull(skb, ETH_HLEN) && swap_macs(skb)) ? VERDICT_DROP_REWRITE : VERDICT_CONTINUE;
+	if (wrap->turns)
+		return packet_pull(skb, ETH_HLEN) && swap_macs(skb) ? VERDICT_CONTINUE : VERDICT_DROP_REWRITE;
+	return route_head(skb) ? VERDICT_CONTINUE : VERDICT_DROP_REWRITE;
 }
 
 /* Who is told that a packet cannot go on: the client, about what it sent; or the server, about its answer before that was translated. */
-static __always_inline enum way wrap_way(const struct wrap *wrap)
+static __always_inline enum way wrap_way(struct __sk_buff *skb, const struct wrap *wrap)
 {
-	return wrap->kind != TUNNEL_REPLY ? WAY_CARRY : WAY_BACK;
+	const struct backend *backend;
+
+	if (wrap->kind != TUNNEL_REPLY)
+		return WAY_CARRY;
+	backend = backend_get(handed(skb)->tunnel.backend);
+	return backend && tunnel_is_host(skb, &wrap->route.packet, &backend->address) ? WAY_BACK_HOST : WAY_BACK;
 }

@@ -396,17 +396,6 @@ __noinline int tunnel_side(struct __sk_buff *skb, __u32 expects)
 	return device && !device->pod ? CARRIED_ASIDE : CARRIED_NEAR;
 }
 
-/* Not 0: the backend's address is one of this host's own. A function of its own for the sake of the stack. */
-__noinline int tunnel_is_host(struct __sk_buff *skb, const struct packet *packet, const struct address *backend)
-{
-	struct bpf_fib_lookup fib = {};
-
-	if (!packet || !backend || !route_lookup)
-		return false;
-	fib_describe(&fib, skb->ifindex, packet, &packet->source, backend, 0);
-	return bpf_fib_lookup(skb, &fib, sizeof(fib), 0) == BPF_FIB_LKUP_RET_NOT_FWDED;
-}
-
 /* Of the flow of a packet that came through the tunnel. Whatever answers a SYN goes back: the other node does not know yet that the backend
  * answers, nor whether the connection before is over. */
 static __always_inline __u8 tunnel_flags(const struct packet *packet, const struct tunnel_packet *in)

@@ -53,6 +53,8 @@ enum way {
 	WAY_CARRY,       /* a client's packet to another node, untranslated, */
 	WAY_CARRIED,     /* an answer that came through the tunnel, to a client: errors about it go back there */
 	WAY_HOST,        /* a packet of the host's own to a server: its TTL stays, and an error goes to the host */
+	WAY_NEAR,        /* WAY_FORWARD of a client of this node, whose address the server sees (CARRIED_NEAR) */
+	WAY_BACK_HOST,   /* WAY_BACK of a server that is the host itself: an error about its answer goes to the host */
 };
 
 /* To the program route, from there to too_big, and back with the answer. */

@@ -4,12 +4,14 @@ package packet
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -139,6 +141,73 @@ func (s nodePair) comesIn(w world, nodes, pods tap) {
 		}
 		if n := s.other.total() - before; n != 1 {
 			s.Errorf("packet %d: counted %d times: %v", i, n, s.other.counters())
+		}
+	}
+}
+
+// Answers enter the tunnel wherever the routes to their client lead: by a device without an Ethernet header as well, whole, with a checksum that the
+// device was to make, or to be cut.
+func TestAnAnswerEntersTheTunnelByWhateverDeviceLeadsToItsClient(t *testing.T) {
+	for name, layer3 := range map[string]bool{"ethernet": false, "layer 3": true} {
+		t.Run(name, func(t *testing.T) {
+			privileged.Namespace(t, func(*os.File) {
+				s, nodes, clients, pods := newUplinks(t, layer3)
+				toClients := s.other.objects.ToNet
+				if layer3 {
+					var err error
+					_, toClients, err = s.other.objects.Layer3()
+					check(t, err)
+				}
+				privileged.Attach(t, clients.link.Attrs().Index, ebpf.AttachTCXEgress, toClients)
+				for _, w := range worlds(lb.TCP, lb.UDP) {
+					w.door = networkDoor
+					sub := s
+					sub.other.rig = s.other.rig.in(t).at(w)
+					sub.rig = &rig{TB: t}
+					if sub.answersBy(w, nodes, pods); t.Failed() {
+						t.Fatalf("in world %s", w)
+					}
+				}
+			})
+		})
+	}
+}
+
+// answersBy opens a connection through the tunnel, and wants the pod's answers at the device towards the other nodes.
+func (s nodePair) answersBy(w world, nodes, pods tap) {
+	s.Helper()
+	server := at(w.pod(2), 8080)
+	s.serveOn(s.other, w, nil, 2)
+	in := w.packet(at(w.outside(1), 41000), at(w.outside(10), 80))
+	nodes.send(s, offload{}, w.answeredBy(in, server))
+	pods.receive(s)
+	answer := in.to(server).reply("A", "an answer")
+	for name, shape := range wireShapes(s, w) {
+		o, sent := shape(w, answer)
+		pods.send(s, o, sent)
+		whole, _ := parse(sent)
+		header := map[lb.Protocol]int{lb.TCP: 20, lb.UDP: 8}[w.protocol]
+		want, got := whole.transport[header:], []byte(nil)
+		for len(got) < len(want) {
+			_, frame := nodes.receive(s)
+			front := 14 + map[bool]int{false: 36, true: 56}[w.v6]
+			inner := slices.Concat(frame[:14], frame[front:])
+			if src, dst := endpoints(s, inner); src != in.dst || dst != in.src || len(frame) > 1514 {
+				s.Errorf("%s: %d bytes from %s to %s", name, len(frame), src, dst)
+			}
+			if err := checkChecksums(inner); err != nil {
+				s.Fatalf("%s: %v\n%s", name, err, show(frame))
+			}
+			d := w.back(inner)
+			d.from = netip.AddrPortFrom(d.from.Addr(), binary.BigEndian.Uint16(frame[front-16:]))
+			if want := slices.Concat(podMAC, nodes.mac(), d.frame()[12:]); o.SegmentSize == 0 && !bytes.Equal(frame, want) {
+				s.Errorf("%s: want\n%s\ngot\n%s", name, show(want), show(frame))
+			}
+			p, _ := parse(inner)
+			got = append(got, p.transport[header:]...)
+		}
+		if !bytes.Equal(want, got) {
+			s.Errorf("%s: the data changed on its way", name)
 		}
 	}
 }

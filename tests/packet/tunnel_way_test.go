@@ -117,6 +117,26 @@ func TestAnAnswerThatDoesNotFitTheTunnelIsAnswered(t *testing.T) {
 	}, lb.TCP, lb.UDP)
 }
 
+// A server that is a socket of n2 itself hears that its answer does not fit: by the device that the answer was to leave by, as no route leads there.
+func TestASocketOfTheNodeHearsThatItsAnswerDoesNotFitTheTunnel(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		c := s.carried(w, w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080))
+		s.goesOnThrough(w, c)
+		own := addDevice(s, "own", netip.PrefixFrom(c.out.dst.Addr(), c.out.dst.Addr().BitLen()).String())
+		answer := c.out.reply("PA", string(make([]byte, 1460)))
+		kind, code, _ := packetTooBig(answer)
+		front := map[bool]int{false: 36, true: 56}[w.v6]
+		got, err := s.other.run(toPod, answer.bytes())
+		check(s, err)
+		if s.isError(got, answer, answer.dst.Addr(), answer.src.Addr(), "reject_too_big", kind, code, uint32(1500-front)); !bytes.Equal(got.frame[:6], answer.bytes()[6:12]) {
+			s.Errorf("to %x, want %x", got.frame[:6], answer.bytes()[6:12])
+		}
+		check(s, netlink.LinkDel(own)) // n1 has no such address
+		s.goesOnThrough(w, c)
+	}, lb.TCP, lb.UDP)
+}
+
 // pods has the routes of n2 lead to its pods by the device of clients.
 func (s nodePair) pods(w world) {
 	s.Helper()
@@ -143,12 +163,17 @@ func (s nodePair) isErrorPassed(got outcome, about packet, verdict string, kind,
 
 func (s nodePair) isErrorOf(got outcome, about packet, from, to netip.Addr, verdict string, kind, code uint8, rest uint32) {
 	s.Helper()
+	s.isErrorOfFrame(got, about.bytes(), from, to, verdict, kind, code, rest)
+}
+
+func (s nodePair) isErrorOfFrame(got outcome, about []byte, from, to netip.Addr, verdict string, kind, code uint8, rest uint32) {
+	s.Helper()
 	p, ok := parse(got.frame)
 	if !ok || p.checkOuter(got.frame[14:]) != nil {
 		s.Errorf("%s: broken answer\n%s", got.verdict, show(got.frame))
 		return
 	}
-	message, quoted := p.transport, about.bytes()[14:]
+	message, quoted := p.transport, about[14:]
 	src, dst := addressesOf(p)
 	if got.verdict != verdict || src != from || dst != to || message[0] != kind || message[1] != code || !bytes.Equal(message[4:8], []byte{0, 0, byte(rest >> 8), byte(rest)}) {
 		s.Errorf("%s: answer from %s to %s\n%s", got.verdict, src, dst, show(got.frame))
@@ -222,6 +247,39 @@ func TestAClientOnTheBackendsNodeComesThroughTheTunnel(t *testing.T) {
 		if src, _ := endpoints(s, got.frame); src.Addr() != w.own() || got.verdict != "translate_balance" {
 			s.Errorf("a node: %s, left from %s", got.verdict, src)
 		}
+	}, lb.TCP, lb.UDP)
+}
+
+// Such a packet is routed: its client hears of it when it goes no farther, as of a packet that the stack would have routed.
+func TestAClientOnTheBackendsNodeHearsOfWhatGoesNoFarther(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		s.serve(w, nil, 2)
+		near := addDevice(s, "pod5")
+		check(s, netlink.RouteReplace(&netlink.Route{LinkIndex: near.Attrs().Index, Dst: netlink.NewIPNet(w.pod(5).AsSlice()), Scope: netlink.SCOPE_LINK}))
+		in, server := w.packet(at(w.pod(5), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080)
+		there := s.enters(fromPod, in.bytes(), w.forward(routed(in), server), "translate_balance")
+		s.other.goes(fromPod, there, aged(routed(w.clamped(in.to(server), false))), "translate_balance", actRedirect)
+		check(s, netlink.LinkSetMTU(s.nodes, 1400))
+		tooBig, code, _ := packetTooBig(in)
+		for name, row := range map[string]struct {
+			about      []byte
+			verdict    string
+			kind, code uint8
+			rest       uint32
+		}{
+			"its last hop": {ending(in.with("A", "text")), "reject_time_exceeded", map[bool]uint8{false: 11, true: 3}[w.v6], 0, 0},
+			"too large":    {in.with("A", string(make([]byte, 1400))).bytes(), "reject_too_big", tooBig, code, 1400},
+		} {
+			d := w.forward(row.about, server)
+			d.from = at(w.node1(), 0x9000)
+			got, err := s.other.run(fromPod, d.frame())
+			check(s, err)
+			if s.isErrorOfFrame(got, row.about, in.dst.Addr(), in.src.Addr(), row.verdict, row.kind, row.code, row.rest); s.Failed() || got.action != actRedirect {
+				s.Errorf("packet %s: action %d", name, got.action)
+			}
+		}
+		check(s, netlink.LinkSetMTU(s.nodes, 1500))
+		check(s, netlink.LinkDel(near))
 	}, lb.TCP, lb.UDP)
 }
 

@@ -507,12 +507,17 @@ static __always_inline __u32 flow_tried(const struct flow *flow)
 	return flow->flags & FLOW_CARRIED ? 0 : flow->seen >> TRIED_SHIFT & ((1u << TRIED_BITS) - 1);
 }
 
+/* Another backend may answer it yet. */
+static __always_inline bool flow_has_left(const struct flow *flow)
+{
+	return flow->flags & FLOW_CARRIED ? flow->seen & CARRIED_LEFT : flow_tried(flow) > TRIED_STAYS;
+}
+
 /* The connection of a client off the node went to another server, as one did not answer in time. It does not tell which. */
 static __always_inline bool flow_matches_late(const struct flow *flow, const struct flow_ends *ends)
 {
 	return flow_is_clients(flow, &ends->client, ends->client_port, ends->protocol) &&
-	       !(flow->flags & (FLOW_ALIAS | FLOW_DIRECT)) && flow->side == SIDE_EXTERNAL &&
-	       flow_tried(flow) > TRIED_STAYS;
+	       !(flow->flags & (FLOW_ALIAS | FLOW_DIRECT)) && flow->side == SIDE_EXTERNAL && flow_has_left(flow);
 }
 
 /* A search for the entry of a packet. */

@@ -432,6 +432,16 @@ static __always_inline bool tunnel_leads_back(struct __sk_buff *skb, const struc
 	return room;
 }
 
+/* What the entry of a flow to the backend says of the last one's, which the other node has found silent. */
+static __always_inline __u32 tunnel_left(const struct found *found, __u32 backend)
+{
+	const struct flow *last = found_flow(found);
+
+	if (!last || last->seen & SEEN_REPLY)
+		return 0;
+	return last->backend != backend || (last->flags & FLOW_CARRIED && last->seen & CARRIED_LEFT) ? CARRIED_LEFT : 0;
+}
+
 /* Describes a flow to the backend that the other node has chosen. NEXT_FINISH: it is refused. NEXT_TUNNEL: it goes back. */
 static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct work *work,
 						   const struct record *record, const struct tunnel_packet *from)
@@ -459,7 +469,8 @@ static __always_inline struct step tunnel_describe(struct __sk_buff *skb, struct
 	in->flow.side = SIDE_EXTERNAL;
 	in->flow.flags = tunnel_flags_of(packet, from, record);
 	in->flow.touched = flow_now(); /* tunnel_aside */
-	in->flow.seen |= (__u32)from->node << CARRIED_NODE_SHIFT | create_loads(record, packet);
+	in->flow.seen |= (__u32)from->node << CARRIED_NODE_SHIFT | create_loads(record, packet) |
+			 tunnel_left(&work->found, choice.backend);
 	in->to.destination = choice.address;
 	in->to.destination_port = choice.port;
 	create_routed(work->settings, record);

@@ -389,6 +389,7 @@ _Static_assert(TRIED_SHIFT + TRIED_BITS == 30, "fits seen");
 #define SEEN_UNCARRIED     (SEEN_ALL | SEEN_LOADS | SEEN_COUNTED) /* what is of no node, nor of tries */
 #define CARRIED_NEAR       (1u << 24) /* in seen as well: the client is on this node, and came by another one none the less */
 #define CARRIED_ASIDE      (1u << 25) /* the same: packets come in by another network device than that of the tunnel */
+#define CARRIED_LEFT       (1u << 26) /* the same: another backend of this node had the connection, and had not answered */
 
 /* One connection: one cache line. Found by hash of client address, port and protocol, in one of two blocks; a forward packet matches
  * the frontend, a reply the backend. Written only between FLOW_WRITING and FLOW_LIVE, but for seen, touched. The

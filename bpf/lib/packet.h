@@ -156,6 +156,16 @@ static __always_inline bool packet_pull(struct __sk_buff *skb, __u32 size)
 	return bpf_skb_pull_data(skb, size) == 0;
 }
 
+/* An address that a host may have, as the kernel sees it: packets from others it drops (martians). */
+static __always_inline bool is_hosts(const struct address *address, __u8 family)
+{
+	__u8 first = family == 4 ? address->bytes[12] : address->bytes[0];
+
+	if (family == 4)
+		return first && first != 127 && (first & 0xf0) != 0xe0 && address->words[3] != 0xffffffff;
+	return first != 0xff && (address->longs[0] || address->longs[1] & ~bpf_cpu_to_be64(1));
+}
+
 /* Whose client the sender of a packet that is translated forward is. */
 static __always_inline enum side_index packet_side(const struct packet *packet)
 {

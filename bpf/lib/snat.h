@@ -588,6 +588,8 @@ static __always_inline enum verdict create_external(struct entry_point point, st
 	struct flow *flow = &work->in.flow;
 	int source;
 
+	if (!is_hosts(&work->packet.source, work->packet.family) && !backend_is_local(choice->backend))
+		return VERDICT_PASS_NOT_SERVICE; /* for the stack to drop, which it would pass by */
 	flow->flags = tunnel_way(point, &work->packet, record, choice);
 	if (flow->flags)
 		return VERDICT_CONTINUE;

@@ -45,3 +45,25 @@ func TestALateAnswerToACarriedSYNIsRefused(t *testing.T) {
 		s.other.goes(toPod, direct.bytes(), direct.bytes(), "pass_not_service", actUnspec)
 	}, lb.TCP)
 }
+
+// Nobody is answered at an address that no host has: what comes from there opens nothing that goes on, and is the host's, which drops it.
+func TestNoHostsAddressOpensAConnectionThatGoesOn(t *testing.T) {
+	forEachNodePair(t, func(s nodePair, w world) {
+		sources := []string{"224.0.0.251", "239.255.255.255", "255.255.255.255", "127.0.0.1", "0.0.0.0", "0.1.2.3"}
+		if w.v6 {
+			sources = []string{"ff02::fb", "ff0e::1", "::1", "::"}
+		}
+		for _, s.way = range []lb.OffNode{lb.OffNodeSNAT, lb.OffNodeCarry} {
+			s.serve(w, nil, 2)
+			for _, source := range sources {
+				in := w.packet(at(netip.MustParseAddr(source), 41000), at(w.outside(10), 80))
+				if got, err := s.run(fromPod, in.bytes()); err != nil || got.action != actUnspec {
+					s.Errorf("way %v, from %s: %s, action %d, %v", s.way, source, got.verdict, got.action, err)
+				}
+			}
+			if all := s.liveFlows(); len(all) != 0 {
+				s.Errorf("way %v: flows %+v", s.way, all)
+			}
+		}
+	}, lb.TCP, lb.UDP)
+}

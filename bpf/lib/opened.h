@@ -44,7 +44,7 @@ __noinline int opened_read(struct xdp_md *ctx, const struct packet *packet)
 	in->node = tunnel_node_at(&packet->source);
 	arrival.packet = *packet;
 	if (!in->node || arrival_read_xdp(ctx, &arrival) != VERDICT_CONTINUE || arrival.family != packet->family ||
-	    (arrival.class & ECN_MASK) == ECN_CE)
+	    arrival_has_met((struct frame){ ctx, true }, &arrival))
 		return false;
 	in->length = arrival.size;
 	return true;

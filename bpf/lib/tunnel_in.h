@@ -14,6 +14,8 @@
 #endif
 
 #define ECN_MASK 3 /* of a class */
+#define ECN_ECT1 1
+#define ECN_ECT0 2
 #define ECN_CE   3
 
 /* The headers in front of a packet. */
@@ -161,10 +163,46 @@ static __always_inline bool arrival_open(struct __sk_buff *skb, const struct arr
 	return bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &protocol, sizeof(protocol), 0) == 0;
 }
 
-/* RFC 6040 4.2: congestion that was met on the way is told to who knows of that, and a packet of somebody else is gone. */
+/* Makes ECT(1) of ECT(0), and leaves what is neither. A function of its own for the sake of the stack. */
+__noinline int arrival_ect1(struct __sk_buff *skb, __u32 family)
+{
+	__u32 check = link_header + offsetof(struct iphdr, check);
+	__u16 from, to, sum;
+
+	if (bpf_skb_load_bytes(skb, link_header, &from, sizeof(from)))
+		return false;
+	to = from ^ (family == 4 ? bpf_htons(ECN_ECT0 ^ ECN_ECT1) : bpf_htons((ECN_ECT0 ^ ECN_ECT1) << 4));
+	if ((bpf_ntohs(from) >> (family == 4 ? 0 : 4) & ECN_MASK) != ECN_ECT0)
+		return true;
+	if (family == 6)
+		return answer_store(skb, link_header, &to, sizeof(to));
+	if (bpf_skb_load_bytes(skb, check, &sum, sizeof(sum)))
+		return false;
+	sum = csum_after(sum, csum_change_port(from, to));
+	return answer_store(skb, link_header, &to, sizeof(to)) && answer_store(skb, check, &sum, sizeof(sum));
+}
+
+/* RFC 6040 4.2: congestion that was met on the way is told to who knows of that, and a packet of somebody else is gone. ECT(1) that the way has made
+ * of ECT(0) stays. */
 static __always_inline bool arrival_congestion(struct __sk_buff *skb, const struct arrival *arrival)
 {
-	return (arrival->class & ECN_MASK) != ECN_CE || bpf_skb_ecn_set_ce(skb);
+	__u8 met = arrival->class & ECN_MASK;
+
+	if (met == ECN_CE)
+		return bpf_skb_ecn_set_ce(skb);
+	return met != ECN_ECT1 || arrival_ect1(skb, arrival->family);
+}
+
+/* The way has changed what the headers in front say, and what is inside is to follow. */
+static __always_inline bool arrival_has_met(struct frame frame, const struct arrival *arrival)
+{
+	__u8 met = arrival->class & ECN_MASK, pair[2];
+
+	if (met != ECN_ECT1)
+		return met == ECN_CE;
+	if (frame_load(frame, link_header + arrival->size, pair, sizeof(pair)))
+		return true;
+	return ((arrival->family == 4 ? pair[1] : pair[1] >> 4) & ECN_MASK) != ECN_ECT1;
 }
 
 #define HELLO_MARK 8 /* bytes behind the header, which mean something to the asker alone */

@@ -205,12 +205,33 @@ func TestCongestionInTheTunnelIsTold(t *testing.T) {
 			d := w.forward(aged(in), c.out.dst)
 			there := s.enters(fromPod, in, d, "translate_established")
 			s.other.goes(fromPod, there, aged(out), "translate_established", actUnspec)
-			there = marked(there, 3)
-			if ecn == 0 {
-				s.other.refuses(fromPod, there, "drop_tunnel_malformed")
-				continue
+			for outer := range uint8(4) {
+				met := marked(there, outer)
+				if ecn == 0 && outer == 3 {
+					s.other.refuses(fromPod, met, "drop_tunnel_malformed")
+					continue
+				}
+				want := ecn
+				if ecn != 0 && outer == 3 || ecn == 2 && outer == 1 {
+					want = outer
+				}
+				s.other.goes(fromPod, met, aged(marked(c.out.with("A", "x").bytes(), want)), "translate_established", actUnspec)
 			}
-			s.other.goes(fromPod, there, aged(marked(c.out.with("A", "x").bytes(), 3)), "translate_established", actUnspec)
+			answer := marked(c.out.reply("PA", "y").bytes(), ecn)
+			seen := marked(c.out.reply("PA", "y").from(c.in.dst).to(c.in.src).bytes(), ecn)
+			back := s.other.enters(toPod, answer, w.back(seen), "translate_reply")
+			for outer := range uint8(4) {
+				met := marked(back, outer)
+				if ecn == 0 && outer == 3 {
+					s.refuses(fromPod, met, "drop_tunnel_malformed")
+					continue
+				}
+				want := ecn
+				if ecn != 0 && outer == 3 || ecn == 2 && outer == 1 {
+					want = outer
+				}
+				s.goes(fromPod, met, aged(marked(seen, want)), "translate_reply", actRedirect)
+			}
 		}
 	}, lb.TCP, lb.UDP)
 }

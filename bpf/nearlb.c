@@ -549,7 +549,7 @@ int tunnel_forward(struct __sk_buff *skb)
 	aside = step_lets_in(step) ? tunnel_aside(skb, &work.packet, &work.in, &work.found) : 0;
 	if (aside)
 		return finish_aside(skb, step.verdict, in ? in->length : 0, aside);
-	shortcut_try(skb, &work.packet, HOOK_FROM_NET, step.verdict);
+	shortcut_try_without(skb, &work.packet, HOOK_FROM_NET, step.verdict, in ? in->length - skb->len : 0);
 	return finish_turned(skb, HOOK_FROM_NET, step.verdict, in ? in->length : 0, false);
 }
 
@@ -606,9 +606,9 @@ SEC("tc")
 int shortcut(struct __sk_buff *skb)
 {
 	enum verdict verdict = handed(skb)->shortcut.verdict;
-	enum hook hook = handed(skb)->shortcut.hook;
+	__u32 length = skb->len + (handed(skb)->shortcut.hook >> SHORTCUT_FRONT_SHIFT);
+	enum hook hook = (__u8)handed(skb)->shortcut.hook;
 	struct bpf_fib_lookup fib = {};
-	__u32 length = skb->len;
 
 	return finish_shortcut(skb, hook, verdict, length, &fib, shortcut_take(skb, hook, verdict, &fib));
 }

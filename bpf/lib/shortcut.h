@@ -17,6 +17,8 @@ enum way_out {
 	OUT_NEIGHBOUR,
 };
 
+#define SHORTCUT_FRONT_SHIFT 8
+
 /* Packets towards a backend, and what may be an answer of one: whose source is a backend. */
 static __always_inline bool shortcut_wanted(const struct packet *packet, enum verdict verdict)
 {
@@ -30,15 +32,23 @@ static __always_inline bool shortcut_wanted(const struct packet *packet, enum ve
 	       verdict != VERDICT_TRANSLATE_REPLY;
 }
 
-/* Has the program shortcut send a packet that may leave past the stack; returns with any other. Without that program the stack delivers it. */
-static __always_inline void shortcut_try(struct __sk_buff *skb, const struct packet *packet, enum hook hook,
-					 enum verdict verdict)
+/* Has the program shortcut send a packet that may leave past the stack; returns with any other. Without that program the stack delivers it. front:
+ * how many bytes it had in front when it came. */
+static __always_inline void shortcut_try_without(struct __sk_buff *skb, const struct packet *packet, enum hook hook,
+						 enum verdict verdict, __u32 front)
 {
 	if (!shortcut_wanted(packet, verdict))
 		return;
 	handed(skb)->shortcut.verdict = verdict;
-	handed(skb)->shortcut.hook = hook;
+	handed(skb)->shortcut.hook = hook | front << SHORTCUT_FRONT_SHIFT;
 	bpf_tail_call(skb, &programs, PROGRAM_SHORTCUT);
+}
+
+/* The same of a packet that came as it is. */
+static __always_inline void shortcut_try(struct __sk_buff *skb, const struct packet *packet, enum hook hook,
+					 enum verdict verdict)
+{
+	shortcut_try_without(skb, packet, hook, verdict, 0);
 }
 
 /* The agent that said so may be gone: then the settings are mended here, as the beats of hours later would look like its last. */

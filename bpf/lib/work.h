@@ -42,7 +42,7 @@ struct handed_reject {
 /* To the program shortcut. */
 struct handed_shortcut {
 	__u32 verdict; /* that the packet is counted with, whichever way it takes */
-	__u32 hook;
+	__u32 hook;    /* and above its eight bits how much longer the packet was as it came */
 };
 
 /* What is routed. */

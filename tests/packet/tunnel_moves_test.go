@@ -3,10 +3,15 @@
 package packet
 
 import (
+	"bytes"
 	"net/netip"
+	"os"
 	"testing"
 
+	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/lb"
+	"github.com/nearlb/nearlb/pkg/maps"
+	"github.com/nearlb/nearlb/tests/privileged"
 )
 
 // The SYN of a carried connection goes to another server of the same node, as its first one does not answer in time: the answer that comes late is
@@ -44,6 +49,42 @@ func TestALateAnswerToACarriedSYNIsRefused(t *testing.T) {
 		direct := in.to(map[netip.AddrPort]netip.AddrPort{servers[0]: servers[1], servers[1]: servers[0]}[server]).reply("SA", "")
 		s.other.goes(toPod, direct.bytes(), direct.bytes(), "pass_not_service", actUnspec)
 	}, lb.TCP)
+}
+
+// What leaves the tunnel takes the shortcut to its server, and is counted as it came.
+func TestWhatLeavesTheTunnelTakesTheShortcut(t *testing.T) {
+	privileged.Namespace(t, func(*os.File) {
+		r := newRig(t, bpf.Options{Knobs: map[string]any{"tunnel_there": uint8(1), "shortcut_there": uint8(1)}})
+		h := hall{site: newSite(t, r)}
+		h.by, h.server = h.clients, addDevice(t, "server")
+		for _, w := range worlds(lb.TCP, lb.UDP) {
+			w.door = networkDoor
+			sub := h
+			sub.rig = h.rig.in(t).at(w)
+			if w.protocol == lb.TCP {
+				addNeighbour(t, h.nodes, w.node1())
+			}
+			sub.leads(w, 2, h.server)
+			four, six := world{}, world{v6: true}
+			check(t, sub.tables.Configure(maps.Config{ServiceCIDRs: cidrs(), Loopback4: loopback4(), Loopback6: loopback6(), Tunnel: tunnelNodes(), Shortcut: maps.ShortcutOn,
+				Devices: map[uint32]maps.DeviceSources{uint32(h.nodes.Attrs().Index): {}, uint32(h.clients.Attrs().Index): {}},
+				Node4:   four.node2(), Node6: six.node2(), NodePort4: four.node2(), NodePort6: six.node2()}))
+			way := &nodePair{site: site{rig: &rig{TB: t}}, other: sub.site, way: lb.OffNodeCarry}
+			way.serveOn(sub.site, w, nil, 2)
+			in, server := w.packet(at(w.outside(1), 41000), at(w.outside(10), 80)), at(w.pod(2), 8080)
+			for i, in := range []packet{in, in.with("A", "go")} {
+				want := in.to(server)
+				if i == 0 {
+					want = w.clamped(want, false)
+				}
+				got, err := sub.run(fromPod, w.answeredBy(in, server))
+				check(t, err)
+				if got.action != actRedirect || !bytes.Equal(got.frame[12:], routed(want)[12:]) {
+					t.Errorf("%s, packet %d: %s, action %d\nwant\n%s\ngot\n%s", w, i, got.verdict, got.action, show(routed(want)), show(got.frame))
+				}
+			}
+		}
+	})
 }
 
 // Nobody is answered at an address that no host has: what comes from there opens nothing that goes on, and is the host's, which drops it.

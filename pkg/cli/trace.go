@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"io"
 
@@ -48,6 +49,7 @@ answer is said, or who else is asked and why.`,
 		Args: command.NoArguments,
 	}
 	objects.Add(cmd.Flags())
+	objects.AddOffNode(cmd)
 	pins.add(cmd.Flags())
 	ask.add(cmd)
 	output := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatJSONL, command.FormatYAML)
@@ -103,7 +105,11 @@ func openTracer(cmd *cobra.Command, objects *command.ObjectFlags, pins *pinFlags
 	if err != nil {
 		return nil, err
 	}
-	tracer, problems, err := trace.Offline(command.Decisions(source), configuration(source), through...)
+	decisions := command.Decisions(source)
+	for i := range decisions {
+		decisions[i].OffNode = cmp.Or(decisions[i].OffNode, objects.OffNode)
+	}
+	tracer, problems, err := trace.Offline(decisions, configuration(source), through...)
 	for _, p := range problems {
 		warn(p.Object + ": " + p.Field + ": " + p.Message)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -46,11 +47,11 @@ func writeAnswer(w io.Writer, width int, r trace.Request, a trace.Answer) error 
 		}
 		fmt.Fprintf(&b, "  %-7s  %s  %s%s\n", label, table.HostPort(backend.Address, backend.Port), backend.Tier, share(backend.Count, r.Count))
 	}
-	if a.Source != nil {
-		fmt.Fprintf(&b, "  source   %s%s\n", *a.Source, kept(a.SNAT))
+	for i, text := range sources(r, a) {
+		fmt.Fprintf(&b, "  %-7s  %s\n", []string{"source", ""}[min(i, 1)], text)
 	}
-	if a.Way != nil {
-		table.WriteFolded(&b, width, "  way      ", string(a.Way.Name)+": "+table.Printable(a.Way.Because))
+	for i, text := range waysOf(a) {
+		table.WriteFolded(&b, width, fmt.Sprintf("  %-7s  ", []string{"way", ""}[min(i, 1)]), text)
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.Verdicts)) {
 		fmt.Fprintf(&b, "  counted  %d %s\n", a.Verdicts[name], strings.ReplaceAll(name, "-", " "))
@@ -68,6 +69,45 @@ func questionText(q *trace.Asked) string {
 		return "by this node's responder: " + q.Because
 	}
 	return "by the endpoints of the Service: " + q.Because
+}
+
+// sources are what the other end sees, with the share of packets where backends see different ones. The first packet's comes first.
+func sources(r trace.Request, a trace.Answer) []string {
+	if a.Source == nil {
+		return nil
+	}
+	all, counts := []netip.Addr{*a.Source}, map[netip.Addr]int{}
+	for _, b := range a.Backends {
+		source := b.Source
+		if !source.IsValid() {
+			source = *a.Source
+		}
+		if counts[source] += b.Count; !slices.Contains(all, source) {
+			all = append(all, source)
+		}
+	}
+	texts := make([]string, len(all))
+	for i, source := range all {
+		if texts[i] = source.String() + kept(source != r.Source.Addr()); len(all) > 1 {
+			texts[i] += share(counts[source], r.Count)
+		}
+	}
+	return texts
+}
+
+// waysOf are those to backends on other nodes, each once, the first packet's first.
+func waysOf(a trace.Answer) []string {
+	if a.Way == nil {
+		return nil
+	}
+	text := func(w *trace.Way) string { return string(w.Name) + ": " + table.Printable(w.Because) }
+	all := []string{text(a.Way)}
+	for _, b := range a.Backends {
+		if b.Way != nil && !slices.Contains(all, text(b.Way)) {
+			all = append(all, text(b.Way))
+		}
+	}
+	return all
 }
 
 func share(count, of int) string {

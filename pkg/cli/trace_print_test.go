@@ -45,3 +45,31 @@ func TestAnAnswerOfTraceFitsTheTerminal(t *testing.T) {
 		t.Errorf("only %d verdicts were looked at", told)
 	}
 }
+
+// Of packets some stay here and some leave: what each backend sees is told, the first packet's first, and each way.
+func TestAnAnswerOfTraceTellsEachSourceAndEachWay(t *testing.T) {
+	for _, addresses := range [][4]string{{"203.0.113.7", "192.0.2.1", "10.244.1.1", "10.244.2.1"}, {"2001:db8:7::7", "2001:db8::1", "fd00:10:244:1::1", "fd00:10:244:2::1"}} {
+		var of [4]netip.Addr
+		for i, text := range addresses {
+			of[i] = netip.MustParseAddr(text)
+		}
+		client, own := of[0], of[1]
+		packet := trace.Request{From: trace.FromNetwork, Protocol: lb.UDP, Source: netip.AddrPortFrom(client, 0), To: netip.MustParseAddrPort("10.96.0.10:80"), Count: 20}
+		way := trace.Way{Name: lb.OffNodeSNAT, Because: "n2 takes no packets out of the tunnel"}
+		answer := trace.Answer{Verdict: "translate", Reason: "balance", Source: &client, Way: &way, Backends: []trace.Backend{
+			{Address: of[2], Port: 80, Tier: "node", Count: 5, Source: client}, {Address: of[3], Port: 80, Tier: "zone", Count: 9, Source: own, Way: &way},
+			{Address: of[3], Port: 81, Tier: "zone", Count: 6, Source: client, Way: &trace.Way{Name: lb.OffNodeCarry, Because: "as nearlb.io/off-node or --off-node says"}},
+		}}
+		var out strings.Builder
+		if err := writeAnswer(&out, 0, packet, answer); err != nil {
+			t.Fatal(err)
+		}
+		want := "  source   " + addresses[0] + " (kept)  11 of 20, 55.0 %\n" +
+			"           " + addresses[1] + " (replaced)  9 of 20, 45.0 %\n" +
+			"  way      snat: n2 takes no packets out of the tunnel\n" +
+			"           carry: as nearlb.io/off-node or --off-node says\n"
+		if !strings.HasSuffix(out.String(), want) {
+			t.Errorf("got\n%s\nwant at its end\n%s", out.String(), want)
+		}
+	}
+}

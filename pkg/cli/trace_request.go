@@ -44,7 +44,7 @@ func (f *traceFlags) requests(cmd *cobra.Command, objects *command.ObjectFlags) 
 
 func (f *traceFlags) notBoth(cmd *cobra.Command, objects *command.ObjectFlags) error {
 	if len(objects.Files) == 0 {
-		for _, flag := range []string{"node", "zone", "node-ip", "nodeport-addresses", "service-cidr"} {
+		for _, flag := range []string{"node", "zone", "node-ip", "nodeport-addresses", "service-cidr", "off-node"} {
 			if cmd.Flags().Changed(flag) {
 				return command.Usagef("--%s goes with --filename: the live tables know their node", flag)
 			}

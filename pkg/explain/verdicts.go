@@ -6,7 +6,7 @@ package explain
 var verdicts = []Word{
 	{"pass-not-ip", Verdict, "neither IPv4 nor IPv6: left as it is", ""},
 	{"pass-not-service", Verdict, "no Service has this address: left as it is", "if it should be a Service's: nearlb services lists those that are served"},
-	{"pass-protocol", Verdict, "neither TCP, UDP, SCTP nor ICMP: left as it is", ""},
+	{"pass-protocol", Verdict, "neither TCP, UDP, SCTP nor ICMP, or SCTP of a socket of the node itself: left as it is", ""},
 	{"pass-malformed", Verdict, "headers that do not fit their packet: left to the kernel to judge", ""},
 	{"pass-fragment", Verdict, "a later fragment of a packet that was not translated: left as it is", ""},
 	{"pass-direct", Verdict, "straight to a backend's own address: left as it is", ""},

@@ -23,7 +23,7 @@ type tally struct {
 	port     *string
 	backends map[netip.AddrPort]*Backend
 	way      *Way       // of the first packet to a backend on another node
-	source   netip.Addr // of the packets that went on; invalid: none did
+	source   netip.Addr // of the first packet that went on; invalid: none did
 	asked    *Asked     // the first packet; nil: nothing
 }
 
@@ -53,7 +53,7 @@ func (t *Tracer) tally(to *tally, client netip.AddrPort, result bpf.NearlbTraceR
 		to.service, to.port = splitName(name)
 	}
 	if verdict.Class == bpf.Pass {
-		to.source = client.Addr()
+		to.went(client.Addr())
 	}
 	if verdict.Class != bpf.Translate {
 		return nil
@@ -62,24 +62,33 @@ func (t *Tracer) tally(to *tally, client netip.AddrPort, result bpf.NearlbTraceR
 	if err != nil {
 		return err
 	}
-	to.source = source.Addr()
+	to.went(source.Addr())
 	if result.BackendFound == 0 {
 		return nil
 	}
 	if to.backends[backend] == nil {
-		if to.way == nil && to.request.From == FromNetwork {
-			if to.way, err = t.way(result, to.request.To.Addr().Is4()); err != nil {
-				return err
-			}
-		}
 		tier, err := t.nearness(result.Backend)
 		if err != nil {
 			return err
 		}
-		to.backends[backend] = &Backend{Address: backend.Addr(), Port: backend.Port(), Tier: tier}
+		b := &Backend{Address: backend.Addr(), Port: backend.Port(), Tier: tier, Source: source.Addr()}
+		if to.request.From == FromNetwork {
+			if b.Way, err = t.way(result, to.request); err != nil {
+				return err
+			}
+		}
+		to.way = cmp.Or(to.way, b.Way)
+		to.backends[backend] = b
 	}
 	to.backends[backend].Count++
 	return nil
+}
+
+// went notes a packet that went on.
+func (to *tally) went(source netip.Addr) {
+	if !to.source.IsValid() {
+		to.source = source
+	}
 }
 
 // translated is where a translated packet comes from and goes to: what its bytes say. A socket of the node sends none to the
@@ -115,10 +124,19 @@ func (to *tally) answer() Answer {
 	for _, b := range to.backends {
 		a.Backends = append(a.Backends, *b)
 	}
+	if !slices.ContainsFunc(a.Backends, func(b Backend) bool { return b.Source != to.source || !sameWay(b.Way, to.way) }) {
+		for i := range a.Backends { // the answer says it once
+			a.Backends[i].Source, a.Backends[i].Way = netip.Addr{}, nil
+		}
+	}
 	slices.SortFunc(a.Backends, func(x, y Backend) int {
 		return cmp.Or(x.Address.Compare(y.Address), cmp.Compare(x.Port, y.Port))
 	})
 	return a
+}
+
+func sameWay(a, b *Way) bool {
+	return a == b || a != nil && b != nil && *a == *b
 }
 
 // name is the name of a service port, as the agent wrote it: "namespace/name:port/TCP".

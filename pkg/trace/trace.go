@@ -81,7 +81,8 @@ func (r Request) source(i int) netip.AddrPort {
 	return netip.AddrPortFrom(r.Source.Addr(), uint16(port))
 }
 
-// Answer is the contract's answer to a Request. Verdict and reason are those of its first packet.
+// Answer is the contract's answer to a Request. Verdict and reason are those of its first packet, snat and source those of the first one that went
+// on: of others each backend says what it sees.
 type Answer struct {
 	ID       string         `json:"id,omitempty"`
 	Verdict  string         `json:"verdict"`            // translate, pass, reject or drop
@@ -108,4 +109,6 @@ type Backend struct {
 	Port    uint16     `json:"port"`
 	Tier    string     `json:"tier"` // how near it is: node, zone, region or cluster
 	Count   int        `json:"count"`
+	Source  netip.Addr `json:"source,omitzero"` // that it sees; absent where all have the answer's source and way
+	Way     *Way       `json:"way,omitempty"`   // of packets to it; absent likewise, and where it is on this node
 }

@@ -19,15 +19,16 @@ type wayFacts struct {
 	node    string // name
 	carries bool   // it takes packets out of the tunnel
 	shares  bool   // both nodes have an address of the packet's family
+	takes   bool   // the tunnel takes packets of the protocol
 }
 
 // way says how the connection that was traced gets to its backend, nil: that is on this node.
-func (t *Tracer) way(result bpf.NearlbTraceResult, four bool) (*Way, error) {
+func (t *Tracer) way(result bpf.NearlbTraceResult, r Request) (*Way, error) {
 	flags, found, err := t.flowFlags()
 	if err != nil || !found || flags&uint8(bpf.NearlbFlowFlagsFLOW_CARRY|bpf.NearlbFlowFlagsFLOW_SNAT) == 0 {
 		return nil, err
 	}
-	facts := wayFacts{flags: flags, live: t.live != nil}
+	facts := wayFacts{flags: flags, live: t.live != nil, takes: r.Protocol == lb.TCP || r.Protocol == lb.UDP}
 	if facts.wanted, err = t.wayAsked(result.Frontend); err != nil {
 		return nil, err
 	}
@@ -39,7 +40,7 @@ func (t *Tracer) way(result bpf.NearlbTraceResult, four bool) (*Way, error) {
 	var node bpf.NearlbTunnelNode
 	facts.tunnel = t.objects.Tunnel.Lookup(uint32(0), &end) == nil && end.Port != 0
 	facts.carries = t.objects.TunnelNodes.Lookup(uint32(b.Node), &node) == nil && node.Carries != 0
-	facts.shares = maps.ShareFamily(end, node, four)
+	facts.shares = maps.ShareFamily(end, node, r.To.Addr().Is4())
 	facts.node = t.nodeName(b.Node)
 	return facts.way(), nil
 }
@@ -55,6 +56,8 @@ func (f wayFacts) way() *Way {
 		return &Way{lb.OffNodeCarry, "as nearlb.io/off-node or --off-node says"}
 	case f.wanted == lb.OffNodeSNAT:
 		return &Way{lb.OffNodeSNAT, "no tunnel is asked for"}
+	case !f.takes:
+		return &Way{lb.OffNodeSNAT, "the tunnel takes TCP and UDP alone"}
 	case !f.live:
 		return &Way{lb.OffNodeSNAT, "objects do not say which nodes take packets out of a tunnel"}
 	case !f.tunnel:

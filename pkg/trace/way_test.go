@@ -13,7 +13,7 @@ import (
 // The reason names what comes first: without a tunnel no other node is to blame.
 func TestTheReasonOfAWayIsTheFirstThatHolds(t *testing.T) {
 	const snat, carry, dsr = uint8(bpf.NearlbFlowFlagsFLOW_SNAT), uint8(bpf.NearlbFlowFlagsFLOW_CARRY), uint8(bpf.NearlbFlowFlagsFLOW_DSR)
-	able := wayFacts{flags: snat, wanted: lb.OffNodeDSR, live: true, tunnel: true, node: "n2", carries: true, shares: true}
+	able := wayFacts{flags: snat, wanted: lb.OffNodeDSR, live: true, tunnel: true, node: "n2", carries: true, shares: true, takes: true}
 	for _, row := range []struct {
 		change func(*wayFacts)
 		way    lb.OffNode
@@ -23,6 +23,7 @@ func TestTheReasonOfAWayIsTheFirstThatHolds(t *testing.T) {
 		{func(f *wayFacts) { f.flags = carry }, lb.OffNodeCarry, "n2 cannot answer"},
 		{func(f *wayFacts) { f.flags, f.wanted = carry, lb.OffNodeCarry }, lb.OffNodeCarry, "says"},
 		{func(f *wayFacts) { f.wanted = lb.OffNodeSNAT }, lb.OffNodeSNAT, "no tunnel is asked for"},
+		{func(f *wayFacts) { f.takes, f.live = false, false }, lb.OffNodeSNAT, "TCP and UDP"},
 		{func(f *wayFacts) { f.live, f.tunnel = false, false }, lb.OffNodeSNAT, "objects do not say"},
 		{func(f *wayFacts) { f.tunnel, f.carries, f.shares = false, false, false }, lb.OffNodeSNAT, "this node's agent has no tunnel"},
 		{func(f *wayFacts) { f.carries = false }, lb.OffNodeSNAT, "n2 takes no packets"},

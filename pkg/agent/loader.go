@@ -181,7 +181,8 @@ func (l *loader) load(ctx context.Context, q loadRequest) (bpf.Loaded, error) {
 const loaderGarbagePercent = 400
 
 // ServeLoader is the loader: it answers requests until there are no more. A signal that is to end the agent may reach all of its group or
-// cgroup; the loader ends with the agent, which would tell people otherwise that it is gone.
+// cgroup; the loader ends with the agent, which would tell people otherwise that it is gone. It returns at once then, also while it loads, and the
+// process is to end: the next agent looks at what is pinned, and nobody else may pin anything meanwhile.
 func ServeLoader(in io.Reader, out io.Writer) error {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM)
 	had, err := capability.Effective()
@@ -196,15 +197,23 @@ func ServeLoader(in io.Reader, out io.Writer) error {
 		debug.SetGCPercent(loaderGarbagePercent)
 	}
 	bpf.LoadsSeldom()
-	requests, answers := json.NewDecoder(in), json.NewEncoder(out)
+	asked := make(chan loadRequest, 1) // who asks waits for the answer
+	go answerLoads(asked, json.NewEncoder(out))
+	requests := json.NewDecoder(in)
 	for {
-		debug.FreeOSMemory() // it waits for long
 		var q loadRequest
 		if err := requests.Decode(&q); err != nil {
 			return nil // the agent is gone
 		}
-		if err := answers.Encode(q.answer()); err != nil {
-			return nil
-		}
+		asked <- q
+	}
+}
+
+// answerLoads does what is asked, for as long as the process is there.
+func answerLoads(asked <-chan loadRequest, answers *json.Encoder) {
+	for {
+		debug.FreeOSMemory() // it waits for long
+		q := <-asked
+		_ = answers.Encode(q.answer()) // nobody reads it where the agent is gone
 	}
 }

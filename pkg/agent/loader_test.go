@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/nearlb/nearlb/pkg/lab"
 )
 
 // loaderArgument makes a loader of the test binary, for an agent that is the test binary, too.
@@ -203,5 +206,36 @@ func TestAfterAFirstPublicationThatWasKilledProgramsAreAttachedToACompleteOne(t 
 		if told := string(text); strings.Contains(told, "agent-took-over") || !strings.Contains(told, "agent-started") {
 			m.Errorf("the second agent took the first one for one that served:\n%s", told)
 		}
+	})
+}
+
+// An agent that is ended, or killed, while programs are loaded for it may be followed by another one at once, which looks at what is pinned: the
+// loader that it leaves pins nothing any more.
+func TestALoaderWhoseAgentEndsPinsNothingMore(t *testing.T) {
+	inMachine(t, func(m *machine) {
+		loader := exec.Command("/proc/self/exe", loaderArgument)
+		loader.Env, loader.Stderr = append(os.Environ(), agentOptions+"={}"), os.Stderr
+		in, err := loader.StdinPipe()
+		m.must(err)
+		out, err := loader.StdoutPipe()
+		m.must(err)
+		m.must(loader.Start())
+		m.must(json.NewEncoder(in).Encode(m.options.request(plan{sizes: m.options.Sizes})))
+		m.must(lab.Await(patience, func() bool { return hasTables(loader.Process.Pid) }))
+		m.must(in.Close())
+		m.must(out.Close())
+		_ = loader.Wait() // however it ended
+		if pins := m.pins(); len(pins) > 0 {
+			m.Errorf("it went on, and pinned %d files", len(pins))
+		}
+	})
+}
+
+// hasTables tells whether a process has made tables.
+func hasTables(pid int) bool {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	return slices.ContainsFunc(files, func(file string) bool {
+		to, _ := os.Readlink(file)
+		return to == "anon_inode:bpf-map"
 	})
 }

@@ -96,7 +96,9 @@ func (p *pulse) follow(nodes map[string][]netip.Addr, used []string) (news []pul
 		}
 		peers[name].addresses = nodes[name]
 		for _, a := range nodes[name] {
-			at[a] = name
+			if at[a] == "" { // else a Node object was left behind that has the address, too: those with backends come first
+				at[a] = name
+			}
 		}
 	}
 	for name, was := range p.peers {

@@ -287,6 +287,20 @@ func TestTheAddressOfASilentNodeMayBecomeAnothers(t *testing.T) {
 	}
 }
 
+// An object that a machine with another name left behind has no backends: the answers of its address are those of the node that has some.
+func TestANodeWhoseAddressAnotherObjectHasIsFoundSilent(t *testing.T) {
+	nodes, _ := nodesOf(3)
+	nodes["left"] = nodes["n1"]
+	silent := false
+	r := &rhythm{pulse: newPulse("n0"), dead: func(name string) bool { return silent && name != "n2" }}
+	r.follow(nodes, []string{"n1", "n2"})
+	news := r.goes(3)
+	silent = true
+	if news = append(news, r.goes(3)...); !slices.Equal(news, []pulseNews{{"n1", pulseSilent}}) {
+		t.Errorf("told %+v", news)
+	}
+}
+
 // What this node could not ask says nothing of who was to be asked.
 func TestARoundWhoseQuestionDidNotLeaveIsNotMissed(t *testing.T) {
 	r := newRhythm(4)

@@ -46,11 +46,12 @@ type tunnelPeers struct {
 
 	mu       sync.Mutex
 	sockets  helloSockets
+	awake    time.Time // when this agent was known to ask others last; zero: it has not begun
 	answered map[netip.AddrPort]lastAnswer
 	able     map[string]ability
 	met      map[string]*neighbour
-	whose    map[netip.Addr]string // name of the node that has an address
-	fresh    bool                  // somebody was heard, or is not heard any more, since it was judged last
+	whose    map[netip.Addr][]string // names of the nodes that have an address: several where an object was left behind
+	fresh    bool                    // somebody was heard, or is not heard any more, since it was judged last
 	policies bypass.Policies
 	sealed   []string // names of nodes that a policy of IPsec may be for, sorted
 	cookies  tables.Cookies
@@ -76,7 +77,7 @@ func newTunnelPeers(port uint16, keyFile string) *tunnelPeers {
 	rand.Read(mark[:])
 	return &tunnelPeers{port: port, keyFile: keyFile, mark: binary.BigEndian.Uint64(mark[:]), sockets: helloSockets{},
 		answered: map[netip.AddrPort]lastAnswer{}, able: map[string]ability{},
-		met: map[string]*neighbour{}, whose: map[netip.Addr]string{}}
+		met: map[string]*neighbour{}, whose: map[netip.Addr][]string{}}
 }
 
 // TunnelStatus says which nodes packets of clients off the node can be carried to.
@@ -145,6 +146,23 @@ func (p *tunnelPeers) begin(now time.Time) {
 	for at, last := range p.answered {
 		p.answered[at] = lastAnswer{now, last.direct, last.noWay}
 	}
+}
+
+// goesOn is told each time that a part of a round is over, among so many nodes. An agent that stood still meanwhile (SIGSTOP, a machine that was
+// suspended or has no processor left) has asked nobody, and heard nobody: that time counts for no node's silence.
+func (p *tunnelPeers) goesOn(now time.Time, nodes int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	still := now.Sub(p.awake)
+	if !p.awake.IsZero() && still > roundOf(nodes)/2 {
+		for at, last := range p.answered {
+			if last.at = last.at.Add(still); last.at.After(now) { // it was heard since
+				last.at = now
+			}
+			p.answered[at] = last
+		}
+	}
+	p.awake = now
 }
 
 // takes says what a node does, by its answers of late.
@@ -421,7 +439,10 @@ func (r *running) followTunnel(ctx context.Context) error {
 		tick.Reset(roundOf(len(all)) / helloParts)
 		for part := 0; part < helloParts && r.tunnelAsked() == asked; part++ {
 			peers.ask(questions[part*len(questions)/helloParts : (part+1)*len(questions)/helloParts])
-			r.awaitAnswers(ctx, tick.C, news, func() bool { return peers.judge(own, nodes, r.daemon.options.NodeName, time.Now()) })
+			r.awaitAnswers(ctx, tick.C, news, func() bool {
+				peers.goesOn(time.Now(), len(all))
+				return peers.judge(own, nodes, r.daemon.options.NodeName, time.Now())
+			})
 		}
 	}
 	return nil

@@ -38,7 +38,7 @@ func (p *tunnelPeers) meet(nodes map[string][]netip.Addr, now time.Time) {
 	for name, addresses := range nodes {
 		there := ends(addresses)
 		for _, a := range there {
-			p.whose[a] = name
+			p.whose[a] = append(p.whose[a], name)
 		}
 		n := p.met[name]
 		if n != nil && (n.last.IsZero() || slices.Contains(there, n.at) && now.Sub(n.last) <= heardFor) {
@@ -49,15 +49,16 @@ func (p *tunnelPeers) meet(nodes map[string][]netip.Addr, now time.Time) {
 }
 
 // spoke is that a node has answered at an address. It tells whether that is news.
-func (p *tunnelPeers) spoke(at netip.Addr) bool {
+func (p *tunnelPeers) spoke(at netip.Addr) (news bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := p.met[p.whose[at]]
-	if n == nil {
-		return false
+	now := time.Now()
+	for _, name := range p.whose[at] {
+		if n := p.met[name]; n != nil {
+			news = news || n.last.IsZero()
+			*n = neighbour{at: at, last: now, next: now.Add(heardFor / 2)}
+		}
 	}
-	now, news := time.Now(), n.last.IsZero()
-	*n = neighbour{at: at, last: now, next: now.Add(heardFor / 2)}
 	p.fresh = p.fresh || news
 	return news
 }

@@ -81,6 +81,22 @@ func TestANodeWithAnotherAddressIsUnheard(t *testing.T) {
 	hears(t, p, nodes, false, "deleted and made again")
 }
 
+// An object of a machine that got another name may be left behind: whoever answers at the address is heard by both names, as packets from there may
+// be taken for either's.
+func TestNodesWithOneAddressAreHeardTogether(t *testing.T) {
+	p, nodes := met(t, false)
+	nodes["n3"] = nodes["n2"]
+	p.meet(nodes, time.Now())
+	if !p.spoke(nodes["n2"][0]) || p.spoke(nodes["n2"][0]) {
+		t.Error("the first answer is no news, or the second one is")
+	}
+	for _, name := range []string{"n2", "n3"} {
+		if !p.heard(name, nodes[name]) {
+			t.Errorf("%s is not heard", name)
+		}
+	}
+}
+
 // What tables say counts for the next agent: who was heard is, and who was not, is not; and it asks all of them. Rows of agents that knew nothing
 // of it say that all were heard, so that an upgrade refuses nobody. Of another port they say nothing.
 func TestARestartKnowsWhoWasHeard(t *testing.T) {

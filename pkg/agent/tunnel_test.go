@@ -4,16 +4,22 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/nearlb/nearlb/pkg/bpf"
 	"github.com/nearlb/nearlb/pkg/bypass"
+	"github.com/nearlb/nearlb/pkg/lab"
 	"github.com/nearlb/nearlb/pkg/lb"
 	tables "github.com/nearlb/nearlb/pkg/maps"
 	"github.com/nearlb/nearlb/tests/privileged"
@@ -90,6 +96,101 @@ func TestANodeCarriesWhileItAnswers(t *testing.T) {
 	if len(news) > 0 {
 		t.Error("wrong answers count")
 	}
+}
+
+// The time in which this agent stood still counts for no node's silence, and what was heard at its end counts as of then.
+func TestTimeInWhichAnAgentStoodStillSaysNothingOfNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+		nodes := map[string][]netip.Addr{"n1": own, "n2": {netip.MustParseAddr("192.0.2.2")}, "n3": {netip.MustParseAddr("192.0.2.3")}}
+		p := newTunnelPeers(6091, "")
+		answers := func(name string) { p.answered[netip.AddrPortFrom(nodes[name][0], 6091)] = lastAnswer{at: time.Now()} }
+		carries := func(when string, want ...string) {
+			t.Helper()
+			p.goesOn(time.Now(), len(nodes))
+			p.judge(own, nodes, "n1", time.Now())
+			if got := slices.Sorted(maps.Keys(p.able)); !slices.Equal(got, want) {
+				t.Fatalf("%s: carries to %v, want %v", when, got, want)
+			}
+		}
+		answers("n2")
+		answers("n3")
+		carries("once they answered", "n2", "n3")
+		time.Sleep(5 * time.Minute)
+		answers("n3") // it is read before anything else is done
+		carries("after it stood still", "n2", "n3")
+		for range lostAfter(len(nodes)) / (helloEvery / helloParts) {
+			time.Sleep(helloEvery / helloParts)
+			carries("while they have the time to answer", "n2", "n3")
+		}
+		time.Sleep(helloEvery / helloParts)
+		carries("after that")
+	})
+}
+
+// An agent that was stopped for longer than nodes may be silent carries on to those that answered: it asks them before it judges.
+func TestAnAgentThatWasStoppedCarriesToWhoAnsweredBefore(t *testing.T) {
+	inMachine(t, func(m *machine) {
+		m.pod("eth0")
+		m.address("eth0", "192.0.2.1/24")
+		m.address("eth0", "192.0.2.2/24")
+		node, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(192, 0, 2, 2), Port: DefaultCarryPort})
+		m.must(err)
+		defer node.Close()
+		answers, asked := atomic.Bool{}, make(chan struct{}, 1)
+		answers.Store(true)
+		go func() {
+			for buffer := make([]byte, helloMost); ; {
+				n, from, err := node.ReadFromUDPAddrPort(buffer)
+				if err != nil {
+					return
+				}
+				if buffer[6] = helloAnswer; answers.Load() {
+					_, _ = node.WriteToUDPAddrPort(buffer[:n], from)
+				}
+				select {
+				case asked <- struct{}{}:
+				default:
+				}
+			}
+		}()
+		m.manifest("nodes.yaml", `{apiVersion: v1, kind: Node, metadata: {name: n1}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2}, status: {addresses: [{type: InternalIP, address: 192.0.2.2}]}}
+`)
+		agent := m.agent(func(o *Options) { unbounded(o); o.OffNode = lb.OffNodeCarry })
+		agent.await("a node that answers", func(s Status) bool { return s.Tunnel != nil && s.Tunnel.Answer == 1 })
+		m.must(lab.Await(patience, func() bool { return m.carries() == 1 }))
+		m.must(agent.cmd.Process.Signal(syscall.SIGSTOP))
+		time.Sleep(lostAfter(2) + helloEvery) // it takes as long as that to be lost
+		answers.Store(false)
+		for len(asked) > 0 {
+			<-asked
+		}
+		m.must(agent.cmd.Process.Signal(syscall.SIGCONT))
+		<-asked
+		if n := m.carries(); n != 1 {
+			m.Errorf("it carries to %d nodes before any had the time to answer", n)
+		}
+		m.must(lab.Await(patience, func() bool { return m.carries() == 0 }))
+		m.must(agent.end(syscall.SIGTERM))
+	})
+}
+
+// carries is to how many nodes new connections go through the tunnel.
+func (m *machine) carries() (n int) {
+	m.Helper()
+	tables, err := bpf.OpenMaps(m.options.PinPath, true)
+	m.must(err)
+	defer tables.Close()
+	var number uint32
+	var row bpf.NearlbTunnelNode
+	rows := tables.TunnelNodes.Iterate()
+	for rows.Next(&number, &row) {
+		n += int(row.Carries)
+	}
+	m.must(rows.Err())
+	return n
 }
 
 // A node that a policy of IPsec is for is not carried to, whatever it answers, until the policy is gone.

@@ -98,8 +98,8 @@ func (t *Tables) tunnelOf(c *Config) tunnelTables {
 	if c.Tunnel.Leaving {
 		all.end.Leaving = 1
 	}
-	for name, node := range c.Tunnel.Nodes {
-		n := t.tunnelNodes[name]
+	for _, name := range slices.Sorted(maps.Keys(c.Tunnel.Nodes)) { // of two nodes with one address the last one has it, each time
+		node, n := c.Tunnel.Nodes[name], t.tunnelNodes[name]
 		if n == nil {
 			continue // it has no number
 		}

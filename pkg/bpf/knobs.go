@@ -34,13 +34,15 @@ func setKnobs(spec *ebpf.CollectionSpec, o Options) error {
 	if err := setKnob(spec, knobWeakMemory, weakMemory(runtime.GOARCH)); err != nil {
 		return err
 	}
+	if o.Trace { // whether there is a tunnel, the tables say, unless the knobs do
+		if err := errors.Join(setKnob(spec, knobTrace, uint8(1)), setKnob(spec, knobTunnel, uint8(1))); err != nil {
+			return err
+		}
+	}
 	for name, value := range o.Knobs {
 		if err := setKnob(spec, name, value); err != nil {
 			return err
 		}
-	}
-	if o.Trace { // whether there is a tunnel, the tables say
-		return errors.Join(setKnob(spec, knobTrace, uint8(1)), setKnob(spec, knobTunnel, uint8(1)))
 	}
 	return nil
 }

@@ -19,6 +19,8 @@ type door struct {
 	program *ebpf.Program
 	device  int              // index of the device that the packet arrives at; 0: the test run's own, which is the loopback device
 	address net.HardwareAddr // of the device; nil: as the loopback device has it
+
+	headerless string // name of the device if its packets have no Ethernet header, else ""
 }
 
 func (t *Tracer) door(r Request) door {
@@ -30,6 +32,9 @@ func (t *Tracer) door(r Request) door {
 	}
 	return door{name: bpf.NearlbProgFromPod, program: t.objects.FromPod}
 }
+
+// ethernet is what the kernel calls the header of most devices.
+const ethernet = "ether"
 
 // arrival is the door of a client off the node: the device where the way back to it starts. Offline no device is asked.
 func (t *Tracer) arrival(client netip.Addr) door {
@@ -45,7 +50,12 @@ func (t *Tracer) arrival(client netip.Addr) door {
 	if err != nil {
 		return d
 	}
-	d.device, d.address = link.Attrs().Index, link.Attrs().HardwareAddr
+	d.device = link.Attrs().Index
+	if link.Attrs().EncapType != ethernet && link.Attrs().Flags&net.FlagLoopback == 0 {
+		d.headerless = link.Attrs().Name
+		return d
+	}
+	d.address = link.Attrs().HardwareAddr
 	return d
 }
 

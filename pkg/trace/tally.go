@@ -17,6 +17,7 @@ import (
 // tally adds up what happened to the packets of one request.
 type tally struct {
 	request  Request
+	door     door
 	verdicts map[string]int // by Verdict.Spelled
 	first    *bpf.Verdict   // of the first packet
 	service  string
@@ -27,8 +28,8 @@ type tally struct {
 	asked    *Asked     // the first packet; nil: nothing
 }
 
-func newTally(r Request) *tally {
-	return &tally{request: r, verdicts: map[string]int{}, backends: map[netip.AddrPort]*Backend{}}
+func newTally(r Request, door door) *tally {
+	return &tally{request: r, door: door, verdicts: map[string]int{}, backends: map[netip.AddrPort]*Backend{}}
 }
 
 // tally adds one packet.
@@ -73,7 +74,7 @@ func (t *Tracer) tally(to *tally, client netip.AddrPort, result bpf.NearlbTraceR
 		}
 		b := &Backend{Address: backend.Addr(), Port: backend.Port(), Tier: tier, Source: source.Addr()}
 		if to.request.From == FromNetwork {
-			if b.Way, err = t.way(result, to.request); err != nil {
+			if b.Way, err = t.way(result, to.request, to.door); err != nil {
 				return err
 			}
 		}

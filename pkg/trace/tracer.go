@@ -21,10 +21,16 @@ type Tracer struct {
 	objects *bpf.Objects
 	live    *bpf.NearlbMaps // nil offline
 	private *maps.Tables    // nil where live is not
+	pinPath string          // of live
+
+	headerless *Tracer // runs what devices without an Ethernet header have, loaded when a packet comes by one
 }
 
 // knobNames has the programs at the pods' devices answer questions for names: where there is no table of them it says so.
 const knobNames = "dns_there"
+
+// knobTunnel has the programs send packets into the tunnel.
+const knobTunnel = "tunnel_there"
 
 // longestAnswer is what a program may add to a packet: an ICMP error quotes what it answers, a question for a name is answered.
 const longestAnswer = 1500
@@ -55,6 +61,10 @@ var behind = map[Door][]string{
 // Live answers from the pinned tables of an agent that runs or ran, which it only reads. The error of a pin path where no
 // agent ever ran says so (bpf.ErrNoAgent). Packets through other doors cannot be sent, where some are named: those programs are not loaded.
 func Live(pinPath string, doors ...Door) (*Tracer, error) {
+	return open(pinPath, map[string]any{knobNames: uint8(1)}, doors)
+}
+
+func open(pinPath string, knobs map[string]any, doors []Door) (*Tracer, error) {
 	live, err := bpf.OpenMaps(pinPath, true)
 	if err != nil {
 		return nil, err
@@ -66,11 +76,20 @@ func Live(pinPath string, doors ...Door) (*Tracer, error) {
 		replace[name] = tables[name]
 	}
 	small := bpf.Sizes{FlowSets: flowSets, Affinity: 64, Fragments: 16, Backends: 2, Services: 2}
-	objects, err := bpf.Load(firstPackets(bpf.Options{Sizes: small, Replace: replace, Knobs: map[string]any{knobNames: uint8(1)}}, doors))
+	objects, err := bpf.Load(firstPackets(bpf.Options{Sizes: small, Replace: replace, Knobs: knobs}, doors))
 	if err != nil {
 		return nil, errors.Join(err, live.Close())
 	}
-	return &Tracer{objects: objects, live: live}, nil
+	return &Tracer{objects: objects, live: live, pinPath: pinPath}, nil
+}
+
+// withoutHeader runs the programs as devices without an Ethernet header have them, as far as that changes a decision: no packet that comes by one
+// takes the tunnel. The kernel runs programs over packets with that header alone.
+func (t *Tracer) withoutHeader() (_ *Tracer, err error) {
+	if t.headerless == nil {
+		t.headerless, err = open(t.pinPath, map[string]any{knobTunnel: uint8(0)}, []Door{FromNetwork})
+	}
+	return t.headerless, err
 }
 
 // Offline publishes decisions into private tables and answers from those. The problems are those of publishing: frontends that
@@ -163,6 +182,9 @@ func sizesFor(decisions []lb.Decision) bpf.Sizes {
 // Close takes the programs and private tables out of the kernel.
 func (t *Tracer) Close() error {
 	err := t.objects.Close()
+	if t.headerless != nil {
+		err = errors.Join(err, t.headerless.Close())
+	}
 	if t.private != nil {
 		err = errors.Join(err, t.private.Close())
 	}
@@ -207,15 +229,27 @@ func (t *Tracer) Do(r Request) (Answer, error) {
 	if err := r.Check(); err != nil {
 		return Answer{}, err
 	}
+	door := t.door(r)
+	if door.headerless == "" {
+		return t.do(r, door)
+	}
+	headerless, err := t.withoutHeader()
+	if err != nil {
+		return Answer{}, err
+	}
+	return headerless.do(r, headerless.door(r))
+}
+
+// do answers one request whose packets come through a door.
+func (t *Tracer) do(r Request, door door) (Answer, error) {
 	if err := t.forget(); err != nil {
 		return Answer{}, err
 	}
-	door := t.door(r)
 	question, err := r.Question.message()
 	if err != nil {
 		return Answer{}, err
 	}
-	tally := newTally(r)
+	tally := newTally(r, door)
 	for i := range max(r.Count, 1) {
 		source := r.source(i)
 		frame := firstPacket(door.address, source, r.To, r.Protocol, question)

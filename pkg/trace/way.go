@@ -20,15 +20,17 @@ type wayFacts struct {
 	carries bool   // it takes packets out of the tunnel
 	shares  bool   // both nodes have an address of the packet's family
 	takes   bool   // the tunnel takes packets of the protocol
+
+	headerless string // device that the client comes by if it has no Ethernet header, else ""
 }
 
 // way says how the connection that was traced gets to its backend, nil: that is on this node.
-func (t *Tracer) way(result bpf.NearlbTraceResult, r Request) (*Way, error) {
+func (t *Tracer) way(result bpf.NearlbTraceResult, r Request, by door) (*Way, error) {
 	flags, found, err := t.flowFlags()
 	if err != nil || !found || flags&uint8(bpf.NearlbFlowFlagsFLOW_CARRY|bpf.NearlbFlowFlagsFLOW_SNAT) == 0 {
 		return nil, err
 	}
-	facts := wayFacts{flags: flags, live: t.live != nil, takes: r.Protocol == lb.TCP || r.Protocol == lb.UDP}
+	facts := wayFacts{flags: flags, live: t.live != nil, takes: r.Protocol == lb.TCP || r.Protocol == lb.UDP, headerless: by.headerless}
 	if facts.wanted, err = t.wayAsked(result.Frontend); err != nil {
 		return nil, err
 	}
@@ -62,6 +64,8 @@ func (f wayFacts) way() *Way {
 		return &Way{lb.OffNodeSNAT, "objects do not say which nodes take packets out of a tunnel"}
 	case !f.tunnel:
 		return &Way{lb.OffNodeSNAT, "this node's agent has no tunnel (--off-node, --carry-port)"}
+	case f.headerless != "":
+		return &Way{lb.OffNodeSNAT, "the client comes by " + f.headerless + ", a device without an Ethernet header"}
 	case !f.carries:
 		return &Way{lb.OffNodeSNAT, f.node + " takes no packets out of the tunnel"}
 	case !f.shares:

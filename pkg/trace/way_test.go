@@ -26,6 +26,7 @@ func TestTheReasonOfAWayIsTheFirstThatHolds(t *testing.T) {
 		{func(f *wayFacts) { f.takes, f.live = false, false }, lb.OffNodeSNAT, "TCP and UDP"},
 		{func(f *wayFacts) { f.live, f.tunnel = false, false }, lb.OffNodeSNAT, "objects do not say"},
 		{func(f *wayFacts) { f.tunnel, f.carries, f.shares = false, false, false }, lb.OffNodeSNAT, "this node's agent has no tunnel"},
+		{func(f *wayFacts) { f.headerless, f.carries = "wg0", false }, lb.OffNodeSNAT, "comes by wg0"},
 		{func(f *wayFacts) { f.carries = false }, lb.OffNodeSNAT, "n2 takes no packets"},
 		{func(f *wayFacts) { f.shares = false }, lb.OffNodeSNAT, "family"},
 		{func(*wayFacts) {}, lb.OffNodeSNAT, "this packet"},

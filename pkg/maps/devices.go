@@ -3,7 +3,6 @@
 package maps
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -34,11 +33,11 @@ func (t *Tables) writeDevices(c *Config) error {
 	if err := t.store.devices.err(); err != nil {
 		return fmt.Errorf("read table devices: %w", err)
 	}
-	var errs []error
+	var errs unwritten
 	wanted := t.devicesOf(c)
 	for _, ifindex := range sortedKeys(live) {
 		if _, asked := wanted[ifindex]; !asked {
-			errs = append(errs, t.store.devices.remove(ifindex))
+			errs.add(t.store.devices.remove(ifindex))
 		}
 	}
 	for _, ifindex := range sortedKeys(wanted) {
@@ -46,10 +45,10 @@ func (t *Tables) writeDevices(c *Config) error {
 			continue
 		}
 		if err := t.store.devices.put(ifindex, wanted[ifindex]); err != nil {
-			errs = append(errs, put(fmt.Sprintf("device %d", ifindex), err, bpf.NearlbMapDevices, t.store.devices.room()))
+			errs.add(put(fmt.Sprintf("device %d", ifindex), err, bpf.NearlbMapDevices, t.store.devices.room()))
 		}
 	}
-	return errors.Join(errs...)
+	return errs.join()
 }
 
 // devices compares the live table with what was configured.

@@ -3,7 +3,9 @@
 package maps
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -87,6 +89,50 @@ type errFullTable struct {
 
 func (e errFullTable) Error() string {
 	return fmt.Sprintf("table %s is full (%d entries)", e.table, e.limit)
+}
+
+// unwritten are the errors of what could not be written, of which there may be thousands: those of a table that is full count as one. The zero
+// value is none.
+type unwritten struct {
+	errs []error
+	full []fullTable
+}
+
+// fullTable is a table without room for so many entries.
+type fullTable struct {
+	errFullTable
+	entries int
+}
+
+func (u *unwritten) add(err error) {
+	var full errFullTable
+	switch {
+	case err == nil:
+	case !errors.As(err, &full):
+		u.errs = append(u.errs, err)
+	default:
+		i := slices.IndexFunc(u.full, func(f fullTable) bool { return f.errFullTable == full })
+		if i < 0 {
+			i, u.full = len(u.full), append(u.full, fullTable{full, 0})
+		}
+		u.full[i].entries++
+	}
+}
+
+// join names the flag that bounds a table, too.
+func (u *unwritten) join() error {
+	errs := u.errs
+	for _, f := range u.full {
+		lack, flag := "", ""
+		if f.entries > 1 {
+			lack = fmt.Sprintf(", and %d entries have no room", f.entries)
+		}
+		if new(bpf.Sizes).Of(f.table) != nil {
+			flag = ": raise the agent's " + bpf.SizeFlag(f.table)
+		}
+		errs = append(errs, fmt.Errorf("%w%s%s", f.errFullTable, lack, flag))
+	}
+	return errors.Join(errs...)
 }
 
 // find gives a place's id, a fresh one where it had none.

@@ -55,8 +55,8 @@ type tunnelTables struct {
 
 // nameTunnelNodes gives each node its number, and keeps that for as long as the node is told of, or a connection names it.
 func (t *Tables) nameTunnelNodes(c *Config) error {
-	var errs []error
-	for name := range c.Tunnel.Nodes {
+	var errs unwritten
+	for _, name := range slices.Sorted(maps.Keys(c.Tunnel.Nodes)) { // where there is no room for all, it is the same ones that have none
 		if t.tunnelNodes[name] != nil {
 			continue
 		}
@@ -64,10 +64,11 @@ func (t *Tables) nameTunnelNodes(c *Config) error {
 		if err == nil && fresh {
 			if err = t.store.names.put(n.key(), name); err != nil {
 				t.names.forget(n)
+				err = put("name of node "+name, err, bpf.NearlbMapNames, t.store.sizes.Names)
 			}
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("name node %s: %w", name, err))
+			errs.add(err)
 			continue
 		}
 		t.names.keep(n)
@@ -81,7 +82,7 @@ func (t *Tables) nameTunnelNodes(c *Config) error {
 			delete(t.tunnelNodes, name)
 		}
 	}
-	return errors.Join(errs...)
+	return errs.join()
 }
 
 // tunnelOf is what the tables should say. The nodes must have their numbers already.
@@ -188,10 +189,10 @@ func settle[K comparable, V comparable](table hash[K, V], want map[K]V, name str
 	if err := table.err(); err != nil {
 		return fmt.Errorf("read table %s: %w", name, err)
 	}
-	var errs []error
+	var errs unwritten
 	for key := range live {
 		if _, asked := want[key]; !asked {
-			errs = append(errs, table.remove(key))
+			errs.add(table.remove(key))
 		}
 	}
 	for key, value := range want {
@@ -199,10 +200,10 @@ func settle[K comparable, V comparable](table hash[K, V], want map[K]V, name str
 			continue
 		}
 		if err := table.put(key, value); err != nil {
-			errs = append(errs, put(name, err, name, table.room()))
+			errs.add(put(name, err, name, table.room()))
 		}
 	}
-	return errors.Join(errs...)
+	return errs.join()
 }
 
 // tunnel compares the live tables with what was configured.

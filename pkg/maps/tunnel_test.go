@@ -3,8 +3,10 @@
 package maps
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/nearlb/nearlb/pkg/bpf"
@@ -81,6 +83,27 @@ func TestAnAddressOfTwoNodesIsTheSameOnesEachTime(t *testing.T) {
 		}
 		if again := maps.Collect(tables.store.tunnelAddresses.all()); !maps.Equal(first, again) {
 			t.Fatalf("the same configuration writes %v, then %v", first, again)
+		}
+	}
+}
+
+// A cluster may have thousands of nodes more than there is room for: that is one line in a status, the same each time, and names the flag.
+func TestNodesWithoutRoomAreOneError(t *testing.T) {
+	tables := NewFake(bpf.Sizes{Names: 8})
+	c := tunnelConfig()
+	for i := range 5000 {
+		name := fmt.Sprintf("%04d%s", i, strings.Repeat("x", nameLimit-6))
+		c.Tunnel.Nodes[name] = TunnelNode{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}}
+	}
+	want := "configure tables: table names is full (8 entries), and 4992 entries have no room: raise the agent's --size-names"
+	for range 2 {
+		if err := tables.Configure(c); err == nil || err.Error() != want {
+			t.Fatalf("an error of %d bytes, want %s", len(fmt.Sprint(err)), want)
+		}
+		for name := range tables.tunnelNodes {
+			if name[:4] > "0007" {
+				t.Errorf("node %s has a number in the place of one before it", name[:4])
+			}
 		}
 	}
 }

@@ -79,16 +79,6 @@ static __always_inline bool answer_ip(struct __sk_buff *skb, const struct packet
 				   : answer_ip6(skb, packet, protocol, length);
 }
 
-/* One host's address. From 240.0.0.0 on they are as good as others to Linux. */
-static __always_inline bool answer_one_host(__u8 family, const struct address *address)
-{
-	__u8 first = address->bytes[family == 4 ? 12 : 0];
-
-	if (family == 6)
-		return first != 0xff && !address_zero(address);
-	return first != 0 && first != 127 && (first & 0xf0) != 0xe0 && address_to4(address) != 0xffffffff;
-}
-
 /* A sender that may be answered: one host (RFC 1122 3.2.2, RFC 4443 2.4 e). */
 static __always_inline bool answer_allowed(struct __sk_buff *skb, const struct packet *packet)
 {
@@ -96,7 +86,7 @@ static __always_inline bool answer_allowed(struct __sk_buff *skb, const struct p
 
 	if (packet->fragment == FRAGMENT_LATER || (link_header && bpf_skb_load_bytes(skb, 0, &mac, 1)) || mac & 1)
 		return false;
-	return answer_one_host(packet->family, &packet->source);
+	return is_hosts(&packet->source, packet->family);
 }
 
 /* RFC 4443 2.4 f, and the same for IPv4: a token bucket of each processor. A reset is no ICMP, and no larger than what it answers. */

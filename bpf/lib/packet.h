@@ -156,7 +156,8 @@ static __always_inline bool packet_pull(struct __sk_buff *skb, __u32 size)
 	return bpf_skb_pull_data(skb, size) == 0;
 }
 
-/* An address that a host may have, as the kernel sees it: packets from others it drops (martians). */
+/* An address that one host may have, as the kernel sees it: packets from others it drops (martians). From 240.0.0.0 on they are as good as
+ * others to Linux. */
 static __always_inline bool is_hosts(const struct address *address, __u8 family)
 {
 	__u8 first = family == 4 ? address->bytes[12] : address->bytes[0];

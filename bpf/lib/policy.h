@@ -303,13 +303,20 @@ __noinline int backend_next(const struct tier *tier, __u32 hash, __u32 service)
  * fit the tables. A function of its own for the sake of the stack. */
 __noinline int backend_search(const struct tier *tier, __u32 hash, __u32 service)
 {
+	__u32 count;
+
+	if (!tier)
+		return 0;
+	count = tier->count;
+	if (!count)
+		return 0;
 	for (__u32 i = 0; i < BACKEND_SEARCHES; i++) {
 		__u32 id = backend_next(tier, hash - 1 + i * (NEXT_SLOTS - 1), service);
 
 		if (id)
 			return id;
 	}
-	return 0;
+	return backend_of_slot(tier->first + (hash - 1) % count, service); /* which small tiers may leave to the last */
 }
 
 #define PROBE_OUT (1u << 28) /* beside an id: the backend is left out of new connections */

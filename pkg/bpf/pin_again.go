@@ -32,9 +32,9 @@ func (o *Objects) PinAgain() (made int, err error) {
 		}
 		made++
 	}
-	for path, duplicate := range missing {
-		if err := pinDuplicate(path, duplicate); err != nil {
-			return made, explain("pin "+strings.TrimPrefix(path, o.pinPath+"/"), err)
+	for _, p := range missing {
+		if err := p.pinDuplicate(); err != nil {
+			return made, explain("pin "+strings.TrimPrefix(filepath.Join(p.dir, p.name), o.pinPath+"/"), err)
 		}
 		made++
 	}
@@ -47,51 +47,60 @@ type pinner interface {
 	Close() error
 }
 
-// files are how the tables and programs that are pinned are opened once more, by their paths.
-func (o *Objects) files() map[string]func() (pinner, error) {
-	all := map[string]func() (pinner, error){}
-	table := func(dir, name string, m *ebpf.Map) {
-		all[filepath.Join(dir, name)] = func() (pinner, error) { return m.Clone() }
-	}
-	program := func(dir, name string, p *ebpf.Program) {
-		all[filepath.Join(dir, name)] = func() (pinner, error) { return p.Clone() }
-	}
-	load := filepath.Join(o.generation.programs(), o.loaded)
-	for name, m := range o.NearlbMaps.ByName() {
-		if m.Type() == ebpf.ProgramArray {
-			table(load, name, m)
-		} else {
-			table(o.maps(), name, m)
+// pinnedFile is the file of a table or a program, and how that is opened once more.
+type pinnedFile struct {
+	dir, name string
+	open      func() (pinner, error)
+}
+
+// files are the tables and programs that are pinned, those of a directory side by side.
+func (o *Objects) files() (all []pinnedFile) {
+	all = make([]pinnedFile, 0, 128)
+	tables := func(dir string, of map[string]*ebpf.Map, calls bool) {
+		for name, m := range of {
+			if (m.Type() == ebpf.ProgramArray) == calls {
+				all = append(all, pinnedFile{dir, name, func() (pinner, error) { return m.Clone() }})
+			}
 		}
 	}
-	for name, p := range o.NearlbPrograms.ByName() {
-		program(load, name, p)
+	programs := func(dir string, of map[string]*ebpf.Program) {
+		for name, p := range of {
+			all = append(all, pinnedFile{dir, name, func() (pinner, error) { return p.Clone() }})
+		}
 	}
+	load, maps := filepath.Join(o.generation.programs(), o.loaded), o.NearlbMaps.ByName()
+	tables(o.maps(), maps, false)
+	tables(load, maps, true)
+	programs(load, o.NearlbPrograms.ByName())
 	o.layer3Mu.Lock()
 	defer o.layer3Mu.Unlock()
-	if o.layer3 == nil {
-		return all
-	}
-	for name, m := range o.layer3.Maps {
-		if m.Type() == ebpf.ProgramArray {
-			table(o.layer3Dir(), name, m)
-		}
-	}
-	for name, p := range o.layer3.Programs {
-		program(o.layer3Dir(), name, p)
+	if o.layer3 != nil {
+		tables(o.layer3Dir(), o.layer3.Maps, true)
+		programs(o.layer3Dir(), o.layer3.Programs)
 	}
 	return all
 }
 
-// withoutFile are those of files whose path leads nowhere.
-func (o *Objects) withoutFile() map[string]func() (pinner, error) {
-	all := o.files()
-	for path := range all {
-		if exists(path) {
-			delete(all, path)
+// withoutFile are those of files that their directory does not have. A directory is read at once: mostly nothing is missing, and it is asked often.
+func (o *Objects) withoutFile() (missing []pinnedFile) {
+	dir, has := "", map[string]bool{}
+	for _, p := range o.files() {
+		if p.dir != dir {
+			dir = p.dir
+			clear(has)
+			entries, err := os.ReadDir(dir)
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return nil // nobody can tell
+			}
+			for _, e := range entries {
+				has[e.Name()] = true
+			}
+		}
+		if !has[p.name] {
+			missing = append(missing, p)
 		}
 	}
-	return all
+	return missing
 }
 
 // exists tells whether there is a file, or nobody can tell.
@@ -112,13 +121,13 @@ func (o *Objects) describeAgain() error {
 }
 
 // pinDuplicate pins by another descriptor, as the object's own remembers the file that is gone.
-func pinDuplicate(path string, duplicate func() (pinner, error)) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+func (p *pinnedFile) pinDuplicate() error {
+	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return fmt.Errorf("make pin directory: %w", err)
 	}
-	object, err := duplicate()
+	object, err := p.open()
 	if err != nil {
 		return err
 	}
-	return errors.Join(object.Pin(path), object.Close())
+	return errors.Join(object.Pin(filepath.Join(p.dir, p.name)), object.Close())
 }

@@ -31,6 +31,9 @@ func (t *Tables) isOfFormer(s *search, f *bpf.NearlbFlow) bool {
 		return false
 	}
 	key := frontendKey{Address: f.Frontend, Port: f.FrontendPort, Protocol: f.Protocol}
+	if s.frontends[key] == nil { // most searches are for other things
+		return false
+	}
 	now := t.frontends[key]
-	return s.frontends[key] != nil && now != nil && now.port != nil && now.port.id != f.Service
+	return now != nil && now.port != nil && now.port.id != f.Service
 }

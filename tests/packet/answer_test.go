@@ -17,7 +17,7 @@ func TestOneHostAloneIsAnswered(t *testing.T) {
 	sources := map[bool]map[string]bool{
 		false: {"0.0.0.0": nobody, "0.0.0.9": nobody, "127.0.0.1": nobody, "224.0.0.1": nobody, "239.255.255.255": nobody, "255.255.255.255": nobody,
 			"223.255.255.1": somebody, "240.0.0.1": somebody, "250.10.20.30": somebody, "255.255.255.254": somebody},
-		true: {"::": nobody, "ff02::1": nobody, "ff0e::1:2": nobody, "fe80::1": somebody, "fd00:1::1": somebody},
+		true: {"::": nobody, "::1": nobody, "ff02::1": nobody, "ff0e::1:2": nobody, "fe80::1": somebody, "fd00:1::1": somebody},
 	}
 	forEachOf(t, bpf.Options{}, through(framedOnly(), worlds(lb.TCP, lb.UDP, lb.SCTP)), func(t *testing.T, r *rig, w world) {
 		none := w.decide(service{name: "none", address: at(w.vip(12), 80), action: lb.Reject, reason: lb.ReasonNoEndpoints})

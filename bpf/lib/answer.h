@@ -20,6 +20,32 @@ static __always_inline bool answer_store(struct __sk_buff *skb, __u32 offset, co
 	return bpf_skb_store_bytes(skb, offset, from, size, BPF_F_RECOMPUTE_CSUM) == 0;
 }
 
+/* Adds a change to the checksum at offset. zero: what stands for a sum of zero (UDP: 0xffff, as 0 is none). */
+static __always_inline bool store_check_or(struct __sk_buff *skb, __u32 offset, __u64 change, __u16 zero)
+{
+	__u16 check;
+
+	if (bpf_skb_load_bytes(skb, offset, &check, sizeof(check)))
+		return false;
+	check = csum_after(check, change);
+	if (!check)
+		check = zero;
+	return answer_store(skb, offset, &check, sizeof(check));
+}
+
+static __always_inline bool store_check(struct __sk_buff *skb, __u32 offset, __u64 change)
+{
+	return store_check_or(skb, offset, change, 0);
+}
+
+/* Writes two bytes of the IP header in the place of from; in IPv4 its checksum follows. */
+static __always_inline bool store_ip_word(struct __sk_buff *skb, __u8 family, __u32 offset, __be16 from, __be16 to)
+{
+	return answer_store(skb, offset, &to, sizeof(to)) &&
+	       (family == 6 ||
+		store_check(skb, link_header + offsetof(struct iphdr, check), csum_change_port(from, to)));
+}
+
 static __always_inline __u64 csum_words(const __u32 *words, __u32 count)
 {
 	__u64 sum = 0;
@@ -144,21 +170,13 @@ static __always_inline bool echo_hops(struct __sk_buff *skb, __u8 family)
 {
 	bool four = family == 4;
 	__u32 at = link_header + (four ? offsetof(struct iphdr, ttl) : offsetof(struct ipv6hdr, nexthdr));
-	__u16 from, to, check;
+	__u16 from, to;
 
 	if (bpf_skb_load_bytes(skb, at, &from, sizeof(from)))
 		return false;
 	to = four ? (from & bpf_htons(0xff)) | bpf_htons(ANSWER_TTL << 8)
 		  : (from & bpf_htons(0xff00)) | bpf_htons(ANSWER_TTL);
-	if (!answer_store(skb, at, &to, sizeof(to)))
-		return false;
-	at = link_header + offsetof(struct iphdr, check);
-	if (!four)
-		return true;
-	if (bpf_skb_load_bytes(skb, at, &check, sizeof(check)))
-		return false;
-	check = csum_after(check, csum_change_port(from, to));
-	return answer_store(skb, at, &check, sizeof(check));
+	return store_ip_word(skb, family, at, from, to);
 }
 
 /* Options of an IPv4 header and extension headers go back as they came. */

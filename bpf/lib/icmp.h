@@ -110,24 +110,6 @@ static __always_inline bool store_addresses(struct __sk_buff *skb, __u32 ip, __u
 	return answer_store(skb, ip + offsetof(struct ipv6hdr, saddr), pair, sizeof(pair));
 }
 
-/* Adds a change to the checksum at offset. zero: what stands for a sum of zero (UDP: 0xffff, as 0 is none). */
-static __always_inline bool store_check_or(struct __sk_buff *skb, __u32 offset, __u64 change, __u16 zero)
-{
-	__u16 check;
-
-	if (bpf_skb_load_bytes(skb, offset, &check, sizeof(check)))
-		return false;
-	check = csum_after(check, change);
-	if (!check)
-		check = zero;
-	return answer_store(skb, offset, &check, sizeof(check));
-}
-
-static __always_inline bool store_check(struct __sk_buff *skb, __u32 offset, __u64 change)
-{
-	return store_check_or(skb, offset, change, 0);
-}
-
 static __always_inline __u64 icmp_negative(__u64 change)
 {
 	return (__u16)~csum_fold(change);

@@ -166,20 +166,14 @@ static __always_inline bool arrival_open(struct __sk_buff *skb, const struct arr
 /* Makes ECT(1) of ECT(0), and leaves what is neither. A function of its own for the sake of the stack. */
 __noinline int arrival_ect1(struct __sk_buff *skb, __u32 family)
 {
-	__u32 check = link_header + offsetof(struct iphdr, check);
-	__u16 from, to, sum;
+	__u16 from, to;
 
 	if (bpf_skb_load_bytes(skb, link_header, &from, sizeof(from)))
 		return false;
 	to = from ^ (family == 4 ? bpf_htons(ECN_ECT0 ^ ECN_ECT1) : bpf_htons((ECN_ECT0 ^ ECN_ECT1) << 4));
 	if ((bpf_ntohs(from) >> (family == 4 ? 0 : 4) & ECN_MASK) != ECN_ECT0)
 		return true;
-	if (family == 6)
-		return answer_store(skb, link_header, &to, sizeof(to));
-	if (bpf_skb_load_bytes(skb, check, &sum, sizeof(sum)))
-		return false;
-	sum = csum_after(sum, csum_change_port(from, to));
-	return answer_store(skb, link_header, &to, sizeof(to)) && answer_store(skb, check, &sum, sizeof(sum));
+	return store_ip_word(skb, family, link_header, from, to);
 }
 
 /* RFC 6040 4.2: congestion that was met on the way is told to who knows of that, and a packet of somebody else is gone. ECT(1) that the way has made

@@ -30,7 +30,7 @@ func note(pinPath, name string) error {
 // missingLevels is how many directories MkdirAll would make.
 func missingLevels(path string) int {
 	for levels := 0; ; levels++ {
-		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		if exists(path) {
 			return levels
 		}
 		path = filepath.Dir(path)

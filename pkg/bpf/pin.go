@@ -335,7 +335,7 @@ func unpinned(g generation, spec *ebpf.CollectionSpec) (tables []string, served 
 		if perLoad(want) || internal(name) {
 			continue
 		}
-		if _, err := os.Lstat(filepath.Join(g.maps(), name)); errors.Is(err, fs.ErrNotExist) {
+		if !exists(filepath.Join(g.maps(), name)) {
 			tables = append(tables, name)
 		}
 	}
